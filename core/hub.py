@@ -76,6 +76,8 @@ def publish(publication: Publication, private: bool) -> str:
     sdk = "static" if publication.kind == "space" else None
     try:
         api.create_repo(publication.repo, repo_type=publication.kind, private=private, exist_ok=True, space_sdk=sdk)
+        if private and not api.repo_info(publication.repo, repo_type=publication.kind).private:
+            raise UserError(f"{publication.repo}: is there already, and public: --private makes a new repository private")
         commit = api.create_commit(publication.repo, operations, commit_message=publication.title, repo_type=publication.kind)
     except LocalTokenNotFoundError:
         raise UserError(f"{publication.repo}: no token for the hub: `hf auth login`, or set HF_TOKEN") from None

@@ -102,7 +102,7 @@ def _card(folder: Path, repo: str, manifest: Mapping[str, Any], records: Iterabl
     configs += [{"config_name": n.removesuffix(".jsonl"), "data_files": [{"split": "train", "path": n}]} for n in others]
     kinds = set(licences.values())
     metadata = {
-        **licence_fields(kinds.pop() if len(kinds) == 1 else "several: see below"),
+        **licence_fields(kinds.pop() if len(kinds) == 1 else "several"),
         "language": sorted({language for name in files for language in _languages(folder / name)}),
         "tags": ["esc-eval", "emotional-support-dialogue"],
         "configs": configs,

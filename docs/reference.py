@@ -22,7 +22,7 @@ from data_prep.profiles.record import Profile
 from data_prep.role_play.mix import RoleSftConfig
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.framework import entries, framework_of
-from train.recipes import DataArguments, RankArguments, RoleArguments
+from train.recipes import DataArguments, RankArguments, RoleArguments, SupporterArguments
 
 FOLDER = Path(__file__).parent / "reference"
 COMMANDS = {
@@ -98,8 +98,9 @@ def models_page(title: str, models: Sequence[type[BaseModel]]) -> str:
 def recipes_page() -> str:
     """Our settings of training recipes; everything else in a recipe is TRL's."""
     common = {field.name for field in fields(DataArguments)}
-    page = "# Training recipes\n\nBeside these, a recipe takes every field of TRL's `ModelConfig` and `SFTConfig`.\n"
-    for model in (DataArguments, RoleArguments, RankArguments):
+    trl = "`ModelConfig` and `SFTConfig` (supporter: `GRPOConfig`)"
+    page = f"# Training recipes\n\nBeside these, a recipe takes every field of TRL's {trl}.\n"
+    for model in (DataArguments, RoleArguments, RankArguments, SupporterArguments):
         chosen = [field for field in fields(model) if model is DataArguments or field.name not in common]
         rows = [(field.name, str(field.type), default(field.default), field.metadata["help"]) for field in chosen]
         page += f"\n## {model.__name__}\n\n{model.__doc__}\n\n{table(rows)}\n"

@@ -46,14 +46,23 @@ class Modules(LoadScopeScheduling):
         return ONE_SERVER[0] if module in ONE_SERVER else module
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Modules:
     return Modules(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def module(item: pytest.Item) -> str:
+        return item.nodeid.partition("::")[0]
+
+    users = {module(item) for item in items if "embedded" in getattr(item, "fixturenames", ())}
+    if users - set(ONE_SERVER):
+        raise pytest.UsageError(
+            f"{users - set(ONE_SERVER)}: use the shared server, so ONE_SERVER of tests/conftest.py names them"
+        )
     if SHARED:
-        place = {module: number for number, module in enumerate(LONG)}
-        items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+        place = {name: number for number, name in enumerate(LONG)}
+        items.sort(key=lambda item: place.get(module(item), len(place)))
 
 
 # For a vLLM of a test's own: two threads would wait for each other whenever somebody else has a core.

@@ -363,16 +363,20 @@ class Endpoint:
         if answer.body is not None or answer.status != 200:
             return _written(answer)
         choice: dict[str, Any] = {
+            "index": 0,
             "message": {"role": "assistant", "content": answer.text} | answer.message,
             "finish_reason": answer.finish_reason,
         }
         if answer.logprobs is not None:
             choice["logprobs"] = {"content": answer.logprobs}
         usage = {"prompt_tokens": 10, "completion_tokens": len(answer.text.split())} | answer.usage
+        if not answer.usage:
+            usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
         named = {"model": answer.model} if answer.model else {}
         if body.get("stream"):
             return await self._events(request, answer, choice, usage, named)
-        payload = orjson.dumps({"choices": [choice], "usage": usage} | named)
+        whole = {"id": "chatcmpl-1", "object": "chat.completion", "created": 0}  # what OpenAI's own client insists on
+        payload = orjson.dumps(whole | {"choices": [choice], "usage": usage} | named)
         if answer.drip or answer.cut:
             return await self._piecemeal(request, payload, answer)
         response = web.Response(body=payload, content_type="application/json", headers=answer.headers)

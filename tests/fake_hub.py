@@ -173,7 +173,16 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             told = {"id": repo[1], "sha": self.held.commit_of(repo), "siblings": [{"rfilename": name} for name in held]}
             self._answer(
-                200, told | {"private": False, "tags": [], "downloads": 0, "likes": 0, "disabled": False, "gated": False}
+                200,
+                told
+                | {
+                    "private": self.held.made.get(repo, {}).get("visibility") == "private",
+                    "tags": [],
+                    "downloads": 0,
+                    "likes": 0,
+                    "disabled": False,
+                    "gated": False,
+                },
             )
         else:
             self._answer(404, {"error": f"no such address: {path}"}, X_Error_Code="RepoNotFound")

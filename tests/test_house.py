@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "serve": {"core"},
     "data_prep": {"serve", "core"},
     "evalsuite": {"data_prep", "serve", "core"},
-    "train": {"data_prep", "serve", "core"},
+    "train": {"evalsuite", "data_prep", "serve", "core"},
 }
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -66,6 +66,16 @@ def test_arrows_point_one_way(room: str) -> None:
         if name.split(".")[0] == room:
             rooms = {other.split(".")[0] for other in GRAPH[name]} - {room}
             assert rooms <= MAY_IMPORT[room], f"{name} imports {rooms}"
+
+
+def test_training_asks_the_harness_for_its_reward_alone() -> None:
+    """A supporter is rewarded with what the harness would score: there is no second judge and no second dialogue loop."""
+    wanted = {name: others for name in FILES if name.startswith("train") and (others := of_harness(name))}
+    assert wanted == {name: {"evalsuite.environment"} for name in ("train.esc_supporter", "train.rollouts")}
+
+
+def of_harness(name: str) -> set[str]:
+    return {other for other in GRAPH[name] if other.startswith("evalsuite")}
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
@@ -114,12 +124,13 @@ def test_the_harness_imports_nothing_heavy() -> None:
 
 
 # Imported inside functions only, or by each other: what subclasses lm-eval's client (`tasks`), studies (`people`), and what
-# Inspect itself loads (`inspect`).
+# Inspect and verifiers load (`peers`).
 BEHIND_AN_EXTRA = (
     "evalsuite.fdaef.completions",
     "evalsuite.people",
     "evalsuite.commands.people_inputs",
     "evalsuite.inspect_task",
+    "evalsuite.verifiers_env",
 )
 
 

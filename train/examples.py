@@ -64,12 +64,14 @@ def chatml(tokenizer: PreTrainedTokenizerBase) -> str:
     ) + CHATML
 
 
-def serves_alike(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokenizer's own template, which servers use, prompts as ours does when there is a system message."""
+def serves_alike(tokenizer: PreTrainedTokenizerBase, with_system: bool = True) -> bool:
+    """Whether the tokenizer's own template, which servers use, prompts as ours does, when there is a system message or none."""
     if not tokenizer.chat_template:
         return False
     texts = [
-        tokenizer.apply_chat_template(SAMPLE, chat_template=template, tokenize=False, add_generation_prompt=True)
+        tokenizer.apply_chat_template(
+            SAMPLE if with_system else SAMPLE[1:], chat_template=template, tokenize=False, add_generation_prompt=True
+        )
         for template in (None, chatml(tokenizer))
     ]
     return texts[0] == texts[1]

@@ -63,9 +63,14 @@ def load_tokenizer(recipe: Recipe[Any]) -> PreTrainedTokenizerBase:
     check_tokenizer(tokenizer, f"base {recipe.model.model_name_or_path}")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    if not serves_alike(tokenizer):
+    if not serves_alike(tokenizer, recipe.task != "supporter"):
         say("note: the base's own chat template prompts otherwise than ours; serve the adapter with chat_template in its spec")
     return tokenizer
+
+
+def policy_end(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The token that ends a message."""
+    return int(tokenizer.convert_tokens_to_ids("<|im_end|>"))
 
 
 def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
@@ -98,7 +103,7 @@ def _loading(recipe: Recipe[Any]) -> Iterator[None]:
 
 def check_adapters(recipe: Recipe[Any], folders: Iterable[Path]) -> None:
     """Raise `UserError` for a folder that is no adapter, or half written, and for an adapter of the other task."""
-    kinds = {"role": "a seeker simulator", "rank": "a ranker"}
+    kinds = {"role": "a seeker simulator", "rank": "a ranker", "supporter": "a supporter"}
     for folder in folders:
         adapter_rank(folder, "--adapter")
         training = read_training(folder)

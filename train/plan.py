@@ -22,10 +22,11 @@ from core.records import Language, Message
 from core.tables import Table, to_console
 from train.prefix_tree import alike, tree
 from train.recipes import lora_config, may_read_trees
-from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory
+from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory, serving_memory
 
 if TYPE_CHECKING:
     from train.recipes import Recipe, Task
+    from train.sizes import Shape
 
 GpuName = Literal["h200", "b200", "h100", "a100", "a100-40", "mi300x", "l40s", "rtx4090", "l4"]
 # Label, memory that a process can get (GiB: what the driver reports, less a little), dense bf16 peak (TFLOP/s, no sparsity).
@@ -53,6 +54,8 @@ MEAN_TOKENS: dict[Task, int] = {
     "role": 690,
     "rank": 1340,
 }  # assumed without data: our role-play set, and a dialogue under the rubric (the other dimensions' questions add 6 %)
+TURN_TOKENS = 100  # assumed of a line of the seeker's and of a reply of a supporter in training
+CARDS = 331 + 324  # ESC-Eval's, English and Chinese
 
 
 def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
@@ -63,6 +66,8 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
     """
     from train.examples import read_rank, read_role
 
+    if recipe.task == "supporter":
+        return _read_dialogues(recipe)
     data, path, limit, seed = recipe.data, Path(recipe.data.train_file), recipe.data.max_train_examples, recipe.training.seed
     if not path.is_file():
         count, origin = ROLE_EXAMPLES, "the paper's 14,000 × 0.95"
@@ -87,6 +92,31 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
     return len(groups), left * tokens / len(groups), f"{path}: {len(prompts):,} in trees", f"{origin}; what examples share once"
 
 
+def _read_dialogues(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
+    """The same of a supporter: an example is one dialogue of a group on a card."""
+    from data_prep.cards import load_cards
+
+    path, group = Path(recipe.data.train_file), recipe.training.num_generations
+    cards, origin = (len(load_cards(path)), str(path)) if path.is_file() else (CARDS, f"the paper's (no {path} here)")
+    cards = min(cards, recipe.data.max_train_examples or cards)
+    mean = recipe.data.exchanges * 2 * TURN_TOKENS
+    return cards * group, mean, f"{origin}: {cards:,} cards × {group}", f"assumed: {TURN_TOKENS} a turn"
+
+
+def _longest(recipe: Recipe[Any], positions: int) -> int:
+    """Tokens of an example at most: of a dialogue in training, the longest turns of both sides."""
+    if recipe.task == "supporter":
+        return min(recipe.data.exchanges * 2 * recipe.training.max_completion_length, positions)
+    return recipe.training.max_length or positions
+
+
+def _server(recipe: Recipe[Any], shape: Shape, dialogues: int, longest: int) -> dict[str, int]:
+    """What the policy's vLLM server takes; nothing where there is none."""
+    served = recipe.task == "supporter" and recipe.training.use_vllm and recipe.training.vllm_mode == "server"
+    parts = serving_memory(shape, dialogues, longest) if served else {}
+    return parts and parts | {"total": sum(parts.values())}
+
+
 def _numbered_words(prompts: Sequence[Sequence[Message]]) -> list[list[int]]:
     """Each prompt as numbers, one a word (Chinese: a character)."""
     number: dict[str, int] = {}
@@ -107,10 +137,10 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1, mfu: fl
     config, known_from = architecture(model.model_name_or_path or "")
     shape = measure(config, lora, model.dtype or "auto")
     label, capacity, peak = GPUS[gpu]
-    longest = training.max_length or config.max_position_embeddings
+    longest = _longest(recipe, config.max_position_embeddings)
     examples, mean, counted_in, lengths_from = read_examples(recipe)
     mean = min(mean, longest)
-    if training.packing:
+    if recipe.task != "supporter" and training.packing:
         examples, mean = math.ceil(examples * mean / longest), longest
     rows, accumulation, epochs = (
         training.per_device_train_batch_size,
@@ -142,6 +172,7 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1, mfu: fl
         "gpu_memory_bytes": int(capacity * GIB),
         "memory_bytes": {strategy: {**part, "total": sum(part.values())} for strategy, part in parts.items()},
         "fits": {strategy: sum(part.values()) <= capacity * GIB for strategy, part in parts.items()},
+        "server_memory_bytes": _server(recipe, shape, batch, longest),
         "examples": examples,
         "examples_from": counted_in,
         "epochs": seen / examples,
@@ -168,6 +199,11 @@ def _notes(recipe: Recipe[Any], checkpointing: bool, peak: float, mfu: float) ->
         "memory: at the longest examples; activations for sdpa or FlashAttention; overhead assumed",
         "trainable share: of base and adapter together",
     ]
+    if recipe.task == "supporter":
+        notes.append(
+            "supporter: hours are of the training alone: sampling, the seeker's lines and the verdicts come beside them; the "
+            "servers of seeker and judge take memory of their own"
+        )
     if recipe.file and load_yaml(recipe.file, "recipe").get("use_cpu"):
         notes.append("this recipe trains on CPU (use_cpu): memory and hours are what the GPU would take")
     return notes
@@ -191,6 +227,9 @@ def tables(plan: dict[str, Any]) -> list[Table]:
     }
     memory = plan["memory_bytes"]
     limit = plan["gpu_memory_bytes"] / GIB
+    server = plan["server_memory_bytes"]
+    served = f"GiB on the GPU of the policy's vLLM server, {plan['global_batch']} dialogues at once"
+    servers = [Table("server", served, ("part", "GiB"), tuple((part, size / GIB) for part, size in server.items()))]
     return [
         Table("plan", f"Plan of {plan['recipe']} ({plan['task']})", ("", "value"), tuple(whole.items())),
         Table(
@@ -203,6 +242,7 @@ def tables(plan: dict[str, Any]) -> list[Table]:
             ),
             notes=tuple(plan["notes"]),
         ),
+        *(servers if server else []),
     ]
 
 

@@ -1,7 +1,8 @@
 """Recipes: one YAML file in configs/train says what is trained, on what, and how; the command line overrides it.
 
-Three groups of settings share a file: `RoleArguments` or `RankArguments` (ours), TRL's `ModelConfig` (base, LoRA) and TRL's
-`SFTConfig` (batches, steps, logging: everything transformers' `TrainingArguments` knows). TRL's parser reads all of them.
+Three groups of settings share a file: ours (`RoleArguments`, `RankArguments` or `SupporterArguments`), TRL's `ModelConfig`
+(base, LoRA) and TRL's `SFTConfig` or, for the supporter, `GRPOConfig` (batches, steps, logging: everything transformers'
+`TrainingArguments` knows). TRL's parser reads all of them.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from serve.checkpoints.lora import LORA_RANKS, PLAIN_FIELDS, PLAIN_INITS
 
 if TYPE_CHECKING:
     from peft import LoraConfig
-    from trl import ModelConfig, SFTConfig
+    from trl import GRPOConfig, ModelConfig, SFTConfig
 
     from data_prep.scores.rank_sft import RankExample
 
-Task = Literal["role", "rank"]
+Task = Literal["role", "rank", "supporter"]
 
 
 D = TypeVar("D")
@@ -44,10 +45,10 @@ def documented(kind: type[D]) -> type[D]:
 @documented
 @dataclass
 class DataArguments:
-    """What both scripts train on. Files are what `python -m data_prep role-sft` or `rank-sft` wrote."""
+    """What all scripts train on. Files are what `python -m data_prep role-sft` or `rank-sft` wrote, or role cards."""
 
     task: str = ""
-    """role (esc_role.py) or rank (esc_rank.py): what this recipe is for."""
+    """role (esc_role.py), rank (esc_rank.py) or supporter (esc_supporter.py): what this recipe is for."""
     train_file: str = ""
     """JSONL of training examples."""
     valid_file: str = ""
@@ -95,6 +96,27 @@ class RankArguments(DataArguments):
     """Only examples in this language, en or zh (one adapter a language)."""
 
 
+@documented
+@dataclass
+class SupporterArguments(DataArguments):
+    """Settings of a supporter that learns from the ranker's scores of its dialogues with a seeker (GRPO)."""
+
+    seeker: str = ""
+    """The model that plays the seeker, served elsewhere: NAME@URL, or a spec with an endpoint."""
+    judge: str = ""
+    """The model that scores, served elsewhere."""
+    rubric: str = "esc_eval"
+    """What is scored: a name in configs/rubrics, or a file."""
+    method: Literal["joint", "per_dimension", "json"] = "joint"
+    """How the judge is asked."""
+    exchanges: int = 5
+    """How many times both sides speak, at most."""
+    free_characters: float = 600.0
+    """Characters of a reply, on average, that cost nothing; judges reward length."""
+    length_cost: float = 0.1
+    """What every further so many characters cost, of a reward from 0 to 1. 0: length is free."""
+
+
 SERVABLE_MODULES = {"classifier", "score"}  # modules_to_save that vLLM takes
 # What may be given a mask of who sees whom; FlashAttention may not.
 MASKED_ATTENTION = (None, "sdpa", "eager")
@@ -104,7 +126,18 @@ NOT_SETTINGS = {
     *("resume_from_checkpoint", "local_rank", "hub_token"),
 }
 A = TypeVar("A", bound=DataArguments)
-ARGUMENTS: dict[Task, type[DataArguments]] = {"role": RoleArguments, "rank": RankArguments}
+ARGUMENTS: dict[Task, type[DataArguments]] = {
+    "role": RoleArguments,
+    "rank": RankArguments,
+    "supporter": SupporterArguments,
+}
+
+
+def training_config(task: Task) -> type[SFTConfig] | type[GRPOConfig]:
+    """TRL's settings of a task's trainer."""
+    from trl import GRPOConfig, SFTConfig
+
+    return GRPOConfig if task == "supporter" else SFTConfig
 
 
 @dataclass
@@ -113,7 +146,8 @@ class Recipe(Generic[A]):
 
     task: Task
     data: A
-    training: SFTConfig
+    training: Any
+    """TRL's `SFTConfig`, or `GRPOConfig` for the supporter."""
     model: ModelConfig
     file: Path | None
     """None when everything came from the command line."""
@@ -122,11 +156,11 @@ class Recipe(Generic[A]):
 
     def settings(self) -> dict[str, Any]:
         """What decides the weights, as JSON: our settings, and TRL's that differ from their defaults or stand in the file."""
-        from trl import ModelConfig, SFTConfig
+        from trl import ModelConfig
 
         named = _mapping(self.file) if self.file else {}
         chosen: dict[str, Any] = {f.name: getattr(self.data, f.name) for f in fields(self.data) if f.name not in NOT_SETTINGS}
-        for group, kind in ((self.model, ModelConfig), (self.training, SFTConfig)):
+        for group, kind in ((self.model, ModelConfig), (self.training, training_config(self.task))):
             for setting in fields(kind):
                 default = setting.default if setting.default_factory is MISSING else setting.default_factory()
                 value = getattr(group, setting.name)
@@ -197,7 +231,7 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
     Raises `UserError` for a missing or malformed file, an unknown setting (with near ones), a recipe of the other script, and
     data files that do not exist.
     """
-    from trl import ModelConfig, SFTConfig, TrlParser
+    from trl import ModelConfig, TrlParser
 
     arguments = list(arguments)
     file = next((Path(after) for option, after in pairwise(arguments) if option == "--config"), None)
@@ -206,9 +240,9 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
     elif "--config" in arguments:
         raise UserError("--config: name a recipe, such as configs/train/esc_role_embedded.yaml")
     elif not {"-h", "--help"} & set(arguments):
-        bundled = sorted(path.name for path in (CONFIGS / "train").glob(f"esc_{task}_*.yaml"))
+        bundled = sorted(path.name for path in (CONFIGS / "train").glob(f"esc_{task}*.yaml"))
         raise UserError(f"no recipe: give --config configs/train/FILE.yaml (there are {', '.join(bundled)})")
-    parser = TrlParser((ARGUMENTS[task], SFTConfig, ModelConfig), description=ARGUMENTS[task].__doc__)
+    parser = TrlParser((ARGUMENTS[task], training_config(task), ModelConfig), description=ARGUMENTS[task].__doc__)
     try:
         data, training, model = parser.parse_args_and_config(arguments)
     except (ValueError, TypeError) as error:
@@ -219,10 +253,10 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
 
 
 def read_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe[Any]:
-    """A recipe file of either task. Nothing that the recipe names has to exist."""
+    """A recipe file of any task. Nothing that the recipe names has to exist."""
     task = _mapping(file).get("task")
     if task not in ARGUMENTS:
-        raise UserError(f"{file}: task: {task!r} is not role or rank")
+        raise UserError(f"{file}: task: {task!r} is not role, rank or supporter")
     return parse_recipe(task, ["--config", str(file), *overrides])
 
 
@@ -246,28 +280,29 @@ def _mapping(file: Path) -> dict[str, Any]:
 
 @lru_cache
 def _known(task: Task) -> frozenset[str]:
-    from trl import ModelConfig, SFTConfig
+    from trl import ModelConfig
 
-    return frozenset(f.name for group in (ARGUMENTS[task], SFTConfig, ModelConfig) for f in fields(group)) | {"env"}
+    return frozenset(f.name for group in (ARGUMENTS[task], training_config(task), ModelConfig) for f in fields(group)) | {"env"}
 
 
 def _check_file(file: Path, task: Task, arguments: Sequence[str]) -> None:
     settings = _mapping(file)
+    if (other := settings.get("task")) != task and "--task" not in arguments:
+        script = f" (for that one: train/esc_{other}.py)" if other in ARGUMENTS else ""
+        raise UserError(f"{file}: task: {other!r}: this script trains {task}{script}")
     for name in settings:
         if name not in _known(task):
             raise UserError(f"{file}: {name}: unknown setting: {near(str(name), _known(task))}")
-    if (other := settings.get("task")) != task and "--task" not in arguments:
-        script = "esc_role.py" if other == "role" else "esc_rank.py"
-        raise UserError(f"{file}: task: {other!r}: this script trains {task} (for that one: train/{script})")
 
 
 def _check(recipe: Recipe[Any]) -> None:
     """Raise `UserError` for what cannot be meant. Packed rows hold several dialogues: the ranker's loss and the evaluation
     dialogue by dialogue need one a row."""
     data, training, model, base = recipe.data, recipe.training, recipe.model, recipe.model.model_name_or_path
-    wrote = f"python -m data_prep {recipe.task}-sft"
-    packed = training.packing or training.padding_free
-    whole_rows = training.eval_packing is False and training.per_device_eval_batch_size == 1
+    supporter = recipe.task == "supporter"
+    wrote = "python -m data_prep cards" if supporter else f"python -m data_prep {recipe.task}-sft"
+    packed = not supporter and (training.packing or training.padding_free)
+    whole_rows = packed and training.eval_packing is False and training.per_device_eval_batch_size == 1
     problems = {
         "model_name_or_path: name the base: a hub id, a folder, or embedded:smollm2-135m-instruct": not base,
         f"train_file: name the JSONL file that `{wrote}` wrote": not data.train_file,
@@ -280,6 +315,9 @@ def _check(recipe: Recipe[Any]) -> None:
         "packing: evaluation counts dialogue by dialogue: add eval_packing: false and per_device_eval_batch_size: 1": (
             packed and not whole_rows
         ),
+        "seeker, judge: name the models that are served, as NAME@URL": supporter and not (data.seeker and data.judge),
+        "length_cost, free_characters: not below 0, and above 0": supporter
+        and not (data.length_cost >= 0 and data.free_characters > 0),
         "trust_remote_code: remote code is never run here; convert the base first (serve convert-internlm2)": (
             training.trust_remote_code
         ),

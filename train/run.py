@@ -31,7 +31,7 @@ from core.machine import bf16_instructions
 from core.specs import ModelSpec
 from core.wandb_offline import offline_without_key
 from serve.checkpoints.lora import CONFIG, WEIGHTS
-from serve.checkpoints.model_card import Training, write_card
+from serve.checkpoints.model_card import PLAYS, Training, write_card
 from serve.checkpoints.tensors import safetensors_problem, stored_tensors
 from train.examples import Prepared, chatml, serves_alike
 from train.recipes import Recipe
@@ -331,12 +331,12 @@ def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Seque
     fields: dict[str, Any] = {
         "name": re.sub(r"[^A-Za-z0-9._-]+", "-", out.resolve().name).lstrip("._-")[:100] or f"esc-{task}",
         "about": f"{recipe.model.model_name_or_path} with an adapter trained by train/esc_{task}.py",
-        "roles": ["seeker" if task == "role" else "judge"],
+        "roles": [PLAYS[task]],
         "languages": sorted({example.language for prepared in data for example in prepared.examples}),
         "checkpoint": recipe.model.model_name_or_path,
         "adapter": str(adapter),
         "context_length": context,
-        "sampling": {"temperature": 0.0, "max_tokens": min(512, context // 4) if task == "role" else 16},
+        "sampling": {"temperature": 0.0, "max_tokens": 16 if task == "rank" else min(512, context // 4)},
     }
     if learnt:
         fields["learnt"] = list(learnt)
@@ -344,7 +344,7 @@ def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Seque
         fields["revision"] = recipe.model.model_revision
     if recipe.data.licence:
         fields["licence"] = recipe.data.licence
-    if not serves_alike(tokenizer):
+    if not serves_alike(tokenizer, task != "supporter"):
         fields["chat_template"] = re.sub(r"{% (end)?generation %}", "", chatml(tokenizer))  # these mark what is trained
     path = out / "model.yaml"
     write_text(

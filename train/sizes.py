@@ -156,7 +156,9 @@ def memory(
     - ZeRO-2 divides gradients and optimizer by the GPUs; ZeRO-3 the weights too, less up to a billion gathered at once.
     - activations: without checkpointing layers × `layer_bytes` × tokens. With it, each layer's input, and one layer's bytes.
     - logits: role: TRL's fused head, one tile of 4,096 tokens × 32,768 words in the weights' type, and the fp32 gradient of the
-      last hidden states; rank: the answer's positions only × the vocabulary × (weights' type + 3 fp32 copies).
+      last hidden states; rank: the answer's positions only × the vocabulary × (weights' type + 3 fp32 copies); supporter: all
+      tokens × the vocabulary × three of the weights' type (logits, those divided by the temperature, their gradient). The
+      reference of the KL term is the base without its adapter, and takes nothing.
     """
     word, tokens = shape.weight_bytes, rows * length
     adapter = 4 if strategy == "ddp" else word
@@ -166,6 +168,8 @@ def memory(
     kept = shape.layers * shape.hidden * word * tokens + full if checkpointing else shape.layers * full
     if task == "role":
         logits = min(tokens, TILE[0]) * min(shape.vocabulary, TILE[1]) * word + tokens * shape.hidden * 4
+    elif task == "supporter":
+        logits = tokens * shape.vocabulary * 3 * word
     else:
         logits = rows * ANSWER * shape.vocabulary * (word + 3 * 4)
     return {
@@ -176,6 +180,16 @@ def memory(
         "optimizer": math.ceil(shape.trainable * states / split_states),
         "activations": kept,
         "logits": logits,
+        "overhead": OVERHEAD,
+    }
+
+
+def serving_memory(shape: Shape, dialogues: int, length: int) -> dict[str, int]:
+    """Bytes by part on the GPU of the vLLM server that a policy samples from, so many dialogues of `length` tokens at once: the
+    weights (the adapter is merged into them at every step) and the cache, a key and a value a token and layer."""
+    return {
+        "weights": shape.total * shape.weight_bytes,
+        "cache": dialogues * length * 2 * shape.layers * shape.keys * shape.weight_bytes,
         "overhead": OVERHEAD,
     }
 

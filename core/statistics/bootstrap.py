@@ -51,7 +51,7 @@ def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEE
     """
     rng = np.random.default_rng(seed)
     unseen = rng.standard_gamma(UNSEEN, (RESAMPLES, 1))
-    level = rng.choice(levels, (RESAMPLES, 1))
+    level = np.random.default_rng((seed, 1)).choice(levels, (RESAMPLES, 1))  # apart: weights are the same for all levels
     size = len(sums)
     shape = 1 - 1 / size
     rows_with = (counts > 0).sum(axis=0)

@@ -93,8 +93,19 @@ PeopleOption = Annotated[
     ),
     IN_FILE,
 ]
+LabelsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--people",
+        help="People's scores of some of the dialogues (as for --gold): judge alone, people alone and both side by side, and "
+        "how many labels the judge saves. Repeat for more.",
+    ),
+    IN_FILE,
+]
 OwnRubricOption = Annotated[
-    list[Path] | None, typer.Option("--rubric", help="Rubric file of your own that --gold names. Repeat for more."), IN_FILE
+    list[Path] | None,
+    typer.Option("--rubric", help="Rubric file of your own that people's scores name. Repeat for more."),
+    IN_FILE,
 ]
 AnnotatorOption = Annotated[
     list[str] | None, typer.Option("--annotator", help="Only the scores that this annotator gave. Repeat for more.")

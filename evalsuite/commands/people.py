@@ -19,6 +19,7 @@ from core.rubrics import load_rubric
 from core.tables import to_console
 from data_prep.cards.sheets import write_csv
 from evalsuite.commands.options import EndpointOption, endpoints_of
+from evalsuite.commands.suggest import suggest_dialogues
 from serve.launch import Servers
 from serve.plan import plan_servers
 
@@ -31,6 +32,8 @@ app = Verbs(
     no_args_is_help=True,
     help="Studies in the browser: people score, choose or talk to supporters, by links of their own (extra `people`).",
 )
+
+app.command("suggest")(suggest_dialogues)
 
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folder."), IN_STUDY]
 DatabaseOption = Annotated[
@@ -121,6 +124,14 @@ def create(
             help="People who decide where raters of a dialogue lie more than a point apart: their page fills as raters submit.",
         ),
     ] = 0,
+    second_round: Annotated[
+        bool,
+        typer.Option(
+            "--second-round",
+            help="Once all have submitted, whoever's score stands out scores again, and what is contested otherwise is "
+            "reviewed jointly (FEEL, section 3.2).",
+        ),
+    ] = False,
     overlap: Annotated[int, typer.Option("--overlap", min=1, help="How many people see each item.")] = 2,
     repeats: Annotated[int, typer.Option("--repeats", min=0, help="Items that each rater sees again, unannounced.")] = 0,
     checks: Annotated[
@@ -172,7 +183,9 @@ def create(
             raise UserError("--checks, --per: they belong to ratings: give --rubric, or leave them out")
         items, asked = inputs.what_is_compared(dialogues or [], seeker or [], question or [], cards or [], profiles or [])
         definition = {"kind": "choose", "questions": asked}
-    study = inputs.valid_study(shared | definition | {"thoughts": thoughts})
+    if second_round and reviewers:
+        raise UserError("--second-round, --reviewers: either the raters score again, or reviewers decide: leave out one")
+    study = inputs.valid_study(shared | definition | {"thoughts": thoughts, "second_round": second_round})
     spoken = [item.language for item, _ in items] or (list(rules.languages) if rules else [])
     people = inputs.raters_of(raters, rater or [], spoken)
     shown = [item for item, _ in items]
@@ -264,6 +277,7 @@ def export(
                 "dialogues.jsonl",
                 "scores.jsonl",
                 "scores.csv",
+                "final.jsonl",
                 "accepted.jsonl",
                 "preferences.jsonl",
                 "choices.csv",
@@ -281,21 +295,32 @@ def export(
     """What people gave, as records: `agree`, `leaderboard` and `correlate` read scores.jsonl, `role-play` preferences.jsonl,
     `pairwise` choices.csv.
 
-    Where there are reviewers, accepted.jsonl holds their score where raters lie more than a point apart, else the raters' mean.
+    After a second round, final.jsonl holds everybody's score then, and accepted.jsonl the means; scores.jsonl stays the
+    first round's. Where there are reviewers, accepted.jsonl holds their score where raters lie more than a point apart, else
+    the raters' mean.
     control.csv holds repeated items, attention checks, reviews and what could not be judged: none of it is among the scores.
     """
     _need()
     from evalsuite.people.export import write_export
-    from evalsuite.people.review import settled
+    from evalsuite.people.review import final_scores, settled
 
     with _store(folder, database) as store:
         for file, rows in write_export(store, out, not without_comments, not unfinished).items():
             console.print(f"{out / file}: {rows}", soft_wrap=True)
-        if any(row.reviewer for row in store.raters()):
-            final = settled(store)
-            console.print(f"{out / 'accepted.jsonl'}: {write_jsonl(out / 'accepted.jsonl', final.accepted)}", soft_wrap=True)
+        if store.study().second_round:
+            final = final_scores(store)
+            for file, scores in (("final.jsonl", final.scores), ("accepted.jsonl", final.accepted)):
+                console.print(f"{out / file}: {write_jsonl(out / file, scores)}", soft_wrap=True)
             if final.waiting:
-                console.print(f"{sum(map(len, final.waiting.values()))} scores wait for a reviewer and are not accepted yet")
+                console.print(f"{len(final.waiting)} scores wait for the second round and are not accepted yet")
+            if final.still_apart:
+                console.print(f"{len(final.still_apart)} scores still lie more than a point apart; their mean is accepted")
+        if any(row.reviewer for row in store.raters()):
+            reviewed = settled(store)
+            console.print(f"{out / 'accepted.jsonl'}: {write_jsonl(out / 'accepted.jsonl', reviewed.accepted)}", soft_wrap=True)
+            if reviewed.waiting:
+                waiting = sum(map(len, reviewed.waiting.values()))
+                console.print(f"{waiting} scores wait for a reviewer and are not accepted yet")
 
 
 @app.command("backup")

@@ -20,6 +20,7 @@ from evalsuite.commands.options import (
     HarbourOption,
     JsonOption,
     JudgedByOption,
+    LabelsOption,
     OwnRubricOption,
     PeopleOption,
     TablesOption,
@@ -29,7 +30,7 @@ from evalsuite.commands.options import (
 )
 from evalsuite.commands.output import deliver
 from evalsuite.report.board import board
-from evalsuite.report.by_people import by_people, people_scores
+from evalsuite.report.by_people import by_people, judge_and_people, people_scores
 from evalsuite.report.report import ReportContent, write_report
 from evalsuite.reported.against import against
 from evalsuite.runs.records import read_run, read_runs
@@ -72,6 +73,12 @@ def leaderboard(
     runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Scored run folders."), IN_RUN] = None,
     judge: JudgedByOption = None,
     gold: PeopleOption = None,
+    people: LabelsOption = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="With --people: weights.csv of `esc-eval people suggest`, by whose choice people scored."),
+        IN_FILE,
+    ] = None,
     dialogues: Annotated[
         list[Path] | None,
         typer.Option("--dialogues", help="With --gold and without runs: what people scored (JSONL). Repeat for more."),
@@ -92,9 +99,21 @@ def leaderboard(
     With --gold, people's scores of these dialogues make a board of their own below; with --dialogues and --gold there is
     a board by people alone (table 2 of ESC-Eval).
 
+    With --people, people's scores of a random part of the dialogues (or of those that `people suggest` chose, with its weights)
+    correct the judge's scores of all: unbiased means, differences and ranks with valid intervals.
+
     Example: esc-eval leaderboard runs/esc_eval/model-a runs/esc_eval/model-b --out runs/board
     """
-    content = _board(runs or [], judge, gold or [], dialogues or [], rubric or [])
+    if people and not runs:
+        raise UserError("--people: it corrects a judge's scores: give run folders (or --gold for a board by people alone)")
+    if weights is not None and not people:
+        raise UserError("--weights: they belong to people's scores: give --people, or leave them out")
+    own = [] if people and not gold else rubric or []
+    content = _board(runs or [], judge, gold or [], dialogues or [], own)
+    if people:
+        tally = content.tally
+        more = judge_and_people(tally.dialogues, tally.verdicts, tally.rubric, people, rubric or [], weights)
+        content = replace(content, tables=[*more, *content.tables])
     paths = write_report(out, content, "leaderboard")
     console = Console()
     for table in content.tables:

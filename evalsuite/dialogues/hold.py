@@ -88,9 +88,13 @@ class ModelSide:
     verbatim: bool = False
     hears: Callable[[str], None] | None = None
 
+    def messages(self, turns: Sequence[Turn]) -> list[Message]:
+        """What it is shown of a dialogue."""
+        return chat(turns[self.hidden_opening :], self.role, self.system, self.lead)
+
     async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
         question = Question(
-            chat(turns[self.hidden_opening :], self.role, self.system, self.lead),
+            self.messages(turns),
             sample={"dialogue": self.dialogue, "turn": len(turns)},
             sampling=self.spec.sampling,
             served_name=self.spec.served_name(),

@@ -26,7 +26,7 @@ from core.specs import ModelSpec
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.dialogues.hold import ModelSide
 from evalsuite.people.pages import words
-from evalsuite.people.signed_in import Rater
+from evalsuite.people.signed_in import Agreed
 from evalsuite.people.store import Refused, Store, TaskRow, trouble
 from evalsuite.people.study import Chat, Content, Study
 from serve.client import ChatClient
@@ -166,7 +166,7 @@ def talk_of(request: Request, task: TaskRow) -> Talk:
 
 
 @router.post("/api/talk/{id}/say")
-async def say(request: Request, id: int, line: Line, who: Rater) -> Response:
+async def say(request: Request, id: int, line: Line, who: Agreed) -> Response:
     """Keep a person's line, and say whether it speaks of danger: help is shown before any model answers. Sent again, it is said
     once."""
     _, rater = who
@@ -189,7 +189,7 @@ async def say(request: Request, id: int, line: Line, who: Rater) -> Response:
 
 
 @router.post("/api/talk/{id}/reply")
-async def reply(request: Request, id: int, given: Empty, who: Rater) -> Response:
+async def reply(request: Request, id: int, given: Empty, who: Agreed) -> Response:
     """Ask the supporter for its reply to what was said last; again, where it did not answer.
 
     Lines of JSON: the text so far, as often as there is more, and last the reply, or why there is none. Where the reply is
@@ -211,7 +211,7 @@ async def reply(request: Request, id: int, given: Empty, who: Rater) -> Response
 
 
 @router.post("/api/talk/{id}/leave")
-async def leave(request: Request, id: int, given: Empty, who: Rater) -> Response:
+async def leave(request: Request, id: int, given: Empty, who: Agreed) -> Response:
     """End the talk, also while the supporter writes: what was said stays, and is rated where the supporter spoke."""
     _, rater = who
     async with request.app.state.locks[id]:

@@ -124,7 +124,7 @@ def write_export(store: Store, out: Path, comments: bool, submitted_only: bool) 
 def _control(store: Store) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Answers that are no scores, and comments."""
     control, remarks = [], []
-    for task, content, answers in _given(store, False, ("item", "talk", "check", "repeat", "review")):
+    for task, content, answers in _given(store, False, ("item", "talk", "check", "repeat", "review", "again", "joint")):
         other = content.other.id if content.other else ""
         where: dict[str, Any] = {"annotator": task.rater, "dialogue_id": content.dialogue.id, "other": other}
         for (name, turn), answer in answers.items():

@@ -61,7 +61,8 @@ class Question:
     options: list[Option]
     cannot: bool
     version: int
-    given: str = ""  # scores that others gave, in a review
+    given: str = ""  # scores that were given, in a later round
+    own: str = ""  # the rater's own among them
 
     @property
     def key(self) -> str:
@@ -105,8 +106,19 @@ class TaskPage:
             for step in rubric.steps(name)
         ]
         given = " / ".join(f"{value:g}" for value in self.task.details.get("given", {}).get(name, ()))
+        own = self.task.details.get("own", {}).get(name)
         about = " ".join(dimension.about[language].split())
-        return Question(name, turn, dimension.label[language], about, options, answer.cannot, version, given)
+        return Question(
+            name,
+            turn,
+            dimension.label[language],
+            about,
+            options,
+            answer.cannot,
+            version,
+            given,
+            "" if own is None else f"{own:g}",
+        )
 
     def language(self, rubric: Rubric) -> Language:
         """Rules are in the interface's language where the rubric has it, else in the dialogue's."""

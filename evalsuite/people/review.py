@@ -1,5 +1,10 @@
-"""The second review (ESC-Eval, appendix C.2): what raters differ on by more than a point waits for a reviewer, who sees their
-scores without names and decides."""
+"""What is looked at again: the second review, and FEEL's second round.
+
+- Second review (ESC-Eval, appendix C.2): what raters differ on by more than a point waits for a reviewer, who sees their scores
+  without names and decides.
+- Second round (FEEL, section 3.2): once all have submitted, whoever lies more than a point from another while the others agree
+  scores again; what is contested otherwise is reviewed by all its raters together, and one of them enters the score agreed on.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +13,20 @@ from typing import Any
 
 from core.records import HumanScore
 from data_prep.scores.annotation import Asked, Settled, settle, to_review
+from data_prep.scores.rescoring import Final, contested, finish
 from evalsuite.people.export import scores_of
 from evalsuite.people.store import Store
 
-REVIEW = "review"  # a task's purpose
+REVIEW, AGAIN, JOINT = "review", "again", "joint"  # purposes of tasks
+LATER = (REVIEW, AGAIN, JOINT)
+Task = tuple[str, str, str, dict[str, Any]]  # purpose, rater, item, details
 
 
 def queue(store: Store) -> int:
     """Give reviewers what waits: items that all their raters have submitted and that nobody reviews yet. How many are new."""
     study = store.study()
+    if study.second_round:
+        return _second_round(store)
     reviewers = [row.code for row in store.raters() if row.reviewer and not row.revoked]
     if not reviewers or study.rubric is None or study.kind != "rate" or study.per != "dialogue":
         return 0
@@ -30,12 +40,47 @@ def queue(store: Store) -> int:
         if score.dimension in asked.get(score.dialogue_id, ()):
             given[item_of[score.dialogue_id]][score.dimension].append(score.value)
     loads = Counter(task.rater for task in tasks if task.purpose == REVIEW)
-    reviews: list[tuple[str, str, dict[str, Any]]] = []
+    reviews: list[Task] = []
     for item in sorted(given.keys() - open_items):
         code = min(reviewers, key=lambda one: (loads[one], one))
         loads[code] += 1
-        reviews.append((code, item, {"given": {name: sorted(values) for name, values in given[item].items()}}))
-    return store.add_reviews(reviews)
+        reviews.append((REVIEW, code, item, {"given": {name: sorted(values) for name, values in given[item].items()}}))
+    return store.add_tasks(reviews)
+
+
+def _second_round(store: Store) -> int:
+    """Give raters what they score again, once the first round is over: nobody sees others' scores before. How many are new."""
+    tasks, revoked = store.tasks(), {row.code for row in store.raters() if row.revoked}
+    if any(not task.submitted and task.rater not in revoked for task in tasks if task.purpose not in LATER):
+        return 0
+    if any(task.purpose in LATER for task in tasks):
+        return 0
+    scores, item_of = scores_of(store), {content.dialogue.id: item for item, content in store.contents().items()}
+    given: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for score in scores:
+        given[score.dialogue_id, score.dimension][score.annotator] = score.value
+    open_, loads, later = contested(scores), Counter[str](), list[Task]()
+
+    def add(purpose: str, code: str, dialogue: str, dimensions: tuple[str, ...]) -> None:
+        of = {name: given[dialogue, name] for name in dimensions}
+        own = {name: values[code] for name, values in of.items()} if purpose == AGAIN else {}
+        details = {"given": {name: sorted(values.values()) for name, values in of.items()}, "own": own}
+        loads[code] += 1
+        later.append((purpose, code, item_of[dialogue], details))
+
+    for code, asked in open_.by_annotator.items():
+        for dialogue, dimensions in asked.items():
+            add(AGAIN, code, dialogue, dimensions)
+    for dialogue, dimensions in open_.joint.items():
+        raters = sorted({code for name in dimensions for code in given[dialogue, name]} - revoked)
+        if raters:
+            add(JOINT, min(raters, key=lambda code: (loads[code], code)), dialogue, dimensions)
+    return store.add_tasks(later)
+
+
+def final_scores(store: Store) -> Final:
+    """The scores after the second round and their means; what still waits, and what still lies apart."""
+    return finish(scores_of(store), scores_of(store, purposes=(AGAIN,)), scores_of(store, purposes=(JOINT,)))
 
 
 def settled(store: Store) -> Settled:

@@ -20,8 +20,8 @@ from evalsuite.people.chat import router as talks
 from evalsuite.people.guard import COOKIE, Guard
 from evalsuite.people.pages import TEMPLATES, TaskPage, render, state_of, words
 from evalsuite.people.progress import progress
-from evalsuite.people.review import REVIEW, queue
-from evalsuite.people.signed_in import Organiser, Rater, signed_in
+from evalsuite.people.review import LATER, queue
+from evalsuite.people.signed_in import Agreed, Organiser, Rater, signed_in
 from evalsuite.people.store import Answer, Conflict, RaterRow, Refused, SessionRow, Store, TaskRow, trouble
 from evalsuite.people.study import COMMENT, Content, Study
 
@@ -150,14 +150,17 @@ def overview(request: Request) -> Response:
     if study.consent and not rater.consented:
         text = study.consent.get(language) or next(iter(study.consent.values()))
         return HTMLResponse(render("consent.html", language, text=text, **values))
-    if rater.reviewer:
+    if rater.reviewer or study.second_round:
         queue(store)
     tasks = store.tasks(rater.code)
     answers = store.answers([task.id for task in tasks])
     states = [(task, state_of(task, len(answers.get(task.id, {})))) for task in tasks]
     following = next((task.id for task, state in states if state != "done"), None)
+    more = study.second_round and not any(task.purpose in LATER for task in tasks)
     done, begun = sum(state == "done" for _, state in states), any(state != "open" for _, state in states)
-    return HTMLResponse(render("overview.html", language, tasks=states, done=done, begun=begun, next=following, **values))
+    return HTMLResponse(
+        render("overview.html", language, tasks=states, done=done, begun=begun, next=following, more=more, **values)
+    )
 
 
 @router.get("/task/{id}")
@@ -205,8 +208,8 @@ def _content(request: Request, task: TaskRow) -> Content:
 
 
 def _asked(request: Request, task: TaskRow, content: Content) -> list[tuple[str, int | None]]:
-    """What a task asks for: a talk as far as it has come, a review what raters differ on."""
-    if task.purpose == REVIEW:
+    """What a task asks for: a talk as far as it has come, a later round what raters differ on."""
+    if task.purpose in LATER:
         return [(name, None) for name in task.details["given"]]
     if task.purpose == TALK:
         return talk_of(request, task).asked()
@@ -215,7 +218,7 @@ def _asked(request: Request, task: TaskRow, content: Content) -> list[tuple[str,
 
 
 @router.put("/api/task/{id}/answer")
-def save(request: Request, id: int, given: GivenAnswer, who: Rater) -> Response:
+def save(request: Request, id: int, given: GivenAnswer, who: Agreed) -> Response:
     """Save one answer; its new version comes back when it is on the disk."""
     _, rater = who
     store: Store = request.app.state.store
@@ -246,7 +249,7 @@ def _check(study: Study, asked: Sequence[tuple[str, int | None]], given: GivenAn
 
 
 @router.post("/api/task/{id}/submit")
-def submit(request: Request, id: int, given: Nothing, who: Rater) -> Response:
+def submit(request: Request, id: int, given: Nothing, who: Agreed) -> Response:
     """Close a task; what is missing comes back where it stays open."""
     _, rater = who
     store: Store = request.app.state.store

@@ -32,6 +32,13 @@ def _rater(request: Request) -> tuple[SessionRow, RaterRow]:
     return session, rater
 
 
+def _agreed(request: Request) -> tuple[SessionRow, RaterRow]:
+    session, rater = _rater(request)
+    if request.app.state.study.consent and not rater.consented:
+        raise Refused("no_consent", 403)
+    return session, rater
+
+
 def _organiser(request: Request) -> SessionRow:
     session, rater = signed_in(request)
     if rater is not None:
@@ -40,4 +47,6 @@ def _organiser(request: Request) -> SessionRow:
 
 
 Rater = Annotated[tuple[SessionRow, RaterRow], Depends(_rater)]
+Agreed = Annotated[tuple[SessionRow, RaterRow], Depends(_agreed)]
+"""A rater who has agreed to what the study says, where it says anything: nothing is taken from others."""
 Organiser = Annotated[SessionRow, Depends(_organiser)]

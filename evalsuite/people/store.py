@@ -77,7 +77,7 @@ class TaskRow(Base):
     item: Mapped[str]
     place: Mapped[int]
     order: Mapped[str]
-    purpose: Mapped[str]  # item, check, repeat, review, talk
+    purpose: Mapped[str]  # item, check, repeat, talk; review, again, joint
     submitted: Mapped[bool] = mapped_column(default=False)
     details: Mapped[dict[str, Any]] = mapped_column(default=dict)  # a talk's supporter and turns; what a review is asked for
 
@@ -365,20 +365,23 @@ class Store:
                 task.submitted = True
             return missing
 
-    def add_reviews(self, reviews: Sequence[tuple[str, str, dict[str, Any]]]) -> int:
-        """Add (reviewer, item, details) of items that nobody reviews yet; how many were added."""
+    def add_tasks(self, tasks: Sequence[tuple[str, str, str, dict[str, Any]]]) -> int:
+        """Add (purpose, rater, item, details) of later rounds, each once; how many were added."""
         added = 0
         with self.writing() as session:
-            session.get(StudyRow, self.name, with_for_update=True)  # one at a time: two reviewers may open their pages at once
+            session.get(StudyRow, self.name, with_for_update=True)  # one at a time: two raters may open their pages at once
             of_study = TaskRow.study == self.name
-            reviewed = set(session.scalars(select(TaskRow.item).where(of_study, TaskRow.purpose == "review")))
-            for rater, item, details in reviews:
-                if item not in reviewed:
-                    place = session.scalar(select(func.max(TaskRow.place)).where(of_study, TaskRow.rater == rater))
-                    fields = {"rater": rater, "item": item, "place": 0 if place is None else place + 1, "order": "ab"}
-                    session.add(TaskRow(study=self.name, purpose="review", details=details, submitted=False, **fields))
-                    session.flush()
-                    added += 1
+            rows = session.execute(select(TaskRow.purpose, TaskRow.item, TaskRow.rater).where(of_study))
+            known = {(purpose, item, rater) for purpose, item, rater in rows}
+            items = {(purpose, item) for purpose, item, _ in known}  # a reviewer's, and a joint one, is one person's
+            for purpose, rater, item, details in tasks:
+                if (purpose, item, rater) in known if purpose == "again" else (purpose, item) in items:
+                    continue
+                place = session.scalar(select(func.max(TaskRow.place)).where(of_study, TaskRow.rater == rater))
+                fields = {"rater": rater, "item": item, "place": 0 if place is None else place + 1, "order": "ab"}
+                session.add(TaskRow(study=self.name, purpose=purpose, details=details, submitted=False, **fields))
+                session.flush()
+                added += 1
         return added
 
     def set_details(self, id: int, details: dict[str, Any]) -> None:

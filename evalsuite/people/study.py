@@ -63,6 +63,8 @@ class Study(BaseModel):
     consent: dict[Language, str] = {}
     """What a rater agrees to before anything is shown; empty: nothing is asked."""
     chat: Chat | None = None
+    second_round: bool = False
+    """Whether raters whose scores stand out score again once all have submitted (FEEL, section 3.2)."""
 
     @model_validator(mode="after")
     def _whole(self) -> Study:
@@ -76,6 +78,8 @@ class Study(BaseModel):
             raise ValueError("questions: none given")
         if self.kind == "chat" and self.rubric is not None and self.rubric.rates == "seeker":
             raise ValueError(f"rubric: {self.rubric.name} rates the seeker, who is the person that talks")
+        if self.second_round and (self.kind != "rate" or self.per != "dialogue" or self.overlap < 2):
+            raise ValueError("second_round: it is for scores of whole dialogues by two raters or more")
         if (self.kind == "chat") != (self.chat is not None):
             raise ValueError("chat: the settings of a talk belong to a study of kind chat")
         return self

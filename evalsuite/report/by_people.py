@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from core.errors import UserError
-from core.records import Dialogue, HumanScore
+from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import Rubric, known_rubric, load_rubric
 from core.tables import Table
 from data_prep.scores.annotator_agreement import agreement, agreement_table
@@ -15,12 +15,14 @@ from data_prep.scores.human import Check
 from evalsuite.statistics.agreement import gold_scores_of
 from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences
 from evalsuite.statistics.people import verdicts_of_people
+from evalsuite.statistics.prediction_powered import powered_boards, powered_tables
+from evalsuite.statistics.suggestions import read_weights
 
 SECTION = "Scores by people"
 
 
 def people_scores(
-    paths: Sequence[Path], rubrics: Sequence[Path], dialogues: Sequence[Dialogue]
+    paths: Sequence[Path], rubrics: Sequence[Path], dialogues: Sequence[Dialogue] | None
 ) -> tuple[list[HumanScore], dict[str, Rubric]]:
     """Scores of files, checked against their rubrics (files of one's own first) and dialogues; and these rubrics by name."""
     scores = gold_scores_of(paths, Check(rubrics, dialogues))
@@ -32,6 +34,30 @@ def people_scores(
             raise UserError(f"--gold: no rubric {name!r}: give its file with --rubric")
         found[name] = rubric
     return scores, found
+
+
+def judge_and_people(
+    dialogues: Sequence[Dialogue],
+    judgements: Sequence[Judgement],
+    rubric: Rubric,
+    paths: Sequence[Path],
+    rubrics: Sequence[Path],
+    weights: Path | None,
+) -> list[Table]:
+    """Judge, people and both side by side (`evalsuite.statistics.prediction_powered`). Scores of other dialogues do not count.
+    Raises `UserError` for scores on several rubrics or single turns."""
+    scores, found = people_scores(paths, rubrics, None)
+    if len(found) != 1:
+        raise UserError(f"--people: scores on several rubrics ({', '.join(found)}): give those on one")
+    if turned := [score for score in scores if score.turn is not None]:
+        raise UserError(f"--people: a score of turn {turned[0].turn} of {turned[0].dialogue_id}: only whole dialogues count")
+    shown = {dialogue.id for dialogue in dialogues}
+    kept = [score for score in scores if score.dialogue_id in shown]
+    (people_rubric,) = found.values()
+    boards = powered_boards(
+        dialogues, judgements, rubric, kept, people_rubric, {} if weights is None else read_weights(weights)
+    )
+    return powered_tables(boards, rubric)
 
 
 def by_people(

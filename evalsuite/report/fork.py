@@ -11,6 +11,7 @@ import numpy as np
 from core.records import Dialogue
 from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
+from core.statistics.bootstrap import SMOOTHED, estimate, resampled_means
 from core.tables import Table, fmt
 from evalsuite.checks.risk import risk_turns
 from evalsuite.report.headlines import ENDINGS
@@ -30,9 +31,11 @@ AFTER = (
     "turns that voice danger %",
     "seeker took leave %",
 )
+UNBOUNDED = (0, 1)  # of these: no scale says how far they go
 NOTE = (
     "Other reply minus the one that was given; both go on from there with the same seeker and the same supporter, drawn anew. "
-    "[95 % bootstrap interval over draws], n = draws. p: sign-flip test over draws, two-sided; it holds where p after Holm's "
+    f"[{SMOOTHED} interval over draws; of turns and characters, which have no scale, the plain bootstrap's], n = draws. p: "
+    "sign-flip test over draws, two-sided; it holds where p after Holm's "
     f"correction over this table is at most {paired.ALPHA:g}."
 )
 WHY = (
@@ -64,6 +67,12 @@ def seeker_differences(forked: Forked) -> list[paired.Difference]:
     read = ~np.isnan(values)
     rows = paired.differences(np.nan_to_num(values), read.astype(float), [(0, 1)])[:-1]  # an average over these means nothing
     corrected = paired.holm_of([row.p for row in rows])
+    gaps, both = np.nan_to_num(values[:, 0] - values[:, 1]), read.all(axis=1)
+    drawn = resampled_means(gaps, both.astype(float))
+    for place in UNBOUNDED:
+        seen = rows[place].estimate
+        if seen.mean is not None:
+            rows[place] = replace(rows[place], estimate=estimate(seen.mean, drawn[:, place], seen.n, seen.n))
     return [
         replace(row, holm=p, holds=None if p is None else p <= paired.ALPHA) for row, p in zip(rows, corrected, strict=True)
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from core.errors import UserError
+from core.errors import UserError, need_modules
 from core.hub import Publication
 from data_prep.publication import shared_licences, sources_in
 from evalsuite.report.report import PLUMBING
@@ -27,7 +27,8 @@ def results_to_publish(
     The notes of an entry hold what the number alone does not say: judge, n, the interval, and what the floors of the run reach.
     Raises `UserError` for a supporter that the run does not have, and where nothing was scored.
     """
-    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+    need_modules("huggingface_hub", purpose="publishing on the hub")
+    from huggingface_hub import EvalResultEntry, constants, eval_result_entries_to_yaml
 
     records = read_run(folder.name, folder, judge)
     config = RunConfig.read(folder)
@@ -46,7 +47,7 @@ def results_to_publish(
             dataset_id=benchmark,
             task_id=f"{framework}_{score.language}_{score.dimension}",
             value=round(score.estimate.mean, 4),
-            source_url=f"https://huggingface.co/spaces/{report}" if report else None,
+            source_url=f"{constants.ENDPOINT}/spaces/{report}" if report else None,
             source_name="report" if report else None,
             notes="; ".join([f"{mode} mode", *_told(score, scores, config)]),
         )

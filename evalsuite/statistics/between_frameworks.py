@@ -11,7 +11,17 @@ import numpy as np
 
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import RESAMPLES, SEED, Floats, interval, resampled_means
+from core.statistics.bootstrap import (
+    POINTS,
+    RESAMPLES,
+    SEED,
+    SMOOTHED,
+    Floats,
+    estimate,
+    interval,
+    resampled_means,
+    smoothed_means,
+)
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.components import cards_needed
@@ -59,17 +69,28 @@ def kendall(x: Floats, y: Floats) -> Floats:
     return np.divide((one * other).sum(axis=1), size, out=np.full(len(x), np.nan), where=size > 0)
 
 
-def _averages(framework: Framework, language: Language, names: Sequence[str]) -> tuple[Floats, Floats, int]:
-    """The supporters' averages, as they are [1, supporters] and resampled over people [RESAMPLES, supporters]; the number of
-    people. Frameworks that play the same people are drawn alike."""
+@dataclass(frozen=True)
+class _Averages:
+    """The supporters' averages [1, supporters]; draws of them [RESAMPLES, supporters] of the plain bootstrap, for ranks, and of
+    the smoothed one, for their intervals; the number of people."""
+
+    seen: Floats
+    resampled: Floats
+    smoothed: Floats
+    people: int
+
+
+def _averages(framework: Framework, language: Language, names: Sequence[str]) -> _Averages:
+    """Of these supporters. Frameworks that play the same people are drawn alike."""
     by_name = {one.supporter: one for one in framework.contestants(language)}
     sums, counts = stack([by_name[name] for name in names])
-    people = len(sums)
     totals = counts.sum(axis=0)
     seen = np.divide(sums.sum(axis=0), totals, out=np.full(totals.shape, np.nan), where=totals > 0).mean(axis=1)
     seed = SEED + sum(framework.people.encode())
-    drawn = resampled_means(sums.reshape(people, -1), counts.reshape(people, -1), seed).reshape(RESAMPLES, *totals.shape)
-    return seen[None], drawn.mean(axis=2), people
+    flat = sums.reshape(len(sums), -1), counts.reshape(len(sums), -1)
+    drawn = (resampled_means(*flat, seed), smoothed_means(*flat, POINTS, seed))
+    resampled, smoothed = (draws.reshape(RESAMPLES, *totals.shape).mean(axis=2) for draws in drawn)
+    return _Averages(seen[None], resampled, smoothed, len(sums))
 
 
 def shared(frameworks: Sequence[Framework], language: Language) -> list[str]:
@@ -85,16 +106,13 @@ def rank_table(frameworks: Sequence[Framework], language: Language) -> list[Tabl
         return []
     figures = {one.title: _averages(one, language, names) for one in frameworks}
     averages: tuple[tuple[Cell, ...], ...] = tuple(
-        (
-            name,
-            *(Estimate(float(seen[0, place]), *interval(drawn[:, place]), people) for seen, drawn, people in figures.values()),
-        )
+        (name, *(estimate(float(f.seen[0, place]), f.smoothed[:, place], f.people, f.people) for f in figures.values()))
         for place, name in enumerate(names)
     )
     rows: list[tuple[Cell, ...]] = []
     for one, other in combinations(frameworks, 2):
-        (seen, drawn, _), (seen2, drawn2, _) = figures[one.title], figures[other.title]
-        tau, draws = kendall(seen, seen2)[0], kendall(drawn, drawn2)
+        x, y = figures[one.title], figures[other.title]
+        tau, draws = kendall(x.seen, y.seen)[0], kendall(x.resampled, y.resampled)
         low, high = (None, None) if np.isnan(draws).all() else interval(draws)
         alike = "the same" if one.people == other.people else "others"
         rows.append((one.title, other.title, Estimate(None if np.isnan(tau) else float(tau), low, high, len(names)), alike))
@@ -104,7 +122,7 @@ def rank_table(frameworks: Sequence[Framework], language: Language) -> list[Tabl
             f"The same supporters by every framework, {language}",
             ("supporter", *figures),
             averages,
-            ("Averages of 0–100 over a framework's own dimensions, [95 % bootstrap over cards or profiles], n = how many.",),
+            (f"Averages of 0–100 over a framework's own dimensions, [{SMOOTHED} over cards or profiles], n = how many.",),
             STUDY,
         ),
         Table(

@@ -20,6 +20,7 @@ from core.records import Identifier, Judgement, Language, Record
 from core.rubrics import Rubric
 from core.statistics.accuracy import majority, round_half_up, share
 from core.statistics.bootstrap import SEED, Floats
+from core.statistics.means import comparable
 from core.tables import Cell, Table
 from evalsuite.statistics.agreement import Paired
 from evalsuite.statistics.judges import POOLED
@@ -91,7 +92,8 @@ def score_sets(known: Sequence[Case], new: Sequence[Floats], scores: Sequence[in
     right = np.array([case.probabilities[list(scores).index(case.gold)] for case in known])
     classifier = ConformalClassifier().fit(1 - right)
     p = classifier.predict_p(1 - np.stack(list(new)), smoothing=False)
-    return [tuple(score for score, value in zip(scores, row, strict=True) if value > 1 - coverage) for row in p]
+    ruled_out = comparable(1 - coverage)  # at or below it; as a float 1 − 0.9 is less than a tenth
+    return [tuple(score for score, value in zip(scores, row, strict=True) if comparable(value) > ruled_out) for row in p]
 
 
 def decided(scores: tuple[int, ...], most: int) -> bool:

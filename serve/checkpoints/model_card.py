@@ -14,7 +14,7 @@ import orjson
 import yaml
 from pydantic import Field
 
-from core.errors import UserError
+from core.errors import UserError, need_modules
 from core.files import read_object, validated, write_json, write_text
 from core.hub import Publication, licence_fields, on_hub
 from core.settings import Settings
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 TRAINING, CARD = "training.json", "README.md"
+PLAYS = {"role": "seeker", "rank": "judge", "supporter": "supporter"}  # kind of training → role
 _TEMPLATES = Path(__file__).parent / "templates"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
@@ -44,12 +45,12 @@ class Data(Settings):
 class Training(Settings):
     """How an adapter came about. Nothing in it tells the time, so the same training leaves the same record.
 
-    `kind` is what the model does: play the seeker (`role`) or judge (`rank`). `recipe` is the resolved one. `metrics` maps
-    a metric to a number, or a group to metrics of its own; `baselines` maps the name of each baseline to its metrics,
-    under the same names. `versions` maps packages to versions.
+    `kind` is what the model does: play the seeker (`role`), judge (`rank`) or be the `supporter`. `recipe` is the resolved one.
+    `metrics` maps a metric to a number, or a group to metrics of its own; `baselines` maps the name of each baseline to its
+    metrics, under the same names. `versions` maps packages to versions.
     """
 
-    kind: Literal["role", "rank"]
+    kind: Literal["role", "rank", "supporter"]
     base: str
     base_revision: str | None = None
     licence: str | None = None
@@ -91,6 +92,7 @@ def adapter_to_publish(folder: Path, repo: str) -> Publication:
 
     Raises `UserError` for a folder that holds no adapter.
     """
+    need_modules("huggingface_hub", purpose="publishing on the hub")
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise UserError(f"{folder}: no {name}: not an adapter's folder (a training leaves OUT/adapter)")
@@ -122,7 +124,7 @@ def model_card(training: Training | None, merged: bool = False, base: str = "") 
     from huggingface_hub import ModelCard, ModelCardData
 
     base = training.base if training else base
-    kind = {"role": ["seeker-simulator"], "rank": ["judge"]}[training.kind] if training else []
+    kind = {"role": ["seeker-simulator"], "rank": ["judge"], "supporter": ["supporter"]}[training.kind] if training else []
     results = list(_results(training)) if training else []
     named: dict[str, Any] = licence_fields(training.licence if training else None)
     if results:
@@ -192,7 +194,7 @@ def _spec(training: Training | None, merged: bool, base: str) -> dict[str, Any]:
     return {
         "name": "my-model",
         "about": "see its model card",
-        "roles": ["judge" if training and training.kind == "rank" else "seeker"],
+        "roles": [PLAYS[training.kind] if training else "seeker"],
         **({"learnt": training.learnt} if training and training.learnt else {}),
         "languages": ["en"],
         **(

@@ -10,7 +10,21 @@ from typing import Annotated
 import typer
 
 from core.errors import run_cli
-from tests.bench import client, coverage, data, false_alarms, growth, people, report, role_sft, scoring, simulation, training
+from tests.bench import (
+    client,
+    coverage,
+    data,
+    false_alarms,
+    growth,
+    labels,
+    people,
+    report,
+    reward_curve,
+    role_sft,
+    scoring,
+    simulation,
+    training,
+)
 from tests.bench.figures import OUT, OutOption
 
 app = typer.Typer(
@@ -32,6 +46,8 @@ for name, part in PARTS.items():
 # Not among PARTS: they need corpora that a user brings.
 app.command("false-alarms")(false_alarms.main)
 app.command("coverage")(coverage.main)
+app.command("labels")(labels.main)
+app.command("reward-curve")(reward_curve.main)  # nor this: it has no target, and draws a picture of the documents
 
 
 @app.command("all")

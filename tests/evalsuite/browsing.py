@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,22 @@ def every(browser: webdriver.Chrome, selector: str, expression: str) -> list[Any
     script = f"return [...document.querySelectorAll(arguments[0])].map((one) => {expression})"
     found: list[Any] = browser.execute_script(script, selector)
     return found
+
+
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+# Charts are images with a label: what plotly draws in them nobody hears. Fewer nodes, and a check takes a second.
+_CHECK = """
+    const done = arguments[arguments.length - 1];
+    axe.run({ exclude: [".plot > *"] }, { resultTypes: ["violations"] }).then(
+      (found) => done(found.violations.map(({ id, impact, help, nodes }) => [impact, `${id}: ${help}: ${nodes[0].html}`])),
+      (error) => done([["critical", String(error)]])
+    );
+"""
+
+
+def violations(browser: webdriver.Chrome) -> list[tuple[str, str]]:
+    """What axe finds wrong with the page for people who cannot see or point: (impact, what and where)."""
+    browser.set_script_timeout(120)
+    if not browser.execute_script("return 'axe' in window"):
+        browser.execute_script(AXE)
+    return [(impact, text) for impact, text in browser.execute_async_script(_CHECK)]

@@ -14,7 +14,7 @@ from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore, Preference
 from core.rubrics import load_rubric
 from tests.conftest import EscEval
-from tests.evalsuite.browsing import no_errors, text_of, until
+from tests.evalsuite.browsing import no_errors, screen, text_of, until, violations
 from tests.people_study import SCRIPT, cards, dialogue, links, served, write_dialogues
 
 pytestmark = pytest.mark.browser
@@ -61,6 +61,13 @@ def rate(browser: webdriver.Chrome, value: str) -> None:
     submit(browser)
 
 
+def accessible(browser: webdriver.Chrome) -> None:
+    """On a desktop in daylight and on a phone in the dark."""
+    for width, scheme in ((1280, "light"), (400, "dark")):
+        with screen(browser, width, scheme):
+            assert violations(browser) == []
+
+
 def test_two_raters_and_an_organiser_rate_a_study(
     browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path, database: str | None
 ) -> None:
@@ -74,11 +81,14 @@ def test_two_raters_and_an_organiser_rate_a_study(
             enter(browser, address, links(tmp_path / "s")[code])
             assert "r/" not in browser.current_url, "the link's secret left the address bar"
             assert "Nobody learns your name." in browser.page_source
+            accessible(browser)
             click(browser, "#agree")
             until(browser, "return document.getElementById('go') !== null")
+            accessible(browser)
             click(browser, "#go")
             for _ in range(2):
                 until(browser, "return document.querySelector('fieldset.question') !== null")
+                accessible(browser)
                 assert "alpha" not in browser.page_source and "beta" not in browser.page_source, "models are not named"
                 assert SCRIPT in text_of(browser, ".turn.supporter")[0] and browser.title == "Study", "a script is text"
                 assert "Keys: 0–9 give a score" in text_of(browser, ".keys")[0] and "built-in" not in browser.page_source
@@ -86,6 +96,7 @@ def test_two_raters_and_an_organiser_rate_a_study(
             until(browser, "return document.getElementById('finished') !== null")
             no_errors(browser)
         enter(browser, address, links(tmp_path / "s")["organiser"])
+        accessible(browser)
         cells = text_of(browser, "tbody td")
         assert cells[:4] == ["r01", "2", "0", "2"] and "Krippendorff" in browser.page_source
         click(browser, "button[data-act=revoke][data-code=r02]")
@@ -122,11 +133,18 @@ def test_a_choice_between_seekers_side_by_side(
             assert "Said to bot." in ours and "Said to human." in theirs
             assert "I lost my cat." in text_of(browser, ".before")[0], "what both begin with stands above, once"
             assert "The cat is gone (0)." in text_of(browser, ".played")[0]
+            accessible(browser)
             # Whoever picks the one on the left picks another dialogue than the rater with the other order.
             press(browser, "1")
             saved(browser)
             submit(browser)
         no_errors(browser)
+        enter(browser, address, links(tmp_path / "s")["organiser"])
+        for code in ("r01", "r02"):
+            row = f"tr:has(button[data-code={code}]) td"
+            assert text_of(browser, row)[:4] == [code, "1", "0", "1"]
+        click(browser, "button[data-act=link][data-code=r02]")
+        until(browser, "return [...document.querySelectorAll('code')].some(one => one.textContent.includes('/r/'))")
     assert esc_eval("people", "export", "s", "--out", "out", *more) == (0, "")
     chosen = read_jsonl(Path("out/preferences.jsonl"), Preference, "preferences")
     assert {p.annotator: (p.order, p.verdict) for p in chosen} == {c: (o, o[0]) for c, o in first.items()}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,30 +20,35 @@ from evalsuite.people.assignment import Item, Person, assign_talks
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.browsing import no_errors, text_of, until
-from tests.evalsuite.test_people_browser import click, enter, press, saved, submit
+from tests.evalsuite.test_people_browser import accessible, click, enter, press, saved, submit
 from tests.people_study import SCRIPT, Client, cards, links, served
 
 KEYS = list(load_rubric("emoharbor").dimensions)
 FAILING: list[bool] = []  # not empty: supporters answer with an error
+BREAKING: list[bool] = []  # not empty: they break off in the middle
+SLOWLY: list[float] = []  # not empty: they take so many seconds to write
 
 
 @pytest.fixture
 def supporter() -> Iterator[Endpoint]:
     """Two models that say how many messages they were sent, and fail where they are told to."""
 
-    FAILING.clear()
+    for told in (FAILING, BREAKING, SLOWLY):
+        told.clear()
 
     def behave(body: dict[str, Any], count: int) -> Answer:
         if FAILING:
             return Answer(status=400)
-        return Answer(f"I heard {len(body['messages'])}. {SCRIPT}")
+        said = f"I heard {len(body['messages'])}. {SCRIPT}"
+        return Answer(said, cut=bool(BREAKING), drip=SLOWLY[0] if SLOWLY else 0)
 
     with Endpoint(behave, models=("alpha", "beta")) as endpoint:
         yield endpoint
 
 
-def create(esc_eval: EscEval, endpoint: Endpoint, *more: object) -> None:
+def create(esc_eval: EscEval, endpoint: Endpoint, *more: object, database: str | None = None) -> None:
     Path("consent.txt").write_text("We keep what you write.")
+    more += ("--database", database) if database else ()
     models = ("--supporter", f"alpha@{endpoint.url}", "--supporter", f"beta@{endpoint.url}")
     given = ("--rubric", "emoharbor", "--consent", "consent.txt", "--least", 1, "--exchanges", 2, "--rater", "ann=en", *more)
     assert esc_eval("people", "create", "s", *models, *given) == (0, "")
@@ -55,11 +63,12 @@ def test_supporters_are_balanced_over_people_and_cards_go_round() -> None:
 
 
 def test_a_talk_over_http_is_kept_line_by_line_and_becomes_records(
-    supporter: Endpoint, esc_eval: EscEval, tmp_path: Path
+    supporter: Endpoint, esc_eval: EscEval, tmp_path: Path, database: str | None
 ) -> None:
     write_jsonl(tmp_path / "c.jsonl", cards(1))
-    create(esc_eval, supporter, "--cards", "c.jsonl", "--rate-after", 1)
-    with served(tmp_path / "s") as (address, store):
+    create(esc_eval, supporter, "--cards", "c.jsonl", "--rate-after", 1, database=database)
+    more = ("--database", database) if database else ()
+    with served(tmp_path / "s", database) as (address, store):
         ann = Client(address).enter(links(tmp_path / "s")["ann"])
         assert "We keep what you write." in ann.request("GET", "/")[1]
         assert ann.request("POST", "/api/me", {"consented": True})[0] == 200
@@ -97,7 +106,7 @@ def test_a_talk_over_http_is_kept_line_by_line_and_becomes_records(
         assert ann.talk(second, "leave", {})[0] == 200
         other = Client(address).enter(links(tmp_path / "s")["organiser"])
         assert other.talk(second, "say", {"text": "x", "turn": 2})[0] == 403
-    assert esc_eval("people", "export", "s", "--out", "out") == (0, "")
+    assert esc_eval("people", "export", "s", "--out", "out", *more) == (0, "")
     held = {d.supporter: d for d in read_jsonl(Path("out/dialogues.jsonl"), Dialogue, "dialogues")}
     assert set(held) == {"alpha", "beta"}
     assert {(d.termination, len(d.turns), d.card_id, d.source_id) for d in held.values()} == {
@@ -107,7 +116,58 @@ def test_a_talk_over_http_is_kept_line_by_line_and_becomes_records(
     scores = read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")
     assert Counter((s.turn, s.value) for s in scores) == {(1, 3): len(KEYS), (None, 4): len(KEYS)}
     assert b"kill myself" not in (tmp_path / "s" / "calls.sqlite").read_bytes(), "the store of calls keeps no messages"
-    assert esc_eval("people", "delete", "s", "--yes") == (0, "") and not (tmp_path / "s").exists()
+    assert esc_eval("people", "delete", "s", "--yes", *more) == (0, "") and not (tmp_path / "s").exists()
+
+
+def test_a_reply_is_heard_while_it_is_written_in_every_tab_and_can_be_left(
+    supporter: Endpoint, esc_eval: EscEval, tmp_path: Path
+) -> None:
+    create(esc_eval, supporter, "--rater", "bo=en")
+    with served(tmp_path / "s") as (address, store):
+        ann = Client(address).enter(links(tmp_path / "s")["ann"])
+        assert ann.request("POST", "/api/me", {"consented": True})[0] == 200
+        first, second = ann.tasks()
+        bo = Client(address).enter(links(tmp_path / "s")["bo"])
+        assert bo.talk(bo_first := store.tasks("bo")[0].id, "say", {"text": "Hi.", "turn": 0})[1]["word"] == "no_consent"
+        assert bo.request("POST", "/api/me", {"consented": True})[0] == 200
+        for path, body in (("say", {"text": "Hi.", "turn": 0}), ("reply", {}), ("leave", {})):
+            assert bo.talk(first, path, body)[0] == 404, "another's talk"
+        assert bo.talk(bo_first, "say", {"text": "x" * 4001, "turn": 0})[0] == 422
+        assert not store.task(first, "ann").details["turns"] and not supporter.requests
+        SLOWLY.append(0.6)
+        assert ann.talk(first, "say", {"text": "Hello.", "turn": 0})[0] == 200
+        with ThreadPoolExecutor() as tabs:
+            heard = list(tabs.map(lambda _: ann.request("POST", f"/api/talk/{first}/reply", {})[1], range(2)))
+        lines = [[json.loads(line) for line in one.splitlines()] for one in heard]
+        assert len(supporter.requests) == 1, "two tabs hear one reply"
+        for one in lines:
+            *begun, last = one
+            assert last == {"reply": f"I heard 1. {SCRIPT}", "reload": False}
+            assert begun and all(last["reply"].startswith(part["text"]) for part in begun)
+            assert begun[0]["text"] != last["reply"], "not all at once"
+        BREAKING.append(True)
+        assert ann.talk(first, "say", {"text": "More.", "turn": 2})[0] == 200
+        _, last = ann.talk(first, "reply", {})
+        assert (
+            last["word"] == "infrastructure"
+            and last["broken"].startswith("I heard 3.")
+            and "What was said is kept" in last["message"]
+        )
+        page = ann.request("GET", f"/task/{first}")[1]
+        assert 'class="turn supporter broken"' in page and "I heard 3." in page, "what was heard of it stays on the page"
+        assert [text for _, text in store.task(first, "ann").details["turns"]][-1] == "More.", "and is no turn"
+        BREAKING.clear()
+        assert ann.talk(first, "reply", {})[1]["reply"].startswith("I heard 3.")
+        assert 'class="turn supporter broken"' not in ann.request("GET", f"/task/{first}")[1]
+        SLOWLY[0] = 30
+        assert ann.talk(second, "say", {"text": "Hello.", "turn": 0})[0] == 200
+        with ThreadPoolExecutor() as tabs:
+            waiting = tabs.submit(ann.talk, second, "reply", {})
+            while len(supporter.requests) < 6:
+                time.sleep(0.05)
+            assert ann.talk(second, "leave", {})[1] == {"reload": True}
+            assert waiting.result(10)[1] == {"reload": True}, "who leaves does not wait for the supporter"
+        assert store.task(second, "ann").details["ended"] == "seeker_ended"
 
 
 def test_a_talk_needs_consent_and_something_to_rate_it_on(esc_eval: EscEval, tmp_path: Path) -> None:
@@ -123,15 +183,19 @@ def test_a_talk_needs_consent_and_something_to_rate_it_on(esc_eval: EscEval, tmp
 
 
 @pytest.mark.browser
-def test_a_talk_in_the_browser(supporter: Endpoint, browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path) -> None:
-    create(esc_eval, supporter, "--rate-after", 1)
-    with served(tmp_path / "s") as (address, _):
+def test_a_talk_in_the_browser(
+    supporter: Endpoint, browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path, database: str | None
+) -> None:
+    create(esc_eval, supporter, "--rate-after", 1, database=database)
+    more = ("--database", database) if database else ()
+    with served(tmp_path / "s", database) as (address, _):
         enter(browser, address, links(tmp_path / "s")["ann"])
         click(browser, "#agree")
         until(browser, "return document.getElementById('go') !== null")
         click(browser, "#go")
         until(browser, "return document.getElementById('line') !== null")
         assert "You are talking to a computer program" in browser.page_source
+        accessible(browser)
 
         def say(text: str) -> None:
             until(browser, "return document.getElementById('line') && !document.getElementById('line').disabled")
@@ -144,6 +208,7 @@ def test_a_talk_in_the_browser(supporter: Endpoint, browser: webdriver.Chrome, e
         assert "Please rate the talk so far" in browser.page_source and not browser.execute_script(
             "return document.getElementById('help').offsetHeight"
         )
+        accessible(browser)
         for _ in KEYS:
             press(browser, "4", "\ue015")
         saved(browser)
@@ -166,7 +231,28 @@ def test_a_talk_in_the_browser(supporter: Endpoint, browser: webdriver.Chrome, e
         FAILING.clear()
         click(browser, "#again")
         until(browser, "return document.querySelectorAll('fieldset.question').length === 10")
+        for key in KEYS:
+            click(browser, f"fieldset[data-question={key}] input[value='3']")
+        saved(browser)
         click(browser, "#on")
-        until(browser, "return document.getElementById('banner') !== null")
-    assert esc_eval("people", "export", "s", "--out", "out", "--unfinished") == (0, "")
+        until(browser, "return document.getElementById('line') !== null && !document.getElementById('line').disabled")
+        # A reply grows under the eyes of whoever waits for it.
+        SLOWLY.append(1.5)
+        browser.execute_script(
+            "window.seen = [];"
+            "const last = () => [...document.querySelectorAll('.turn.supporter')].at(-1).lastChild.textContent;"
+            "const watched = {subtree: true, childList: true, characterData: true};"
+            "new MutationObserver(() => seen.push(last())).observe(document.getElementById('turns'), watched)"
+        )
+        BREAKING.append(True)
+        say("Are you there?")
+        until(browser, "return !document.getElementById('banner').hidden")
+        seen = browser.execute_script("return [...new Set(window.seen)]")
+        assert len([text for text in seen if text and f"I heard 3. {SCRIPT}".startswith(text)]) >= 2, seen
+        assert "broken off" in text_of(browser, ".turn.broken")[0] and "What was said is kept" in text_of(browser, "#banner")[0]
+        enter(browser, address, links(tmp_path / "s")["organiser"])
+        click(browser, "button[data-act=revoke][data-code=ann]")
+        until(browser, "return [...document.querySelectorAll('code')].some(one => one.textContent === 'revoked')")
+        assert text_of(browser, "tbody td")[:4] == ["ann", "1", "1", "2"]
+    assert esc_eval("people", "export", "s", "--out", "out", "--unfinished", *more) == (0, "")
     assert len(read_jsonl(Path("out/dialogues.jsonl"), Dialogue, "dialogues")) == 2

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -19,7 +20,7 @@ from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore, Preference
 from core.rubrics import load_rubric
 from evalsuite.people.guard import LONGEST, Rate
-from evalsuite.people.store import Answer, Conflict, Refused, Store, trouble
+from evalsuite.people.store import Answer, Conflict, Refused, Store, TaskRow, trouble
 from tests.conftest import EscEval
 from tests.people_study import (
     SCRIPT,
@@ -239,6 +240,54 @@ def test_what_raters_differ_on_waits_for_a_reviewer_and_is_then_accepted(esc_eva
     assert {s.annotator for s in scores} == {"r01", "r02"}, "a reviewer is no rater"
 
 
+def test_feels_second_round_by_the_same_raters(esc_eval: EscEval, tmp_path: Path, database: str | None) -> None:
+    """Who stands out scores again, alone; what nobody agrees on is one task for all; both only once everybody has submitted."""
+    write_dialogues(tmp_path / "d.jsonl", count=1)
+    more = ("--database", database) if database else ()
+    given = ("--dialogues", "d.jsonl", "--rubric", "feel", "--raters", 3, "--overlap", 3, "--second-round", *more)
+    assert esc_eval("people", "create", "s", *given) == (0, "")
+    keys = list(load_rubric("feel").dimensions)
+    contested = {("alpha-en-0", keys[0]): (1, 1, 3), ("beta-en-0", keys[1]): (0, 1.5, 3)}
+    with served(tmp_path / "s", database) as (address, store):
+        contents, raters = store.contents(), {}
+        for number, code in enumerate(("r01", "r02", "r03")):
+            raters[code] = rater = Client(address).enter(links(tmp_path / "s")[code])
+            for task in store.tasks(code):
+                for key in keys:
+                    values = contested.get((contents[task.item].dialogue.id, key), (2, 2, 2))
+                    assert rater.put(task.id, key, value=values[number])[0] == 200
+                assert len(raters["r01"].tasks()) == 2, "not before everybody has submitted"
+                assert rater.submit(task.id)[0] == 200
+        assert "There may be a second round" in raters["r01"].request("GET", "/")[1]
+        later: dict[str, tuple[str, TaskRow]] = {}
+        for code, rater in raters.items():
+            rater.request("GET", "/")
+            later |= {task.purpose: (code, task) for task in store.tasks(code) if task.purpose in ("again", "joint")}
+        assert len(store.tasks()) == 8 and later["again"][0] == "r03"
+        page = raters["r03"].request("GET", f"/task/{later['again'][1].id}")[1]
+        assert "1 / 1 / 3" in page and "Yours: 3." in page and page.count("<fieldset") == 1
+        assert "r01" not in page, "the others are not named"
+        code, joint = later["joint"]
+        assert "All of them review it together" in raters[code].request("GET", f"/task/{joint.id}")[1]
+        assert raters["r03"].put(later["again"][1].id, keys[1], value=1)[0] == 422, "only what is contested"
+        assert raters["r03"].put(later["again"][1].id, keys[0], value=1.5)[0] == 200
+        assert raters["r03"].submit(later["again"][1].id)[0] == 200
+        assert esc_eval("people", "export", "s", "--out", "between", *more) == (0, "")
+        assert raters[code].put(joint.id, keys[1], value=2.5)[0] == 200 and raters[code].submit(joint.id)[0] == 200
+    between = {(x.dialogue_id, x.dimension) for x in read_jsonl(Path("between/accepted.jsonl"), HumanScore, "scores")}
+    assert ("alpha-en-0", keys[0]) in between and ("beta-en-0", keys[1]) not in between
+    assert esc_eval("people", "export", "s", "--out", "out", *more) == (0, "")
+    means = {(x.dialogue_id, x.dimension): x.value for x in read_jsonl(Path("out/accepted.jsonl"), HumanScore, "scores")}
+    assert means.pop(("alpha-en-0", keys[0])) == pytest.approx((1 + 1 + 1.5) / 3)
+    assert means.pop(("beta-en-0", keys[1])) == 2.5 and set(means.values()) == {2} and len(means) == 10
+    final = read_jsonl(Path("out/final.jsonl"), HumanScore, "scores")
+    assert len(final) == 36 and {x.value for x in final if (x.dialogue_id, x.dimension) == ("beta-en-0", keys[1])} == {2.5}
+    first = read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")
+    assert [x.value for x in first if (x.dialogue_id, x.dimension) == ("beta-en-0", keys[1])] == [0, 1.5, 3]
+    code_, error = esc_eval("people", "create", "t", *given, "--reviewers", 1)
+    assert code_ == 2 and "either the raters score again, or reviewers decide" in error
+
+
 # --- access -----------------------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +379,45 @@ def test_what_is_too_large_or_no_answer_is_refused_and_nothing_is_written(study:
         assert rater.put(task, "empathy", 1, value=1)[0] == 422, "whole dialogues are rated here"
         assert rater.request("PUT", f"/api/task/{task}/answer", b"{")[0] == 422
         assert set(store.answers()[task]) == {("comment", None)}
+
+
+def test_a_body_of_unknown_length_is_cut_off_and_a_submitted_task_takes_no_replay(study: Path) -> None:
+    with served(study) as (address, store):
+        rater = Client(address).enter(links(study)["r01"])
+        task = rater.tasks()[0]
+        connection = http.client.HTTPConnection(address, timeout=10)
+        headers = {"Cookie": f"people={rater.cookie}", "X-CSRF": rater.csrf, "Content-Type": "application/json"}
+        pieces = iter([b'{"question": "comment", "text": "', *[b"x" * 16_384] * 20, b'"}'])
+        try:
+            connection.request("PUT", f"/api/task/{task}/answer", pieces, headers, encode_chunked=True)
+            assert connection.getresponse().status == 413
+        except OSError:  # the server closed it before all was sent
+            pass
+        connection.close()
+        assert not store.answers()
+        for key in KEYS:
+            assert rater.put(task, key, value=2)[0] == 200
+        assert rater.submit(task)[0] == 200 and rater.submit(task)[0] == 200, "sent again, it is submitted still"
+        sent = {"question": KEYS[0], "value": 2, "version": 0}
+        assert rater.request("PUT", f"/api/task/{task}/answer", sent)[0] == 200, "the same answer again changes nothing"
+        replayed = rater.request("PUT", f"/api/task/{task}/answer", sent | {"value": 4, "version": 1})
+        assert replayed[0] == 409 and store.answers()[task][KEYS[0], None][0].value == 2
+
+
+def test_nothing_is_taken_from_whoever_has_not_agreed(esc_eval: EscEval, tmp_path: Path) -> None:
+    write_dialogues(tmp_path / "d.jsonl", count=1)
+    (tmp_path / "consent.txt").write_text("We keep your scores.")
+    given = ("--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 2, "--consent", "consent.txt")
+    assert esc_eval("people", "create", "s", *given) == (0, "")
+    with served(tmp_path / "s") as (address, store):
+        rater = Client(address).enter(links(tmp_path / "s")["r01"])
+        task = store.tasks("r01")[0].id
+        assert rater.request("GET", f"/task/{task}")[0] == 303
+        assert (
+            rater.put(task, KEYS[0], value=2) == (403, {"message": ANY, "word": "no_consent"}) and rater.submit(task)[0] == 403
+        )
+        assert rater.request("POST", "/api/me", {"consented": True})[0] == 200
+        assert rater.put(task, KEYS[0], value=2)[0] == 200
 
 
 def test_text_of_models_and_raters_is_text(esc_eval: EscEval, tmp_path: Path) -> None:

@@ -153,9 +153,17 @@ def test_a_runs_scores_and_its_report(esc_eval: EscEval, hub: FakeHub, tmp_path:
     code, err = esc_eval("push", "report", "run", "me/report", "--dry-run")
     assert (code, err) == (0, "")
     results = "results run me/model --benchmark me/cards --report me/report"
-    said = push(hub, tmp_path, "report run me/report", results, f"{results} --supporter nobody", "report run nonsense//name")
+    said = push(
+        hub,
+        tmp_path,
+        "report run me/report",
+        results,
+        f"{results} --supporter nobody",
+        "report run nonsense//name",
+        "report run me/report --private",
+    )
     assert said.count("exit 0") == 2 and "--supporter nobody: run has " in said
-    assert "no name of a repository" in said
+    assert "no name of a repository" in said and "me/report: is there already, and public" in said
     space = hub.repos["space", "me/report"]
     assert space["index.html"] == Path("run/report.html").read_bytes() and b"sdk: static" in space["README.md"]
     assert b"Plumbing" in space["README.md"] and hub.made["space", "me/report"]["sdk"] == "static"

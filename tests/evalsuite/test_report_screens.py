@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from evalsuite.report.report import write_report
-from tests.evalsuite.browsing import every, no_errors, opened, screen, text_of, until
+from tests.evalsuite.browsing import every, no_errors, opened, screen, text_of, until, violations
 from tests.generated_report import make_content
 
 pytestmark = pytest.mark.browser
@@ -136,17 +135,6 @@ def test_a_heat_map_of_many_supporters_is_scrolled_not_squeezed(browser: webdriv
         assert browser.execute_script("return document.documentElement.scrollWidth") == 400
 
 
-AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
-# Charts are images with a label: what plotly draws in them nobody hears. Fewer nodes, and a check takes a second.
-_CHECK = """
-    const done = arguments[arguments.length - 1];
-    axe.run({ exclude: [".plot > *"] }, { resultTypes: ["violations"] }).then(
-      (found) => done(found.violations.map(({ id, impact, help, nodes }) => [impact, `${id}: ${help}: ${nodes[0].html}`])),
-      (error) => done([["critical", String(error)]])
-    );
-"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 def test_axe_finds_no_serious_violation(browser: webdriver.Chrome, tmp_path: Path, width: int, scheme: str) -> None:
@@ -158,10 +146,9 @@ def test_axe_finds_no_serious_violation(browser: webdriver.Chrome, tmp_path: Pat
         browser.execute_script("document.querySelectorAll('details').forEach((one) => (one.open = true))")
         for plot in browser.find_elements(By.CSS_SELECTOR, ".plot"):
             browser.execute_script("arguments[0].scrollIntoView()", plot)
-        browser.execute_script(AXE)
         for compared in (False, True):
             if compared:
                 browser.find_element(By.CSS_SELECTOR, ".ways button").send_keys(Keys.ENTER)
                 until(browser, "return document.querySelector('.turns') !== null")
-            assert [text for impact, text in browser.execute_async_script(_CHECK) if impact in ("serious", "critical")] == []
+            assert [text for impact, text in violations(browser) if impact in ("serious", "critical")] == []
         assert browser.get_log("browser") == []

@@ -202,12 +202,17 @@ def test_one_that_dies_takes_the_others_along(tmp_path: Path) -> None:
     assert gone(child_of(healthy.log), 1)
 
 
-def test_a_server_that_never_answers(tmp_path: Path) -> None:
+def test_a_server_that_never_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("serve.launch.LINE_AFTER", 0.5)
     silent = fake(tmp_path, "import time; print('still loading', flush=True); time.sleep(60)")
     # (empty): where Python starts slowly
     message = r"server fake did not answer within 1 s \(--start-timeout\); log .*:\n(still loading|\(empty\))$"
     with pytest.raises(UserError, match=message), Servers([silent], timeout=1):
         pass
+    said = capsys.readouterr().err
+    assert said.count("# starting fake: ") == 1, f"one line of progress without a terminal, the next ten seconds later: {said}"
 
 
 def test_missing_vllm_and_taken_ports_are_said_before_anything_starts(

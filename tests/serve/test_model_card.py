@@ -66,7 +66,7 @@ def test_who_made_it_is_filled_in() -> None:
     ("change", "message"),
     [
         ({"sead": 1}, "training.json: sead: unknown field"),
-        ({"kind": "judge"}, "training.json: kind: .*'role' or 'rank'"),
+        ({"kind": "judge"}, "training.json: kind: .*'role', 'rank' or 'supporter'"),
         ({"data": [{"file": "x"}]}, r"training.json: data.0.sha256, data.0.examples: Field required"),
         ({"baselines": {"majority": 0.4}}, "training.json: baselines.majority: .*dictionary"),
     ],

@@ -334,7 +334,7 @@ def test_json_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[
         *("recipe", "task", "base", "architecture_from", "total_parameters", "trainable_parameters", "trainable_share"),
         *("lora_rank", "gpu", "gpus", "gpu_memory_bytes", "memory_bytes", "fits", "examples", "examples_from", "epochs"),
         *("global_batch", "steps", "mean_tokens", "mean_tokens_from", "max_tokens", "tokens", "tokens_at_most"),
-        *("flops", "mfu", "hours", "hours_at_most", "notes"),
+        *("flops", "mfu", "hours", "hours_at_most", "notes", "server_memory_bytes"),
     }
     assert found["gpu"] == GPUS["l40s"][0] and found["gpus"] == 2
     assert found["lora_rank"] == 8 and found["trainable_parameters"] == 62_341_120 // 2

@@ -82,7 +82,7 @@ def test_recipe_of_the_other_task(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", ["", "rang"])
 def test_no_such_task(tmp_path: Path, task: str) -> None:
-    assert f"task: {task!r} is not role or rank" in refused(recipe(tmp_path, task))
+    assert f"task: {task!r} is not role, rank or supporter" in refused(recipe(tmp_path, task))
 
 
 def test_remote_code(tmp_path: Path) -> None:

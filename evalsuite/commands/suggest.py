@@ -1,0 +1,55 @@
+"""`esc-eval people suggest`: which dialogues of a scored run people should rate next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from core.errors import UserError, near
+from core.files import write_jsonl
+from core.options import SeedOption, console
+from core.paths import Writes
+from evalsuite.commands.options import IN_RUN, JudgedByOption
+from evalsuite.runs.records import read_run
+from evalsuite.statistics.suggestions import suggest, uncertainty, write_weights
+from evalsuite.statistics.summary import checked, supporter_of
+
+
+def suggest_dialogues(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
+    budget: Annotated[int, typer.Option(min=1, help="How many dialogues people can rate.")],
+    out: Annotated[Path, typer.Option(help="Folder for what was drawn."), Writes(("dialogues.jsonl", "weights.csv"))] = Path(
+        "runs/suggested"
+    ),
+    supporter: Annotated[
+        list[str] | None, typer.Option("--supporter", help="Only dialogues with this supporter, to part two. Repeat for more.")
+    ] = None,
+    judge: JudgedByOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Draw the dialogues whose scores by people tell most: often those of which the judge is unsure.
+
+    OUT/dialogues.jsonl is what `esc-eval people create --dialogues` takes. OUT/weights.csv says with which chance each was
+    drawn: with it, `esc-eval leaderboard RUN --people scores.jsonl --weights OUT/weights.csv` stays unbiased. Score all of
+    them: leaving some out changes the chances. Unsure is a judge whose probabilities or repeats are spread; of a judge that
+    gave neither, every dialogue has the same chance.
+
+    Example: esc-eval people suggest runs/quick --budget 8 --out runs/suggested
+    """
+    records = read_run(run.name, run, judge)
+    names = dict.fromkeys(map(supporter_of, records.dialogues))
+    for name in supporter or []:
+        if name not in names:
+            raise UserError(f"--supporter {name}: not in {run}: {near(name, names)}")
+    wanted = [one for one in records.dialogues if not supporter or supporter_of(one) in supporter]
+    verdicts = [one for one in checked(records.judgements, records.rubric) if one.turn is None]
+    found = suggest(wanted, verdicts, records.rubric, budget, seed)
+    write_jsonl(out / "dialogues.jsonl", [one.dialogue for one in found])
+    write_weights(out / "weights.csv", found)
+    known = len(uncertainty(verdicts, records.rubric).keys() & {one.id for one in wanted})
+    console.print(f"{len(found)} of {len(wanted)} dialogues, {known} of these with the judge's own spread", soft_wrap=True)
+    console.print(
+        f"next: esc-eval people create STUDY --dialogues {out / 'dialogues.jsonl'} --rubric NAME --raters 2", soft_wrap=True
+    )

@@ -1,0 +1,148 @@
+"""Train a supporter by reinforcement (GRPO): it talks to the seeker, and the ranker's scores of the dialogue are its reward.
+
+    accelerate launch train/esc_supporter.py --config configs/train/esc_supporter.yaml [--beta 0.02 …]
+
+Seeker and ranker are served elsewhere. Rewards can be gamed: docs/train.md says how to look. Running the identical command
+again resumes from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from core.errors import UserError, run_cli
+from core.files import read_object, write_json
+from evalsuite.environment import Brevity, Environment
+from train.examples import Prepared, draw
+from train.models import load_base, load_tokenizer, policy_end
+from train.recipes import Recipe, SupporterArguments, lora_config, parse_recipe
+from train.run import (
+    check_machine,
+    export_adapter,
+    finished,
+    is_main_process,
+    open_output,
+    say,
+    set_up_wandb,
+    settings_log,
+    step_clock,
+    trained_steps,
+)
+
+
+def main(recipe: Recipe[SupporterArguments]) -> None:
+    from trl import GRPOTrainer  # torch is slow to load, and errors come first
+
+    from train.rollouts import Rollouts, brevity, judged
+
+    data, training = recipe.data, recipe.training
+    check_machine(recipe)
+    peft_config = lora_config(recipe.model)
+
+    # Data: role cards
+    tokenizer = load_tokenizer(recipe)
+    train = read_cards(Path(data.train_file), data.max_train_examples, training.seed)
+    valid = read_cards(Path(data.valid_file), data.max_valid_examples)
+    if both := {card.id for card in train.examples} & {card.id for card in valid.examples}:
+        raise UserError(f"valid_file: {data.valid_file}: {min(both)} is in train_file, too ({len(both)} cards in both)")
+
+    # Output folder
+    checkpoint = open_output(recipe, train, valid)
+    out = Path(training.output_dir)
+    if finished(recipe):
+        say(f"already trained: {out}/adapter")
+        return
+
+    # Seeker and ranker
+    environment = Environment(
+        {
+            "cards": [data.train_file, data.valid_file],
+            "languages": sorted({card.language for card in [*train.examples, *valid.examples]}),
+            **{name: getattr(data, name) for name in ("seeker", "judge", "rubric", "method", "exchanges")},
+        },
+        store=out / f"calls-{training.process_index}.sqlite",
+        brevity=Brevity(data.free_characters, data.length_cost),
+    )
+
+    # Model and trainer
+    set_up_wandb(recipe)
+    model = load_base(recipe)
+    model.generation_config.eos_token_id = policy_end(tokenizer)
+    context = training.vllm_max_model_length or model.config.max_position_embeddings
+    trainer = GRPOTrainer(
+        model=model,
+        args=training,
+        reward_funcs=[judged, brevity],
+        rollout_func=Rollouts(environment, tokenizer, context),
+        train_dataset=train.dataset(),
+        eval_dataset=valid.dataset(),
+        processing_class=tokenizer,
+        peft_config=peft_config,
+        callbacks=[settings_log(recipe, train, valid), step_clock(recipe)],
+    )
+    say(f"{training.world_size} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
+
+    # Baselines: floors, and the base, which an untrained adapter leaves as it is
+    place = out / "baselines.json"
+    if place.is_file():
+        baselines = read_object(place, "baselines of a training")
+    else:
+        baselines = {"the base": evaluated(trainer), **floors(environment, [card.id for card in valid.examples])}
+        if is_main_process():
+            write_json(place, baselines)
+    for name, figures in baselines.items():
+        say(f"reward of {name}: {figures['reward']:.3f}")
+    base = baselines["the base"]["reward"]
+    if better := [name for name, figures in baselines.items() if name != "the base" and figures["reward"] >= base]:
+        say(f"warning: {', '.join(better)} is rewarded as the base is or better: this judge does not see what a supporter does")
+
+    # Train
+    if checkpoint:
+        say(f"resuming from {checkpoint}")
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    # Evaluate
+    figures = evaluated(trainer)
+    say(f"reward on {len(valid.examples)} held-out cards: base {base:.3f}, trained {figures['reward']:.3f}")
+
+    # Save
+    metrics = {**figures, "valid_cards": len(valid.examples), "steps": trained_steps(trainer)}
+    say(f"adapter: {export_adapter(trainer, recipe, [train, valid], metrics, baselines)}")
+
+
+def read_cards(path: Path, limit: int = 0, seed: int = 0) -> Prepared:
+    """Role cards of a file (`limit` > 0: that many, drawn by the seed), each of which is a prompt by its id."""
+    from data_prep.cards import load_cards
+
+    cards = draw(load_cards(path), limit, seed)
+    return Prepared(path, cards, [{"prompt": card.id} for card in cards])
+
+
+def evaluated(trainer: Any) -> dict[str, float]:
+    """Mean reward on the validation cards, its two parts, and the mean tokens that the policy says in a dialogue."""
+    trainer.evaluate()
+    logged = next(entry for entry in reversed(trainer.state.log_history) if "eval_reward" in entry)
+    names = {
+        "reward": "eval_reward",
+        "judged": "eval_rewards/judged/mean",
+        "brevity": "eval_rewards/brevity/mean",
+        "tokens": "eval_completions/mean_length",
+    }
+    return {name: float(logged[key]) for name, key in names.items()}
+
+
+def floors(environment: Environment, people: list[str]) -> dict[str, dict[str, float]]:
+    """What supporters that need no model are rewarded with."""
+
+    async def rewards() -> dict[str, float]:
+        async with environment.open() as client:
+            return await environment.floors(client, people)
+
+    return {f"floor {name}": {"reward": reward} for name, reward in asyncio.run(rewards()).items()}
+
+
+if __name__ == "__main__":
+    run_cli(lambda: main(parse_recipe("supporter", sys.argv[1:])))
