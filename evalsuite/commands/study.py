@@ -112,7 +112,9 @@ def _held(name: str, resolved: Resolved) -> Framework:
     with open_run(resolved.out) as run, Runner(run, resolved, console) as runner:
         outcome = pipeline.simulate(runner, score=True)
         people = "cards" if name == "esc_eval" else "profiles"
-        return Framework(resolved.title, people, outcome.dialogues, outcome.judgements, resolved.rubric, _calls(run))
+        return Framework(
+            resolved.title, people, list(outcome.dialogues), list(outcome.judgements), resolved.rubric, _calls(run)
+        )
 
 
 def _panel(feel: Feel, folder: Path, held: Sequence[Dialogue]) -> Framework:
