@@ -182,26 +182,38 @@ def test_a_talk_needs_consent_and_something_to_rate_it_on(esc_eval: EscEval, tmp
         assert code == 2 and message in error and not (tmp_path / "s").exists()
 
 
+WHOLE = '[data-turn=""]'  # what is asked of a talk as a whole
+
+
 @pytest.mark.browser
 def test_a_talk_in_the_browser(
     supporter: Endpoint, browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path, database: str | None
 ) -> None:
-    create(esc_eval, supporter, "--rate-after", 1, database=database)
+    create(esc_eval, supporter, "--rate-after", 1, "--rater", "bob=en", database=database)
     more = ("--database", database) if database else ()
     with served(tmp_path / "s", database) as (address, _):
-        enter(browser, address, links(tmp_path / "s")["ann"])
-        click(browser, "#agree")
-        until(browser, "return document.getElementById('go') !== null")
-        click(browser, "#go")
-        until(browser, "return document.getElementById('line') !== null")
-        assert "You are talking to a computer program" in browser.page_source
-        accessible(browser)
+
+        def begin(code: str) -> None:
+            enter(browser, address, links(tmp_path / "s")[code])
+            click(browser, "#agree")
+            until(browser, "return document.getElementById('go') !== null")
+            click(browser, "#go")
+            until(browser, "return document.getElementById('line') !== null")
+
+        def score(value: str, of: str = "") -> None:
+            until(browser, f"return document.querySelectorAll('fieldset.question{of}').length === 10")
+            for key in KEYS:
+                click(browser, f"fieldset[data-question={key}]{of} input[value='{value}']")
+            saved(browser)
 
         def say(text: str) -> None:
             until(browser, "return document.getElementById('line') && !document.getElementById('line').disabled")
             browser.execute_script("document.getElementById('line').focus()")
             press(browser, text, "\ue007")
 
+        begin("ann")
+        assert "You are talking to a computer program" in browser.page_source
+        accessible(browser)
         say("My cat ran away.")
         until(browser, "return document.querySelectorAll('fieldset.question').length === 10")
         assert SCRIPT in text_of(browser, ".turn.supporter")[0] and browser.title == "Study", "a script in a reply is text"
@@ -216,9 +228,7 @@ def test_a_talk_in_the_browser(
         say("I want to kill myself.")
         until(browser, "return document.getElementById('submit') !== null")
         assert browser.execute_script("return document.getElementById('help').offsetHeight") > 0, "help lines are shown"
-        for key in KEYS:
-            click(browser, f"fieldset[data-question={key}][data-turn=''] input[value='2']")
-        saved(browser)
+        score("2", WHOLE)
         submit(browser)
         no_errors(browser)
         FAILING.append(True)
@@ -230,10 +240,7 @@ def test_a_talk_in_the_browser(
         assert "FAIL" in text_of(browser, ".turn.seeker")[0], "kept"
         FAILING.clear()
         click(browser, "#again")
-        until(browser, "return document.querySelectorAll('fieldset.question').length === 10")
-        for key in KEYS:
-            click(browser, f"fieldset[data-question={key}] input[value='3']")
-        saved(browser)
+        score("3")
         click(browser, "#on")
         until(browser, "return document.getElementById('line') !== null && !document.getElementById('line').disabled")
         # A reply grows under the eyes of whoever waits for it.
@@ -250,9 +257,23 @@ def test_a_talk_in_the_browser(
         seen = browser.execute_script("return [...new Set(window.seen)]")
         assert len([text for text in seen if text and f"I heard 3. {SCRIPT}".startswith(text)]) >= 2, seen
         assert "broken off" in text_of(browser, ".turn.broken")[0] and "What was said is kept" in text_of(browser, "#banner")[0]
+        BREAKING.clear()
+        SLOWLY.clear()
+        begin("bob")
+        say("I lost my job.")
+        score("1")
+        click(browser, "#on")
+        say("It was yesterday.")
+        until(browser, "return document.getElementById('submit') !== null")
+        score("1", WHOLE)
+        submit(browser)
         enter(browser, address, links(tmp_path / "s")["organiser"])
+        for code, figures in (("ann", ["1", "1", "2"]), ("bob", ["1", "0", "2"])):
+            assert text_of(browser, f"tr:has(button[data-code={code}]) td")[:4] == [code, *figures]
         click(browser, "button[data-act=revoke][data-code=ann]")
         until(browser, "return [...document.querySelectorAll('code')].some(one => one.textContent === 'revoked')")
-        assert text_of(browser, "tbody td")[:4] == ["ann", "1", "1", "2"]
     assert esc_eval("people", "export", "s", "--out", "out", "--unfinished", *more) == (0, "")
-    assert len(read_jsonl(Path("out/dialogues.jsonl"), Dialogue, "dialogues")) == 2
+    talks = read_jsonl(Path("out/dialogues.jsonl"), Dialogue, "dialogues")
+    # Who began with one supporter goes on with the other, and the next rater begins with the other.
+    assert [talk.turns[0].text for talk in talks] == ["My cat ran away.", "FAIL", "I lost my job."]
+    assert len({talk.supporter for talk in talks[:2]}) == 2
