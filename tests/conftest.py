@@ -18,7 +18,6 @@ from core.errors import UserError
 from core.files import CONFIGS
 from core.paths import OUT_FILE, RUNNING, Writes, alike
 from core.specs import ModelSpec, load_spec
-from evalsuite import cli
 from serve.launch import Servers
 from serve.plan import plan_servers
 
@@ -28,6 +27,10 @@ settings.register_profile("few", deadline=None, max_examples=10)
 settings.register_profile("full", deadline=None, max_examples=100)
 settings.load_profile("few")
 
+
+# A worker inherits the 80 columns that readline leaves in its parent, and consoles would keep them for good.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 SHARED = "PYTEST_XDIST_WORKER" in os.environ  # whether this process is one of several that share the tests
 
@@ -100,6 +103,8 @@ class EscEval(Protocol):
 def esc_eval(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> EscEval:
     """Runs the console script's entry point in an empty folder."""
     monkeypatch.chdir(tmp_path)
+
+    from evalsuite import cli
 
     def call(*arguments: object) -> tuple[int, str]:
         monkeypatch.setattr("sys.argv", ["esc-eval", *map(str, arguments)])

@@ -81,7 +81,11 @@ def test_each_dialect_holds_to_the_constraint_that_it_knows_and_a_plain_one_to_n
 
 def test_a_limit_below_the_reasoning_leaves_no_text() -> None:
     answer = asked(Dialect("openai", True), {"max_completion_tokens": 200}, 300)[1]
-    assert answer["choices"][0] == {"message": {"role": "assistant", "content": ""}, "finish_reason": "length"}
+    assert answer["choices"][0] == {
+        "index": 0,
+        "message": {"role": "assistant", "content": ""},
+        "finish_reason": "length",
+    }
     assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 200}
     assert len(said(Dialect(), {"max_completion_tokens": 400}, 300)) == 7
 

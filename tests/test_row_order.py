@@ -89,6 +89,12 @@ CASES = [
     ),
     Case("esc-eval risk", "--dialogues talks.jsonl --out OUT", "talks.jsonl"),
     Case("esc-eval risk", "run --json", "run/dialogues.jsonl"),
+    Case("esc-eval power", "run other --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl other/judgements.jsonl"),
+    Case(
+        "esc-eval abstain",
+        "run --coverage 0.5 --json --out OUT",
+        "run/dialogues.jsonl run/judgements.jsonl run/gold_judgements.jsonl run/gold_scores.jsonl",
+    ),
     Case("esc-eval audit-simulator", "--dialogues talks.jsonl --cards cards.jsonl --json --out OUT", "talks.jsonl cards.jsonl"),
     Case(
         "esc-eval health report",
@@ -173,6 +179,7 @@ NO_ROWS = "reads no rows"
 NOT_SHUFFLED = {
     **dict.fromkeys(("esc-eval run", "esc-eval simulate", "esc-eval score", "esc-eval respond", "esc-eval feel score"), ASKS),
     **dict.fromkeys(("esc-eval role-play score", "esc-eval health probe", "esc-eval ecdbench run"), ASKS),
+    **dict.fromkeys(("esc-eval judge-card", "esc-eval fork", "esc-eval study"), ASKS),
     **dict.fromkeys(("data_prep cards extract", "data_prep cards filter", "data_prep cards categorise"), ASKS),
     **dict.fromkeys(("data_prep profiles build", "train rank-test"), ASKS),
     "train compare": "loads a base and an adapter: tests/train/test_compare.py shuffles its dialogues",
@@ -188,7 +195,9 @@ NOT_SHUFFLED = {
     **dict.fromkeys(("data_prep role-sft", "data_prep rank-sft", "data_prep cards annotate export"), DRAWS),
     **dict.fromkeys(("data_prep annotate-dialogues export", "data_prep profiles inspect"), DRAWS),
     "esc-eval status": "counts the calls in a run's store",
-    "esc-eval people create": DRAWS,
+    **dict.fromkeys(("esc-eval people create", "esc-eval people suggest"), DRAWS),
+    **dict.fromkeys((f"esc-eval push {what}" for what in ("adapter", "data", "results", "report")), MAKES),
+    "esc-eval export": MAKES,
     **dict.fromkeys(("data_prep annotate-dialogues label-studio", "data_prep annotate-dialogues label-studio-import"), MAKES),
     **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "status", "export", "backup", "delete")), NO_ROWS),
     **dict.fromkeys((f"serve {name}" for name in ("up", "embedded", "merge")), NO_ROWS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -97,14 +98,15 @@ class Guard:
 
         async def watched(message: MutableMapping[str, Any]) -> None:
             nonlocal started
+            if read > LONGEST and not started:
+                return  # FastAPI calls a body that breaks off malformed
             started = True
             await with_headers(message)
 
-        try:
+        with suppress(_TooLarge):
             await self.app(scope, limited, watched)
-        except _TooLarge:
-            if not started:
-                await _refuse(with_headers, 413, "too_large")
+        if read > LONGEST and not started:
+            await _refuse(with_headers, 413, "too_large")
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """Status and word of a request that goes no further."""

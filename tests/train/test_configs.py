@@ -86,6 +86,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "chat_templates/*.jinja": lambda path: jinja2.Environment().parse(path.read_text(encoding="utf-8")),
     "card_quality.yaml": lambda path: load_yaml(path, "rules of card quality"),
     "constraints-*.txt": parse_constraints,
+    "containers/*.Containerfile": lambda path: path.read_text(encoding="utf-8"),  # by hadolint in tests/test_habits.py
     "data/corpora.yaml": lambda path: read_yaml(path, CorpusList, "list of corpora"),
     "data/role_*.yaml": lambda path: read_yaml(path, RoleSftConfig, "role-play mix"),
     "data/table5.yaml": lambda path: read_yaml(path, Quotas, "quotas"),
