@@ -56,7 +56,7 @@ def boards(shape: Shape, samples: int, seed: int = 0) -> Held:
     chance = chances(spread.reshape(flat), shape.labels)
     weight = (systematic(chance, rng) / chance).reshape(size)
     parts = (judge, np.ones(size), weight * people, weight * judge, weight)
-    scored = Scored(*(part.sum(axis=1) for part in parts))  # a card's dialogues together
+    scored = Scored(*(np.sum(part, axis=1) for part in parts))  # a card's dialogues together
     means, draws = powered(scored).both
     rated = (scored.weight > 0).sum(axis=0)
     truth = _true_means()
