@@ -86,8 +86,9 @@ def _true_means() -> Floats:
     from scipy.stats import norm
 
     deviation = np.sqrt(CARD**2 + LUCK**2 + RATERS_SPREAD**2)
-    above = norm.sf(np.array([12.5, 37.5, 62.5, 87.5])[:, None], loc=np.array(QUALITY), scale=deviation)
-    return np.asarray(25.0 * above.sum(axis=0))
+    above: Floats = norm.sf(np.array([12.5, 37.5, 62.5, 87.5])[:, None], loc=np.array(QUALITY), scale=deviation)
+    means: Floats = 25.0 * above.sum(axis=0)
+    return means
 
 
 def systematic(chance: Floats, rng: np.random.Generator) -> Floats:
