@@ -86,7 +86,8 @@ def _true_means() -> Floats:
     from scipy.stats import norm
 
     deviation = np.sqrt(CARD**2 + LUCK**2 + RATERS_SPREAD**2)
-    above: Floats = norm.sf(np.array([12.5, 37.5, 62.5, 87.5])[:, None], loc=np.array(QUALITY), scale=deviation)
+    steps = np.array([12.5, 37.5, 62.5, 87.5])[:, None]
+    above: Floats = np.asarray(norm.sf(steps, loc=np.array(QUALITY), scale=deviation))
     means: Floats = 25.0 * above.sum(axis=0)
     return means
 
