@@ -116,6 +116,7 @@ IN_RUNS = {
     "--gold": "gold_scores.jsonl",
     "--cards": "cards.jsonl",
     "--profiles": "profiles.jsonl",
+    "--people": "scores.jsonl",  # of a study's export
 }
 SHEET = Reads(beside=True)  # people fill it in where it was written to
 OUT_FILE, OUT_FOLDER = Writes(), Writes(("*",))

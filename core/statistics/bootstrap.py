@@ -21,6 +21,7 @@ LEVEL = 0.95
 SEED = 20240619
 UNSEEN = 0.5  # rows that nobody has seen: how much the scale weighs beside the rows that were
 SMOOTHED = "95 % smoothed Bayesian bootstrap"  # what tables call `smoothed_means`
+PERCENTILE = "95 % percentile bootstrap"  # what they call the intervals of `resampled_means` and of other resamples
 _BATCH = 200  # resamples drawn at a time: bounds memory at 8,500 rows
 _MANY = 100  # rows, from which on the weights' shape makes less than half a per cent of an interval's width
 
@@ -41,17 +42,20 @@ POINTS = scale_levels(0, 100)
 SHARES = scale_levels(0, 1)
 
 
-def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEED) -> Floats:
+def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEED, blocks: int = 1) -> Floats:
     """Column means of bounded scores in `RESAMPLES` draws, [RESAMPLES, columns]; NaN where a column has no observation.
 
     `sums` and `counts` are [rows, columns]: the sum of a row's observations and their number (zero where it has none). In a
     draw each of n rows weighs Gamma(1 − 1/n), which spreads the draws of few rows further, and one row more, of a column's
-    usual size and with one of `levels` in all columns, weighs Gamma(`UNSEEN`). A row alone says nothing: its draws are the
-    levels. The same number of rows and the same seed give the same weights, so that means over the same rows compare in pairs.
+    usual size and with one of `levels` in all columns, weighs Gamma(`UNSEEN`). Columns that come in `blocks` of one size, one
+    after the other, have a level of its own in each block, so that it stays in their differences. A row alone says nothing:
+    its draws are the levels. The same number of rows and the same seed give the same weights, so that means over the same rows
+    compare in pairs.
     """
     rng = np.random.default_rng(seed)
     unseen = rng.standard_gamma(UNSEEN, (RESAMPLES, 1))
-    level = np.random.default_rng((seed, 1)).choice(levels, (RESAMPLES, 1))  # apart: weights are the same for all levels
+    # Drawn apart: weights are the same for all levels.
+    level = np.random.default_rng((seed, 1)).choice(levels, (RESAMPLES, blocks)).repeat(sums.shape[1] // blocks, axis=1)
     size = len(sums)
     shape = 1 - 1 / size
     rows_with = (counts > 0).sum(axis=0)

@@ -163,7 +163,9 @@ def _print(agreed: list[Agreement], figures: dict[str, Any], mode: Mode) -> None
             title="Agreement of the two workers",
             columns=("Question", "Cards", "Equal", "Cohen's kappa", "Linear weights", "Krippendorff's alpha"),
             rows=tuple((row.question, row.n, row.raw, row.kappa, row.kappa_linear, row.alpha) for row in agreed),
-            notes=(f"Intervals: 95 %, over cards: {JACKKNIFE}; of shares: bootstrap, {annotation.RESAMPLES} draws.",),
+            notes=(
+                f"Intervals: 95 %, over cards: {JACKKNIFE}; of shares: percentile bootstrap, {annotation.RESAMPLES} draws.",
+            ),
         ),
         console,
     )

@@ -222,7 +222,7 @@ def agreement_table(rows: Sequence[Agreed], resamples: int = RESAMPLES) -> Table
             "n: dialogues (or turns) that two or more people scored. Alpha is ordinal; kappa has quadratic weights and is the "
             "mean over pairs of people who share dialogues. Equal, within 1 (point): shares of pairs of scores. A dash: not "
             "defined, because nothing varies.",
-            f"Intervals: 95 %, over dialogues: {JACKKNIFE} (none at 1); of shares: bootstrap, {resamples:,} draws.",
+            f"Intervals: 95 %, over dialogues: {JACKKNIFE} (none at 1); of shares: percentile bootstrap, {resamples:,} draws.",
             *([f"{alone:,} scores are one person's alone and in no figure."] if alone else []),
         ),
         section="Annotators",

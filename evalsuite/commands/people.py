@@ -20,6 +20,7 @@ from core.tables import to_console
 from data_prep.cards.sheets import write_csv
 from evalsuite.commands.options import EndpointOption, endpoints_of
 from evalsuite.commands.suggest import suggest_dialogues
+from evalsuite.statistics.suggestions import WEIGHTS
 from serve.launch import Servers
 from serve.plan import plan_servers
 
@@ -55,7 +56,12 @@ def create(
         Writes((f"{DATABASE}*", "links.csv")),
     ],
     dialogues: Annotated[
-        list[Path] | None, typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE
+        list[Path] | None,
+        typer.Option(
+            "--dialogues",
+            help="Dialogue records (JSONL). Repeat for more. Beside what `people suggest` drew lie its weights: they are kept.",
+        ),
+        IN_FILE,
     ] = None,
     rubric: Annotated[
         str | None,
@@ -178,6 +184,7 @@ def create(
             raise UserError("--checks: the known scores are of whole dialogues: leave them out, or leave out --per turn")
         items, expected = inputs.what_is_rated(dialogues or [], rules, rubric or "", cards, profiles, checks)
         definition = {"kind": "rate", "rubric": rules, "per": choice("--per", per, ("dialogue", "turn")), "expected": expected}
+        definition["weights"] = inputs.weights_of(dialogues or [], items)
     else:
         if checks or per != "dialogue":
             raise UserError("--checks, --per: they belong to ratings: give --rubric, or leave them out")
@@ -205,6 +212,8 @@ def create(
     write_csv(links, ("rater", "languages", "path"), rows)
     links.chmod(0o600)
     console.print(f"{study.name}: {len(items)} items, {len(people)} raters, {len(tasks)} tasks")
+    if study.weights:
+        console.print("drawn by `people suggest`: the export has the weights; have all of them scored")
     console.print(f"links: {links} (put the server's address before each; they are secrets)", soft_wrap=True)
     console.print(f"next: esc-eval people serve {folder}", soft_wrap=True)
 
@@ -283,6 +292,7 @@ def export(
                 "choices.csv",
                 "control.csv",
                 "comments.csv",
+                WEIGHTS,
             )
         ),
     ],
@@ -298,6 +308,7 @@ def export(
     After a second round, final.jsonl holds everybody's score then, and accepted.jsonl the means; scores.jsonl stays the
     first round's. Where there are reviewers, accepted.jsonl holds their score where raters lie more than a point apart, else
     the raters' mean.
+    weights.csv is there where `people suggest` drew the dialogues: `leaderboard --people` weighs the scores beside it by it.
     control.csv holds repeated items, attention checks, reviews and what could not be judged: none of it is among the scores.
     """
     _need()

@@ -28,6 +28,7 @@ from evalsuite.people.study import (
 )
 from evalsuite.role_play.pairwise import QUESTION, pairs_of
 from evalsuite.role_play.seekers import read_field, seeker_of
+from evalsuite.statistics.suggestions import read_weights, weights_beside
 
 
 def valid_study(definition: dict[str, object]) -> Study:
@@ -61,6 +62,17 @@ def what_is_rated(
     if wrong := [one for one in expected if one.rubric != rules.name or one.turn is not None]:
         raise UserError(f"--checks {checks}: {wrong[0].dialogue_id}: only scores of whole dialogues on {rules.name}")
     return rated_items(spoken, rules, known, expected)
+
+
+def weights_of(files: list[Path], items: Items) -> dict[str, float]:
+    """Dialogue → 1 / chance, where `people suggest` drew what is rated: weights.csv beside the dialogues."""
+    weights = read_weights(found := weights_beside(files))
+    if found and (apart := sorted(weights.keys() ^ {content.dialogue.id for _, content in items})):
+        raise UserError(
+            f"{found[0]}: dialogue_id: {apart[0]} is in it or among --dialogues, and not in both: give what one draw of "
+            "`people suggest` wrote, or move the file away if these dialogues were not drawn"
+        )
+    return weights
 
 
 def what_is_compared(

@@ -76,7 +76,10 @@ def leaderboard(
     people: LabelsOption = None,
     weights: Annotated[
         Path | None,
-        typer.Option(help="With --people: weights.csv of `esc-eval people suggest`, by whose choice people scored."),
+        typer.Option(
+            help="With --people: weights.csv of `esc-eval people suggest`, by whose choice people scored. Default: the one "
+            "beside the scores, as `people export` writes it."
+        ),
         IN_FILE,
     ] = None,
     dialogues: Annotated[
@@ -100,7 +103,7 @@ def leaderboard(
     a board by people alone (table 2 of ESC-Eval).
 
     With --people, people's scores of a random part of the dialogues (or of those that `people suggest` chose, with its weights)
-    correct the judge's scores of all: unbiased means, differences and ranks with valid intervals.
+    correct the judge's scores of all, with intervals whose coverage was simulated.
 
     Example: esc-eval leaderboard runs/esc_eval/model-a runs/esc_eval/model-b --out runs/board
     """

@@ -12,6 +12,7 @@ from data_prep.scores.human import COLUMNS
 from evalsuite.people.chat import TALK, talks_in
 from evalsuite.people.store import Answer, Store, TaskRow
 from evalsuite.people.study import COMMENT, Content
+from evalsuite.statistics.suggestions import WEIGHTS, write_weights
 
 SCORED = ("item", TALK)  # purposes of tasks whose scores are people's
 
@@ -98,8 +99,8 @@ def write_export(store: Store, out: Path, comments: bool, submitted_only: bool) 
     """Write what the study has into a folder; returns file → rows.
 
     `scores.jsonl` and `scores.csv` (which `agree` reads), `preferences.jsonl` and `choices.csv` (which `role-play pairwise` and
-    `pairwise` read), `dialogues.jsonl`; `control.csv` holds repeated items, attention checks and what could not be judged;
-    `comments.csv` only with `comments`.
+    `pairwise` read), `dialogues.jsonl`; `weights.csv` where these were drawn with weights; `control.csv` holds repeated items,
+    attention checks and what could not be judged; `comments.csv` only with `comments`.
     """
     out.mkdir(parents=True, exist_ok=True)
     written = {"dialogues.jsonl": write_jsonl(out / "dialogues.jsonl", dialogues_of(store))}
@@ -108,6 +109,8 @@ def write_export(store: Store, out: Path, comments: bool, submitted_only: bool) 
         scores = scores_of(store, submitted_only)
         written["scores.jsonl"] = write_jsonl(out / "scores.jsonl", scores)
         written["scores.csv"] = _csv(out / "scores.csv", COLUMNS, [score.model_dump() for score in scores])
+    if study.weights:
+        written[WEIGHTS] = write_weights(out / WEIGHTS, study.weights)
     if study.kind == "choose":
         written["preferences.jsonl"] = write_jsonl(out / "preferences.jsonl", preferences_of(store, submitted_only))
         rows = [one.model_dump() for one in comparisons_of(store, submitted_only)]

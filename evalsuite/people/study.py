@@ -60,6 +60,8 @@ class Study(BaseModel):
     """Whether raters see what a seeker thought (`state.text`)."""
     expected: dict[str, dict[str, float]] = {}
     """Attention checks: item → dimension → the score that an attentive rater gives, give or take a point."""
+    weights: dict[str, float] = {}
+    """Of dialogues that `people suggest` drew: dialogue → 1 / chance of being drawn."""
     consent: dict[Language, str] = {}
     """What a rater agrees to before anything is shown; empty: nothing is asked."""
     chat: Chat | None = None

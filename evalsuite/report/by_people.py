@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from evalsuite.statistics.agreement import gold_scores_of
 from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences
 from evalsuite.statistics.people import verdicts_of_people
 from evalsuite.statistics.prediction_powered import powered_boards, powered_tables
-from evalsuite.statistics.suggestions import read_weights
+from evalsuite.statistics.suggestions import read_weights, weights_beside
 
 SECTION = "Scores by people"
 
@@ -45,6 +45,7 @@ def judge_and_people(
     weights: Path | None,
 ) -> list[Table]:
     """Judge, people and both side by side (`evalsuite.statistics.prediction_powered`). Scores of other dialogues do not count.
+    Weights are those of `weights`, or else lie beside the scores.
     Raises `UserError` for scores on several rubrics or single turns."""
     scores, found = people_scores(paths, rubrics, None)
     if len(found) != 1:
@@ -54,10 +55,22 @@ def judge_and_people(
     shown = {dialogue.id for dialogue in dialogues}
     kept = [score for score in scores if score.dialogue_id in shown]
     (people_rubric,) = found.values()
-    boards = powered_boards(
-        dialogues, judgements, rubric, kept, people_rubric, {} if weights is None else read_weights(weights)
-    )
-    return powered_tables(boards, rubric)
+    weighed = read_weights(weights_beside(paths) if weights is None else [weights])
+    first, *others = powered_tables(powered_boards(dialogues, judgements, rubric, kept, people_rubric, weighed), rubric)
+    return [replace(first, notes=(*first.notes, *_of_the_draw(weighed.keys() & shown, kept))), *others]
+
+
+def _of_the_draw(drawn: Set[str], scores: Sequence[HumanScore]) -> list[str]:
+    """What a board says of its weights."""
+    if not drawn:
+        return []
+    scored = {score.dialogue_id for score in scores}
+    said = [f"Weighted: {len(drawn & scored)} dialogues by 1 / the chance with which `people suggest` drew them."]
+    if left := len(drawn - scored):
+        said.append(f"{left} drawn dialogues have no score: unless they lack it by chance, the estimates are biased.")
+    if more := len(scored - drawn):
+        said.append(f"{more} scored dialogues were not drawn and have weight 1: leave them out.")
+    return said
 
 
 def by_people(

@@ -34,8 +34,8 @@ AFTER = (
 UNBOUNDED = (0, 1)  # of these: no scale says how far they go
 NOTE = (
     "Other reply minus the one that was given; both go on from there with the same seeker and the same supporter, drawn anew. "
-    f"[{SMOOTHED} interval over draws; of turns and characters, which have no scale, the plain bootstrap's], n = draws. p: "
-    "sign-flip test over draws, two-sided; it holds where p after Holm's "
+    f"[{SMOOTHED} interval over draws; of turns and characters, which have no scale, the percentile bootstrap's], n = draws. "
+    "p: sign-flip test over draws, two-sided; it holds where p after Holm's "
     f"correction over this table is at most {paired.ALPHA:g}."
 )
 WHY = (

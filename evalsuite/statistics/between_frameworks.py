@@ -12,6 +12,7 @@ import numpy as np
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import (
+    PERCENTILE,
     POINTS,
     RESAMPLES,
     SEED,
@@ -209,9 +210,9 @@ def dimension_table(one: Framework, other: Framework, language: Language) -> Tab
         (one.title, other.title, "correlation", "disattenuated", f"reliability, {one.title}", f"reliability, {other.title}"),
         tuple(rows),
         (
-            "Pearson's correlation over the same dialogues (means over trials of a supporter and card; n = these), [95 % "
-            "bootstrap over cards]. Disattenuated: by the root of both reliabilities, at most 1; reliability: the share of the "
-            "variance of such a mean that is not the luck of the trials. A dash: one trial alone, or nothing varies.",
+            "Pearson's correlation over the same dialogues (means over trials of a supporter and card; n = these), "
+            f"[{PERCENTILE} over cards]. Disattenuated: by the root of both reliabilities, at most 1; reliability: the share "
+            "of the variance of such a mean that is not the luck of the trials. A dash: one trial alone, or nothing varies.",
             "Supporters that differ in everything make every dimension go with every other: look at who was compared.",
         ),
         STUDY,

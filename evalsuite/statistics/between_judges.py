@@ -10,6 +10,7 @@ from core.records import Judgement
 from core.rubrics import Rubric
 from core.statistics.accuracy import spearman
 from core.statistics.means import exact_mean
+from core.statistics.reliability import JACKKNIFE
 from core.tables import Cell, Table
 from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
 from evalsuite.statistics.summary import AGREEMENT, Scorer, dimension_label, languages_of, scorer_of
@@ -46,8 +47,9 @@ def between_judges(verdicts: Sequence[Judgement], rubric: Rubric) -> list[Table]
                     ),
                     rows=tuple(rows),
                     notes=(
-                        "On dialogues (n) that both judged readably. Kappa has quadratic weights; [95 %, bootstrap over "
-                        "dialogues]. Minus: the mean of the first judge's scores minus the other's, in points of the scale. A "
+                        "On dialogues (n) that both judged readably. Kappa has quadratic weights. Intervals: 95 %, over "
+                        f"dialogues: {JACKKNIFE}; of shares: percentile bootstrap. Minus: the mean of the first judge's "
+                        "scores minus the other's, in points of the scale. A "
                         "dash: not defined, because nothing varies. Judges that agree may still both be wrong: see gold.",
                     ),
                     section=AGREEMENT,

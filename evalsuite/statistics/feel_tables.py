@@ -207,8 +207,8 @@ def method_table(judgements: Sequence[Judgement], rubric: Rubric, costs: Sequenc
         columns=(*columns, *paid_for),
         rows=tuple(rows),
         notes=(
-            "Spread: standard deviation of a dialogue's rounds on an aspect, averaged, [95 % bootstrap over dialogues], "
-            "n = dialogues. Sum off: verdicts whose numbers could be read and do not sum to 1 ± 0.02.",
+            "Spread: standard deviation of a dialogue's rounds on an aspect, averaged, [95 % percentile bootstrap over "
+            "dialogues], n = dialogues. Sum off: verdicts whose numbers could be read and do not sum to 1 ± 0.02.",
             "Costs are over all languages that were asked together.",
         ),
         section=FEEL,
@@ -259,7 +259,9 @@ def people_table(panel: Panel, people: Scores) -> Table:
         title="Methods against people (spearman)",
         columns=("scorer", "language", *names),
         rows=tuple((*who, *(scores.get(name) for name in names)) for who, scores in cells.items()),
-        notes=("From -1 to 1, [95 % bootstrap over dialogues], n = dialogues that people and all these scorers scored.",),
+        notes=(
+            "From -1 to 1, [95 % percentile bootstrap over dialogues], n = dialogues that people and all these scorers scored.",
+        ),
         section=FEEL,
     )
 
@@ -288,6 +290,9 @@ def agreement_table(judgements: Sequence[Judgement]) -> Table:
         title="Band probabilities against token probabilities",
         columns=("judge", "language", "aspect", "Spearman", "bands − tokens", "|bands − tokens|"),
         rows=tuple(rows),
-        notes=("On the scores of equation 1, in points; [95 % bootstrap over dialogues], n = dialogues that both scored.",),
+        notes=(
+            "On the scores of equation 1, in points; [95 % percentile bootstrap over dialogues], n = dialogues that both "
+            "scored.",
+        ),
         section=FEEL,
     )

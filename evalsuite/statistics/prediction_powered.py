@@ -67,9 +67,12 @@ def powered(scored: Scored) -> Powered:
     )
     tuning = _tuning(judge, judged, people, there, weight)
     judge_mean, people_mean, there_mean = _mean(judge, judged), _mean(people, weight), _mean(there, weight)
-    judge_draws, people_draws = smoothed_means(judge, judged, POINTS), smoothed_means(people, weight, POINTS)
-    # On the half card that nobody has seen, the judge is one level off what people say.
-    there_draws = smoothed_means(there, weight, POINTS[[1, 0, 3, 2, 3]])
+    # A contestant each has its own score on the half card that nobody has seen: else it would leave all differences.
+    judge_draws, people_draws = (
+        smoothed_means(sums, counts, POINTS, blocks=contestants) for sums, counts in ((judge, judged), (people, weight))
+    )
+    # There, the judge is one level off what people say.
+    there_draws = smoothed_means(there, weight, POINTS[[1, 0, 3, 2, 3]], blocks=contestants)
     both_mean = people_mean + tuning * (judge_mean - there_mean)
     both_draws = people_draws + tuning * (judge_draws - there_draws)
     shape = (contestants, dimensions)
@@ -202,7 +205,8 @@ def _board(language: str, judge: str, supporters: Sequence[str], scored: Scored,
     dialogues = scored.judged.sum(axis=0).max(axis=1)
     means, draws = found.both
     order = sorted(range(len(supporters)), key=lambda place: -np.nan_to_num(means[place].mean(), nan=-1.0))
-    differences = _differences(means[order].mean(axis=1), draws[:, order].mean(axis=2), rated[order].min(axis=1))
+    differences = differences_of(means[order].mean(axis=1), draws[:, order].mean(axis=2), rated[order].min(axis=1))
+    ranks = ranks_of(differences, len(order))
 
     def average(side: tuple[Floats, Floats], place: int, n: int, cards: int) -> Estimate:
         return estimate(float(side[0][place].mean()), side[1][:, place].mean(axis=1), n, cards)
@@ -211,11 +215,10 @@ def _board(language: str, judge: str, supporters: Sequence[str], scored: Scored,
     for new, place in enumerate(order):
         n, cards = labels[place], int(rated[place].min())
         spread, alone = (side[1][:, place].mean(axis=1).var() for side in (found.both, found.people))
-        compared = [one for one in differences if new in (one.first, one.second) and one.p is not None]
         places.append(
             Place(
                 supporter=supporters[place],
-                rank=1 + sum(bool(one.holds) and new == one.second for one in compared) if compared else None,
+                rank=ranks[new],
                 judge=average(found.judge, place, int(dialogues[place]), int(seen[place].min())),
                 people=average(found.people, place, n, cards),
                 both=average(found.both, place, n, cards),
@@ -231,7 +234,19 @@ def _board(language: str, judge: str, supporters: Sequence[str], scored: Scored,
     return PoweredBoard(language, judge, places, differences)
 
 
-def _differences(means: Floats, draws: Floats, rated: NDArray[np.intp]) -> list[paired.Difference]:
+def ranks_of(differences: Sequence[paired.Difference], count: int) -> list[int | None]:
+    """Ranks with ties of contestants that come best first: 1 + how many are better by a difference that holds. None for one
+    that could be compared with no other."""
+    tested = [one for one in differences if one.p is not None]
+    return [
+        1 + sum(bool(one.holds) and place == one.second for one in tested)
+        if any(place in (one.first, one.second) for one in tested)
+        else None
+        for place in range(count)
+    ]
+
+
+def differences_of(means: Floats, draws: Floats, rated: NDArray[np.intp]) -> list[paired.Difference]:
     """Every two contestants, which come best first, in the average, from draws of the same cards, with Holm's correction."""
     from scipy.stats import norm
 

@@ -19,7 +19,7 @@ from evalsuite.statistics.summary import AVERAGE, BREAKDOWNS, Scorer, Value
 
 ALL = "all, within supporters"
 NOTES = (
-    "Length: mean characters a reply. n = dialogues; [95 % bootstrap interval over dialogues]. The last row of a judge "
+    "Length: mean characters a reply. n = dialogues; [95 % percentile bootstrap over dialogues]. The last row of a judge "
     "is the mean over supporters, each as often as it has dialogues: whether long-winded supporters score higher than "
     "terse ones plays no part.",
     "A correlation is no proof of bias: longer replies may be better. A dash: undefined (nothing varies, or n < 2).",

@@ -1,13 +1,14 @@
-"""Which dialogues people should score next, so that few of them tell much (active inference, Zrnic and Candès 2024).
+"""Which dialogues people should score next, so that few tell supporters apart (active inference, Zrnic and Candès 2024).
 
-A dialogue is drawn with a chance that grows with how unsure the judge is of it: the spread of its probabilities, or of its
-repeats. Half of all chances is the same for every dialogue, so that none is left out and no weight is large; where a judge gave
-neither, all of it is. The weight is 1 / chance: with it the leaderboard by judge and people stays unbiased.
+The budget is split between supporters by what each adds to the variance of their difference. Within a supporter, a dialogue is
+drawn with a chance that grows with how unsure the judge is of it: the spread of its probabilities, or of its repeats. Half of
+all chances is the same for every dialogue, so that none is left out and no weight is large; where a judge gave neither, all of
+it is. The weight is 1 / chance: with it the leaderboard by judge and people stays unbiased.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +18,16 @@ from pydantic import Field
 
 from core.errors import UserError
 from core.grouping import group_by
-from core.records import Dialogue, Identifier, Judgement
+from core.records import Dialogue, Identifier, Judgement, Language
 from core.rows import RowModel, read_table
 from core.rubrics import Rubric
 from core.statistics.bootstrap import SEED, Floats
 from data_prep.cards.sheets import write_csv
+from evalsuite.statistics.leaderboard import Board, card_of
+from evalsuite.statistics.summary import supporter_of
 
-EVEN = 0.5  # the part of a chance that is the same for all dialogues
+EVEN = 0.5  # the part of a chance that is the same for all dialogues, and of a budget that does not go by uncertainty
+WEIGHTS = "weights.csv"  # beside the dialogues that were drawn, and beside their scores by people
 
 
 class Weight(RowModel):
@@ -64,16 +68,61 @@ def _deviation(shares: Mapping[str, float]) -> float:
     return float(np.sqrt(((scores - mean) ** 2 * chances).sum() / total))
 
 
+# --- who is to be told apart --------------------------------------------------------------------------------------------------
+
+
+def closest(boards: Iterable[Board], floors: Container[str]) -> set[tuple[Language, str]]:
+    """Language and name of the two supporters of each board that the judge tells apart the least: the smallest difference among
+    those whose interval holds zero, or among all where none does. Two floors are no pair; a supporter without another stands
+    alone."""
+    found: set[tuple[Language, str]] = set()
+    for board in boards:
+        names = [one.supporter for one in board.contestants]
+        gaps = [
+            (low is not None and high is not None and not low <= 0 <= high, abs(mean), gap)
+            for gap in board.differences
+            for mean, low, high in [(gap.estimate.mean, gap.estimate.low, gap.estimate.high)]
+            if mean is not None and not (names[gap.first] in floors and names[gap.second] in floors)
+        ]
+        if gaps:
+            _, _, gap = min(gaps, key=lambda one: one[:2])
+            names = [names[gap.first], names[gap.second]]
+        found.update((board.language, name) for name in names)
+    return found
+
+
+def split(errors: Sequence[Floats], budget: int) -> list[int]:
+    """How many labels each supporter gets, by the predicted errors of its dialogues.
+
+    All begin with two (one where the budget is short). Each further label goes where it takes most off the variance of the
+    supporters' differences; half of that goes by their mean, so that a judge that is wrongly sure of one costs little.
+    """
+    adds = np.array([np.mean(each**2 / (len(each) * _shares(each))) for each in errors])
+    adds = EVEN * adds.mean() + (1 - EVEN) * adds if adds.any() else np.ones(len(errors))
+    sizes = np.array([len(each) for each in errors])
+    labels = np.minimum(sizes, max(1, min(2, budget // len(errors))))
+    while labels.sum() < min(budget, sizes.sum()):
+        gains = np.where(labels < sizes, adds / (labels * (labels + 1)), -1.0)  # adds / labels − adds / (labels + 1)
+        labels[gains.argmax()] += 1
+    return [int(count) for count in labels]
+
+
+# --- what is drawn ------------------------------------------------------------------------------------------------------------
+
+
+def _shares(errors: Floats) -> Floats:
+    """Chances that sum to 1 along the first axis of predicted errors [n, …]: a part the same for all, a part as the errors."""
+    n, total = len(errors), errors.sum(axis=0)
+    return EVEN / n + (1 - EVEN) * np.divide(errors, total, out=np.full(errors.shape, 1 / n), where=total > 0)
+
+
 def chances(errors: Floats, budget: int) -> Floats:
-    """Chances that sum to the budget along the first axis of predicted errors [n, …]: a part the same for all, a part as the
-    errors; none is above 1."""
+    """Chances that sum to the budget, in the ratio of `_shares`; none is above 1."""
     n = len(errors)
     if budget >= n:
         return np.ones_like(errors)
-    total = errors.sum(axis=0)
-    shares = np.divide(errors, total, out=np.full(errors.shape, 1 / n), where=total > 0)
-    wanted = EVEN / n + (1 - EVEN) * shares
-    low, high = np.zeros_like(total), n / wanted.min(axis=0)
+    wanted = _shares(errors)
+    low, high = np.zeros(errors.shape[1:]), n / wanted.min(axis=0)
     for _ in range(50):  # the factor at which the chances, cut at 1, sum to the budget
         middle = (low + high) / 2
         short = np.minimum(middle * wanted, 1).sum(axis=0) < budget
@@ -92,25 +141,50 @@ def drawn(chance: Floats, seed: int) -> NDArray[np.intp]:
 def suggest(
     dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, budget: int, seed: int = 0
 ) -> list[Suggestion]:
-    """A draw of about `budget` dialogues, in the order of the run. One without a spread counts as the mean of the others."""
+    """A draw of `budget` dialogues, some of each supporter and language, in the order of the run. One without a spread counts
+    as the mean of the others. Supporters are drawn from in one order of cards, so that where chances are alike, one card's
+    dialogues are drawn together and its difficulty leaves their difference.
+
+    Raises `UserError` for a budget that leaves a supporter without a label.
+    """
     spread = uncertainty(judgements, rubric)
     usual = float(np.mean(list(spread.values()))) if spread else 1.0
-    chance = chances(np.array([spread.get(dialogue.id, usual) for dialogue in dialogues]), budget)
-    return [Suggestion(dialogues[place], float(chance[place])) for place in drawn(chance, seed)]
+    by_card = sorted(dialogues, key=lambda one: (card_of(one), one.trial))
+    parts = group_by(by_card, lambda one: (one.language, supporter_of(one)))
+    if budget < len(parts):
+        names = ", ".join(f"{name} ({language})" for language, name in parts)
+        raise UserError(f"--budget {budget}: too few for a label of each: {names}. Give more, or name two with --supporter")
+    errors = [np.array([spread.get(one.id, usual) for one in members]) for members in parts.values()]
+    found: dict[str, float] = {}
+    for members, unsure, labels in zip(parts.values(), errors, split(errors, budget), strict=True):
+        chance = chances(unsure, labels)
+        found |= {members[place].id: float(chance[place]) for place in drawn(chance, seed)}
+    return [Suggestion(one, found[one.id]) for one in dialogues if one.id in found]
 
 
-def write_weights(path: Path, suggestions: Sequence[Suggestion]) -> None:
-    """weights.csv: dialogue, chance, weight."""
+# --- weights.csv --------------------------------------------------------------------------------------------------------------
+
+
+def write_weights(path: Path, weights: Mapping[str, float]) -> int:
+    """weights.csv of dialogue → 1 / chance: dialogue, chance, weight. Returns the number of rows."""
     names = ("dialogue_id", "chance", "weight")
-    cells = ((one.dialogue.id, repr(one.chance), repr(1 / one.chance)) for one in suggestions)
+    cells = ((id, repr(1 / weight), repr(weight)) for id, weight in weights.items())
     write_csv(path, names, [dict(zip(names, row, strict=True)) for row in cells])
+    return len(weights)
 
 
-def read_weights(path: Path) -> dict[str, float]:
+def read_weights(paths: Iterable[Path]) -> dict[str, float]:
     """Dialogue → weight. Raises `UserError` with file and line for what is malformed or there twice."""
     weights: dict[str, float] = {}
-    for where, row in read_table(path, Weight, "weights"):
-        if row.dialogue_id in weights:
-            raise UserError(f"{where}: dialogue_id: {row.dialogue_id} is there twice")
-        weights[row.dialogue_id] = row.weight
+    for path in paths:
+        for where, row in read_table(path, Weight, "weights"):
+            if row.dialogue_id in weights:
+                raise UserError(f"{where}: dialogue_id: {row.dialogue_id} is there twice")
+            weights[row.dialogue_id] = row.weight
     return weights
+
+
+def weights_beside(files: Iterable[Path]) -> list[Path]:
+    """The files of weights that lie beside these files."""
+    folders = dict.fromkeys(path.parent for path in files)
+    return [folder / WEIGHTS for folder in folders if (folder / WEIGHTS).exists()]

@@ -13,7 +13,7 @@ import numpy as np
 
 from core.grouping import group_by
 from core.records import Language
-from core.statistics.bootstrap import LEVEL, POINTS, SMOOTHED, Floats, estimate, resampled_means, smoothed_means
+from core.statistics.bootstrap import LEVEL, PERCENTILE, POINTS, SMOOTHED, Floats, estimate, resampled_means, smoothed_means
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Response, Sample, Unit, bleu_of, signature
 
@@ -148,7 +148,7 @@ def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) 
             body: list[tuple[Cell, ...]] = [
                 (*names[: len(heads)], *(cells[metric] for metric in metrics)) for names, cells in rows.items()
             ]
-            intervals = "95 % bootstrap, Distinct: jackknife," if level == "corpus" else SMOOTHED
+            intervals = f"{PERCENTILE}, Distinct: jackknife," if level == "corpus" else SMOOTHED
             notes = [
                 f"0–100. n counts replies; [{intervals} over dialogues].",
                 *left_out,

@@ -251,7 +251,7 @@ def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
         notes=(
             f"Of {'degrees' if graded else 'verdicts (one, tie, other)'} that two people or more gave; n: what was compared. "
             "Alpha is ordinal; kappa has quadratic weights and is the mean over pairs of people. Equal: share of pairs of "
-            f"answers. Intervals: 95 %, over {words.items}: {JACKKNIFE}; of shares: bootstrap. A dash: not defined, because "
-            "nothing varies.",
+            f"answers. Intervals: 95 %, over {words.items}: {JACKKNIFE}; of shares: percentile bootstrap. A dash: not "
+            "defined, because nothing varies.",
         ),
     )

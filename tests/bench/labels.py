@@ -1,28 +1,34 @@
-"""Labels that a judge saves people: prediction-powered means on EmpathicComm's own judges, and by which dialogues are drawn.
+"""Labels that a judge saves people: prediction-powered means on EmpathicComm's own judges, by which dialogues are drawn.
 
 A population is what one of the three models gave on one dimension and the mean of the three experts there. Cards are drawn
 from it with replacement, some of them get the experts' score, and the truth is the experts' mean over the whole population.
+
+What `people suggest` saves is seen where a judge's spread is known: of the three models together by how far they lie apart,
+and of a judge generated over the bundled synthetic score set. Boards of several supporters: `tests.bench.boards`.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
 import typer
 from rich.console import Console
 
+from core.grouping import group_by
 from core.ledger import Build
-from core.rubrics import known_rubric
+from core.rubrics import Scale, known_rubric
 from core.statistics.bootstrap import Floats
 from core.statistics.means import exact_mean
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Imported
+from data_prep.scores.synthetic import build
 from evalsuite.statistics.prediction_powered import Scored, powered
 from evalsuite.statistics.suggestions import chances
+from tests.bench.boards import add_boards, systematic
 from tests.bench.figures import OUT, Bench, OutOption
 
 
@@ -56,11 +62,7 @@ def savings(population: Judged, cards: int, labels: int, samples: int) -> Saved:
     chance = np.full((cards, samples), labels / cards)
     if population.unsure is not None:
         chance = chances(population.unsure[rows], labels)
-    order = np.argsort(rng.random((cards, samples)), axis=0)
-    passed = np.floor(np.cumsum(np.take_along_axis(chance, order, axis=0), axis=0) + rng.random(samples) + 1e-9)
-    picked = np.zeros((cards, samples))
-    np.put_along_axis(picked, order, (np.diff(passed, axis=0, prepend=0) > 0).astype(float), axis=0)
-    weight = picked / chance
+    weight = systematic(chance, rng) / chance
     parts = (judge, np.ones_like(judge), weight * people, weight * judge, weight)
     found = powered(Scored(*(part[:, :, None] for part in parts)))
     truth = population.people.mean()
@@ -74,23 +76,71 @@ def savings(population: Judged, cards: int, labels: int, samples: int) -> Saved:
     return Saved(held[0], held[1], widths[0], widths[1], float(found.tuning.mean()), float(np.median(more)))
 
 
+def needed(population: Judged, cards: int, labels: int, samples: int) -> tuple[float, float, int]:
+    """Mean width of both with `labels` drawn by `population.unsure` and by one chance for all, and how many labels the latter
+    needs to be as narrow (`cards` where all of them are not enough)."""
+    plain = replace(population, unsure=None)
+    wanted, evenly = (savings(one, cards, labels, samples).both_width for one in (population, plain))
+    low, high = 5, cards
+    while low < high:
+        middle = (low + high) // 2
+        if savings(plain, cards, middle, samples).both_width <= wanted:
+            high = middle
+        else:
+            low = middle + 1
+    return wanted, evenly, low
+
+
 def judged(imported: Imported) -> Iterator[Judged]:
     """Every judge and dimension of EmpathicComm."""
+    for (on, dimension), rows in sorted(_verdicts(imported).items()):
+        for judge in sorted({judge for verdicts, _ in rows for judge in verdicts}):
+            both = [(verdicts[judge], people) for verdicts, people in rows if judge in verdicts]
+            yield Judged(f"{on} {dimension}, {judge}", *np.array(both).T)
+
+
+def panels(imported: Imported) -> Iterator[Judged]:
+    """The mean of EmpathicComm's judges on every dimension, as unsure as they lie apart."""
+    for (on, dimension), rows in sorted(_verdicts(imported).items()):
+        points = np.array([list(verdicts.values()) for verdicts, _ in rows if len(verdicts) == 3])
+        people = np.array([people for verdicts, people in rows if len(verdicts) == 3])
+        yield Judged(f"{on} {dimension}, mean of three", points.mean(axis=1), people, points.std(axis=1, ddof=1))
+
+
+def _verdicts(imported: Imported) -> dict[tuple[str, str], list[tuple[dict[str, float], float]]]:
+    """Rubric and dimension → of each dialogue the judges' points and the mean of the experts'."""
     experts: dict[tuple[str, str, str], list[float]] = {}
     for score in imported.scores:
         if score.annotator.startswith("expert"):
             experts.setdefault((score.rubric, score.dimension, score.dialogue_id), []).append(score.value)
-    pairs: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    judges: dict[tuple[str, str, str], dict[str, float]] = {}
     for verdict in imported.judgements:
         key = (verdict.rubric, verdict.dimension, verdict.dialogue_id)
-        rubric = known_rubric(verdict.rubric)
-        if verdict.value is not None and key in experts and rubric is not None:
-            scale = rubric.scale_of(verdict.dimension)
-            points = tuple((v - scale.min) * 100 / scale.span for v in (verdict.value, exact_mean(experts[key])))
-            pairs.setdefault((verdict.rubric, verdict.dimension, verdict.judge), []).append((points[0], points[1]))
-    for (on, dimension, judge), both in sorted(pairs.items()):
-        judge_points, people_points = np.array(both).T
-        yield Judged(f"{on} {dimension}, {judge}", judge_points, people_points)
+        if verdict.value is not None and key in experts and (rubric := known_rubric(verdict.rubric)) is not None:
+            judges.setdefault(key, {})[verdict.judge] = _points(verdict.value, rubric.scale_of(verdict.dimension))
+    found: dict[tuple[str, str], list[tuple[dict[str, float], float]]] = {}
+    for (on, dimension, id), verdicts in judges.items():
+        rubric = known_rubric(on)
+        assert rubric is not None, "it had a scale above"
+        people = _points(exact_mean(experts[on, dimension, id]), rubric.scale_of(dimension))
+        found.setdefault((on, dimension), []).append((verdicts, people))
+    return found
+
+
+def _points(value: float, scale: Scale) -> float:
+    return (value - scale.min) * 100 / scale.span
+
+
+def generated(knows: bool) -> Iterator[Judged]:
+    """A judge over the bundled synthetic score set, a dimension each: off by 5 points on three dialogues of four and by 40 on
+    the fourth, and ten too kind. It `knows` where, or says the same spreads of other dialogues."""
+    scores = group_by(build()[1], lambda score: score.dimension)
+    for place, (dimension, given) in enumerate(scores.items()):
+        rng = np.random.default_rng(place)
+        people = np.array([25.0 * score.value for score in given])
+        spread = rng.choice([5.0, 40.0], len(people), p=[0.75, 0.25])
+        judge = np.clip(people + 10 + spread * rng.normal(0, 1, len(people)), 0, 100)
+        yield Judged(f"synthetic {dimension}", judge, people, spread if knows else rng.permutation(spread))
 
 
 def main(
@@ -114,4 +164,15 @@ def main(
         bench.add(f"{one.name}: width, both", found.both_width)
         bench.add(f"{one.name}: width, both, drawn by the judge's true errors", active.both_width)
         bench.add(f"{one.name}: coverage, drawn so, %", 100 * active.both, at_least=93, aim="93 to 97")
+    few = min(samples, 100)  # a width is a mean: it needs fewer samples than a coverage
+    for key, population in [
+        *(("by how far the three lie apart", one) for one in panels(imported)),
+        *(("by a spread that is right", one) for one in generated(knows=True)),
+        *(("by a spread that is wrong", one) for one in generated(knows=False)),
+    ]:
+        drawn_so, evenly, enough = needed(population, cards, labels, few)
+        bench.add(f"{population.name}: width, both, drawn {key}", drawn_so)
+        bench.add(f"{population.name}: width, both, random choice", evenly)
+        bench.add(f"{population.name}: labels of a random choice as narrow as {labels} drawn {key}", enough)
+    add_boards(bench, samples)
     bench.deliver(out)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +15,17 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
-from core.records import Dialogue, HumanScore
+from core.records import Dialogue, HumanScore, Judgement
 from evalsuite.cli import app
+from evalsuite.people.store import Answer, Store
+from evalsuite.statistics.leaderboard import boards_of
 from evalsuite.statistics.prediction_powered import Scored, powered
-from evalsuite.statistics.suggestions import chances, drawn, read_weights, uncertainty
-from tests.bench.labels import Judged, savings
-from tests.evalsuite.records import make_judgement, make_rubric
+from evalsuite.statistics.suggestions import chances, closest, drawn, read_weights, split, suggest, uncertainty
+from tests.bench.boards import SHAPES, boards
+from tests.bench.labels import Judged, generated, needed, savings
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 from tests.evalsuite.test_comparison import make_run
+from tests.people_study import url_of
 
 
 def of_noise(noise: float, bias: float = 15.0, active: bool = False) -> Judged:
@@ -29,19 +38,32 @@ def of_noise(noise: float, bias: float = 15.0, active: bool = False) -> Judged:
     return Judged(f"noise {noise}", judge, people, 25 * spread if active else None)
 
 
-def test_intervals_of_both_hold_the_truth_and_a_good_judge_saves_labels() -> None:
-    good, useless = (savings(of_noise(noise), cards=150, labels=40, samples=500) for noise in (0.3, 20))
-    assert 0.93 <= good.both <= 0.975 and 0.93 <= useless.both <= 0.975 and 0.93 <= good.people <= 0.975
+# Samples, and the least and most of them whose 95 % interval may hold the truth.
+SIZES = pytest.mark.parametrize(
+    ("samples", "least", "most"), [(100, 0.9, 0.99), pytest.param(500, 0.93, 0.975, marks=pytest.mark.full)]
+)
+
+
+@SIZES
+def test_intervals_of_both_hold_the_truth_and_a_good_judge_saves_labels(samples: int, least: float, most: float) -> None:
+    good, useless = (savings(of_noise(noise), cards=150, labels=40, samples=samples) for noise in (0.3, 20))
+    assert least <= good.both <= most and least <= useless.both <= most and least <= good.people <= most
     assert good.saved > 20 and good.both_width < 0.85 * good.people_width
     assert useless.saved < 3 and useless.tuning < 0.1 and useless.both_width == pytest.approx(useless.people_width, rel=0.03)
+
+
+@pytest.mark.full
+def test_a_random_choice_needs_more_labels_where_the_judge_knows_of_what_it_is_unsure() -> None:
+    right, wrong = (next(generated(knows)) for knows in (True, False))
+    assert needed(right, 300, 50, 100)[2] > 55 > 50 > needed(wrong, 300, 50, 100)[2]
 
 
 def test_the_judge_alone_is_wrong_where_it_is_too_kind() -> None:
     population = of_noise(0.3)
     rng = np.random.default_rng(1)
-    rows = rng.integers(3000, size=(150, 200))
-    judge, people, some = population.judge[rows], population.people[rows], (rng.random((150, 200)) < 0.3).astype(np.float64)
-    parts = (judge, np.ones((150, 200)), some * people, some * judge, some)
+    rows = rng.integers(3000, size=(150, 50))
+    judge, people, some = population.judge[rows], population.people[rows], (rng.random((150, 50)) < 0.3).astype(np.float64)
+    parts = (judge, np.ones((150, 50)), some * people, some * judge, some)
     found = powered(Scored(*[np.asarray(part[:, :, None], dtype=np.float64) for part in parts]))
     low, high = np.percentile(found.judge[1][:, :, 0], [2.5, 97.5], axis=0)
     truth = population.people.mean()
@@ -49,12 +71,26 @@ def test_the_judge_alone_is_wrong_where_it_is_too_kind() -> None:
     assert found.both[0].mean() == pytest.approx(truth, abs=1)
 
 
-def test_drawing_where_the_judge_is_unsure_stays_unbiased_and_is_narrower() -> None:
+@SIZES
+def test_drawing_where_the_judge_is_unsure_stays_unbiased_and_is_narrower(samples: int, least: float, most: float) -> None:
     unsure = of_noise(0.8, active=True)
     plain = Judged(unsure.name, unsure.judge, unsure.people)
-    drawn_so, evenly = (savings(one, cards=150, labels=40, samples=500) for one in (unsure, plain))
-    assert 0.93 <= drawn_so.both <= 0.975
+    drawn_so, evenly = (savings(one, cards=150, labels=40, samples=samples) for one in (unsure, plain))
+    assert least <= drawn_so.both <= most
     assert drawn_so.both_width < evenly.both_width
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "least"),
+    [
+        ("40 cards × 3 dialogues, 40 labels, drawn by the judge's spread", 100, 0.92),
+        *(pytest.param(name, 500, 0.93, marks=pytest.mark.full) for name in SHAPES),
+    ],
+)
+def test_differences_of_a_board_hold_the_truth_and_ranks_are_seldom_wrong(name: str, samples: int, least: float) -> None:
+    found = boards(SHAPES[name], samples)
+    assert least <= found.differences <= 0.98 and found.wrong <= 0.06
+    assert found.apart > 0.1, "and some are told apart"
 
 
 def test_the_mean_by_hand() -> None:
@@ -91,44 +127,135 @@ def test_a_judges_spread_is_of_its_probabilities_or_its_repeats() -> None:
     assert found == {"a": 0, "b": 50, "c": pytest.approx(25 * 2**0.5)}
 
 
-def test_the_verbs_suggest_and_take_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_supporters_get_labels_and_the_less_sure_one_more() -> None:
+    sure, torn = np.full(20, 2.0), np.full(20, 20.0)
+    assert split([sure, sure], 10) == [5, 5] and split([np.zeros(20), np.zeros(20)], 10) == [5, 5]
+    few, many = split([sure, torn], 20)
+    assert 4 <= few < many and few + many == 20
+    assert split([torn, sure, sure, sure], 4) == [1, 1, 1, 1], "never one without"
+    assert split([sure[:3], torn[:2]], 50) == [3, 2]
+    # By hand: the first two each, then where error² / (n (n + 1)) is largest. Errors² are 1 and 4, and half goes by their mean.
+    assert split([np.full(9, 1.0), np.full(9, 2.0)], 6) == [3, 3] and split([np.full(9, 1.0), np.full(9, 2.0)], 7) == [3, 4]
+
+
+def test_a_draw_gives_each_supporter_its_labels_and_takes_one_cards_dialogues_together() -> None:
+    rubric = make_rubric("fluency")
+    held = [
+        make_dialogue(f"{name}-{language}-{card}", name, language, card_id=f"c{card}")
+        for name in ("a", "b")
+        for language in ("en", "zh")
+        for card in range(6)
+    ]
+    for seed in range(5):
+        found = suggest(held, [], rubric, 8, seed)
+        assert Counter((one.dialogue.supporter, one.dialogue.language) for one in found) == dict.fromkeys(
+            [("a", "en"), ("a", "zh"), ("b", "en"), ("b", "zh")], 2
+        )
+        assert [one.chance for one in found] == [pytest.approx(1 / 3)] * 8
+        cards = {name: {one.dialogue.card_id for one in found if one.dialogue.supporter == name} for name in ("a", "b")}
+        assert cards["a"] == cards["b"], "chances are alike, so cards are too"
+    with pytest.raises(UserError, match=r"--budget 3: too few .* a \(en\), a \(zh\), b \(en\), b \(zh\)"):
+        suggest(held, [], rubric, 3)
+
+
+def test_the_two_that_are_told_apart_the_least_are_looked_for() -> None:
+    scores = {"best": [4] * 12, "good": [3, 2, 3, 4] * 3, "fair": [3, 3, 2, 3] * 3, "silent": [0, 1] * 6, "parrot": [1, 0] * 6}
+    held = [make_dialogue(f"{name}-{card}", name, card_id=f"c{card}") for name, own in scores.items() for card in range(12)]
+    verdicts = [make_judgement(f"{name}-{card}", "fluency", own[card]) for name, own in scores.items() for card in range(12)]
+    rubric = make_rubric("fluency")
+    boards = boards_of(held, verdicts, rubric)
+    assert closest(boards, ("silent", "parrot")) == {("en", "good"), ("en", "fair")}
+    assert closest(boards, ()) == {("en", "silent"), ("en", "parrot")}
+    apart = [one for one in verdicts if one.dialogue_id.startswith(("best", "silent"))]
+    assert closest(boards_of(held, apart, rubric), ()) == {("en", "best"), ("en", "silent")}, "none whose interval holds zero"
+
+
+def answer(folder: Path, value_of: Callable[[Dialogue, str], int]) -> None:
+    """All of a study's raters answer and submit."""
+    store = Store(url_of(folder), folder.name)
+    contents, study = store.contents(), store.study()
+    for task in store.tasks():
+        shown = contents[task.item].dialogue
+        for name, turn in study.asked():
+            store.save(task.id, task.rater, name, turn, Answer(value=value_of(shown, name)), 0)
+        assert not store.submit(task.id, task.rater, study.asked())
+    store.close()
+
+
+def test_from_suggest_through_a_study_to_the_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(2)
     truth = {name: rng.integers(low, low + 3, 30).tolist() for name, low in (("good", 2), ("bad", 0))}
     make_run(Path("run"), {name: [min(4, value + 1) for value in own] for name, own in truth.items()})
-
-    def call(*words: str) -> str:
-        result = CliRunner().invoke(app, words, env={"COLUMNS": "250"})
-        if isinstance(result.exception, UserError):
-            raise result.exception
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    assert "20 of 60 dialogues" in call("people", "suggest", "run", "--budget", "20", "--out", "some")
-    chosen = read_jsonl(Path("some/dialogues.jsonl"), Dialogue, "dialogues")
-    assert set(read_weights(Path("some/weights.csv"))) == {dialogue.id for dialogue in chosen} and len(chosen) == 20
-    scores = [
-        HumanScore(
-            dialogue_id=one.id, language="en", annotator="anna", rubric=make_rubric("fluency").name, dimension=dimension,
-            value=truth[str(one.supporter)][int(str(one.card_id)[1:])],
-        )
-        for one in chosen
-        for dimension in ("fluency", "empathy")
-    ]  # fmt: skip
-    write_jsonl(Path("people.jsonl"), scores)
+    judgements = read_jsonl(Path("run/judgements.jsonl"), Judgement, "judgements")
+    torn = {"0": 0.5, "4": 0.5}  # the judge is unsure of every third dialogue of one supporter
+    unsure = [f"bad-{card}" for card in range(0, 30, 3)]
+    spread = [one.model_copy(update={"distribution": torn if one.dialogue_id in unsure else {"2": 1.0}}) for one in judgements]
+    write_jsonl(Path("run/judgements.jsonl"), spread)
     rubric = make_rubric("fluency", "empathy")
     Path("rubric.yaml").write_text(rubric.model_dump_json(), encoding="utf-8")
-    common = ("leaderboard", "run", "--people", "people.jsonl", "--rubric", "rubric.yaml")
-    shown = call(*common, "--weights", "some/weights.csv", "--out", "board")
-    assert "judge alone" in shown and "labels saved" in shown
-    page = Path("board/leaderboard.html").read_text(encoding="utf-8")
-    assert "judge, people and both" in page
-    with pytest.raises(UserError, match="weights.csv.*weight"):
-        Path("weights.csv").write_text("dialogue_id,chance,weight\nx,0.5,nothing\n", encoding="utf-8")
-        call(*common, "--weights", "weights.csv")
+
+    said = call("people", "suggest", "run", "--budget", "20", "--out", "some")
+    assert "20 of 60 dialogues" in said and re.search(r"en, bad: 1\d", said) and re.search(r"en, good: \d\n", said)
+    chosen = read_jsonl(Path("some/dialogues.jsonl"), Dialogue, "dialogues")
+    weights = read_weights([Path("some/weights.csv")])
+    assert set(weights) == {dialogue.id for dialogue in chosen} and len(chosen) == 20 and len(set(weights.values())) > 2
+    create = ("people", "create", "study", "--dialogues", "some/dialogues.jsonl", "--rubric", "rubric.yaml", "--raters", "2")
+    assert "the export has the weights" in call(*create)
+    answer(Path("study"), lambda dialogue, _: truth[str(dialogue.supporter)][int(str(dialogue.card_id)[1:])])
+    assert "weights.csv: 20" in call("people", "export", "study", "--out", "scored")
+    assert read_weights([Path("scored/weights.csv")]) == weights
+
+    common = ("leaderboard", "run", "--rubric", "rubric.yaml")
+    shown = call(*common, "--people", "scored", "--out", "board")
+    assert "judge alone" in shown and "labels saved" in shown and "Weighted: 20 dialogues" in shown
+    assert "judge, people and both" in Path("board/leaderboard.html").read_text(encoding="utf-8")
+
+    def of_people(board: str) -> dict[str, float]:
+        with Path(board, "tables", "leaderboard-powered-en.csv").open(encoding="utf-8") as handle:
+            rows = list(csv.DictReader(handle))
+        return {row["supporter"]: float(next(row[name] for name in row if name.startswith("people alone"))) for row in rows}
+
+    own = [one for one in chosen if one.supporter == "bad"]
+    by_hand = sum(weights[one.id] * 25 * truth["bad"][int(str(one.card_id)[1:])] for one in own)
+    assert of_people("board")["bad"] == pytest.approx(by_hand / sum(weights[one.id] for one in own), abs=0.06)
+    # The same scores without the weights beside them are another board, and an option brings it back.
+    Path("elsewhere").mkdir()
+    shutil.copy("scored/scores.jsonl", "elsewhere/scores.jsonl")
+    assert "Weighted" not in call(*common, "--people", "elsewhere/scores.jsonl", "--out", "plain")
+    assert of_people("plain")["bad"] != pytest.approx(of_people("board")["bad"], abs=0.1)
+    call(*common, "--people", "elsewhere/scores.jsonl", "--weights", "some/weights.csv", "--out", "again")
+    assert of_people("again") == of_people("board")
+    # Fewer scores than were drawn, and dialogues of another draw.
+    scores = read_jsonl(Path("scored/scores.jsonl"), HumanScore, "scores")
+    write_jsonl(Path("elsewhere/scores.jsonl"), [one for one in scores if one.dialogue_id != chosen[0].id])
+    shutil.copy("scored/weights.csv", "elsewhere/weights.csv")
+    assert "1 drawn dialogues have no score" in call(*common, "--people", "elsewhere/scores.jsonl", "--out", "less")
+    write_jsonl(Path("some/dialogues.jsonl"), chosen[1:])
+    with pytest.raises(UserError, match=f"some/weights.csv: dialogue_id: {chosen[0].id} is in it or among --dialogues"):
+        call("people", "create", "second", *create[3:])
+
+
+def test_errors_of_the_verbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("run"), {"good": [3, 2], "bad": [1, 1]})
+    Path("rubric.yaml").write_text(make_rubric("fluency", "empathy").model_dump_json(), encoding="utf-8")
+    fields = {"dialogue_id": "good-0", "language": "en", "annotator": "anna", "rubric": make_rubric("fluency").name}
+    write_jsonl(Path("people.jsonl"), [HumanScore(**fields, dimension=name, value=2) for name in ("fluency", "empathy")])
+    Path("weights.csv").write_text("dialogue_id,chance,weight\nx,0.5,nothing\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"weights.csv:2.*weight"):
+        call("leaderboard", "run", "--people", "people.jsonl", "--rubric", "rubric.yaml")
     with pytest.raises(UserError, match="--people: it corrects a judge's scores"):
         call("leaderboard", "--people", "people.jsonl")
     with pytest.raises(UserError, match="--weights: they belong to people"):
-        call("leaderboard", "run", "--weights", "some/weights.csv")
+        call("leaderboard", "run", "--weights", "weights.csv")
     with pytest.raises(UserError, match="--supporter godo.*good"):
         call("people", "suggest", "run", "--budget", "5", "--supporter", "godo")
+
+
+def call(*words: str) -> str:
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "250"})
+    if isinstance(result.exception, UserError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output

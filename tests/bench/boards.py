@@ -1,0 +1,121 @@
+"""Boards by judge and people on supporters of known means: how often the interval of a difference holds the true one, and how
+often a rank puts one supporter below another that is not better.
+
+A card is easier or harder for all supporters, a dialogue on it adds luck of its own. The judge is too kind to two supporters,
+and people score some of the dialogues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.statistics.bootstrap import Floats
+from evalsuite.statistics.prediction_powered import Scored, differences_of, powered, ranks_of
+from evalsuite.statistics.suggestions import chances
+from tests.bench.figures import Bench
+
+QUALITY = (58.0, 50.0, 50.0)  # of three supporters; the judge adds `BIAS` of its own
+BIAS = (0.0, 10.0, 4.0)
+RATERS_SPREAD, JUDGES_SPREAD, CARD, LUCK = 6.0, 12.0, 12.0, 14.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Cards of a run, dialogues of a supporter on each, and labels by people of a supporter. `unsure`: drawn more often where
+    the judge is less sure, and so weighted."""
+
+    cards: int
+    each: int
+    labels: int
+    unsure: bool = False
+
+
+@dataclass(frozen=True)
+class Held:
+    """Of many boards: the share of differences whose interval holds the truth, their mean width, the share of boards with a
+    wrong rank, and the share of pairs that truly differ which are told apart."""
+
+    differences: float
+    width: float
+    wrong: float
+    apart: float
+
+
+def boards(shape: Shape, samples: int, seed: int = 0) -> Held:
+    """So many boards of new cards, dialogues, verdicts and labels; scores are whole levels of 0–4, as points."""
+    rng = np.random.default_rng((seed, shape.cards, shape.each, shape.labels))
+    size = (shape.cards, shape.each, len(QUALITY), samples)
+    card = rng.normal(0, CARD, (shape.cards, 1, 1, samples))
+    quality = np.array(QUALITY)[:, None] + card + rng.normal(0, LUCK, size)
+    spread = JUDGES_SPREAD * (rng.choice([0.3, 2.0], size, p=[0.75, 0.25]) if shape.unsure else np.ones(size))
+    people = _levels(quality + rng.normal(0, RATERS_SPREAD, size))
+    judge = _levels(quality + np.array(BIAS)[:, None] + rng.normal(0, 1, size) * spread)
+    flat = (shape.cards * shape.each, len(QUALITY) * samples)
+    chance = chances(spread.reshape(flat), shape.labels)
+    weight = (systematic(chance, rng) / chance).reshape(size)
+    parts = (judge, np.ones(size), weight * people, weight * judge, weight)
+    scored = Scored(*(np.sum(part, axis=1) for part in parts))  # a card's dialogues together
+    means, draws = powered(scored).both
+    rated = (scored.weight > 0).sum(axis=0)
+    truth = _true_means()
+    held, widths, wrong, apart = [], [], [], []
+    for sample in range(samples):
+        order = np.argsort(-means[:, sample])
+        found = differences_of(means[order, sample], draws[:, order, sample], rated[order, sample])
+        for one in found:
+            gap, low, high = truth[order[one.first]] - truth[order[one.second]], one.estimate.low, one.estimate.high
+            assert low is not None and high is not None
+            held.append(low <= gap <= high)
+            widths.append(high - low)
+            if abs(gap) > 1:
+                apart.append(bool(one.holds))
+        # A difference that holds is wrong where its first supporter is not truly better.
+        wrong.append(any(one.holds and truth[order[one.first]] - truth[order[one.second]] < 1 for one in found))
+        assert min(rank or 0 for rank in ranks_of(found, len(QUALITY))) == 1
+    return Held(*(float(np.mean(each)) for each in (held, widths, wrong, apart)))
+
+
+def _levels(points: Floats) -> Floats:
+    return 25.0 * np.clip(np.round(points / 25), 0, 4)
+
+
+def _true_means() -> Floats:
+    """The supporters' mean scores by people: the chance of each level of a normal quality."""
+    from scipy.stats import norm
+
+    deviation = np.sqrt(CARD**2 + LUCK**2 + RATERS_SPREAD**2)
+    steps = np.array([12.5, 37.5, 62.5, 87.5])[:, None]
+    above: Floats = np.asarray(norm.sf(steps, loc=np.array(QUALITY), scale=deviation))
+    means: Floats = 25.0 * above.sum(axis=0)
+    return means
+
+
+def systematic(chance: Floats, rng: np.random.Generator) -> Floats:
+    """A systematic sample in random order of each column: 1 where drawn."""
+    order = np.argsort(rng.random(chance.shape), axis=0)
+    passed = np.floor(np.cumsum(np.take_along_axis(chance, order, axis=0), axis=0) + rng.random(chance.shape[1]) + 1e-9)
+    picked = np.zeros(chance.shape)
+    np.put_along_axis(picked, order, (np.diff(passed, axis=0, prepend=0) > 0).astype(float), axis=0)
+    return picked
+
+
+SHAPES = {
+    "60 cards, 20 labels": Shape(60, 1, 20),
+    "60 cards, 12 labels": Shape(60, 1, 12),
+    "150 cards, 50 labels": Shape(150, 1, 50),
+    "40 cards × 3 dialogues, 40 labels": Shape(40, 3, 40),
+    "60 cards, 20 labels, drawn by the judge's spread": Shape(60, 1, 20, unsure=True),
+    "40 cards × 3 dialogues, 40 labels, drawn by the judge's spread": Shape(40, 3, 40, unsure=True),
+}
+
+
+def add_boards(bench: Bench, samples: int) -> None:
+    """Coverage of differences and wrong ranks of every shape."""
+    for name, shape in SHAPES.items():
+        found = boards(shape, samples)
+        bench.add(f"{name}: coverage of differences, %", 100 * found.differences, at_least=93, aim="93 to 97")
+        bench.add(f"{name}: their width", found.width)
+        bench.add(f"{name}: boards with a wrong rank, %", 100 * found.wrong, at_most=6, aim="5")
+        bench.add(f"{name}: unequal pairs told apart, %", 100 * found.apart)
