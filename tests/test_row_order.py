@@ -197,7 +197,7 @@ NOT_SHUFFLED = {
     "esc-eval status": "counts the calls in a run's store",
     **dict.fromkeys(("esc-eval people create", "esc-eval people suggest"), DRAWS),
     **dict.fromkeys((f"esc-eval push {what}" for what in ("adapter", "data", "results", "report")), MAKES),
-    "esc-eval export": MAKES,
+    **dict.fromkeys(("esc-eval export", "esc-eval migrate"), MAKES),
     **dict.fromkeys(("data_prep annotate-dialogues label-studio", "data_prep annotate-dialogues label-studio-import"), MAKES),
     **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "status", "export", "backup", "delete")), NO_ROWS),
     **dict.fromkeys((f"serve {name}" for name in ("up", "embedded", "merge")), NO_ROWS),

@@ -16,7 +16,7 @@ import numpy as np
 
 from core.errors import UserError
 from core.grouping import group_by
-from core.records import Identifier, Judgement, Language, Record
+from core.records import Identifier, Judgement, Language, Record, Whole
 from core.rubrics import Rubric
 from core.statistics.accuracy import majority, round_half_up, share
 from core.statistics.bootstrap import SEED, Floats
@@ -39,7 +39,7 @@ class ScoreSet(Record):
     """The judge's name."""
     dimension: Identifier
     """The rubric's dimension."""
-    scores: tuple[int, ...]
+    scores: tuple[Whole, ...]
     """Those that are not ruled out; all of them where there are no probabilities."""
     kept: bool
     """Whether the judge says something: few enough scores are left."""
@@ -76,7 +76,8 @@ def cases_of(pairs: Paired, rubric: Rubric) -> dict[tuple[Language, str], list[C
                     cases.setdefault((judgement.language, dimension), []).append(case)
     if not cases:
         raise UserError("no verdict on gold has token probabilities: a score set needs them (see `esc-eval models --check`)")
-    return cases
+    place = list(rubric.dimensions).index
+    return dict(sorted(cases.items(), key=lambda item: (item[0][0], place(item[0][1]))))
 
 
 def _over_scale(judgement: Judgement, rubric: Rubric) -> Floats:
@@ -131,7 +132,11 @@ def sets_of_run(
     """The sets of verdicts without gold, calibrated on all cases. No score is ruled out where a language and dimension has no
     case, or a verdict no probabilities."""
     found = []
-    whole = [judgement for judgement in judgements if judgement.turn is None and not judgement.lost]
+    place = list(rubric.dimensions).index
+    whole = sorted(
+        (judgement for judgement in judgements if judgement.turn is None and not judgement.lost),
+        key=lambda one: (one.language, place(one.dimension), one.dialogue_id),
+    )
     for (language, dimension), verdicts in group_by(whole, lambda one: (one.language, one.dimension)).items():
         scores, known = rubric.scale_of(dimension).scores, cases.get((language, dimension))
         spread = [one for one in verdicts if one.distribution]

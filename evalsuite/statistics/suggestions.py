@@ -18,7 +18,7 @@ from pydantic import Field
 
 from core.errors import UserError
 from core.grouping import group_by
-from core.records import Dialogue, Identifier, Judgement, Language
+from core.records import Dialogue, Identifier, Judgement, Language, Number
 from core.rows import RowModel, read_table
 from core.rubrics import Rubric
 from core.statistics.bootstrap import SEED, Floats
@@ -34,8 +34,8 @@ class Weight(RowModel):
     """A row of weights.csv."""
 
     dialogue_id: Identifier
-    chance: float = Field(gt=0, le=1)
-    weight: float = Field(ge=1)
+    chance: Number = Field(gt=0, le=1)
+    weight: Number = Field(ge=1)
 
 
 @dataclass(frozen=True)
