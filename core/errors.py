@@ -41,7 +41,7 @@ def need_modules(*modules: str, purpose: str) -> None:
     """Raise one `UserError` that names every module that is missing and what it is needed for."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
-        extras = "".join(f", or pip install '.[{extra}]'" for extra in _extras(missing))
+        extras = "".join(f", or pip install 'esc-eval[{extra}]'" for extra in _extras(missing))
         raise UserError(f"{purpose} needs {', '.join(missing)}, not installed here: run `make setup`{extras}")
 
 

@@ -18,6 +18,6 @@ def __getattr__(name: str) -> Any:
     """Loaded when it is asked for: commands that need none of it start faster."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+    from evalsuite import api
 
-    return getattr(importlib.import_module("core.errors" if name == "UserError" else "evalsuite.api"), name)
+    return getattr(api, name)

@@ -17,7 +17,7 @@ from evalsuite.commands.pairwise import pairwise
 from evalsuite.commands.power import power
 from evalsuite.commands.reported import reported
 from evalsuite.commands.respond import metrics, respond
-from evalsuite.commands.run import merge, report, run, score, simulate, status
+from evalsuite.commands.run import merge, migrate, report, run, score, simulate, status
 from evalsuite.commands.scored_runs import compare, discriminate, leaderboard, trajectories
 from evalsuite.commands.study import study
 
@@ -29,7 +29,22 @@ app = program(
 
 RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
 for panel, verbs in {
-    RUNS: (run, models, simulate, score, status, merge, report, leaderboard, compare, trajectories, fork, study, export),
+    RUNS: (
+        run,
+        models,
+        simulate,
+        score,
+        status,
+        merge,
+        migrate,
+        report,
+        leaderboard,
+        compare,
+        trajectories,
+        fork,
+        study,
+        export,
+    ),
     PEOPLE: (agree, correlate, pairwise, discriminate, power, abstain, respond, metrics),
     CHECKS: (doctor, risk, role_play.audit_simulator),
 }.items():

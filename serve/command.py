@@ -47,8 +47,8 @@ def check_installed(models: Iterable[str], *modules: str) -> None:
     """Raise `UserError` where one of `MODULE`, `ROUTER` and `TRANSFORMERS` is to be started for models and is not installed."""
     if MODULE in modules and importlib.util.find_spec("vllm") is None:
         raise UserError(
-            f"{', '.join(models)}: to be served by vLLM, which is not installed: make setup (CPU) or pip install '.[gpu]'. "
-            f"A model that is served already needs neither: name it {FORM}"
+            f"{', '.join(models)}: to be served by vLLM, which is not installed: make setup (CPU) or "
+            f"pip install 'esc-eval[gpu]'. A model that is served already needs neither: name it {FORM}"
         )
     if ROUTER in modules and importlib.util.find_spec("vllm_router") is None:
         raise UserError("serve.replicas needs a router: pip install vllm-router")

@@ -142,7 +142,7 @@ def _gpus(has: Installed) -> Iterator[Finding]:
 
 def _packages(has: Installed) -> Iterator[Finding]:
     told = has.told
-    extras = "pip install '.[gpu]' on a GPU node, make setup on a CPU"
+    extras = "pip install 'esc-eval[gpu]' on a GPU node, make setup on a CPU"
     if has.torch is None:
         yield Finding("torch", "note", "not installed: nothing is trained here", extras)
     elif problem := told.get("torch_error"):

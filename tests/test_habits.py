@@ -40,7 +40,7 @@ def test_a_container_file_is_clean_and_names_what_is_here(file: Path) -> None:
     # DL3013, DL3042: versions are in the constraints; no cache is kept by the variable.
     passes(BIN / "hadolint", "--ignore", "DL3013", "--ignore", "DL3042", file)
     text = file.read_text()
-    constraints, extras = re.findall(r"-c (\S+) '\.\[([\w,]+)\]'", text)[0]
+    constraints, extras = re.findall(r"-c (\S+) (?:-e )?'\.\[([\w,]+)\]'", text)[0]
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert (ROOT / constraints).is_file() and set(extras.split(",")) <= known.keys()
     assert re.search(r"^USER (?!root)", text, re.MULTILINE), "it would run as root"

@@ -1,4 +1,4 @@
-"""The main job: run | simulate | score | status | merge | report."""
+"""The main job: run | simulate | score | status | merge | migrate | report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from evalsuite.report.content import report_run
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.pipeline import Outcome
-from evalsuite.runs import shards
+from evalsuite.runs import migration, shards
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.status import status as tables_of_status
 from evalsuite.statistics.summary import cut_off, in_trouble
@@ -128,6 +128,23 @@ def merge(
             file=sys.stderr,
         )
         raise typer.Exit(1)
+
+
+def migrate(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, also those of shards."), IN_RUN],
+) -> None:
+    """Bring run folders of an earlier version's form to the present one, and say what was changed.
+
+    Earlier forms of the same major version are read as they are; this is for those of an earlier one, and for whoever wants all
+    folders alike. Every folder is changed whole or not at all; one that has the present form is left as it is. Example:
+
+    esc-eval migrate runs/mine
+    """
+    for folder in folders:
+        had, steps = migration.migrate(folder)
+        lines = [f"{folder}: has form {had} already"] if not steps else [f"{folder}: form {had}"]
+        lines += [f"  → {step.version}: {step.told}" for step in steps]
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def report(

@@ -27,10 +27,11 @@ from evalsuite.runs.run_config import RunConfig
 from evalsuite.statistics.leaderboard import Tally
 
 GROUP = "esc_eval.frameworks"
+_HERE = __name__.removesuffix(".runs.framework")  # in the wheel, the harness is below esc_eval
 _BUNDLED = {
-    "esc_eval": "evalsuite.frameworks.esc_eval:EscEval",
-    "emoharbor": "evalsuite.frameworks.emoharbor:EmoHarbor",
-    "feel": "evalsuite.frameworks.feel:Feel",
+    "esc_eval": f"{_HERE}.frameworks.esc_eval:EscEval",
+    "emoharbor": f"{_HERE}.frameworks.emoharbor:EmoHarbor",
+    "feel": f"{_HERE}.frameworks.feel:Feel",
 }
 
 

@@ -15,6 +15,7 @@ from core.files import explain, read_object, validated, write_json
 from core.records import Language
 from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
+from evalsuite.runs.formats import CURRENT, FIELD, FIRST, take_version
 from evalsuite.runs.shard import Shard
 
 NAME = "config.json"
@@ -102,19 +103,25 @@ def _lasting(settings: dict[str, Any], others: dict[str, Any], grows: Collection
 
 
 class RunConfig(RootModel[dict[str, dict[str, Any]]]):
-    """config.json of a run folder: stage → what decided its records.
+    """config.json of a run folder: stage → what decided its records, after the version of the folder's form.
 
     It is written as it was claimed, stage after stage, and read stage by stage, as far as a reader needs it.
     """
 
     _path: Path = PrivateAttr(default=Path(NAME))
+    _format: str = PrivateAttr(default=CURRENT)  # a folder keeps the one that it was made with
 
     @classmethod
     def read(cls, folder: Path) -> RunConfig:
-        """The config of a run folder, without stages where there is no file. Raises `UserError` for a damaged one."""
+        """The config of a run folder, without stages where there is no file. Raises `UserError` for a damaged one, and for one
+        of a newer major version."""
         path = folder / NAME
-        config = validated(cls, read_object(path, "a run's config") if path.exists() else {}, path)
-        config._path = path
+        if not path.exists():
+            return cls.empty(folder)
+        content = read_object(path, "a run's config")
+        version = take_version(content, path)
+        config = validated(cls, content, path)
+        config._path, config._format = path, version
         return config
 
     @classmethod
@@ -154,8 +161,18 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         self.root[stage] = settings
 
     def write(self) -> None:
-        """Write config.json."""
-        write_json(self._path, self.root)
+        """Write config.json. A folder of the first form, which had no versions, goes on without one."""
+        write_json(self._path, ({} if self._format == FIRST else {FIELD: self._format}) | self.root)
+
+    def write_as(self, version: str) -> None:
+        """Write config.json with another version of the form, after the folder was brought to it."""
+        self._format = version
+        self.write()
+
+    @property
+    def format(self) -> str:
+        """The version of the folder's form."""
+        return self._format
 
     def stage(self, name: str, model: type[S]) -> S | None:
         """A stage as a record, None where it did not run. Raises `UserError` where it is damaged."""

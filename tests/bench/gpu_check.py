@@ -49,7 +49,7 @@ REMEDIES = {
     r"out of memory": "if nothing else holds the GPU's memory (nvidia-smi), the plan is too low: report both figures",
     r"No space left": "free disk space where OUT lies: a checkpoint of up to 28 GB is written there and deleted",
     r"no kernel image|CUDA driver|driver version": "the driver is older than what torch was built for: esc-eval doctor",
-    r"No module named|not installed": "pip install -c configs/constraints-gpu.txt '.[gpu,data]' (make setup-gpu)",
+    r"No module named|not installed": "pip install -c configs/constraints-gpu.txt -e '.[gpu,data]' (make setup-gpu)",
     r"took longer than": "see what the log waits for; a slow disk or GPU may need more than a quarter of an hour",
 }
 Device = Literal["cuda", "cpu"]

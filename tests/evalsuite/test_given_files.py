@@ -180,7 +180,7 @@ def test_what_is_missing_is_said_with_the_command_that_makes_it(
 def test_a_package_that_is_missing_is_said_with_the_extra_that_brings_it() -> None:
     with (
         pytest.raises(
-            UserError, match=re.escape("needs lm_eval, not installed here: run `make setup`, or pip install '.[tasks]'")
+            UserError, match=re.escape("needs lm_eval, not installed here: run `make setup`, or pip install 'esc-eval[tasks]'")
         ),
         pytest.MonkeyPatch.context() as patch,
     ):

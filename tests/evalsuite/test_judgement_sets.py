@@ -138,7 +138,7 @@ def test_sets_of_one_folder_differ_in_judge_method_and_prompts_alone(
     ):
         one_line(esc_eval(*score("r", judge, config=config)), 2, told)
     assert sets("r") == before and len(endpoint.requests) == asked
-    assert list(json.loads(Path("r/config.json").read_text())) == ["simulate", "score", "score judge-b"]
+    assert list(json.loads(Path("r/config.json").read_text())) == ["format", "simulate", "score", "score judge-b"]
 
 
 def test_what_reads_one_judge_asks_for_its_name_where_several_scored(
@@ -186,7 +186,7 @@ def test_a_judge_that_never_answered_leaves_its_place_to_another(esc_eval: EscEv
     for out in ("r", "s"):
         assert esc_eval(*score(out, "judge-b.yaml")) == (0, "")
         assert list(sets(out)) == ["judgements.jsonl"] and "judge-d" not in Path(out, "judgements.jsonl").read_text()
-        assert list(json.loads(Path(out, "config.json").read_text())) == ["simulate", "score"]
+        assert list(json.loads(Path(out, "config.json").read_text())) == ["format", "simulate", "score"]
 
 
 def test_verdicts_on_a_dialogue_that_was_drawn_again_are_dropped(esc_eval: EscEval, endpoint: Endpoint, tmp_path: Path) -> None:

@@ -70,9 +70,9 @@ def test_a_whole_gpu_node(on: Callable[..., dict[str, Finding]]) -> None:
         (None, {}, "GPU", "load the driver"),
         ([gpu(driver="535.183.01")], {}, "driver", "needs a driver of 580 or newer"),
         ([gpu()], {"available": False}, "torch", "update the driver"),
-        ([gpu()], {"torch_error": "OSError: libcudart.so.13"}, "torch", "pip install '.[gpu]'"),
+        ([gpu()], {"torch_error": "OSError: libcudart.so.13"}, "torch", "pip install 'esc-eval[gpu]'"),
         ([gpu()], {"platform": "UnspecifiedPlatform"}, "vLLM", "see GPU, driver and torch"),
-        ([gpu()], {"vllm_error": "ImportError: x"}, "vLLM", "pip install '.[gpu]'"),
+        ([gpu()], {"vllm_error": "ImportError: x"}, "vLLM", "pip install 'esc-eval[gpu]'"),
     ],
 )
 def test_what_a_gpu_build_lacks_is_missing(

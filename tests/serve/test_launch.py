@@ -225,7 +225,9 @@ def test_missing_vllm_and_taken_ports_are_said_before_anything_starts(
         with pytest.raises(UserError, match=f"port {port} is taken"), Servers([fake(tmp_path, HEALTHY, port=port)]):
             pass
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    message = rf"{spec().name}: to be served by vLLM, which is not installed: make setup \(CPU\) or pip install '.\[gpu\]'"
+    message = (
+        rf"{spec().name}: to be served by vLLM, which is not installed: make setup \(CPU\) or pip install 'esc-eval\[gpu\]'"
+    )
     with pytest.raises(UserError, match=message), Servers(plan_servers([spec()], tmp_path)):
         pass
     assert not list(tmp_path.glob("*.log"))

@@ -1,0 +1,138 @@
+"""The versions of a run folder's form: earlier ones are read and migrated, newer ones are refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.files import read_object, write_json
+from data_prep.cards import bundled_cards, load_cards
+from evalsuite import Results, UserError, cli, load_run, simulate
+from evalsuite.runs import formats, migration
+from evalsuite.runs.recording import BUNDLED, Recording
+from tests.conftest import EscEval
+
+
+def hold(out: Path) -> Results:
+    """A small run, with functions as models."""
+    return simulate(
+        load_cards(bundled_cards("en"))[:1],
+        supporter={"a": lambda messages: f"What keeps you awake? ({len(messages)})"},
+        seeker={"s": lambda messages: "I lie awake."},
+        judge={"j": lambda messages: "3210123"},
+        languages=["en"],
+        exchanges=1,
+        out=str(out),
+    )
+
+
+@pytest.fixture(scope="module")
+def present(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the present form."""
+    hold(folder := tmp_path_factory.mktemp("present") / "run")
+    return folder
+
+
+@pytest.fixture
+def earlier(present: Path, tmp_path: Path) -> Path:
+    """The same run in the form that had no versions."""
+    folder = tmp_path / "earlier"
+    shutil.copytree(present, folder)
+    content = read_object(folder / "config.json", "a config")
+    assert content.pop("format") == formats.CURRENT and list(content) == ["simulate", "score"]
+    write_json(folder / "config.json", content)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a run folder, but for its lock and what SQLite keeps beside its own."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock" and not path.name.startswith("calls.sqlite-")
+    }
+
+
+def test_a_run_of_the_earlier_form_is_read_and_goes_on(earlier: Path, present: Path) -> None:
+    old, new = load_run(earlier), load_run(present)
+    assert list(old.dialogues) == list(new.dialogues) and list(old.judgements) == list(new.judgements)
+    before = (earlier / "config.json").read_bytes()
+    assert list(hold(earlier).judgements) == list(new.judgements), "the identical command"
+    assert (earlier / "config.json").read_bytes() == before
+
+
+def test_migrating_changes_the_config_alone_and_only_once(
+    earlier: Path, present: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(earlier)
+    monkeypatch.setattr("sys.argv", ["esc-eval", "migrate", str(earlier), str(present)])
+    for told in (f"{earlier}: form 1.0\n  → 1.1: config.json states the form", f"{earlier}: has form 1.1 already"):
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out = capsys.readouterr().out
+        assert not end.value.code and out.startswith(told) and f"{present}: has form 1.1 already" in out
+        after = contents(earlier)
+        assert after == before | {"config.json": (present / "config.json").read_bytes()}
+    assert list(load_run(earlier).judgements) == list(load_run(present).judgements)
+
+
+def test_the_bundled_recording_migrates_and_its_answers_stay(tmp_path: Path) -> None:
+    """It was made in the form without versions, and has no records."""
+    shutil.copytree(BUNDLED / "demo", tmp_path / "demo")
+    had, steps = migration.migrate(tmp_path / "demo")
+    assert (had, len(steps)) in {("1.0", 1), ("1.1", 0)}
+    old, new = (Recording.read(str(folder)) for folder in (BUNDLED / "demo", tmp_path / "demo"))
+    assert old.precisions == new.precisions and old.store.read_bytes() == new.store.read_bytes()
+
+
+def test_a_folder_that_cannot_be_migrated_whole_stays_as_it_was(
+    esc_eval: EscEval, earlier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(earlier)
+
+    def killed(path: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "replace", killed)
+        migration.migrate(earlier)
+    assert contents(earlier) == before
+    judgements = earlier / "judgements.jsonl"
+    judgements.write_bytes(before["judgements.jsonl"] + b'{"mood": 1}\n')
+    code, told = esc_eval("migrate", earlier)
+    line = before["judgements.jsonl"].count(b"\n") + 1
+    assert code == 2 and told.startswith(f"error: {judgements}:{line}: ") and told.count("\n") == 1
+    assert (earlier / "config.json").read_bytes() == before["config.json"]
+
+
+def test_a_newer_major_form_is_refused_by_all_that_read_or_write(esc_eval: EscEval, present: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(present, folder)
+    write_json(folder / "config.json", read_object(folder / "config.json", "a config") | {"format": "2.0"})
+    before = contents(folder)
+    told = "the run has form 2.0, and this esc-eval reads 1.x: install a newer esc-eval"
+    for verb in (("migrate", folder), ("report", folder), ("status", folder), ("merge", folder, "--out", tmp_path / "m")):
+        code, error = esc_eval(*verb)
+        assert code == 2 and error.startswith(f"error: {folder / 'config.json'}: format: {told}") and error.count("\n") == 1
+    for call in (hold, load_run):
+        with pytest.raises(UserError, match=rf"config\.json: format: {told}"):
+            call(folder)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("version", ["one", "1", "1.1.0", "0.9", 1.1, None, {"seeker": {}}])
+def test_what_is_no_version_is_said_with_its_file(version: Any) -> None:
+    with pytest.raises(UserError, match=r'r/config\.json: format: a version is expected, as "1\.1" \(got '):
+        formats.take_version({"format": version}, Path("r/config.json"))
+
+
+def test_a_later_minor_form_is_read_and_kept(present: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(present, folder)
+    content = read_object(folder / "config.json", "a config") | {"format": "1.99"}
+    write_json(folder / "config.json", content)
+    assert migration.migrate(folder) == ("1.99", [])
+    assert len(load_run(folder).dialogues) == 1 and read_object(folder / "config.json", "a config") == content
