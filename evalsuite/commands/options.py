@@ -97,8 +97,8 @@ LabelsOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--people",
-        help="People's scores of some of the dialogues (as for --gold): judge alone, people alone and both side by side, and "
-        "how many labels the judge saves. Repeat for more.",
+        help="People's scores of some of the dialogues (as for --gold, or a study's export folder): judge alone, people alone "
+        "and both side by side, and how many labels the judge saves. Repeat for more.",
     ),
     IN_FILE,
 ]

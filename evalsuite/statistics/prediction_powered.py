@@ -67,7 +67,7 @@ def powered(scored: Scored) -> Powered:
     )
     tuning = _tuning(judge, judged, people, there, weight)
     judge_mean, people_mean, there_mean = _mean(judge, judged), _mean(people, weight), _mean(there, weight)
-    # A contestant each has its own score on the half card that nobody has seen: else it would leave all differences.
+    # Each contestant has a score of its own on the half card that nobody has seen: else it would cancel in differences.
     judge_draws, people_draws = (
         smoothed_means(sums, counts, POINTS, blocks=contestants) for sums, counts in ((judge, judged), (people, weight))
     )

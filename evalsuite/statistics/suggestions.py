@@ -142,8 +142,8 @@ def suggest(
     dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, budget: int, seed: int = 0
 ) -> list[Suggestion]:
     """A draw of `budget` dialogues, some of each supporter and language, in the order of the run. One without a spread counts
-    as the mean of the others. Supporters are drawn from in one order of cards, so that where chances are alike, one card's
-    dialogues are drawn together and its difficulty leaves their difference.
+    as the mean of the others. Supporters are drawn from in one order of cards: where chances are alike, they are scored on
+    the same cards.
 
     Raises `UserError` for a budget that leaves a supporter without a label.
     """

@@ -23,8 +23,8 @@ RATERS_SPREAD, JUDGES_SPREAD, CARD, LUCK = 6.0, 12.0, 12.0, 14.0
 
 @dataclass(frozen=True)
 class Shape:
-    """Cards of a run, dialogues of a supporter on each, and labels by people of a supporter. `unsure`: drawn more often where
-    the judge is less sure, and so weighted."""
+    """Cards of a run, dialogues of a supporter on each, and labels by people of a supporter. `unsure`: drawn as `suggest` does,
+    more often where the judge is less sure, and so weighted; else a random choice."""
 
     cards: int
     each: int
@@ -54,7 +54,7 @@ def boards(shape: Shape, samples: int, seed: int = 0) -> Held:
     judge = _levels(quality + np.array(BIAS)[:, None] + rng.normal(0, 1, size) * spread)
     flat = (shape.cards * shape.each, len(QUALITY) * samples)
     chance = chances(spread.reshape(flat), shape.labels)
-    weight = (systematic(chance, rng) / chance).reshape(size)
+    weight = (systematic(chance, rng, len(QUALITY) if shape.unsure else 1) / chance).reshape(size)
     parts = (judge, np.ones(size), weight * people, weight * judge, weight)
     scored = Scored(*(np.sum(part, axis=1) for part in parts))  # a card's dialogues together
     means, draws = powered(scored).both
@@ -92,10 +92,13 @@ def _true_means() -> Floats:
     return means
 
 
-def systematic(chance: Floats, rng: np.random.Generator) -> Floats:
-    """A systematic sample in random order of each column: 1 where drawn."""
-    order = np.argsort(rng.random(chance.shape), axis=0)
-    passed = np.floor(np.cumsum(np.take_along_axis(chance, order, axis=0), axis=0) + rng.random(chance.shape[1]) + 1e-9)
+def systematic(chance: Floats, rng: np.random.Generator, alike: int = 1) -> Floats:
+    """A systematic sample in random order of each column: 1 where drawn. So many blocks of columns are drawn in one order and
+    from one start, as `suggest` draws from supporters."""
+    rows, columns = chance.shape
+    order = np.argsort(np.tile(rng.random((rows, columns // alike)), alike), axis=0)
+    start = np.tile(rng.random(columns // alike), alike)
+    passed = np.floor(np.cumsum(np.take_along_axis(chance, order, axis=0), axis=0) + start + 1e-9)
     picked = np.zeros(chance.shape)
     np.put_along_axis(picked, order, (np.diff(passed, axis=0, prepend=0) > 0).astype(float), axis=0)
     return picked
@@ -106,8 +109,8 @@ SHAPES = {
     "60 cards, 12 labels": Shape(60, 1, 12),
     "150 cards, 50 labels": Shape(150, 1, 50),
     "40 cards × 3 dialogues, 40 labels": Shape(40, 3, 40),
-    "60 cards, 20 labels, drawn by the judge's spread": Shape(60, 1, 20, unsure=True),
-    "40 cards × 3 dialogues, 40 labels, drawn by the judge's spread": Shape(40, 3, 40, unsure=True),
+    "60 cards, 20 labels, drawn as suggest does": Shape(60, 1, 20, unsure=True),
+    "40 cards × 3 dialogues, 40 labels, drawn as suggest does": Shape(40, 3, 40, unsure=True),
 }
 
 

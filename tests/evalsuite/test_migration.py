@@ -10,16 +10,16 @@ import pytest
 
 from core.files import read_object, write_json
 from data_prep.cards import bundled_cards, load_cards
-from evalsuite import Results, UserError, cli, load_run, simulate
+from evalsuite import Results, UserError, cli, load_run, score, simulate
 from evalsuite.runs import formats, migration
 from evalsuite.runs.recording import BUNDLED, Recording
 from tests.conftest import EscEval
 
 
-def hold(out: Path) -> Results:
+def hold(out: Path, cards: int = 1) -> Results:
     """A small run, with functions as models."""
     return simulate(
-        load_cards(bundled_cards("en"))[:1],
+        load_cards(bundled_cards("en"))[:cards],
         supporter={"a": lambda messages: f"What keeps you awake? ({len(messages)})"},
         seeker={"s": lambda messages: "I lie awake."},
         judge={"j": lambda messages: "3210123"},
@@ -31,8 +31,9 @@ def hold(out: Path) -> Results:
 
 @pytest.fixture(scope="module")
 def present(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the present form."""
-    hold(folder := tmp_path_factory.mktemp("present") / "run")
+    """A run of the present form, with two judges."""
+    folder = tmp_path_factory.mktemp("present") / "run"
+    score(hold(folder), judge={"k": lambda messages: "4444444"})
     return folder
 
 
@@ -42,7 +43,7 @@ def earlier(present: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "earlier"
     shutil.copytree(present, folder)
     content = read_object(folder / "config.json", "a config")
-    assert content.pop("format") == formats.CURRENT and list(content) == ["simulate", "score"]
+    assert content.pop("format") == formats.CURRENT and list(content) == ["simulate", "score", "score k"]
     write_json(folder / "config.json", content)
     return folder
 
@@ -60,8 +61,12 @@ def test_a_run_of_the_earlier_form_is_read_and_goes_on(earlier: Path, present: P
     old, new = load_run(earlier), load_run(present)
     assert list(old.dialogues) == list(new.dialogues) and list(old.judgements) == list(new.judgements)
     before = (earlier / "config.json").read_bytes()
-    assert list(hold(earlier).judgements) == list(new.judgements), "the identical command"
-    assert (earlier / "config.json").read_bytes() == before
+    hold(earlier)
+    assert (earlier / "config.json").read_bytes() == before, "the identical command"
+    hold(earlier, cards=2)
+    grown = read_object(earlier / "config.json", "a config")
+    assert grown["simulate"]["cards"]["count"] == 2 and "format" not in grown
+    assert migration.migrate(earlier)[0] == formats.FIRST and len(load_run(earlier).dialogues) == 2
 
 
 def test_migrating_changes_the_config_alone_and_only_once(
@@ -83,7 +88,7 @@ def test_the_bundled_recording_migrates_and_its_answers_stay(tmp_path: Path) -> 
     """It was made in the form without versions, and has no records."""
     shutil.copytree(BUNDLED / "demo", tmp_path / "demo")
     had, steps = migration.migrate(tmp_path / "demo")
-    assert (had, len(steps)) in {("1.0", 1), ("1.1", 0)}
+    assert (had, len(steps)) in {("1.0", 1), ("1.1", 0)} and migration.STEPS[-1].version == formats.CURRENT
     old, new = (Recording.read(str(folder)) for folder in (BUNDLED / "demo", tmp_path / "demo"))
     assert old.precisions == new.precisions and old.store.read_bytes() == new.store.read_bytes()
 
@@ -100,10 +105,10 @@ def test_a_folder_that_cannot_be_migrated_whole_stays_as_it_was(
         patched.setattr(Path, "replace", killed)
         migration.migrate(earlier)
     assert contents(earlier) == before
-    judgements = earlier / "judgements.jsonl"
-    judgements.write_bytes(before["judgements.jsonl"] + b'{"mood": 1}\n')
+    judgements = earlier / "judges" / "k" / "judgements.jsonl"
+    judgements.write_bytes(before["judges/k/judgements.jsonl"] + b'{"mood": 1}\n')
     code, told = esc_eval("migrate", earlier)
-    line = before["judgements.jsonl"].count(b"\n") + 1
+    line = before["judges/k/judgements.jsonl"].count(b"\n") + 1
     assert code == 2 and told.startswith(f"error: {judgements}:{line}: ") and told.count("\n") == 1
     assert (earlier / "config.json").read_bytes() == before["config.json"]
 

@@ -83,7 +83,7 @@ def test_drawing_where_the_judge_is_unsure_stays_unbiased_and_is_narrower(sample
 @pytest.mark.parametrize(
     ("name", "samples", "least"),
     [
-        ("40 cards × 3 dialogues, 40 labels, drawn by the judge's spread", 100, 0.92),
+        ("40 cards × 3 dialogues, 40 labels, drawn as suggest does", 100, 0.92),
         *(pytest.param(name, 500, 0.93, marks=pytest.mark.full) for name in SHAPES),
     ],
 )
