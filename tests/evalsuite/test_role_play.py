@@ -303,7 +303,7 @@ def test_other_dialogues_and_the_folder_of_a_run_are_refused(call: Call, tmp_pat
         common = ("--config", config(tmp_path), *pair, "--endpoint", f"embedded={endpoint.url}")
         for verb in ("score", "pairwise"):
             assert call("role-play", verb, *common, "--out", "x")[0] == 0
-        assert set(orjson.loads((tmp_path / "x" / "config.json").read_bytes())) == {"role_play", "pairwise"}
+        assert set(orjson.loads((tmp_path / "x" / "config.json").read_bytes())) == {"format", "role_play", "pairwise"}
         names = {f"{stage}_{what}.jsonl" for stage in ("role_play", "pairwise") for what in ("dialogues", "cards")}
         assert names < {path.name for path in (tmp_path / "x").iterdir()}
         tables = {path.name for path in (tmp_path / "x" / "tables").iterdir()}
