@@ -133,7 +133,7 @@ def _table(key: str, title: str, names: Sequence[str], rows: Sequence[paired.Dif
         title=title,
         columns=("what", "other reply", "as it was", *paired.COLUMNS),
         rows=tuple((name, row.first_mean, row.second_mean, *paired.cells(row)) for name, row in zip(names, rows, strict=True)),
-        notes=(NOTE, "Fewer than six draws cannot hold, whatever they say."),
+        notes=(NOTE, "With fewer than six draws no difference can hold."),
         section=FORK,
     )
 
