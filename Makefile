@@ -23,6 +23,8 @@ PREP        := $(BIN)/python -m data_prep
 SAMPLES     := data_prep/bundled
 DATA        := runs/demo-data
 STUDIES     := runs/demo-people
+# Cards a language that demo plays. LIMIT=3 afterwards lets the same run grow.
+LIMIT       ?= 2
 ASK         := --model embedded@$(SERVE_URL_EMBEDDED)
 # One model on two cores: these keep tokenizers and telemetry out of the way.
 export TOKENIZERS_PARALLELISM = false
@@ -157,7 +159,7 @@ demo-served:  ## What of demo asks models, which are already served (SERVE_URL_â
 
 demo-run:  ## The part of demo that holds and scores dialogues, with models that are already served (SERVE_URL_â€¦)
 	$(BIN)/esc-eval run --config configs/eval/demo.yaml --endpoint embedded=$(SERVE_URL_EMBEDDED) \
-	  --endpoint embedded-ranker=$(SERVE_URL_EMBEDDED_RANKER)
+	  --endpoint embedded-ranker=$(SERVE_URL_EMBEDDED_RANKER) --limit $(LIMIT)
 
 record: setup  ## Record the demo's answers anew for quick, after its prompts, cards or models changed
 	rm -rf runs/record
@@ -180,7 +182,7 @@ demo-data: setup  ## Data preparation on the bundled samples that asks no model:
 	  --out $(DATA)/rank_sft
 
 demo-cards:  ## Data preparation that asks a model, which is already served (SERVE_URL_EMBEDDED)
-	$(PREP) cards extract --source bundled_support=$(SAMPLES) --limit 4 $(ASK) --out $(DATA)/extract
+	$(PREP) cards extract --source bundled_support=$(SAMPLES) --limit 2 $(ASK) --out $(DATA)/extract
 	$(PREP) cards filter --cards $(DATA)/extract/cards.jsonl $(ASK) --out $(DATA)/filter
 	$(PREP) cards categorise --cards $(DATA)/filter/cards.jsonl $(ASK) --out $(DATA)/categorise
 	$(PREP) cards stats --cards $(DATA)/categorise/cards.jsonl --html $(DATA)/cards.html
