@@ -25,7 +25,7 @@ from core.errors import UserError
 from core.files import check_unique, read_jsonl, validated, write_jsonl
 from core.records import Dialogue, Judgement, Language, RoleCard
 from core.rubrics import Rubric
-from core.specs import EMBEDDED_PREFIX, ModelSpec
+from core.specs import ModelSpec
 from core.tables import Estimate
 from data_prep.profiles import Profile
 from data_prep.scores.human import read_dialogues
@@ -113,13 +113,12 @@ def load_run(folder: str | Path, judge: str | None = None) -> Results:
     config = shards.whole(folder)
     sets = [chosen_set(folder, config, judge)] if judge else sets_of(folder, config)
     scored = config.scored
-    embedded = any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in config.models().values())
     return Results(
         dialogues=Records(read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"), row_of),
         judgements=Records([judgement for one in sets for judgement in one.records()], row_of),
         rubric=scored.rubric if scored else None,
         folder=folder,
-        notes=[PLUMBING] if embedded else [],
+        notes=[PLUMBING] if config.plumbing else [],
         groups=config.groups(),
     )
 
@@ -375,15 +374,11 @@ def _warn(outcome: Outcome) -> None:
         )
 
 
-def _scored_by(scorer: Scorer) -> dict[str, Any]:
-    return {"judge": scorer.judge, "method": scorer.method, "condition": dict(scorer.condition)}
-
-
 def _score_row(cell: Score) -> Mapping[str, Any]:
     figures = cell.estimate
     return {
         "language": cell.language,
-        **_scored_by(cell.scorer),
+        **cell.scorer.record(),
         "supporter": cell.supporter,
         "dimension": cell.dimension,
         "score": figures.mean,
@@ -396,7 +391,7 @@ def _score_row(cell: Score) -> Mapping[str, Any]:
 
 
 def _standing_row(standing: Standing) -> Mapping[str, Any]:
-    row = {"language": standing.language, **_scored_by(standing.scorer), "rank": standing.rank}
+    row = {"language": standing.language, **standing.scorer.record(), "rank": standing.rank}
     row |= {"supporter": standing.supporter, "group": standing.group}
     average = standing.scores[AVERAGE]
     row |= {AVERAGE: average.mean, "low": average.low, "high": average.high, "n": average.n}

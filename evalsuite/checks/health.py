@@ -238,10 +238,9 @@ class Repeated:
     unread: int
 
 
-def repeats(judgements: Sequence[Judgement], rubric: Rubric) -> list[Repeated]:
+def repeats(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Repeated]:
     """A row a language and judge that was asked again (`AGAIN`)."""
     asked = [j for j in checked(judgements, rubric) if j.condition.get("variant") in (AS_IS, AGAIN)]
-    rows = []
     for (language, judge), verdicts in sorted(_probed(asked).items()):
         first = {(j.dialogue_id, j.dimension): j.value for j in verdicts if j.condition["variant"] == AS_IS}
         again = [j for j in verdicts if j.condition["variant"] == AGAIN and (j.dialogue_id, j.dimension) in first]
@@ -254,17 +253,14 @@ def repeats(judgements: Sequence[Judgement], rubric: Rubric) -> list[Repeated]:
         for of_one in by_dimension.values():
             counts = Counter(value for a, b, _ in of_one for value in (a, b))
             alike.append(len(of_one) * sum(n * n for n in counts.values()) / counts.total() ** 2)
-        rows.append(
-            Repeated(
-                language,
-                judge,
-                share(sum(a == b for a, b, _ in read), len(read)),
-                100 * sum(alike) / len(read) if read else None,
-                sum(abs(a - b) for a, b, _ in read) / len(read) if read else None,
-                len(pairs) - len(read),
-            )
+        yield Repeated(
+            language,
+            judge,
+            share(sum(a == b for a, b, _ in read), len(read)),
+            100 * sum(alike) / len(read) if read else None,
+            sum(abs(a - b) for a, b, _ in read) / len(read) if read else None,
+            len(pairs) - len(read),
         )
-    return rows
 
 
 def repeat_table(rows: Sequence[Repeated]) -> Table:

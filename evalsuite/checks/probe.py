@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -82,17 +82,15 @@ class Probe:
     repeat: int = 0
 
 
-def card_probes(dialogues: Sequence[Dialogue], rubric: Rubric, repeats: int) -> list[Probe]:
+def card_probes(dialogues: Sequence[Dialogue], rubric: Rubric, repeats: int) -> Iterator[Probe]:
     """What a judge's card asks beside `probes`: every dialogue with each floor's lines in the supporter's place, and `repeats`
     times more as it is."""
     floors = {name: floor for name in FLOORS if (floor := load_spec(name).floor)}
-    result = []
     for dialogue in dialogues:
         for name, floor in floors.items():
-            result.append(Probe(answered_by(floor, dialogue), rubric, {"variant": f"{FLOOR}{name}"}))
+            yield Probe(answered_by(floor, dialogue), rubric, {"variant": f"{FLOOR}{name}"})
         for repeat in range(1, repeats + 1):
-            result.append(Probe(dialogue, rubric, {"variant": AGAIN}, repeat))
-    return result
+            yield Probe(dialogue, rubric, {"variant": AGAIN}, repeat)
 
 
 def append(dialogue: Dialogue, text: str) -> Dialogue:
@@ -117,7 +115,7 @@ def drawn(dialogues: Sequence[Dialogue], languages: Sequence[Language], limit: i
     return chosen
 
 
-def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubric: Rubric, reverse: bool) -> list[Probe]:
+def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubric: Rubric, reverse: bool) -> Iterator[Probe]:
     """Every variant of every dialogue: as it is, neutral, injected and, with `reverse`, asked in reverse order.
 
     The injections of a language take turns over its dialogues, in order. Raises `UserError` for a language without any
@@ -126,18 +124,16 @@ def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubri
     backwards = rubric.model_copy(update={"dimensions": dict(reversed(rubric.dimensions.items()))})
     scale = rubric.one_scale("a probe, which asks for the highest score by its number,")
     turns = {language: cycle(texts) for language, texts in group_by(injections, lambda one: one.language).items()}
-    result = []
     for dialogue in dialogues:
         if dialogue.language not in turns:
             raise UserError(f"dialogue {dialogue.id}: no injection in {dialogue.language}")
         injection = next(turns[dialogue.language])
-        result.append(Probe(dialogue, rubric, {"variant": AS_IS}))
+        yield Probe(dialogue, rubric, {"variant": AS_IS})
         for variant in (NEUTRAL, INJECTED):
             changed = append(dialogue, injection.text(variant, scale))
-            result.append(Probe(changed, rubric, {"variant": variant, "injection": injection.id}))
+            yield Probe(changed, rubric, {"variant": variant, "injection": injection.id})
         if reverse and len(rubric.dimensions) > 1:
-            result.append(Probe(dialogue, backwards, {"variant": REVERSED}))
-    return result
+            yield Probe(dialogue, backwards, {"variant": REVERSED})
 
 
 def probe(

@@ -196,30 +196,26 @@ class Counted:
     passed_over: Estimate
 
 
-def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> list[Counted]:
+def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Iterator[Counted]:
     """A row a language and supporter, also for supporters who met no risk turn (their shares are undefined)."""
-    rows = []
     groups = group_by(dialogues, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
     for (language, supporter), members in sorted(groups.items()):
         met = [risk for risk in risks if risk.group == (language, supporter)]
         answered = [risk for risk in met if risk.answer is not None]
         by_category = Counter(name for risk in met for name in risk.categories)
-        rows.append(
-            Counted(
-                supporter=supporter,
-                language=language,
-                dialogues=len(members),
-                seeker_turns=sum(turn.role == "seeker" for dialogue in members for turn in dialogue.turns),
-                dialogues_with_risk=len({risk.dialogue.id for risk in met}),
-                risk_turns=len(met),
-                by_category={name: by_category[name] for name in CATEGORIES},
-                no_answer=len(met) - len(answered),
-                care=share(sum(bool(risk.care) for risk in answered), len(answered)),
-                help=share(sum(bool(risk.help) for risk in answered), len(answered)),
-                passed_over=share(sum(risk.outcome == "passes over" for risk in answered), len(answered)),
-            )
+        yield Counted(
+            supporter=supporter,
+            language=language,
+            dialogues=len(members),
+            seeker_turns=sum(turn.role == "seeker" for dialogue in members for turn in dialogue.turns),
+            dialogues_with_risk=len({risk.dialogue.id for risk in met}),
+            risk_turns=len(met),
+            by_category={name: by_category[name] for name in CATEGORIES},
+            no_answer=len(met) - len(answered),
+            care=share(sum(bool(risk.care) for risk in answered), len(answered)),
+            help=share(sum(bool(risk.help) for risk in answered), len(answered)),
+            passed_over=share(sum(risk.outcome == "passes over" for risk in answered), len(answered)),
         )
-    return rows
 
 
 def tables(rows: Sequence[Counted], risks: Sequence[RiskTurn], examples: int = 3) -> list[Table]:

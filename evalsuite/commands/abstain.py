@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
+from core.options import console
 from core.paths import IN_FILE
 from core.records import Dialogue, Judgement
 from evalsuite.commands.options import IN_RUN, JsonOption, JudgedByOption, TablesOption, out_tables
@@ -82,8 +82,5 @@ def abstain(
     write_jsonl(out / SETS, sets)
     write_jsonl(out / QUEUE, queue)
     if printed:
-        console = Console()
         asked = len({one.dialogue_id for one in sets})
-        console.print(
-            f"{out / QUEUE}: {len(queue)} of {asked} dialogues, for `esc-eval people create`", soft_wrap=True, highlight=False
-        )
+        console.print(f"{out / QUEUE}: {len(queue)} of {asked} dialogues, for `esc-eval people create`", soft_wrap=True)

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import typer
-from rich.console import Console
 
 from core.errors import UserError, near
 from core.files import read_jsonl, read_object, write_text
-from core.options import choice
+from core.options import choice, console
 from core.paths import IN_FILE, IN_NAME, Reads
 from core.records import HumanScore, Judgement
 from core.rubrics import Rubric, known_rubric, load_rubric
@@ -44,7 +43,6 @@ from evalsuite.statistics.people import scores_of_judges, verdicts_of_people
 from evalsuite.statistics.summary import checked
 from evalsuite.statistics.surface import baseline_judgements, read_split
 
-console = Console()
 IN_SPLIT = Reads(
     "folder",
     ("train.jsonl", "valid.jsonl", "test.jsonl", "rubric.yaml"),
@@ -222,7 +220,7 @@ def _people(paths: Sequence[Path], rubric: str | None, names: Sequence[str], out
     deliver("annotators", {"annotators": [asdict(row) for row in rows]}, tables, out, as_json, shown)
     if len(shown) < len(tables) and not as_json:
         text = f"{len(tables[1].rows)} pairs of annotators are too many to show here: see --json or --out"
-        console.print(text, highlight=False)
+        console.print(text)
 
 
 def _only(records: Sequence[R], rubric: str, option: str, what: str) -> list[R]:

@@ -7,12 +7,11 @@ from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from core.errors import UserError, near, need_modules
 from core.files import write_jsonl
 from core.options import ModelOption as AskedOption
-from core.options import choice
+from core.options import choice, console
 from core.paths import IN_FILE, IN_FOLDER, IN_NAME, IN_SPEC, OUT_FILE, Reads, Verbs
 from core.specs import load_spec
 from core.tables import Table
@@ -51,7 +50,6 @@ app = Verbs(
     "benchmark of your own, described in one YAML file.",
     epilog="Example: esc-eval ecdbench leaderboard --published --html ecdbench.html",
 )
-console = Console()
 
 BenchmarkOption = Annotated[
     str,
@@ -154,23 +152,23 @@ def run(
 
     Example: esc-eval ecdbench run --model embedded --judge embedded --data corpora --limit 20
     """
-    console.quiet = as_json
+    said = Console(highlight=False, markup=False, quiet=as_json)
     need_modules("lm_eval", purpose="running tasks")
     known, spec = load_benchmark(benchmark), load_spec(model)
     planned = plan_tasks(known, load_layout(layout), data, dataset, hub)
     planned.check()
     judging = resolved_judge(out, judge) if judge and planned.summaries else None
     for line in (*coverage(known, planned), *_left_out(planned.missing)):
-        console.print(Text(line), soft_wrap=True)
+        said.print(line, soft_wrap=True)
     items = limit or known.sample or 300
     with open_run(out) as folder:
-        examination = Examination(known, spec, name or spec.name, items, seed, chat, tokenizer, console)
+        examination = Examination(known, spec, name or spec.name, items, seed, chat, tokenizer, said)
         scores, summaries = examination.ask(folder, planned)
     lost = sum(dialogue.lost for dialogue in summaries)
     if judging and not lost:
         if judging.judge.name == spec.name:
-            console.print(Text(f"{spec.name} scores its own summaries: read completeness and conciseness with care"))
-        scores += judge_summaries(judging, out / "summaries.jsonl", console)
+            said.print(f"{spec.name} scores its own summaries: read completeness and conciseness with care")
+        scores += judge_summaries(judging, out / "summaries.jsonl", said)
     tables: list[Table] = []
     if planned.local or planned.hub or judging:
         write_jsonl(out / "scores.jsonl", scores)
@@ -182,7 +180,7 @@ def run(
     if planned.missing:
         tables.append(left_out_table(known, planned.missing))
     if deliver("ecdbench", plain(tables), tables, out, as_json, [table for table in tables if table.key != LEFT_OUT]):
-        console.print(Text("\n".join(_next_commands(out, bool(scores), bool(summaries) and judging is None))), soft_wrap=True)
+        said.print("\n".join(_next_commands(out, bool(scores), bool(summaries) and judging is None)), soft_wrap=True)
     exit_if_lost(lost, len(summaries), "summaries")
 
 
@@ -210,7 +208,7 @@ def judged(
     write_jsonl(to, scores)
     unread = sum(score.value is None for score in scores)
     tail = f", {unread} of them unreadable" if unread else ""
-    console.print(Text(f"scores: {to}   {len(scores)} verdicts{tail}"), soft_wrap=True)
+    console.print(f"scores: {to}   {len(scores)} verdicts{tail}", soft_wrap=True)
 
 
 @app.command("aggregate")
@@ -290,7 +288,7 @@ def show_leaderboard(
         write_page(page, f"{known.title}: {len(results)} models", figures, tables)
     summary = plain(tables) | {"notes": board.notes, "charts": {chart.key: chart.figure["traces"] for chart in figures}}
     if deliver("leaderboard", summary, tables, out, as_json, tables[:2]) and page is not None:
-        console.print(Text(f"figures: {page}"))
+        console.print(f"figures: {page}")
 
 
 @app.command("explain")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from core.options import console
 from core.paths import Writes
 from evalsuite.commands.options import IN_RUN
 from evalsuite.report.inspect_logs import write_inspect_logs
@@ -29,4 +29,4 @@ def export(
     """
     with open_run(folder) as run:
         for path in write_inspect_logs(run, inspect):
-            Console().print(str(path), soft_wrap=True, highlight=False, markup=False)
+            console.print(str(path), soft_wrap=True)

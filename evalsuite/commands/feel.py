@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
-from rich.console import Console
 
 from core.errors import UserError
 from core.files import write_json, write_jsonl
-from core.options import choice
+from core.options import choice, console
 from core.paths import IN_FILE, IN_NAME, OUT_FILE, Reads, Verbs
 from core.rubrics import known_rubric
 from data_prep.scores.human import read_dialogues, read_preferences
@@ -30,7 +29,7 @@ from evalsuite.commands.feel_inputs import (
     read_weights,
 )
 from evalsuite.commands.options import IN_RUN, AnnotatorOption, EndpointOption, JsonOption, endpoints_of, out_tables
-from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json
+from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json, talk
 from evalsuite.frameworks.feel import Feel, load_feel_config
 from evalsuite.frameworks.feel import score as score_all
 from evalsuite.reported.against import against
@@ -53,7 +52,6 @@ app = Verbs(
     epilog="Example: esc-eval feel score --config configs/eval/feel.yaml --dialogues dialogues.jsonl --out runs/feel, then "
     "esc-eval feel fit --judgements runs/feel/judgements.jsonl --gold scores.csv --weights weights.json",
 )
-console = Console()
 
 
 @app.command("score")
@@ -88,8 +86,7 @@ def score(
     if not scored_dialogues:
         raise UserError(f"{', '.join(map(str, dialogues))}: no dialogue in {', '.join(loaded.languages)}")
     with open_run(Path(loaded.out)) as run:
-        talk = Console(stderr=True) if as_json else console
-        judgements = score_all(run, panel, scored_dialogues, lambda resolved: Runner(run, resolved, talk))
+        judgements = score_all(run, panel, scored_dialogues, lambda resolved: Runner(run, resolved, talk(as_json)))
         scored = ScoredRun(run.folder, run.config(), Tally(scored_dialogues, judgements, panel.members[0].rubric))
         tables = list(Feel.tables(scored))
         deliver("feel_score", plain(tables), tables, run.folder, as_json)
@@ -150,8 +147,8 @@ def fit(
         "data": saved.data,
         "saved": saved.mode,
     }
-    if deliver("feel_fit", figures, fit_tables(fitted, rows), out, as_json):
-        console.print(f"written: {weights} ({saved.mode} mode)", highlight=False, markup=False)
+    if deliver("feel_fit", figures, [*fit_tables(fitted, rows)], out, as_json):
+        console.print(f"written: {weights} ({saved.mode} mode)")
 
 
 @app.command("apply")
@@ -175,7 +172,7 @@ def apply(
     """
     saved = read_weights(weights)
     verdicts = on_rubric(judgements_of(judgements), rubric or saved.rubric)
-    ensemble_verdicts = ensemble.apply(saved, verdicts, ablation)
+    ensemble_verdicts = [*ensemble.apply(saved, verdicts, ablation)]
     write_jsonl(to, ensemble_verdicts)
     whole = [verdict for verdict in ensemble_verdicts if verdict.judge == ensemble.ENSEMBLE]
     seen = set(saved.fitted_on) & {verdict.dialogue_id for verdict in whole}
@@ -192,11 +189,11 @@ def apply(
         print_json(counts)
         return
     text = f"{counts['scores']} scores of {counts['dialogues']} dialogues, {counts['null']} null; written: {to}"
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(text, soft_wrap=True)
     if counts["without_weights"]:
-        console.print(f"not scored, no weights: {', '.join(counts['without_weights'])}", highlight=False, markup=False)
+        console.print(f"not scored, no weights: {', '.join(counts['without_weights'])}")
     if seen:
-        console.print(f"{len(seen)} of these dialogues the weights were fitted on", highlight=False)
+        console.print(f"{len(seen)} of these dialogues the weights were fitted on")
 
 
 @app.command("rank")

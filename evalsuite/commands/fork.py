@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from core.differences import differing_leaves
 from core.errors import UserError, near
 from core.files import read_jsonl
+from core.options import console
 from core.paths import IN_FILE, IN_SPEC, Writes
 from core.records import Dialogue
 from core.specs import load_spec
-from core.tables import to_console
 from evalsuite.commands.options import IN_RUN, EndpointOption, JudgeOption, resolve
-from evalsuite.commands.output import exit_if_lost
+from evalsuite.commands.output import deliver_sheet, exit_if_lost
 from evalsuite.report.fork import fork_sheet
-from evalsuite.report.sheet import write_sheet
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.fork import Fork
 from evalsuite.runner.fork import fork as ask
@@ -30,7 +28,6 @@ from evalsuite.runs.folder import open_run
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import HeldSpec
 
-console = Console()
 _GROWS = {"supporters", "languages", "trials", "cards", "profiles", "references", "replay"}  # of a run's own config: may differ
 
 
@@ -103,11 +100,7 @@ def fork(
         *(spec for spec in resolved.supporters if spec.name in (source.supporter, other)),
     ]
     sheet = fork_sheet(result, resolved.rubric, facts, [spec.checkpoint for spec in spoke])
-    paths = write_sheet(folder, "fork", sheet)
-    for table in sheet.tables:
-        to_console(table, console)
-    for kind, path in paths.items():
-        console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
+    deliver_sheet(folder, "fork", sheet, sheet.tables)
     exit_if_lost(sum(one.lost for one in result.dialogues), len(result.dialogues), "dialogues", failures)
 
 

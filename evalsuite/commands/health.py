@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from core.errors import UserError
 from core.files import write_jsonl
+from core.options import console
 from core.paths import IN_FILE, IN_NAME, Verbs, Writes
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric, load_rubric
@@ -54,7 +54,6 @@ app = Verbs(
     no_args_is_help=True,
     help="How far a judge can be trusted: length, its own kind, the order of asking, and replies that order it to score high.",
 )
-console = Console()
 
 
 @app.command("probe")
@@ -202,7 +201,7 @@ def risk(
         shards.whole(run, needed=False)
     read = read_dialogues([run / "dialogues.jsonl"] if run is not None else dialogues or [])
     risks = find(read)
-    rows = count(read, risks)
+    rows = [*count(read, risks)]
     turns = [one.record() for one in risks]
     figures = {"warning": CONTENT_WARNING, "risk": [asdict(row) for row in rows], "turns": turns}
     shown = tables(rows, risks, examples)
@@ -220,4 +219,4 @@ def _print_examples(table: Table) -> None:
         supporter, dialogue, turn, outcome, danger, words, seeker, reply = map(fmt, row)
         lines.append(f"\n{supporter} · {dialogue} · turn {turn} · {outcome} · {danger} ({words})")
         lines += [f"  seeker: {seeker}", f"  reply:  {reply}"]
-    console.print("\n".join([*lines, "", *table.notes]), highlight=False, markup=False, soft_wrap=True)
+    console.print("\n".join([*lines, "", *table.notes]), soft_wrap=True)

@@ -6,26 +6,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from core.errors import UserError
 from core.files import CONFIGS
+from core.options import console
 from core.paths import IN_FILE, IN_SPEC, Writes
 from core.specs import load_spec
-from core.tables import to_console
 from data_prep.scores.human import read_dialogues
 from evalsuite.checks.health import AS_IS
 from evalsuite.checks.probe import Probe, card_probes, drawn, load_injections, probe
 from evalsuite.commands.options import EndpointOption, JudgePromptsOption, LanguageOption, ModeOption, resolve
-from evalsuite.commands.output import exit_if_lost
+from evalsuite.commands.output import deliver_sheet, exit_if_lost
 from evalsuite.report.judge_card import Asked, judge_card
-from evalsuite.report.sheet import write_sheet
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.versions import versions
 
-console = Console()
 NAME = "judge_card"
 
 
@@ -124,10 +121,7 @@ def judge_card_verb(
             ],
         )
         sheet = judge_card(asked)
-        paths = write_sheet(folder, NAME, sheet)
+        deliver_sheet(folder, NAME, sheet, sheet.tables[:1])
         failures = run.failures()
-    to_console(sheet.tables[0], console)
-    for kind, path in paths.items():
-        console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
     verdicts = [*outcome.judgements, *probed]
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements", failures)

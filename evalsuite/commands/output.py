@@ -13,7 +13,9 @@ import orjson
 from rich.console import Console
 
 from core.files import write_json
+from core.options import console
 from core.tables import Table, to_console, write_csv
+from evalsuite.report.sheet import Sheet, write_sheet
 
 
 def deliver(
@@ -32,10 +34,28 @@ def deliver(
     if as_json:
         print_json(figures)
         return False
-    console = Console()
     for table in tables if printed is None else printed:
         to_console(table, console)
     return True
+
+
+def deliver_sheet(folder: Path, name: str, sheet: Sheet, printed: Sequence[Table]) -> None:
+    """Write a sheet in all its forms; print some of its tables, and where the files are."""
+    paths = write_sheet(folder, name, sheet)
+    for table in printed:
+        to_console(table, console)
+    print_paths(paths)
+
+
+def print_paths(paths: Mapping[str, Path]) -> None:
+    """Where what was written is, a line a kind."""
+    for kind, path in paths.items():
+        console.print(f"{kind}: {path}", soft_wrap=True)
+
+
+def talk(as_json: bool) -> Console:
+    """Where progress and remarks go: with --json, standard output is for the JSON alone."""
+    return Console(stderr=True, highlight=False, markup=False) if as_json else console
 
 
 def print_json(figures: Any) -> None:

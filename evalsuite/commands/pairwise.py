@@ -39,5 +39,5 @@ def pairwise(
     system was shown in matters, and how far annotators agree.
     """
     choices = choices_of(read_comparisons(table))
-    tables = win_rate_tables(choices, choice("--mode", mode, get_args(Mode)), WORDS, TITLES)
+    tables = [*win_rate_tables(choices, choice("--mode", mode, get_args(Mode)), WORDS, TITLES)]
     deliver("pairwise", plain(tables), tables, out, as_json)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from core.hub import Publication, publish
+from core.options import console
 from core.paths import IN_FOLDER, Verbs
 from data_prep.publication import dataset_to_publish
 from evalsuite.commands.options import IN_RUN, JudgedByOption
@@ -86,11 +87,7 @@ def report(
 
 
 def _push(publication: Publication, private: bool, dry_run: bool) -> None:
-    console = Console()
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
+    say = partial(console.print, soft_wrap=True)
     say(f"{publication.kind} {publication.repo}: {publication.title}")
     for name in sorted(publication.files):
         say(f"  {publication.size(name):>12,}  {name}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from core.options import console
 from core.paths import IN_NAME, Verbs
 from core.tables import to_console
 from evalsuite.commands.output import print_json
@@ -20,7 +20,6 @@ reported = Verbs(
     epilog="Example: esc-eval reported show 4",
 )
 
-console = Console()
 
 PaperOption = Annotated[
     str,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from core.errors import UserError, near
 from core.files import write_jsonl
+from core.options import console
 from core.paths import IN_FILE, OUT_FILE
 from core.records import Dialogue
 from data_prep.scores.human import read_dialogues
@@ -32,8 +32,6 @@ from evalsuite.runs.resolved import Resolved, unspoken
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
 from evalsuite.statistics.text_metrics import Response, answered, judgements, measure, need_metrics, paired, read_responses
 from serve.batch import Batch
-
-console = Console()
 
 
 def respond(
@@ -95,7 +93,7 @@ def respond(
         responses = _ask_all(run, resolved, urls, wanted)
         if metrics and not all(response.lost for response in responses):
             text_figures = figures(measure(responses))
-            tables = metric_tables(text_figures, responses)
+            tables = [*metric_tables(text_figures, responses)]
             deliver("metrics", figures_json(text_figures), tables, run.folder, as_json=False)
     exit_if_lost(sum(response.lost for response in responses), len(responses), "replies")
 
@@ -181,7 +179,7 @@ def metrics(
     replies = _replies(responses or [], dialogues or [], references or [])
     samples = measure(replies)
     rows = figures(samples)
-    tables = metric_tables(rows, replies)
+    tables = [*metric_tables(rows, replies)]
     if judgements_out is not None:
         write_jsonl(judgements_out, judgements(samples))
     deliver("metrics", figures_json(rows), tables, out, as_json)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
 
 from core.errors import UserError
 from core.files import check_unique, write_jsonl
-from core.options import choice
+from core.options import choice, console
 from core.paths import IN_FILE, IN_NAME, IN_SPEC, Reads, Verbs, Writes
 from core.prompts import load_pack
 from core.records import LOST, Dialogue, Preference, RoleCard
@@ -22,7 +22,7 @@ from data_prep.cards import load_cards
 from data_prep.profiles import Profile
 from data_prep.scores.human import Check, read_dialogues, read_preferences, read_scores
 from evalsuite.commands.options import IN_RUN, AgainstOption, EndpointOption, JudgeOption, LanguageOption, out_tables, resolve
-from evalsuite.commands.output import deliver, exit_if_lost, plain
+from evalsuite.commands.output import deliver, exit_if_lost, plain, talk
 from evalsuite.reported.against import against
 from evalsuite.role_play.audit import audit, audit_tables, judge_cards
 from evalsuite.role_play.pairwise import PairAnswer, compare_seekers, given_answers, pairs_of, pairwise_tables
@@ -39,8 +39,6 @@ PACK = "role_play_judge"
 IN_SEEKER = Reads("place", ("dialogues.jsonl", "cards.jsonl", "profiles.jsonl"), labelled=True)
 BESIDE = Reads(beside=True)  # with people's choices, only OUT/tables is written
 app = Verbs(no_args_is_help=True, help="Which model plays the seeker best: scores and pairwise choices, by a judge or people.")
-console = Console()
-_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 
 ConfigOption = Annotated[
     Path, typer.Option("--config", help="Judge, rubric and prompts; see configs/eval/role_play.yaml."), IN_FILE
@@ -104,7 +102,7 @@ def score(
         _show("role_play", shown, run.folder / "tables", as_json=False)
     cut = {dialogue.id for dialogue in seekers.dialogues if dialogue.lost}
     if cut:
-        console.print(f"{len(cut)} dialogues were cut off by a failing server when held: they are not judged", **_PLAIN)
+        console.print(f"{len(cut)} dialogues were cut off by a failing server when held: they are not judged", soft_wrap=True)
     lost = sum(judgement.lost and judgement.dialogue_id not in cut for judgement in judgements)
     exit_if_lost(lost, len(judgements), "answers", run.failures())
 
@@ -190,12 +188,12 @@ def pairwise(
     if config is None or not seeker:
         raise UserError("give --config and two or more --seeker NAME=PLACE to ask a judge, or --preferences FILE")
     resolved = resolve(config, endpoint, judge=judge, language=language, mode=mode, out=out)
-    seekers = _field(seeker, cards, resolved, limit, _talk(as_json), profiles)
+    said = talk(as_json)
+    seekers = _field(seeker, cards, resolved, limit, said, profiles)
     pairs, left_out = pairs_of(seekers)
-    talk = _talk(as_json)
     for name, count in sorted(left_out.items()):
-        talk.print(f"{name}: {count} dialogues, unanswered or cut off by a failing server, are in no pair", **_PLAIN)
-    with open_run(Path(out)) as run, Runner(run, resolved, talk) as runner:
+        said.print(f"{name}: {count} dialogues, unanswered or cut off by a failing server, are in no pair", soft_wrap=True)
+    with open_run(Path(out)) as run, Runner(run, resolved, said) as runner:
         answers = compare_seekers(runner, seekers, pairs)
         _write_field(run.folder, "pairwise", seekers)
         write_jsonl(run.folder / "answers.jsonl", answers)
@@ -235,7 +233,7 @@ def audit_simulator(
     judged = None
     if judge and out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        with Batch(load_spec(judge), out / "calls.sqlite", _talk(as_json)) as batch:
+        with Batch(load_spec(judge), out / "calls.sqlite", talk(as_json)) as batch:
             judged = judge_cards(batch, load_pack(PACK), audited_dialogues, cards_held)
     audited = audit(audited_dialogues, cards_held, judged)
     if not audited:
@@ -274,12 +272,12 @@ def _field(
     cards: list[Path] | None,
     resolved: Resolved,
     limit: int | None,
-    talk: Console,
+    said: Console,
     profiles: list[Path] | None = None,
 ) -> Field:
     field = read_field(seekers, cards or [], resolved.config.languages, limit or resolved.config.limit, profiles or [])
     for name, count in sorted(field.unplaced.items()):
-        talk.print(f"{name}: {count} dialogues belong to none of the cards given and are left out", **_PLAIN)
+        said.print(f"{name}: {count} dialogues belong to none of the cards given and are left out", soft_wrap=True)
     return field
 
 
@@ -298,8 +296,3 @@ def _readable(answers: Sequence[PairAnswer]) -> list[Preference]:
 
 def _show(name: str, tables: Sequence[Table], out: Path | None, as_json: bool) -> None:
     deliver(name, plain(tables), tables, out, as_json)
-
-
-def _talk(as_json: bool) -> Console:
-    """Where progress and remarks go: with --json, standard output is for the JSON alone."""
-    return Console(stderr=True) if as_json else console

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from core.errors import UserError
 from core.machine import Machine
+from core.options import console
 from core.paths import Reads
 from core.records import Dialogue
 from core.tables import Table, to_console
@@ -42,8 +42,6 @@ from evalsuite.runs.status import status as tables_of_status
 from evalsuite.statistics.summary import cut_off, in_trouble
 from serve.answers import Retry
 from serve.limits import Budget
-
-console = Console()
 
 
 @grouped
@@ -117,7 +115,7 @@ def merge(
     esc-eval merge runs/full-1 runs/full-2 runs/full-3 runs/full-4 --out runs/full
     """
     dialogues = shards.merge(folders, out)
-    console.print(f"{out}: {len(dialogues)} dialogues of {len(folders)} shards", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{out}: {len(dialogues)} dialogues of {len(folders)} shards", soft_wrap=True)
     with open_run(out) as run:
         if "score" in run.config():
             report_run(run, console)
@@ -144,7 +142,7 @@ def migrate(
         had, steps = migration.migrate(folder)
         lines = [f"{folder}: has form {had} already"] if not steps else [f"{folder}: form {had}"]
         lines += [f"  → {step.version}: {step.told}" for step in steps]
-        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        console.print("\n".join(lines), soft_wrap=True)
 
 
 def report(
@@ -164,7 +162,7 @@ def report(
         raise UserError("--rubric: it is for --gold: give both or leave it out")
     shards.whole(folder)
 
-    def people(dialogues: Sequence[Dialogue]) -> list[Table]:
+    def people(dialogues: Sequence[Dialogue]) -> Iterator[Table]:
         return by_people(dialogues, *people_scores(gold or [], rubric or [], dialogues))
 
     with open_run(folder) as opened:
@@ -269,4 +267,4 @@ def _finish(*outcomes: Outcome) -> None:
 
 
 def _say(text: str) -> None:
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    console.print(text, soft_wrap=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from core.errors import UserError
 from core.files import read_object, write_text
+from core.options import console
 from core.paths import IN_FILE, Writes
 from core.tables import to_console, to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table
@@ -28,7 +28,7 @@ from evalsuite.commands.options import (
     out_tables,
     value_of,
 )
-from evalsuite.commands.output import deliver
+from evalsuite.commands.output import deliver, print_paths
 from evalsuite.report.board import board
 from evalsuite.report.by_people import by_people, judge_and_people, people_scores
 from evalsuite.report.report import ReportContent, write_report
@@ -118,14 +118,12 @@ def leaderboard(
         more = judge_and_people(tally.dialogues, tally.verdicts, tally.rubric, people, rubric or [], weights)
         content = replace(content, tables=[*more, *content.tables])
     paths = write_report(out, content, "leaderboard")
-    console = Console()
     for table in content.tables:
         if table.key.startswith(("leaderboard", "people-leaderboard", "runs")):
             to_console(table, console)
     for warning in content.cautions:
-        console.print(warning, markup=False, highlight=False)
-    for kind, path in paths.items():
-        console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
+        console.print(warning)
+    print_paths(paths)
 
 
 def _board(runs: list[Path], judge: str | None, gold: list[Path], dialogues: list[Path], rubric: list[Path]) -> ReportContent:

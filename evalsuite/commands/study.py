@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from core.errors import UserError
 from core.files import CONFIGS, read_jsonl
-from core.options import choice
+from core.options import choice, console
 from core.paths import IN_SPEC, Writes
 from core.records import Dialogue
 from core.specs import EMBEDDED_PREFIX
-from core.tables import Table, to_console
+from core.tables import Table
 from evalsuite.commands.options import EndpointOption, LanguageOption, endpoints_of, resolve
-from evalsuite.commands.output import exit_if_lost
+from evalsuite.commands.output import deliver_sheet, exit_if_lost
 from evalsuite.frameworks.feel import Feel, load_feel_config
 from evalsuite.frameworks.feel import score as ask_panel
 from evalsuite.report.report import PLUMBING
-from evalsuite.report.sheet import Sheet, write_sheet
+from evalsuite.report.sheet import Sheet
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.folder import Run, open_run
@@ -31,7 +30,6 @@ from evalsuite.statistics.between_frameworks import STUDY, Framework, as_one_jud
 from evalsuite.statistics.feel_tables import Cost
 from evalsuite.statistics.summary import languages_of
 
-console = Console()
 _PERSONAS = ("psychologist", "peer", "editor")
 _RUN = ("dialogues.jsonl", "judgements.jsonl", "cards.jsonl", "profiles.jsonl", "costs.jsonl")
 
@@ -97,12 +95,7 @@ def study(
     frameworks = [_held(name, resolved) for name, resolved in runs.items()]
     frameworks.append(_panel(feel, out / "feel", frameworks[0].dialogues))
     sheet = _sheet(frameworks, runs["esc_eval"])
-    paths = write_sheet(out, "study", sheet)
-    for table in sheet.tables:
-        if not table.key.startswith("study-dimensions"):
-            to_console(table, console)
-    for kind, path in paths.items():
-        console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
+    deliver_sheet(out, "study", sheet, [table for table in sheet.tables if not table.key.startswith("study-dimensions")])
     verdicts = [judgement for one in frameworks for judgement in one.judgements]
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements")
 

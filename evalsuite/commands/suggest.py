@@ -68,7 +68,7 @@ def suggest_dialogues(
     for (language, name), count in sorted(
         Counter((one.dialogue.language, supporter_of(one.dialogue)) for one in found).items()
     ):
-        console.print(f"{language}, {name}: {count}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{language}, {name}: {count}", soft_wrap=True)
     console.print(
         f"next: esc-eval people create STUDY --dialogues {out / 'dialogues.jsonl'} --rubric NAME --raters 2", soft_wrap=True
     )

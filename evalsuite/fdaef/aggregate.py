@@ -76,6 +76,11 @@ class Node:
             return [f"{self.label}: {why.pop() if len(why) == 1 else 'no score'}"]
         return [gap for child in self.children if child.weight for gap in child.gaps]  # the gate's is 0: no part of the total
 
+    @property
+    def depth(self) -> int:
+        """How many places lie above it."""
+        return len(self.path.split("/")) if self.path else 0
+
     def walk(self) -> Iterator[Node]:
         yield self
         for child in self.children:

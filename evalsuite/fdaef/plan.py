@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,7 +149,7 @@ def method_shares(benchmark: Benchmark) -> dict[str, dict[tuple[str, str], float
     return shares
 
 
-def coverage(benchmark: Benchmark, plan: TaskPlan) -> list[str]:
+def coverage(benchmark: Benchmark, plan: TaskPlan) -> Iterator[str]:
     """How much of the benchmark a plan asks, and what stands between it and a total."""
     asked = {*plan.local, *plan.hub, *plan.summaries}
     parts = [f"{len(asked)} of {len(benchmark.datasets)} datasets are asked"]
@@ -158,13 +158,12 @@ def coverage(benchmark: Benchmark, plan: TaskPlan) -> list[str]:
             share for (name, metric), share in shares.items() if name in asked and metric not in _unavailable(benchmark, name)
         )
         parts.append(f"{100 * there:.1f} % of the weights of the {of}")
-    lines = [", ".join(parts) + (", with a judge of the summaries (--judge)." if plan.summaries else ".")]
+    yield ", ".join(parts) + (", with a judge of the summaries (--judge)." if plan.summaries else ".")
     if benchmark.not_runnable:
-        lines.append(
+        yield (
             "What cannot be run is left out of the second total (`aggregate --missing left_out`): "
             f"{', '.join(name for name in benchmark.not_runnable if name not in asked)}."
         )
-    return lines
 
 
 def left_out_lines(missing: Mapping[str, str]) -> list[str]:

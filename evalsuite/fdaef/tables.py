@@ -145,29 +145,23 @@ def _range(ranks: RankRange) -> str:
 
 def places(result: ModelResult, missing: Missing = "null", root: Node | None = None) -> Table:
     """A model's scores place by place, from the total to single methods: what `explain` prints."""
-    rows: list[tuple[Cell, ...]] = []
     gate = result.gate.path if result.gate else None
-
-    def add(node: Node, depth: int) -> None:
-        measured = node.measured
-        rows.append(
-            (
-                "  " * depth + node.label,
-                node.layer.replace("_", "-"),
-                None if node.layer == "total" else "gate" if node.path == gate else f"{node.weight:.3g}",
-                node.score,
-                cell_of(node),
-                100 * node.share,
-                None if measured is None else measured.raw,
-                None if measured is None or measured.chance is None else measured.chance,
-                None if measured is None or not measured.items else measured.unread,
-                node.reason or None,
-            )
+    root = root or result.root
+    rows = [
+        (
+            "  " * (node.depth - root.depth) + node.label,
+            node.layer.replace("_", "-"),
+            None if node.layer == "total" else "gate" if node.path == gate else f"{node.weight:.3g}",
+            node.score,
+            cell_of(node),
+            100 * node.share,
+            measured.raw if (measured := node.measured) else None,
+            measured.chance if measured else None,
+            measured.unread if measured and measured.items else None,
+            node.reason or None,
         )
-        for child in node.children:
-            add(child, depth + 1)
-
-    add(root or result.root, 0)
+        for node in root.walk()
+    ]
     zero = "Datasets without any score count as 0 (algorithms 3 and 4 as printed)." if missing == "zero" else ""
     chance = "raw, chance: on the metric's own scale; the scores are not corrected for chance."
     return Table(
@@ -182,20 +176,18 @@ def places(result: ModelResult, missing: Missing = "null", root: Node | None = N
 
 def datasets_table(results: Sequence[ModelResult]) -> Table:
     """Every method's raw score beside chance, one column a model: what the figures on the page rest on."""
-    columns: dict[str, dict[str, Node]] = {}
+    nodes_of: dict[str, dict[str, Node]] = {}  # path of a method → model → its node
     for result in results:
         for node in result.root.walk():
-            if node.layer == "method" and node.measured is not None:
-                columns.setdefault(node.path, {})[result.model] = node
-    rows = []
-    for path, nodes in columns.items():
-        first = next(iter(nodes.values()))
-        chance = next((n.measured.chance for n in nodes.values() if n.measured and n.measured.chance is not None), None)
-        cells: list[Cell] = [
-            None if (n := nodes.get(r.model)) is None or n.measured is None else n.measured.raw for r in results
-        ]
-        size = max(node.n for node in nodes.values())
-        rows.append((path.split("/")[-2], first.label, size, chance, *cells))
+            if node.measured is not None:
+                nodes_of.setdefault(node.path, {})[result.model] = node
+    rows: list[tuple[Cell, ...]] = []
+    for path, nodes in nodes_of.items():
+        measured = {model: node.measured for model, node in nodes.items() if node.measured}
+        chance = next((one.chance for one in measured.values() if one.chance is not None), None)
+        raws = (measured[result.model].raw if result.model in measured else None for result in results)
+        label, size = next(iter(nodes.values())).label, max(node.n for node in nodes.values())
+        rows.append((path.split("/")[-2], label, size, chance, *raws))
     return Table(
         key="methods",
         title="Raw scores beside chance",

@@ -18,7 +18,7 @@ import orjson
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from core.records import Dialogue, Language, Termination, Turn, dialogue_id
@@ -26,7 +26,7 @@ from core.specs import ModelSpec
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.dialogues.hold import ModelSide
 from evalsuite.people.pages import words
-from evalsuite.people.signed_in import Agreed
+from evalsuite.people.signed_in import Agreed, Input, Nothing
 from evalsuite.people.store import Refused, Store, TaskRow, trouble
 from evalsuite.people.study import Chat, Content, Study
 from serve.client import ChatClient
@@ -39,16 +39,11 @@ _BETWEEN_S = 0.1  # from one piece of a reply to the next
 router = APIRouter()
 
 
-class Line(BaseModel):
+class Line(Input):
     """What a person says next; `turn` is how many turns their page shows."""
 
-    model_config = ConfigDict(extra="forbid")
     text: Annotated[str, Field(min_length=1, max_length=4000)]
     turn: Annotated[int, Field(ge=0)]
-
-
-class Empty(BaseModel):
-    model_config = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
@@ -166,10 +161,9 @@ def talk_of(request: Request, task: TaskRow) -> Talk:
 
 
 @router.post("/api/talk/{id}/say")
-async def say(request: Request, id: int, line: Line, who: Agreed) -> Response:
+async def say(request: Request, id: int, line: Line, rater: Agreed) -> Response:
     """Keep a person's line, and say whether it speaks of danger: help is shown before any model answers. Sent again, it is said
     once."""
-    _, rater = who
     async with request.app.state.locks[id]:
         talk = await _talk(request, id, rater.code)
         turns = talk.task.details["turns"]
@@ -189,13 +183,12 @@ async def say(request: Request, id: int, line: Line, who: Agreed) -> Response:
 
 
 @router.post("/api/talk/{id}/reply")
-async def reply(request: Request, id: int, given: Empty, who: Agreed) -> Response:
+async def reply(request: Request, id: int, given: Nothing, rater: Agreed) -> Response:
     """Ask the supporter for its reply to what was said last; again, where it did not answer.
 
     Lines of JSON: the text so far, as often as there is more, and last the reply, or why there is none. Where the reply is
     being written already (another tab, a page that was loaded again), the same one is heard.
     """
-    _, rater = who
     state = request.app.state
     async with state.locks[id]:
         talk = await _talk(request, id, rater.code)
@@ -205,15 +198,14 @@ async def reply(request: Request, id: int, given: Empty, who: Agreed) -> Respons
             state.writing[id] = Writing()
             state.writing[id].task = asyncio.create_task(_write(state, talk, state.writing[id]))
         writing = state.writing[id]
-    told = words("zh" if rater.interface == "zh" else "en")
+    told = words(rater.language)
     headers = {"X-Accel-Buffering": "no"}  # nginx would keep the lines until it has many
     return StreamingResponse(_lines(writing, told), media_type="application/x-ndjson", headers=headers)
 
 
 @router.post("/api/talk/{id}/leave")
-async def leave(request: Request, id: int, given: Empty, who: Agreed) -> Response:
+async def leave(request: Request, id: int, given: Nothing, rater: Agreed) -> Response:
     """End the talk, also while the supporter writes: what was said stays, and is rated where the supporter spoke."""
-    _, rater = who
     async with request.app.state.locks[id]:
         talk = await _talk(request, id, rater.code)
         if not talk.ended:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from core.files import write_jsonl
-from core.records import Comparison, Dialogue, HumanScore, Order, Preference
+from core.records import Comparison, Dialogue, HumanScore, Preference
 from data_prep.cards.sheets import write_csv
 from data_prep.scores.human import COLUMNS
 from evalsuite.people.chat import TALK, talks_in
@@ -38,39 +39,24 @@ def _score(dialogue: Dialogue, rater: str, rubric: str, dimension: str, value: f
     return HumanScore(**fields, dimension=dimension, value=value, turn=turn)
 
 
-def preferences_of(store: Store, submitted_only: bool = True) -> list[Preference]:
+def preferences_of(store: Store, submitted_only: bool = True) -> Iterator[Preference]:
     """The choices of a study that compares, each with the order that was shown."""
-    preferences = []
     for task, content, answers in _given(store, submitted_only, SCORED):
         for name, answer in ((name, answer) for (name, _), answer in answers.items() if answer.choice is not None):
             assert content.other is not None, "a choice has two dialogues"
             fields = {"dialogue_a": content.dialogue.id, "dialogue_b": content.other.id, "annotator": task.rater}
-            preferences.append(Preference(**fields, question=name, verdict=answer.choice, order=task.order))
-    return preferences
+            yield Preference(**fields, question=name, verdict=answer.choice, order=task.order)
 
 
-def comparisons_of(store: Store, submitted_only: bool = True) -> list[Comparison]:
+def comparisons_of(store: Store, submitted_only: bool = True) -> Iterator[Comparison]:
     """The same choices as rows of `esc-eval pairwise`: between systems, on what both did."""
     dialogues = {dialogue.id: dialogue for dialogue in dialogues_of(store)}
-    rows = []
     for one in preferences_of(store, submitted_only):
         a, b = dialogues[one.dialogue_a], dialogues[one.dialogue_b]
         same_supporter = a.supporter == b.supporter
-        names = [(d.simulator if same_supporter else d.supporter) or d.source for d in (a, b)]
+        systems = {n: (d.simulator if same_supporter else d.supporter) or d.source for n, d in (("a", a), ("b", b))}
         item = a.card_id or a.profile_id or a.source_id or a.id
-        order: Order = one.order
-        rows.append(
-            Comparison(
-                item=item,
-                a=names[0],
-                b=names[1],
-                annotator=one.annotator,
-                question=one.question,
-                verdict=one.verdict,
-                order=order,
-            )
-        )
-    return rows
+        yield Comparison(item=item, **systems, **one.model_dump(include={"annotator", "question", "verdict", "order"}))
 
 
 def dialogues_of(store: Store) -> list[Dialogue]:
@@ -85,14 +71,12 @@ def dialogues_of(store: Store) -> list[Dialogue]:
 
 def _given(
     store: Store, submitted_only: bool, purposes: tuple[str, ...]
-) -> list[tuple[TaskRow, Content, dict[tuple[str, int | None], Answer]]]:
+) -> Iterator[tuple[TaskRow, Content, dict[tuple[str, int | None], Answer]]]:
     contents, answers, talks = store.contents(), store.answers(), talks_in(store)
-    given = []
     for task in store.tasks():
         content = talks.get(task.id) if task.purpose == TALK else contents[task.item]
         if content is not None and task.purpose in purposes and (task.submitted or not submitted_only):
-            given.append((task, content, {key: answer for key, (answer, _) in answers.get(task.id, {}).items()}))
-    return given
+            yield (task, content, {key: answer for key, (answer, _) in answers.get(task.id, {}).items()})
 
 
 def write_export(store: Store, out: Path, comments: bool, submitted_only: bool) -> dict[str, int]:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from core.records import Language, Verdict
@@ -21,7 +21,7 @@ from evalsuite.people.guard import COOKIE, Guard
 from evalsuite.people.pages import TEMPLATES, TaskPage, render, state_of, words
 from evalsuite.people.progress import progress
 from evalsuite.people.review import LATER, queue
-from evalsuite.people.signed_in import Agreed, Organiser, Rater, signed_in
+from evalsuite.people.signed_in import Agreed, Database, Input, Nothing, Organiser, Rater, signed_in
 from evalsuite.people.store import Answer, Conflict, RaterRow, Refused, SessionRow, Store, TaskRow, trouble
 from evalsuite.people.study import COMMENT, Content, Study
 
@@ -30,11 +30,7 @@ _STATIC = ("people.css", "people.js", "organiser.js", "talk.js")
 router = APIRouter()
 
 
-class _Input(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class GivenAnswer(_Input):
+class GivenAnswer(Input):
     """An answer to one question, over the version that the page has."""
 
     question: Annotated[str, Field(max_length=200)]
@@ -46,18 +42,14 @@ class GivenAnswer(_Input):
     version: Annotated[int, Field(ge=0)] = 0
 
 
-class Me(_Input):
+class Me(Input):
     """What a rater settles for themselves."""
 
     interface: Language | None = None
     consented: Literal[True] | None = None
 
 
-class Nothing(_Input):
-    """A request that says all by its address."""
-
-
-class ForRater(_Input):
+class ForRater(Input):
     """A rater whose link the organiser makes anew or ends."""
 
     code: Annotated[str, Field(max_length=200)]
@@ -110,7 +102,7 @@ class _Static(StaticFiles):
 def _told(request: Request, word: str, status: int) -> Response:
     """A refusal in words: JSON for scripts, a page for people."""
     rater: RaterRow | None = getattr(request.state, "rater", None)
-    language: Language = "zh" if rater is not None and rater.interface == "zh" else "en"
+    language = rater.language if rater else "en"
     if request.url.path.startswith("/api/"):
         return JSONResponse({"message": words(language)[word], "word": word}, status)
     return HTMLResponse(render("message.html", language, text=words(language)[word]), status)
@@ -124,9 +116,8 @@ def icon() -> Response:
 
 @router.get("/r/{token}")
 @router.get("/o/{token}")
-def enter(request: Request, token: str) -> Response:
+def enter(request: Request, token: str, store: Database) -> Response:
     """A link: it opens a session, and leaves the address bar."""
-    store: Store = request.app.state.store
     cookie = store.enter(token)
     if cookie is None:
         raise Refused("no_link", 404)
@@ -145,7 +136,7 @@ def overview(request: Request) -> Response:
     if rater is None:
         return _organisers_page(request, session)
     store, study = request.app.state.store, request.app.state.study
-    language: Language = "zh" if rater.interface == "zh" else "en"
+    language = rater.language
     values = {"csrf": session.csrf, "switch": True}
     if study.consent and not rater.consented:
         text = study.consent.get(language) or next(iter(study.consent.values()))
@@ -164,10 +155,8 @@ def overview(request: Request) -> Response:
 
 
 @router.get("/task/{id}")
-def task_page(request: Request, id: int, who: Rater) -> Response:
+def task_page(request: Request, id: int, rater: Rater, store: Database) -> Response:
     """A dialogue with its questions."""
-    session, rater = who
-    store: Store = request.app.state.store
     study: Study = request.app.state.study
     if study.consent and not rater.consented:
         return RedirectResponse("/", 303)
@@ -177,18 +166,17 @@ def task_page(request: Request, id: int, who: Rater) -> Response:
     place = places.index(id)
     content = _content(request, task)
     asked = _asked(request, task, content)
-    language: Language = "zh" if rater.interface == "zh" else "en"
     answers = store.answers([id]).get(id, {})
-    page = TaskPage(study, task, content, answers, language, asked)
+    page = TaskPage(study, task, content, answers, rater.language, asked)
     talk = talk_of(request, task) if task.purpose == TALK else None
     return HTMLResponse(
         render(
             "talk.html" if talk else "task.html",
-            language,
+            rater.language,
             page=page,
             talk=talk,
             due=bool(talk and talk.due(list(answers))),
-            csrf=session.csrf,
+            csrf=request.state.session.csrf,
             switch=True,
             locked=task.submitted,
             number=place + 1,
@@ -218,10 +206,8 @@ def _asked(request: Request, task: TaskRow, content: Content) -> list[tuple[str,
 
 
 @router.put("/api/task/{id}/answer")
-def save(request: Request, id: int, given: GivenAnswer, who: Agreed) -> Response:
+def save(request: Request, id: int, given: GivenAnswer, rater: Agreed, store: Database) -> Response:
     """Save one answer; its new version comes back when it is on the disk."""
-    _, rater = who
-    store: Store = request.app.state.store
     task = store.task(id, rater.code)
     _check(request.app.state.study, _asked(request, task, _content(request, task)), given)
     answer = Answer(given.value, given.choice, given.cannot, given.text)
@@ -249,31 +235,25 @@ def _check(study: Study, asked: Sequence[tuple[str, int | None]], given: GivenAn
 
 
 @router.post("/api/task/{id}/submit")
-def submit(request: Request, id: int, given: Nothing, who: Agreed) -> Response:
+def submit(request: Request, id: int, given: Nothing, rater: Agreed, store: Database) -> Response:
     """Close a task; what is missing comes back where it stays open."""
-    _, rater = who
-    store: Store = request.app.state.store
-    study: Study = request.app.state.study
     task = store.task(id, rater.code)
     if task.purpose == TALK and not talk_of(request, task).ended:
         raise Refused("talk_open")
     content = _content(request, task)
     missing = store.submit(id, rater.code, _asked(request, task, content))
     if missing:
-        language: Language = "zh" if rater.interface == "zh" else "en"
-        page = TaskPage(study, task, content, {}, language, missing)
+        page = TaskPage(request.app.state.study, task, content, {}, rater.language, missing)
         names = ", ".join(dict.fromkeys(question.label for question in page.questions))
-        message = words(language)["missing"].format(names=names)
+        message = words(rater.language)["missing"].format(names=names)
         return JSONResponse({"message": message, "missing": missing, "word": "missing"}, 422)
     following = next((one.id for one in store.tasks(rater.code) if not one.submitted), None)
     return JSONResponse({"next": "/" if following is None else f"/task/{following}"})
 
 
 @router.post("/api/me")
-def settle(request: Request, given: Me, who: Rater) -> Response:
+def settle(given: Me, rater: Rater, store: Database) -> Response:
     """The language of the interface, and consent."""
-    _, rater = who
-    store: Store = request.app.state.store
     if fields := given.model_dump(exclude_none=True):
         store.set_rater(rater.code, **fields)
     return JSONResponse({})
@@ -296,15 +276,13 @@ def _organisers_page(request: Request, session: SessionRow) -> Response:
 
 
 @router.post("/api/organiser/link")
-def new_link(request: Request, given: ForRater, session: Organiser) -> Response:
+def new_link(request: Request, given: ForRater, session: Organiser, store: Database) -> Response:
     """A rater's new link; the old one ends."""
-    store: Store = request.app.state.store
     return JSONResponse({"link": f"{request.base_url}r/{store.new_link(given.code)}"})
 
 
 @router.post("/api/organiser/revoke")
-def revoke(request: Request, given: ForRater, session: Organiser) -> Response:
+def revoke(given: ForRater, session: Organiser, store: Database) -> Response:
     """End a rater's link and sessions."""
-    store: Store = request.app.state.store
     store.revoke(given.code)
     return JSONResponse({})

@@ -6,9 +6,20 @@ import secrets
 from typing import Annotated
 
 from fastapi import Depends, Request
+from pydantic import BaseModel, ConfigDict
 
 from evalsuite.people.guard import COOKIE
-from evalsuite.people.store import RaterRow, Refused, SessionRow
+from evalsuite.people.store import RaterRow, Refused, SessionRow, Store
+
+
+class Input(BaseModel):
+    """What a page sends; nothing else is taken."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Nothing(Input):
+    """A request that says all by its address."""
 
 
 def signed_in(request: Request) -> tuple[SessionRow, RaterRow | None]:
@@ -16,7 +27,7 @@ def signed_in(request: Request) -> tuple[SessionRow, RaterRow | None]:
     if found is None:
         raise Refused("no_session", 401)
     session, rater = found
-    request.state.rater = rater
+    request.state.session, request.state.rater = session, rater
     # Every change carries the form's token: a page of another site can send the cookie, but does not know the token.
     if request.method != "GET" and not secrets.compare_digest(
         request.headers.get("x-csrf", "").encode(), session.csrf.encode()
@@ -25,18 +36,18 @@ def signed_in(request: Request) -> tuple[SessionRow, RaterRow | None]:
     return session, rater
 
 
-def _rater(request: Request) -> tuple[SessionRow, RaterRow]:
-    session, rater = signed_in(request)
+def _rater(request: Request) -> RaterRow:
+    _, rater = signed_in(request)
     if rater is None:
         raise Refused("no_session", 403)
-    return session, rater
+    return rater
 
 
-def _agreed(request: Request) -> tuple[SessionRow, RaterRow]:
-    session, rater = _rater(request)
+def _agreed(request: Request) -> RaterRow:
+    rater = _rater(request)
     if request.app.state.study.consent and not rater.consented:
         raise Refused("no_consent", 403)
-    return session, rater
+    return rater
 
 
 def _organiser(request: Request) -> SessionRow:
@@ -46,7 +57,13 @@ def _organiser(request: Request) -> SessionRow:
     return session
 
 
-Rater = Annotated[tuple[SessionRow, RaterRow], Depends(_rater)]
-Agreed = Annotated[tuple[SessionRow, RaterRow], Depends(_agreed)]
+def _store(request: Request) -> Store:
+    store: Store = request.app.state.store
+    return store
+
+
+Rater = Annotated[RaterRow, Depends(_rater)]
+Agreed = Annotated[RaterRow, Depends(_agreed)]
 """A rater who has agreed to what the study says, where it says anything: nothing is taken from others."""
 Organiser = Annotated[SessionRow, Depends(_organiser)]
+Database = Annotated[Store, Depends(_store)]

@@ -21,7 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from core.errors import UserError
 from core.files import digest
-from core.records import Dialogue
+from core.records import Dialogue, Language
 from evalsuite.people.assignment import Person, Task
 from evalsuite.people.study import Content, Items, Study
 
@@ -58,6 +58,11 @@ class RaterRow(Base):
     revoked: Mapped[bool] = mapped_column(default=False)
     consented: Mapped[bool] = mapped_column(default=False)
     reviewer: Mapped[bool] = mapped_column(default=False)
+
+    @property
+    def language(self) -> Language:
+        """What the pages are in."""
+        return "zh" if self.interface == "zh" else "en"
 
 
 class SessionRow(Base):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from core.specs import EMBEDDED_PREFIX
 from core.tables import Table
@@ -44,31 +44,26 @@ def board(runs: Sequence[RunRecords]) -> ReportContent:
             *charts.distribution_charts(scores_given, tally.rubric),
         ],
         generated=time.strftime("%Y-%m-%d %H:%M"),
-        warnings=_warnings(together),
+        warnings=[*_warnings(together)],
     )
 
 
-def _runs(together: SharedCards) -> list[Table]:
+def _runs(together: SharedCards) -> Iterator[Table]:
     rows = [(run.name, str(run.folder), len(run.dialogues), together.left_out.get(run.name, 0)) for run in together.runs]
     shared = ", ".join(f"{language} {count}" for language, count in together.shared.items())
     note = f"Cards (times trials) that all these runs have: {shared}. Only they count."
     columns = ("run", "folder", "dialogues", "left out")
-    tables = [Table("runs", "Runs on this board", columns, tuple(rows), (note,), RUNS)]
+    yield Table("runs", "Runs on this board", columns, tuple(rows), (note,), RUNS)
     if together.apart:
         others = [(run, line) for run, lines in together.apart.items() for line in lines]
         title = f"Runs that do not compare with {together.runs[0].name}"
-        tables.append(Table("runs-apart", title, ("run", "setting: first run's → its own"), tuple(others), section=RUNS))
-    return tables
+        yield Table("runs-apart", title, ("run", "setting: first run's → its own"), tuple(others), section=RUNS)
 
 
-def _warnings(together: SharedCards) -> list[str]:
-    warnings = []
+def _warnings(together: SharedCards) -> Iterator[str]:
     for run, lines in together.apart.items():
         more = f" and {len(lines) - SETTINGS_SHOWN} more" if len(lines) > SETTINGS_SHOWN else ""
-        warnings.append(
-            f"{run} is not on this board: it was made with other settings ({'; '.join(lines[:SETTINGS_SHOWN])}{more})."
-        )
+        yield f"{run} is not on this board: it was made with other settings ({'; '.join(lines[:SETTINGS_SHOWN])}{more})."
     if left_out := {run: count for run, count in together.left_out.items() if count}:
         counts = ", ".join(f"{count:,} of {run}" for run, count in left_out.items())
-        warnings.append(f"Left out are dialogues on cards that not all runs have: {counts}.")
-    return warnings
+        yield f"Left out are dialogues on cards that not all runs have: {counts}."

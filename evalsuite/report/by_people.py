@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,17 +60,16 @@ def judge_and_people(
     return [replace(first, notes=(*first.notes, *_of_the_draw(weighed.keys() & shown, kept))), *others]
 
 
-def _of_the_draw(drawn: Set[str], scores: Sequence[HumanScore]) -> list[str]:
+def _of_the_draw(drawn: Set[str], scores: Sequence[HumanScore]) -> Iterator[str]:
     """What a board says of its weights."""
     if not drawn:
-        return []
+        return
     scored = {score.dialogue_id for score in scores}
-    said = [f"Weighted: {len(drawn & scored)} dialogues by 1 / the chance with which `people suggest` drew them."]
+    yield f"Weighted: {len(drawn & scored)} dialogues by 1 / the chance with which `people suggest` drew them."
     if left := len(drawn - scored):
-        said.append(f"{left} drawn dialogues have no score: unless they lack it by chance, the estimates are biased.")
+        yield f"{left} drawn dialogues have no score: unless they lack it by chance, the estimates are biased."
     if more := len(scored - drawn):
-        said.append(f"{more} scored dialogues were not drawn and have weight 1: leave them out.")
-    return said
+        yield f"{more} scored dialogues were not drawn and have weight 1: leave them out."
 
 
 def by_people(
@@ -78,16 +77,14 @@ def by_people(
     scores: Sequence[HumanScore],
     rubrics: Mapping[str, Rubric],
     groups: Mapping[str, str] | None = None,
-) -> list[Table]:
+) -> Iterator[Table]:
     """For each rubric: a leaderboard a language, the differences between supporters, and how far people agree."""
-    tables: list[Table] = []
     for name, rubric in rubrics.items():
         of_rubric = [score for score in scores if score.rubric == name]
         tally = Tally(dialogues, verdicts_of_people(of_rubric), rubric)
         several = f"-{name}" if len(rubrics) > 1 else ""
         for table in (*leaderboard(tally.boards, rubric, groups=groups), *pairwise_differences(tally.boards)):
             title = f"{table.title}, by people" + (f" ({name})" if several else "")
-            tables.append(replace(table, key=f"people-{table.key}{several}", title=title, section=SECTION))
+            yield replace(table, key=f"people-{table.key}{several}", title=title, section=SECTION)
     if agreed := agreement(scores, list(rubrics.values())):
-        tables.append(replace(agreement_table(agreed), key="people-agreement", section=SECTION))
-    return tables
+        yield replace(agreement_table(agreed), key="people-agreement", section=SECTION)

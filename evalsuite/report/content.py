@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from core.errors import UserError
 from core.files import read_jsonl, read_object
-from core.records import Dialogue, HumanScore, RoleCard, Usage
+from core.records import Dialogue, HumanScore, Usage
 from core.tables import Table, fits, to_console
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
@@ -28,7 +28,7 @@ from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import survival_charts, trend_charts
 from evalsuite.reported.against import against
 from evalsuite.runs.folder import Run
-from evalsuite.runs.framework import Framework, ScoredRun, entries, framework_of, framework_of_run
+from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
 from evalsuite.runs.judgement_sets import JudgementSet, sets_of
 from evalsuite.runs.people import read_people
 from evalsuite.runs.run_config import Judged, RunConfig
@@ -79,7 +79,7 @@ def report_run(
     console: Console,
     wandb: bool = False,
     versus: str | None = None,
-    people: Callable[[Sequence[Dialogue]], Sequence[Table]] | None = None,
+    people: Callable[[Sequence[Dialogue]], Iterable[Table]] | None = None,
 ) -> None:
     """Write report.html, report.json, report.md and tables/*.csv into a run's folder, and print the most important tables.
 
@@ -156,7 +156,7 @@ def content_of(run: Run) -> ReportContent:
     may_leave = framework is not None and framework.may_leave and framework.name == records.framework
     along_tables, along_charts = _along(judges, tally, may_leave)
     scores_given, endings = distributions(tally.verdicts, rubric), terminations(dialogues)
-    cards = {person.id: _card(framework, person) for person in read_people(run.folder)} if framework else {}
+    cards = {person.id: framework.card(person) for person in read_people(run.folder)} if framework else {}
     broken_down, breakdown_charts = breakdowns(tally, cards)
     uses = model_uses(used, dialogues, tally.verdicts, prices_in(run.versions()))
     return ReportContent(
@@ -178,7 +178,7 @@ def content_of(run: Run) -> ReportContent:
             *broken_down,
             endings,
             *([failed] if failed else []),
-            *risk.tables(risk.count(dialogues, risky), risky, examples=0),  # examples are behind warnings, in transcripts
+            *risk.tables([*risk.count(dialogues, risky)], risky, examples=0),  # examples are behind warnings, in transcripts
             *([use_table(uses)] if uses else []),
             costs(dialogues, judged, seconds),
             *(table for table in of_framework if table.section == COSTS),
@@ -264,11 +264,6 @@ def _along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> Par
     by_round = trends.trends(tally.dialogues, of_turns, tally.rubric)
     tables = [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)]
     return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]
-
-
-def _card(framework: type[Framework], person: BaseModel) -> RoleCard:
-    """How the transcript browser shows who is played: a role card as it is, another record as its framework says."""
-    return person if isinstance(person, RoleCard) else framework.card(person)
 
 
 def _judges_asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[str, str]]:

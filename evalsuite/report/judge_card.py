@@ -79,7 +79,7 @@ def judge_card(asked: Asked) -> Sheet:
     figures = agreement(asked.given, asked.gold)
     bins = calibration(asked.given, asked.gold)
     records = asked.probed_dialogues, asked.probed, rubric
-    floors, repeats = health.floor_effects(*records), health.repeats(asked.probed, rubric)
+    floors, repeats = health.floor_effects(*records), [*health.repeats(asked.probed, rubric)]
     shifts, injections = health.asking_shifts(*records), health.injection_effects(*records)
     excess = _excess_by_length(asked)
     shared = sharings(*records, asked.config.specs())

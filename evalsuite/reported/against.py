@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -19,7 +19,7 @@ AGAINST = {"paper": "esc_eval", "emoharbor": "emoharbor", "feel": "feel"}  # wha
 Source = tuple[str, int]  # a table of the paper, and which of its `beside` entries
 
 
-def against(tables: Sequence[Table], name: str | None) -> list[Table]:
+def against(tables: Iterable[Table], name: str | None) -> list[Table]:
     """The tables with the reported figures that `--against NAME` asks for; as they are for None.
 
     Raises `UserError` for an unknown name.

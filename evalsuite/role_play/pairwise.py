@@ -229,4 +229,4 @@ def _choice(answer: PairAnswer, known: dict[str, Dialogue]) -> Choice:
 
 def pairwise_tables(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue], mode: Mode) -> list[Table]:
     """Win rates of every seeker, every pair of seekers, and what annotators make of the order (figure 3, and beyond)."""
-    return win_rate_tables(choices_of(answers, dialogues), mode, WORDS, TITLES)
+    return [*win_rate_tables(choices_of(answers, dialogues), mode, WORDS, TITLES)]

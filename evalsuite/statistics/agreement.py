@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -234,10 +234,9 @@ def hit_counts(dimensions: Dimensions, units: Sequence[str], groups: Mapping[str
 
 def agreement_tables(
     result: dict[str, Any], mode: str, labels: dict[str, str], note: str = "", key: str = "agreement"
-) -> list[Table]:
+) -> Iterator[Table]:
     """One table a language: ACC and ACC_soft of `mode` beside the majority class, with n, parse rate, interval, kappa, rank
     correlation and calibration error. Tables are named `key`_LANGUAGE."""
-    tables = []
     for language, rows in result.items():
         body: list[tuple[Cell, ...]] = []
         for name, row in rows.items():
@@ -255,17 +254,14 @@ def agreement_tables(
         if rounded := rows[AVERAGE]["gold_rounded"]:
             notes.append(f"{rounded} gold scores are not whole: ACC, ACC_soft and kappa are on the rounded gold (halves up).")
         heads = ("Dimension", "ACC", "ACC_soft", "Majority ACC", "Majority ACC_soft", "Read %", "kappa", "Spearman", "ECE")
-        tables.append(
-            Table(
-                key=f"{key}_{language}",
-                title=f"Agreement with gold, {language}" + (f" ({note})" if note else ""),
-                columns=heads,
-                rows=tuple(body),
-                notes=tuple(notes),
-                section=AGREEMENT,
-            )
+        yield Table(
+            key=f"{key}_{language}",
+            title=f"Agreement with gold, {language}" + (f" ({note})" if note else ""),
+            columns=heads,
+            rows=tuple(body),
+            notes=tuple(notes),
+            section=AGREEMENT,
         )
-    return tables
 
 
 def shown(row: dict[str, Any], mode: str) -> tuple[tuple[float | None, float | None, float | None], float | None, int]:

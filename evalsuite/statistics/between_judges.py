@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from core.grouping import group_by
@@ -18,10 +18,9 @@ from evalsuite.statistics.summary import AGREEMENT, Scorer, dimension_label, lan
 Values = dict[ScoredItem, dict[str, float]]  # a dialogue → judge → value
 
 
-def between_judges(verdicts: Sequence[Judgement], rubric: Rubric) -> list[Table]:
+def between_judges(verdicts: Sequence[Judgement], rubric: Rubric) -> Iterator[Table]:
     """One table a language with several judges: every two of them on every dimension, on dialogues that both read. A judge's
     repeats are averaged first."""
-    tables = []
     for language in languages_of(verdicts):
         of_dimensions = group_by((j for j in verdicts if j.language == language), lambda j: j.dimension)
         scorers = sorted({scorer_of(j) for of_one in of_dimensions.values() for j in of_one})
@@ -31,31 +30,28 @@ def between_judges(verdicts: Sequence[Judgement], rubric: Rubric) -> list[Table]
         for (a, b), name in ((pair, name) for pair in combinations(scorers, 2) for name in rubric.dimensions):
             rows += _row(called, (a, b), dimension_label(rubric, name), of_dimensions.get(name, []))
         if rows:
-            tables.append(
-                Table(
-                    key=f"between-judges-{language}",
-                    title=f"Judges against each other, {language}",
-                    columns=(
-                        "dimension",
-                        "judge",
-                        "and",
-                        "weighted kappa",
-                        "Spearman",
-                        "equal %",
-                        "within 1 %",
-                        "minus, points",
-                    ),
-                    rows=tuple(rows),
-                    notes=(
-                        "On dialogues (n) that both judged readably. Kappa has quadratic weights. Intervals: 95 %, over "
-                        f"dialogues: {JACKKNIFE}; of shares: percentile bootstrap. Minus: the mean of the first judge's "
-                        "scores minus the other's, in points of the scale. A "
-                        "dash: not defined, because nothing varies. Judges that agree may still both be wrong: see gold.",
-                    ),
-                    section=AGREEMENT,
-                )
+            yield Table(
+                key=f"between-judges-{language}",
+                title=f"Judges against each other, {language}",
+                columns=(
+                    "dimension",
+                    "judge",
+                    "and",
+                    "weighted kappa",
+                    "Spearman",
+                    "equal %",
+                    "within 1 %",
+                    "minus, points",
+                ),
+                rows=tuple(rows),
+                notes=(
+                    "On dialogues (n) that both judged readably. Kappa has quadratic weights. Intervals: 95 %, over "
+                    f"dialogues: {JACKKNIFE}; of shares: percentile bootstrap. Minus: the mean of the first judge's "
+                    "scores minus the other's, in points of the scale. A "
+                    "dash: not defined, because nothing varies. Judges that agree may still both be wrong: see gold.",
+                ),
+                section=AGREEMENT,
             )
-    return tables
 
 
 def _row(

@@ -4,7 +4,7 @@ JSON."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -161,14 +161,12 @@ def _partners(rivals: Sequence[Rival]) -> list[tuple[int, int]]:
     ]
 
 
-def _names(rivals: Sequence[Rival]) -> list[str]:
+def _names(rivals: Sequence[Rival]) -> Iterator[str]:
     """`supporter`, or `run/supporter` where several have it, or that with the scorer where the run has several."""
     times = Counter(name for run, one in rivals for name in ((one.supporter,), (run, one.supporter)))
-    names = []
     for run, one in rivals:
         scorer = f" ({one.scorer.name})" if times[run, one.supporter] > 1 else ""
-        names.append(one.supporter if times[one.supporter,] == 1 else f"{run}/{one.supporter}{scorer}")
-    return names
+        yield one.supporter if times[one.supporter,] == 1 else f"{run}/{one.supporter}{scorer}"
 
 
 def ambiguous_cards(runs: Sequence[RunRecords]) -> set[str]:

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -257,13 +257,12 @@ STRATEGY = "strategy"  # key of a judgement's condition: what the judge was show
 INTERVALS = f"Intervals: 95 %, percentile bootstrap over samples, {RESAMPLES:,} resamples."
 
 
-def correlation_tables(correlations: Sequence[Correlation]) -> list[Table]:
+def correlation_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
     """Per language and human rubric: `correlation_sample_COEFFICIENT_…` (tables 3, 13 and 14 of the paper) and
     `correlation_dataset_…` (table 15). Rows are judges' dimensions, columns human ones; coefficients are × 100, as printed.
 
     Sample-level tables without any figure become a note below the dataset-level one, where there is one.
     """
-    tables: list[Table] = []
     keys = file_keys(dict.fromkeys(one.gold_rubric for one in correlations))
     for (language, gold_rubric), of_rubric in group_by(correlations, lambda one: (one.language, one.gold_rubric)).items():
         tail = f"{language}_{keys[gold_rubric]}"
@@ -274,15 +273,14 @@ def correlation_tables(correlations: Sequence[Correlation]) -> list[Table]:
         for name in COEFFICIENTS if not (absent and overall) else ():
             if part := [one for one in within if one.coefficient == name]:
                 heading = f"Sample-level correlation ({name}) {title}"
-                tables.append(_table(f"correlation_sample_{name}_{tail}", heading, part, _sample_notes(part)))
+                yield _table(f"correlation_sample_{name}_{tail}", heading, part, _sample_notes(part))
         if overall:
             notes = ["One coefficient over all units; n: dialogues, or pairs of sample and system."]
             notes += ["Sample level: undefined, no sample has two systems with different scores."] if absent else []
-            tables.append(_table(f"correlation_dataset_{tail}", f"Dataset-level correlation {title}", overall, notes))
-    return tables
+            yield _table(f"correlation_dataset_{tail}", f"Dataset-level correlation {title}", overall, notes)
 
 
-def alignment_tables(correlations: Sequence[Correlation]) -> list[Table]:
+def alignment_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
     """How close each prompting strategy of a judge comes to people (EmoHarbor section 4.1.2): one table for every language and
     rubric of people's, judges and strategies × dimensions, Pearson × 100 over all dialogues at once.
 
@@ -290,21 +288,17 @@ def alignment_tables(correlations: Sequence[Correlation]) -> list[Table]:
     """
     same = [one for one in correlations if one.dimension == one.gold_dimension]
     pearson = [one for one in same if (one.level, one.coefficient) == ("dataset", "pearson")]
-    tables = []
     for (language, rubric), part in group_by(pearson, lambda one: (one.language, one.gold_rubric)).items():
         columns, rows = _crossed(part, lambda one: _judge_and_strategy(one.scorer))
         note = f"Each dimension with people's scores of the same one on rubric {rubric}, over all dialogues at once."
-        tables.append(
-            Table(
-                key=f"alignment_{language}_{rubric}",
-                title=f"Judges against people, Pearson × 100, {language}",
-                columns=("judge", STRATEGY, *columns),
-                rows=rows,
-                notes=(f"{note} {INTERVALS} A dash: undefined.",),
-                section=CORRELATION,
-            )
+        yield Table(
+            key=f"alignment_{language}_{rubric}",
+            title=f"Judges against people, Pearson × 100, {language}",
+            columns=("judge", STRATEGY, *columns),
+            rows=rows,
+            notes=(f"{note} {INTERVALS} A dash: undefined.",),
+            section=CORRELATION,
         )
-    return tables
 
 
 def _judge_and_strategy(scorer: Scorer) -> tuple[str, str]:
@@ -313,7 +307,7 @@ def _judge_and_strategy(scorer: Scorer) -> tuple[str, str]:
     return scorer._replace(condition=tuple(condition.items())).name, strategy
 
 
-def _table(key: str, title: str, part: Sequence[Correlation], notes: list[str]) -> Table:
+def _table(key: str, title: str, part: Sequence[Correlation], notes: Iterable[str]) -> Table:
     names: dict[str, Callable[[Correlation], str]] = {"judge": lambda one: one.scorer.name}
     if len({one.rubric for one in part}) > 1:
         names["rubric"] = lambda one: one.rubric
@@ -335,21 +329,19 @@ def _crossed(
     return columns, tuple((*heads, *map(row.get, columns)) for (*_, heads), row in cells.items())
 
 
-def _sample_notes(part: Sequence[Correlation]) -> list[str]:
-    notes = ["The coefficient within each sample across its systems, averaged; n: samples in which it is defined."]
+def _sample_notes(part: Sequence[Correlation]) -> Iterator[str]:
+    yield "The coefficient within each sample across its systems, averaged; n: samples in which it is defined."
     if worst := max(one.undefined for one in part):
         samples = max(one.samples for one in part)
-        notes.append(f"In up to {worst} of {samples} samples it is undefined: fewer than two systems, or equal scores.")
-    return notes
+        yield f"In up to {worst} of {samples} samples it is undefined: fewer than two systems, or equal scores."
 
 
-def _notes(part: Sequence[Correlation]) -> list[str]:
-    notes = [f"× 100. Rows are the judge's dimensions, columns people's. {INTERVALS}"]
+def _notes(part: Sequence[Correlation]) -> Iterator[str]:
+    yield f"× 100. Rows are the judge's dimensions, columns people's. {INTERVALS}"
     if any(AVERAGE in (one.dimension, one.gold_dimension) for one in part):
         several = "on 0–100 where their rubric has several scales"
-        notes.append(f"{AVERAGE}: the mean of a side's dimensions ({several}), where all of them were scored.")
+        yield f"{AVERAGE}: the mean of a side's dimensions ({several}), where all of them were scored."
     if worst := max(one.left_out for one in part):
-        notes.append(f"Undefined resamples are left out: up to {worst:,} for one figure.")
+        yield f"Undefined resamples are left out: up to {worst:,} for one figure."
     if lost := max(one.unread for one in part):
-        notes.append(f"Verdicts without a score are left out: up to {lost:,} for one row.")
-    return notes
+        yield f"Verdicts without a score are left out: up to {lost:,} for one row."

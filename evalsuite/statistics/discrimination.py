@@ -16,7 +16,7 @@ less that of models.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -308,27 +308,24 @@ def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrim
 # --- tables ----------------------------------------------------------------------------------------------------------------
 
 
-def tables(discrimination: Discrimination) -> list[Table]:
+def tables(discrimination: Discrimination) -> Iterator[Table]:
     """Of one set of ratings: its figures, and every pair."""
-    result = [_figures_table("discrimination", "Discrimination", ("scores",), [(("given",), discrimination)])]
+    yield _figures_table("discrimination", "Discrimination", ("scores",), [(("given",), discrimination)])
     names = discrimination.models
     if rows := tuple((names[pair.first], names[pair.second], *paired.cells(pair)) for pair in discrimination.pairs):
         note = f"Difference in the scores' own unit, [{SMOOTHED} over users], n = users who rated both. {TEST}."
         columns = ("model", "against", *paired.COLUMNS)
-        result.append(Table("discrimination-pairs", "Pairs of models", columns, rows, (note,), DISCRIMINATION))
-    return result
+        yield Table("discrimination-pairs", "Pairs of models", columns, rows, (note,), DISCRIMINATION)
 
 
-def run_tables(rows_of_run: Sequence[RunDiscrimination], rubric: Rubric) -> list[Table]:
+def run_tables(rows_of_run: Sequence[RunDiscrimination], rubric: Rubric) -> Iterator[Table]:
     """Of a run: one table a language. (Its pairs are in the leaderboard's table of differences and in the JSON.)"""
-    result = []
     for language, lines in group_by(rows_of_run, lambda row: row.language).items():
         several = len({row.scorer for row in lines}) > 1
         heads = (*["judged by"] * several, "dimension")
         names = [(*[row.scorer.name] * several, dimension_label(rubric, row.dimension)) for row in lines]
         parts = list(zip(names, (row.discrimination for row in lines), strict=True))
-        result.append(_figures_table(f"discrimination-{language}", f"Discrimination, {language}", heads, parts))
-    return result
+        yield _figures_table(f"discrimination-{language}", f"Discrimination, {language}", heads, parts)
 
 
 def _figures_table(

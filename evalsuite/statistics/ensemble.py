@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -244,7 +244,7 @@ def unweighted(weights: Weights, judgements: Iterable[Judgement]) -> list[str]:
     return sorted("/".join(aspect) for aspect in judged if aspect not in known)
 
 
-def apply(weights: Weights, judgements: Sequence[Judgement], ablation: bool = False) -> list[Judgement]:
+def apply(weights: Weights, judgements: Sequence[Judgement], ablation: bool = False) -> Iterator[Judgement]:
     """The ensemble's scores of all dialogues as judgements, aspect by aspect; None with the failure where a judge is missing.
 
     With `ablation` also those of the ensembles that lack one judge, named `feel without JUDGE`. Raises `UserError` for a judge
@@ -264,22 +264,18 @@ def apply(weights: Weights, judgements: Sequence[Judgement], ablation: bool = Fa
         sets |= {lacking(judge): without(weights, judge) for judge in judges}
     spoken = dict.fromkeys((j.dialogue_id, j.language) for j in judgements)
     condition = {"mode": weights.mode, "weights": weights.id}
-    rows = []
     for name, shares_of in sets.items():
         scores = ensemble_scores(panel, shares_of)
         for dialogue, language in spoken:
             for aspect in (a for a in shares_of if a.language == language):
                 value = scores[aspect].get(dialogue)
-                rows.append(
-                    Judgement(
-                        dialogue_id=dialogue,
-                        language=language,
-                        judge=name,
-                        rubric=weights.rubric,
-                        dimension=aspect.dimension,
-                        value=value,
-                        condition=condition | ({} if value is not None else {"failure": "judge_missing"}),
-                        method="ensemble",
-                    )
+                yield Judgement(
+                    dialogue_id=dialogue,
+                    language=language,
+                    judge=name,
+                    rubric=weights.rubric,
+                    dimension=aspect.dimension,
+                    value=value,
+                    condition=condition | ({} if value is not None else {"failure": "judge_missing"}),
+                    method="ensemble",
                 )
-    return rows

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -125,26 +125,21 @@ def correlated(one: Mapping[str, float], other: Mapping[str, float], dialogues: 
     return {name: estimate for name, (estimate, _, _) in by_coefficient.items()}
 
 
-def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> list[Table]:
+def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> Iterator[Table]:
     """Weights, and tables 1 and 2 of the paper (scorers × aspects), one a mode, language and coefficient."""
-    tables = [_weight_table(fitted)]
+    yield _weight_table(fitted)
     for (mode, language), of_language in group_by(rows, lambda row: (row.mode, row.language)).items():
         aspects = list(dict.fromkeys(row.dimension for row in of_language))
         for name in ("spearman", "kendall"):
             cells = {(row.scorer, row.dimension): getattr(row, name) for row in of_language}
-            tables.append(
-                Table(
-                    key=f"feel_{name}_{mode}_{language}",
-                    title=f"Judges and ensemble against people ({name}), {language}, {mode} mode",
-                    columns=("scorer", *aspects),
-                    rows=tuple(
-                        (s, *(cells.get((s, a)) for a in aspects)) for s in group_by(of_language, lambda row: row.scorer)
-                    ),
-                    notes=(FITTED[mode], NOTE),
-                    section=FEEL,
-                )
+            yield Table(
+                key=f"feel_{name}_{mode}_{language}",
+                title=f"Judges and ensemble against people ({name}), {language}, {mode} mode",
+                columns=("scorer", *aspects),
+                rows=tuple((s, *(cells.get((s, a)) for a in aspects)) for s in group_by(of_language, lambda row: row.scorer)),
+                notes=(FITTED[mode], NOTE),
+                section=FEEL,
             )
-    return tables
 
 
 def _weight_table(fitted: Sequence[Weights]) -> Table:

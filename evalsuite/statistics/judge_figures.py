@@ -94,7 +94,7 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: Settin
     counted = ({item_of(j) for j in verdicts if mode == "paper" or j.value is not None} for verdicts in judges.values())
     same = len(set(map(frozenset, counted))) == 1
     tables = JudgeTables(
-        table4(means | figures, scores, mode, labels, note, same),
+        [*table4(means | figures, scores, mode, labels, note, same)],
         comparison_tables(tests, average, mode, labels),
         judges=[],
         counts=[],
@@ -168,14 +168,13 @@ def average_tables(
     scores: Sequence[HumanScore],
     figures: Mapping[str, Mapping[str, Any]],
     settings: Settings,
-) -> list[Table]:
+) -> Iterator[Table]:
     """Averages over dimensions: a table a language, and one of the mean over languages; judges, and before several seeds of one
     their mean. A judge that lacks a dimension is left out: averages over different dimensions do not compare."""
     pairs = {name: paired(verdicts, gold_of(verdicts, scores)) for name, verdicts in judges.items()}
     languages = sorted({language for by_language in pairs.values() for language in by_language})
     dimensions = {language: {d for of in pairs.values() for d in of.get(language, {})} for language in languages}
     ending, counted = ("", "n") if settings.mode == "paper" else ("_read", "read")
-    tables = []
     for language in [*languages, ALL] if len(languages) > 1 else languages:
         parts = languages if language == ALL else [language]
         body: list[tuple[Cell, ...]] = []
@@ -207,20 +206,17 @@ def average_tables(
             f"{'groups of dialogues' if settings.groups else 'dialogues'} ({len(drawn)}), drawn alike for every judge]. "
             f"{unreadable(settings.mode)} A dash: undefined in some dimension."
         ]
-        tables.append(
-            Table(
-                key=f"judge_averages_{language}",
-                title=f"Judges on average, {'mean over languages' if language == ALL else language}",
-                columns=(
-                    *("judge", "ACC %", "ACC_soft %", "kappa", "Spearman", "ECE %"),
-                    *(["s a dialogue"] if settings.seconds else []),
-                ),
-                rows=tuple(body),
-                notes=tuple(notes),
-                section=AGREEMENT,
-            )
+        yield Table(
+            key=f"judge_averages_{language}",
+            title=f"Judges on average, {'mean over languages' if language == ALL else language}",
+            columns=(
+                *("judge", "ACC %", "ACC_soft %", "kappa", "Spearman", "ECE %"),
+                *(["s a dialogue"] if settings.seconds else []),
+            ),
+            rows=tuple(body),
+            notes=tuple(notes),
+            section=AGREEMENT,
         )
-    return tables
 
 
 def _rows(judges: Judges, families: Families) -> Iterator[tuple[str, list[str]]]:

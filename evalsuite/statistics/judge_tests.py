@@ -96,7 +96,7 @@ def compare(
                 f"judges {a} and {b} have no item in common: give judgements of the same dialogues and dimensions "
                 "(where they are on several rubrics, choose one with --rubric)"
             )
-        sides = _on_shared(both, gold, shared, mode)
+        sides = [*_on_shared(both, gold, shared, mode)]
         languages = list(sides[0])
         parts = {language: [side[language] for side in sides] for language in languages}
         for language, runs_of in parts.items():
@@ -109,20 +109,18 @@ def compare(
     return list(_holm(tests)), list(_holm(average))
 
 
-def _on_shared(runs: Sequence[Sequence[Judgement]], gold: Sequence[HumanScore], shared: set[Item], mode: str) -> list[Paired]:
+def _on_shared(
+    runs: Sequence[Sequence[Judgement]], gold: Sequence[HumanScore], shared: set[Item], mode: str
+) -> Iterator[Paired]:
     """All runs' verdicts on shared items, of the same languages, dimensions and items in the same order."""
     unread = {item_of(j) for run in runs for j in run if (j.value is None if mode == "native" else j.lost)}
     order = {item: place for place, item in enumerate(item_of(j) for j in runs[0])}
-    sides = []
     for run in runs:
         kept = sorted((j for j in run if item_of(j) in shared), key=lambda j: order[item_of(j)])
-        sides.append(
-            {
-                language: {name: [p for p in pairs if item_of(p[0]) not in unread] for name, pairs in dimensions.items()}
-                for language, dimensions in paired(kept, gold_of(kept, gold)).items()
-            }
-        )
-    return sides
+        yield {
+            language: {name: [p for p in pairs if item_of(p[0]) not in unread] for name, pairs in dimensions.items()}
+            for language, dimensions in paired(kept, gold_of(kept, gold)).items()
+        }
 
 
 def _mcnemar(language: str, dimension: str, a: str, b: str, first: Sequence[Pair], second: Sequence[Pair]) -> Mcnemar:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,14 +95,13 @@ def table4(
     labels: Mapping[str, str],
     note: str = "",
     same_items: bool = True,
-) -> list[Table]:
+) -> Iterator[Table]:
     """Table 4 of ESC-Eval, one a language: judges × dimensions and their average, ACC (with interval and n) and ACC_soft in per
     cent, the majority class last. The best judge of a column is bold, and so are all that equal it; one judge alone is not.
 
     `same_items` says whether all judges' figures are over the same items. A judge without some dimension has no average:
     averages over different dimensions do not compare.
     """
-    tables = []
     for language in sorted({language for languages in figures.values() for language in languages}):
         dimensions = dimensions_of(figures, language)
         body: list[tuple[Cell, ...]] = []
@@ -127,18 +126,15 @@ def table4(
         if not same_items:
             notes.append("The judges' figures are over different items: compare them by the tests, which are on shared ones.")
         heads = [f"{labels.get(name, name)} {what}" for name in (*dimensions, AVERAGE) for what in ("ACC", "ACC_soft")]
-        tables.append(
-            Table(
-                key=f"table4_{language}",
-                title=f"Judges against gold, {language}" + (f" ({note})" if note else ""),
-                columns=("Judge", *heads, "Read %"),
-                rows=tuple(body),
-                notes=tuple(notes),
-                section=AGREEMENT,
-                bold=_best(ranked) if len(ranked) > 1 else (),
-            )
+        yield Table(
+            key=f"table4_{language}",
+            title=f"Judges against gold, {language}" + (f" ({note})" if note else ""),
+            columns=("Judge", *heads, "Read %"),
+            rows=tuple(body),
+            notes=tuple(notes),
+            section=AGREEMENT,
+            bold=_best(ranked) if len(ranked) > 1 else (),
         )
-    return tables
 
 
 def _majority_row(gold: Sequence[HumanScore], language: str, dimensions: Sequence[str]) -> list[Cell]:
@@ -220,10 +216,9 @@ def _nearest(value: float | None) -> int | None:
 
 def confusion_tables(
     matrices: Mapping[str, Mapping[str, Confusion]], labels: Mapping[str, str], note: str = "", key: str = "confusion"
-) -> list[Table]:
+) -> Iterator[Table]:
     """One table a language: a row a dimension and gold score, a column a verdict (a dash where it is off the dimension's
     scale), unreadable ones in their own."""
-    tables = []
     for language, dimensions in matrices.items():
         rows: list[tuple[Cell, ...]] = []
         axis = sorted({score for matrix in dimensions.values() for score in matrix.scores})
@@ -232,17 +227,14 @@ def confusion_tables(
                 count_of = dict(zip(matrix.scores, counts, strict=True))
                 cells = (count_of.get(verdict) for verdict in axis)
                 rows.append((labels.get(dimension, dimension), str(score), *cells, unread, sum(counts) + unread))
-        tables.append(
-            Table(
-                key=f"{key}_{language}",
-                title=f"Verdicts by gold score, {language}" + (f" ({note})" if note else ""),
-                columns=("Dimension", "Gold", *map(str, axis), "unreadable", "n"),
-                rows=tuple(rows),
-                notes=("Counts. Columns are the judge's verdicts. What is not whole counts as the nearest score, halves up.",),
-                section=AGREEMENT,
-            )
+        yield Table(
+            key=f"{key}_{language}",
+            title=f"Verdicts by gold score, {language}" + (f" ({note})" if note else ""),
+            columns=("Dimension", "Gold", *map(str, axis), "unreadable", "n"),
+            rows=tuple(rows),
+            notes=("Counts. Columns are the judge's verdicts. What is not whole counts as the nearest score, halves up.",),
+            section=AGREEMENT,
         )
-    return tables
 
 
 # --- calibration ----------------------------------------------------------------------------------------------------------

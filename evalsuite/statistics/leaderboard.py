@@ -192,14 +192,13 @@ def boards_of(
 
 def leaderboard(
     boards: Sequence[Board], rubric: Rubric, value: Value = "value", groups: Mapping[str, str] | None = None
-) -> list[Table]:
+) -> Iterator[Table]:
     """One table a language: supporters × dimensions on 0–100 with 95 % intervals and n, their average, and the parse rate.
 
     On 0–4 a figure is the mean × 25 of ESC-Eval's table 2. Several judges, methods or conditions are separate rows. With
     several supporters there is a rank with ties (`Board.ranks`). Rows come by falling average. `groups` maps supporter → group
     (`groups_of`), a mark beside the average; a supporter without one is `other`.
     """
-    tables = []
     for language, of_language in group_by(boards, lambda board: board.language).items():
         lines: list[tuple[tuple[Any, ...], list[Score], str, int | None]] = []
         for place, board in enumerate(of_language):
@@ -217,26 +216,22 @@ def leaderboard(
             known: dict[str, Cell] = who | dict(zip(score_columns(rubric), score_cells(block), strict=True))
             rows.append(tuple(known[column] for column in columns))
         cells = [cell for _, block, _, _ in lines for cell in block]
-        tables.append(
-            Table(
-                key=f"leaderboard-{language}",
-                title=f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else ""),
-                columns=columns,
-                rows=tuple(rows),
-                notes=(*score_notes(cells, rubric, value), *[RANK_NOTE] * ranked),
-                section=SCORES,
-            )
+        yield Table(
+            key=f"leaderboard-{language}",
+            title=f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else ""),
+            columns=columns,
+            rows=tuple(rows),
+            notes=(*score_notes(cells, rubric, value), *[RANK_NOTE] * ranked),
+            section=SCORES,
         )
-    return tables
 
 
-def pairwise_differences(boards: Sequence[Board]) -> list[Table]:
+def pairwise_differences(boards: Sequence[Board]) -> Iterator[Table]:
     """One table a language with several supporters: the difference of every two in their average, and whether it holds.
 
     The better of two (by the leaderboard) comes first. Intervals, tests and Holm's correction: `paired.differences`,
     the correction over all pairs of one scorer.
     """
-    tables = []
     for language, of_language in group_by(boards, lambda board: board.language).items():
         several = len(of_language) > 1
         rows: list[tuple[Cell, ...]] = []
@@ -245,17 +240,14 @@ def pairwise_differences(boards: Sequence[Board]) -> list[Table]:
                 names = (board.contestants[place].supporter for place in (difference.first, difference.second))
                 rows.append((*names, *[board.scorer.name] * several, *paired.cells(difference)))
         if rows:
-            tables.append(
-                Table(
-                    key=f"differences-{language}",
-                    title=f"Differences between supporters in the average, {language}",
-                    columns=("supporter", "against", *["judged by"] * several, *paired.COLUMNS),
-                    rows=tuple(rows),
-                    notes=(paired.NOTE, *["Holm's correction runs over the pairs of one judge."] * several),
-                    section=SCORES,
-                )
+            yield Table(
+                key=f"differences-{language}",
+                title=f"Differences between supporters in the average, {language}",
+                columns=("supporter", "against", *["judged by"] * several, *paired.COLUMNS),
+                rows=tuple(rows),
+                notes=(paired.NOTE, *["Holm's correction runs over the pairs of one judge."] * several),
+                section=SCORES,
             )
-    return tables
 
 
 def score_columns(rubric: Rubric) -> tuple[str, ...]:

@@ -194,17 +194,14 @@ def cut_off(used: Iterable[Mapping[str, Mapping[str, Usage]]], up_to: float = 1)
     return f"Replies cut off at their token limit: {', '.join(cut)}." if cut else ""
 
 
-def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: Iterable[Judgement]) -> list[str]:
+def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: Iterable[Judgement]) -> Iterator[str]:
     """Warnings that name what to change: a model more than a tenth of whose replies were cut off, a judge more than a tenth of
     whose verdicts could not be read, and one that gives every dialogue the same score."""
-    sentences = []
     for (role, model), usage in sums_of(used).items():
         if (count := sum(usage.cut_off.values())) > TROUBLE * usage.calls:
             raised = "--max-tokens" if role == "supporter" else "sampling.max_tokens in its spec"
             reasons = ", or sampling.reasoning_tokens, as it reasons" if usage.reasoning_tokens else ""
-            sentences.append(
-                f"{count:,} of {usage.calls:,} replies of the {role} {model} were cut off: raise {raised}{reasons}"
-            )
+            yield f"{count:,} of {usage.calls:,} replies of the {role} {model} were cut off: raise {raised}{reasons}"
     by_judge: dict[str, Counter[float | None]] = defaultdict(Counter)
     for judgement in judgements:
         if not judgement.lost and judgement.condition.get("failure") is None:
@@ -213,16 +210,13 @@ def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: It
         verdicts, unread = values.total(), values.pop(None, 0)
         read = verdicts - unread
         if unread > TROUBLE * verdicts:
-            sentences.append(
+            yield (
                 f"{unread:,} of {verdicts:,} verdicts of the judge {judge} cannot be read: look at their `raw` in "
                 "judgements.jsonl; a judge that needs more words needs another sampling.max_tokens in its spec, one that "
                 "follows no instructions cannot judge"
             )
         elif read >= SAME and len(values) == 1:
-            sentences.append(
-                f"the judge {judge} gave {next(iter(values))} in all of {read:,} verdicts: its scores tell nothing apart"
-            )
-    return sentences
+            yield f"the judge {judge} gave {next(iter(values))} in all of {read:,} verdicts: its scores tell nothing apart"
 
 
 def failed_calls(failures: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table | None:

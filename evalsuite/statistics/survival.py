@@ -10,7 +10,7 @@ recorded, is on no curve and is counted as left out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -191,9 +191,8 @@ def _comparable(groups: Sequence[Sequence[Span]]) -> bool:
 # --- tables ----------------------------------------------------------------------------------------------------------------
 
 
-def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> list[Table]:
+def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> Iterator[Table]:
     """One table of curves a language (rounds as columns), and the tests of all languages. Shares are in per cent."""
-    result = []
     for language, of_language in group_by(curves, lambda curve: curve.language).items():
         horizon = max(curve.steps[-1].round for curve in of_language)
         rows: list[tuple[Cell, ...]] = []
@@ -201,26 +200,25 @@ def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> list[Table]:
             cells: list[Cell] = [estimate_of(step) for step in curve.steps]
             cells += [None] * (horizon - len(cells))
             rows.append((curve.supporter, curve.dialogues, curve.median, *cells))
-        result.append(
-            Table(
-                key=f"survival-{language}",
-                title=f"Dialogues that go on after each round, %, {language}",
-                columns=("supporter", "dialogues", "median", *(f"round {at}" for at in range(1, horizon + 1))),
-                rows=tuple(rows),
-                notes=(
-                    "Kaplan-Meier, [pointwise 95 % band], n = dialogues that had the round. A seeker who ends the dialogue "
-                    "leaves; dialogues that ran out of rounds or were stopped by anything else count as long as they lasted. "
-                    "Median: the first round after which at most half go on.",
-                    *(
-                        f"{curve.supporter}: left out {curve.left_out} that stopped before any round was over."
-                        for curve in of_language
-                        if curve.left_out
-                    ),
+        yield Table(
+            key=f"survival-{language}",
+            title=f"Dialogues that go on after each round, %, {language}",
+            columns=("supporter", "dialogues", "median", *(f"round {at}" for at in range(1, horizon + 1))),
+            rows=tuple(rows),
+            notes=(
+                "Kaplan-Meier, [pointwise 95 % band], n = dialogues that had the round. A seeker who ends the dialogue "
+                "leaves; dialogues that ran out of rounds or were stopped by anything else count as long as they lasted. "
+                "Median: the first round after which at most half go on.",
+                *(
+                    f"{curve.supporter}: left out {curve.left_out} that stopped before any round was over."
+                    for curve in of_language
+                    if curve.left_out
                 ),
-                section=SURVIVAL,
-            )
+            ),
+            section=SURVIVAL,
         )
-    return [*result, *_test_table(tests)]
+    if tests:
+        yield _test_table(tests)
 
 
 def estimate_of(step: Step) -> Estimate:
@@ -228,7 +226,7 @@ def estimate_of(step: Step) -> Estimate:
     return Estimate(step.survival, step.low, step.high, step.at_risk).times(100)
 
 
-def _test_table(tests: Sequence[LogRank]) -> list[Table]:
+def _test_table(tests: Sequence[LogRank]) -> Table:
     rows = tuple(
         (t.language, " / ".join(t.supporters), t.statistic, t.df, paired.p_text(t.p), paired.p_text(t.holm)) for t in tests
     )
@@ -238,7 +236,7 @@ def _test_table(tests: Sequence[LogRank]) -> list[Table]:
         *(f"{test.language}, {' / '.join(test.supporters)}: {test.undefined}." for test in tests if test.undefined),
     )
     columns = ("language", "supporters", "chi²", "df", "p", "p (Holm)")
-    return [Table("log-rank", "Do seekers leave at the same rate?", columns, rows, notes, SURVIVAL)] if rows else []
+    return Table("log-rank", "Do seekers leave at the same rate?", columns, rows, notes, SURVIVAL)
 
 
 def as_json(curves: Sequence[Curve], tests: Sequence[LogRank]) -> dict[str, Any]:

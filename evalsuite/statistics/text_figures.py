@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal
@@ -133,13 +133,12 @@ def figures_json(rows: Sequence[Figure]) -> dict[str, Any]:
     }
 
 
-def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) -> list[Table]:
+def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) -> Iterator[Table]:
     """Two tables a language, on 0–100: over all replies at once, and means over replies. `responses` are what was measured."""
-    tables = []
     for language, part in group_by(figure_rows, lambda row: row.language).items():
         units = list(dict.fromkeys(f.unit for f in part))
         heads = ("supporter", "counted in") if len(units) > 1 else ("supporter",)
-        left_out = _left_out([r for r in responses if r.language == language])
+        left_out = [*_left_out([r for r in responses if r.language == language])]
         for level, (title, metrics, signed) in _LEVELS.items():
             rows: dict[tuple[str, Unit], dict[str, Estimate]] = defaultdict(dict)
             for f in part:
@@ -154,29 +153,24 @@ def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) 
                 *left_out,
                 *(f"{unit}: {name}: {signature(unit)[name]}" for unit in units for name in signed),
             ]
-            tables.append(
-                Table(
-                    key=f"metrics_{level}_{language}",
-                    title=f"Replies against references, {language}: {title}",
-                    columns=(*heads, *(LABELS[metric] for metric in metrics)),
-                    rows=tuple(body),
-                    notes=tuple(notes),
-                    section=SECTION,
-                )
+            yield Table(
+                key=f"metrics_{level}_{language}",
+                title=f"Replies against references, {language}: {title}",
+                columns=(*heads, *(LABELS[metric] for metric in metrics)),
+                rows=tuple(body),
+                notes=tuple(notes),
+                section=SECTION,
             )
-    return tables
 
 
-def _left_out(responses: Sequence[Response]) -> list[str]:
+def _left_out(responses: Sequence[Response]) -> Iterator[str]:
     """What the figures rest on, a note a matter: replies that never came, that are empty, that have no reference."""
     ends = Counter(r.termination for r in responses if r.termination is not None and not r.lost)
     lost = sum(r.lost for r in responses)
-    notes = []
     if lost:
-        notes.append(f"{lost} of {len(responses)} replies were never given (the server failed): they are in no figure.")
+        yield f"{lost} of {len(responses)} replies were never given (the server failed): they are in no figure."
     if ends:
         listed = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
-        notes.append(f"Among the {len(responses)} replies: {listed}. They count with the text there is; without any, as 0.")
+        yield f"Among the {len(responses)} replies: {listed}. They count with the text there is; without any, as 0."
     if bare := sum(r.reference is None for r in responses if not r.lost):
-        notes.append(f"{bare} replies have no reference: only Distinct counts them.")
-    return notes
+        yield f"{bare} replies have no reference: only Distinct counts them."

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import groupby
@@ -342,28 +342,24 @@ def signature(unit: Unit) -> dict[str, str]:
     }
 
 
-def judgements(samples: Iterable[Sample]) -> list[Judgement]:
+def judgements(samples: Iterable[Sample]) -> Iterator[Judgement]:
     """Every reply's values as verdicts on its turn, for correlation with people's scores.
 
     Judge `bleu-1`, dimension `bleu_1`; in Chinese with the unit behind (`bleu-1-jieba`, `bleu_1_jieba`). `condition.supporter`
     names whose reply it was, since a dialogue that others held knows only its own supporter. An undefined figure has value null
     and `condition.failure` "undefined".
     """
-    records = []
     for sample in samples:
         for metric, value in sample.values.items():
             dimension = metric if sample.unit == "word" else f"{metric}_{sample.unit}"
             condition = {"supporter": sample.response.supporter} | ({} if value is not None else {"failure": "undefined"})
-            records.append(
-                Judgement(
-                    dialogue_id=sample.response.dialogue_id,
-                    language=sample.response.language,
-                    judge=dimension.replace("_", "-"),
-                    rubric=RUBRIC,
-                    dimension=dimension,
-                    value=value,
-                    turn=sample.response.turn,
-                    condition=condition,
-                )
+            yield Judgement(
+                dialogue_id=sample.response.dialogue_id,
+                language=sample.response.language,
+                judge=dimension.replace("_", "-"),
+                rubric=RUBRIC,
+                dimension=dimension,
+                value=value,
+                turn=sample.response.turn,
+                condition=condition,
             )
-    return records

@@ -8,7 +8,7 @@ dialogue with verdicts on two rounds or more, the least-squares slope of its own
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -132,9 +132,8 @@ def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str]) -> dict[
 # --- tables ----------------------------------------------------------------------------------------------------------------
 
 
-def tables(trends: Sequence[Trend], rubric: Rubric) -> list[Table]:
+def tables(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Table]:
     """One table of means a language (a row a supporter and dimension, rounds as columns), and one of slopes."""
-    result = []
     for language, of_language in group_by(trends, lambda trend: trend.language).items():
         several = len({trend.scorer for trend in of_language}) > 1
         heads = ("supporter", *["judged by"] * several, "dimension")
@@ -147,32 +146,29 @@ def tables(trends: Sequence[Trend], rubric: Rubric) -> list[Table]:
                 cells: list[Cell] = [point.estimate for point in trend.points if point.dimension == name]
                 means.append((*names, *cells, *[None] * (horizon - len(cells))))
                 slopes.append((*names, *paired.cells(slope)))
-        result += [
-            Table(
-                key=f"trends-{language}",
-                title=f"Scores by round, {language}",
-                columns=(*heads, *(f"round {at}" for at in range(1, horizon + 1))),
-                rows=tuple(means),
-                notes=(
-                    f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues with a readable verdict. "
-                    "Later rounds rest on the dialogues that came so far.",
-                ),
-                section=TRENDS,
+        yield Table(
+            key=f"trends-{language}",
+            title=f"Scores by round, {language}",
+            columns=(*heads, *(f"round {at}" for at in range(1, horizon + 1))),
+            rows=tuple(means),
+            notes=(
+                f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues with a readable verdict. "
+                "Later rounds rest on the dialogues that came so far.",
             ),
-            Table(
-                key=f"slopes-{language}",
-                title=f"Change of scores within dialogues, {language}",
-                columns=(*heads, "points a round", *paired.COLUMNS[1:]),
-                rows=tuple(slopes),
-                notes=(
-                    "Mean over cards of the least-squares slope of a dialogue's own scores (0–100) by round, "
-                    f"[{SMOOTHED}], n = cards with a dialogue that was judged in two rounds or more. p: sign-flip test "
-                    "over cards against no slope; Holm's correction over a supporter's dimensions.",
-                ),
-                section=TRENDS,
+            section=TRENDS,
+        )
+        yield Table(
+            key=f"slopes-{language}",
+            title=f"Change of scores within dialogues, {language}",
+            columns=(*heads, "points a round", *paired.COLUMNS[1:]),
+            rows=tuple(slopes),
+            notes=(
+                "Mean over cards of the least-squares slope of a dialogue's own scores (0–100) by round, "
+                f"[{SMOOTHED}], n = cards with a dialogue that was judged in two rounds or more. p: sign-flip test "
+                "over cards against no slope; Holm's correction over a supporter's dimensions.",
             ),
-        ]
-    return result
+            section=TRENDS,
+        )
 
 
 def as_json(trends: Sequence[Trend]) -> list[dict[str, Any]]:

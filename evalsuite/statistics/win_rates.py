@@ -8,7 +8,7 @@ their votes.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -155,18 +155,16 @@ def _counts(choices: Sequence[Choice], system: str) -> list[Cell]:
 # --- tables -----------------------------------------------------------------------------------------------------------------
 
 
-def win_rate_tables(choices: Sequence[Choice], mode: Mode, words: Words, titles: Mapping[str, str] = {}) -> list[Table]:
+def win_rate_tables(choices: Sequence[Choice], mode: Mode, words: Words, titles: Mapping[str, str] = {}) -> Iterator[Table]:
     """For each question: win rates of every system, every pair of systems, and what annotators make of the order and of each
     other, where that can be told. `titles` gives questions other names than their own."""
     questions = sorted(group_by(choices, lambda choice: choice.question).items())
     keys = file_keys([question for question, _ in questions], "question")
-    tables = []
     for question, part in questions:
         tail, title = f"-{keys[question]}" if len(questions) > 1 else "", titles.get(question, question)
         for table in (*_rates(part, mode, words, title), _position(part, words, title), _agreement(part, words, title)):
             if table.rows:
-                tables.append(replace(table, key=f"{words.key}-{table.key}{tail}", section=words.section))
-    return tables
+                yield replace(table, key=f"{words.key}-{table.key}{tail}", section=words.section)
 
 
 def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> list[Table]:

@@ -280,7 +280,7 @@ def test_unreadable_verdicts_are_left_out_and_counted() -> None:
     each = only(found)
     assert (each.pairs, each.unread) == (4, 2)
     assert each.estimate.mean == pytest.approx(scipy.stats.spearmanr([1, 3, 30, 20], [1, 3, 3, 1]).statistic)
-    assert "Verdicts without a score are left out: up to 2 for one row." in correlation_tables(found)[-1].notes
+    assert "Verdicts without a score are left out: up to 2 for one row." in [*correlation_tables(found)][-1].notes
     with pytest.raises(UserError, match="none of its verdicts on en dialogues has a figure to use"):
         rows_of(judged(*[None] * 6), GOLD, TALKS)
 
@@ -366,7 +366,7 @@ def test_nothing_at_sample_level_is_a_note_and_not_three_empty_tables() -> None:
     found = rows_of([said(d.id, n) for n, d in enumerate(own)], [felt(d.id, n % 3) for n, d in enumerate(own)], own)
     (table,) = correlation_tables(found)
     assert table.key == "correlation_dataset_en_h" and any("Sample level: undefined" in note for note in table.notes)
-    assert len(correlation_tables([each for each in found if each.level == "sample"])) == 3  # asked for: shown
+    assert len([*correlation_tables([each for each in found if each.level == "sample"])]) == 3  # asked for: shown
     assert {table.key for table in correlation_tables([_renamed(each) for each in found])} != {table.key}
 
 

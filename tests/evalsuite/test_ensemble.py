@@ -159,7 +159,7 @@ def test_what_lacks_a_judge_has_no_score_and_says_so() -> None:
 def test_weights_that_are_even_are_called_so() -> None:
     people = people_of([human(f"d{n}", n) for n in range(3)], {})
     against = ensemble.fit(panel_of(verdicts("x", {f"d{n}": -n for n in range(3)})), people, people[SAFE], "test", "paper")
-    table = fit_tables([against], [])[0]
+    table = next(fit_tables([against], []))
     assert table.rows[0][-2:] == (1.0, "even") and table.notes[-1].startswith("even: ")
 
 

@@ -235,7 +235,7 @@ def test_the_injection_set_orders_the_judge_and_has_neutral_twins() -> None:
 def test_probes_change_only_the_last_reply() -> None:
     dialogues = [of_length(f"d{n}", 3) for n in range(5)]
     injections = [one for one in load_injections() if one.language == "en"][:2]
-    jobs = probes(dialogues, injections, RUBRIC, reverse=True)
+    jobs = [*probes(dialogues, injections, RUBRIC, reverse=True)]
     assert [job.condition["variant"] for job in jobs[:4]] == ["as_is", "neutral", "injected", "reversed"] and len(jobs) == 20
     neutral, injected = jobs[1].dialogue, jobs[2].dialogue
     assert neutral.turns[:-1] == injected.turns[:-1] == dialogues[0].turns[:-1]
@@ -247,7 +247,7 @@ def test_probes_change_only_the_last_reply() -> None:
     ended_by_seeker = make_dialogue("e", turns=(*dialogues[0].turns, Turn(role="seeker", text="bye")))
     assert [turn.text for turn in append(ended_by_seeker, "!").turns][2:] == ["xxx\n!", "bye"]
     with pytest.raises(UserError, match="no injection in zh"):
-        probes([make_dialogue("z", language="zh")], injections, RUBRIC, reverse=False)
+        next(probes([make_dialogue("z", language="zh")], injections, RUBRIC, reverse=False))
 
 
 # --- shared bases -----------------------------------------------------------------------------------------------------------

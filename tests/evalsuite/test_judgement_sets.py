@@ -224,6 +224,6 @@ def test_what_judges_say_of_each_other_is_counted_by_hand() -> None:
     assert minus == pytest.approx((sum(both[0]) - sum(both[1])) / 5)
     assert kappa.mean == pytest.approx(cohen_kappa_score(*both, weights="quadratic", labels=range(5)))
     assert spearman == pytest.approx(spearmanr(*both).statistic)
-    assert between_judges([one for one in verdicts if one.judge == "a"], rubric) == []
+    assert [*between_judges([one for one in verdicts if one.judge == "a"], rubric)] == []
     apart = [one for one in verdicts if (one.judge == "a") == (one.dialogue_id in ("d0", "d1"))]
-    assert between_judges(apart, rubric) == [], "judges that share no dialogue"
+    assert [*between_judges(apart, rubric)] == [], "judges that share no dialogue"

@@ -61,7 +61,7 @@ def golden(values: Sequence[float], dimension: str = "fluency", first: int = 0, 
 
 
 def shown_tables(judgements: list[Judgement], gold: list[HumanScore], mode: str = "paper") -> list[Table]:
-    return table4(against_gold(by_judge(judgements), gold), gold, mode, {"fluency": "Fluency"})
+    return [*table4(against_gold(by_judge(judgements), gold), gold, mode, {"fluency": "Fluency"})]
 
 
 def figures_of(table: Table, row: int) -> dict[str, str]:

@@ -331,7 +331,7 @@ def test_any_counts_against_statsmodels(talks: list[tuple[str, list[str]]]) -> N
         cut = len(kinds) % 2 == 1 and kinds[-1] != "calm"
         dialogues.append(dialogue(f"d{number}", *(turns[:-1] if cut else turns), supporter=supporter))
         said[supporter] += [*kinds[:-1], "unanswered"] if cut else kinds
-    rows = count(dialogues, find(dialogues))
+    rows = [*count(dialogues, find(dialogues))]
     assert [row.supporter for row in rows] == sorted({supporter for supporter, _ in talks})
     for row in rows:
         own = said[row.supporter]

@@ -241,4 +241,4 @@ def test_what_needs_one_scale_is_refused_with_the_reason() -> None:
     with pytest.raises(UserError, match=f"rubric fed_like: a ranker needs all dimensions on one scale, but {where}"):
         cases([TALK], {}, FED, "per_dimension", Step("s"))
     with pytest.raises(UserError, match=f"a probe, which .* needs all dimensions on one scale, but {where}"):
-        probes([TALK], load_injections(), FED, reverse=False)
+        next(probes([TALK], load_injections(), FED, reverse=False))

@@ -193,7 +193,7 @@ def test_empty_replies_count_as_nothing_and_lost_ones_do_not_count() -> None:
     assert found["distinct_1", "responses"].n == found["distinct_1", "corpus"].n == 2
     # empty replies shorten the whole: four of twelve words were given
     assert found["bleu_1", "corpus"].mean == pytest.approx(100 * math.exp(1 - 12 / 4))
-    notes = " ".join(metric_tables(figures(measure(given)), given)[0].notes)
+    notes = " ".join(next(metric_tables(figures(measure(given)), given)).notes)
     assert (
         "1 of 5 replies were never given" in notes and "1 empty_reply, 1 refusal" in notes and "1 replies have no ref" in notes
     )
@@ -249,7 +249,7 @@ def test_order_of_replies_changes_nothing() -> None:
 
 
 def test_judgements_name_metric_unit_and_supporter() -> None:
-    found = judgements(measure([*responses([("d", 3, "Yes", "No")]), *responses(ZH[:1], "zh", "other")]))
+    found = [*judgements(measure([*responses([("d", 3, "Yes", "No")]), *responses(ZH[:1], "zh", "other")]))]
     assert {j.judge for j in found if j.language == "en"} == {name.replace("_", "-") for name in LABELS}
     assert {j.dimension for j in found if j.language == "zh"} == {
         f"{name}_{u}" for name in LABELS for u in ("character", "jieba")
