@@ -20,7 +20,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 from pydantic import BaseModel
@@ -109,6 +109,20 @@ class Writes:
 IN_FILE, IN_FOLDER, IN_NAME, IN_SPEC = Reads(), Reads("folder"), Reads("name"), Reads("model")
 IN_MODEL = Reads("folder", ("*",))  # a checkpoint or an adapter: its files, not its subfolders
 IN_PLACES = Reads("place", ("*",), labelled=True)  # corpora: an output in a subfolder is not read again
+OUT_FILE, OUT_FOLDER = Writes(), Writes(("*",))
+# The same as types of a verb's parameters; Maybe: of an option that may be left out.
+InFile = Annotated[Path, IN_FILE]
+InFiles = Annotated[list[Path], IN_FILE]
+MaybeFile = Annotated[Path | None, IN_FILE]
+MaybeFiles = Annotated[list[Path] | None, IN_FILE]
+InName = Annotated[str, IN_NAME]
+MaybeName = Annotated[str | None, IN_NAME]
+InModel = Annotated[str, IN_SPEC]
+InModels = Annotated[list[str], IN_SPEC]
+MaybeModel = Annotated[str | None, IN_SPEC]
+MaybeModels = Annotated[list[str] | None, IN_SPEC]
+OutFile = Annotated[Path, OUT_FILE]
+MaybeOutFile = Annotated[Path | None, OUT_FILE]
 # Where a run folder is given for a file, the file in it is meant (judgements only where one judge gave them).
 IN_RUNS = {
     "--dialogues": "dialogues.jsonl",
@@ -119,7 +133,6 @@ IN_RUNS = {
     "--people": "scores.jsonl",  # of a study's export
 }
 SHEET = Reads(beside=True)  # people fill it in where it was written to
-OUT_FILE, OUT_FOLDER = Writes(), Writes(("*",))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,9 +10,9 @@ import typer
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.options import console
-from core.paths import IN_FILE
+from core.paths import MaybeFile
 from core.records import Dialogue, Judgement
-from evalsuite.commands.options import IN_RUN, JsonOption, JudgedByOption, TablesOption, out_tables
+from evalsuite.commands.options import InRun, JsonOption, JudgedByOption, TablesOption, out_tables
 from evalsuite.commands.output import deliver, plain
 from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import VERDICTS, as_of, chosen_set
@@ -25,7 +24,7 @@ SETS, QUEUE = "score_sets.jsonl", "people_dialogues.jsonl"
 
 
 def abstain(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, scored, its judge measured on gold."), IN_RUN],
+    run: Annotated[InRun, typer.Argument(metavar="RUN", help="Run folder, scored, its judge measured on gold.")],
     coverage: Annotated[
         float, typer.Option("--coverage", min=0.5, max=0.99, help="How often a set is to hold the right score.")
     ] = 0.9,
@@ -33,12 +32,10 @@ def abstain(
         int, typer.Option("--most", min=1, max=9, metavar="N", help="Scores that a set may hold for the judge to speak.")
     ] = 1,
     gold: Annotated[
-        Path | None, typer.Option("--gold", help="People's scores to calibrate on. Default: the run's gold set."), IN_FILE
+        MaybeFile, typer.Option("--gold", help="People's scores to calibrate on. Default: the run's gold set.")
     ] = None,
     gold_judgements: Annotated[
-        Path | None,
-        typer.Option("--gold-judgements", help="The judge's verdicts on what --gold scores. Default: the run's."),
-        IN_FILE,
+        MaybeFile, typer.Option("--gold-judgements", help="The judge's verdicts on what --gold scores. Default: the run's.")
     ] = None,
     judge: JudgedByOption = None,
     as_json: JsonOption = False,

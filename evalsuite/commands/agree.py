@@ -15,7 +15,7 @@ import typer
 from core.errors import UserError, near
 from core.files import read_jsonl, read_object, write_text
 from core.options import choice, console
-from core.paths import IN_FILE, IN_NAME, Reads
+from core.paths import MaybeFiles, MaybeName, Reads
 from core.records import HumanScore, Judgement
 from core.rubrics import Rubric, known_rubric, load_rubric
 from core.tables import to_markdown
@@ -32,7 +32,7 @@ from evalsuite.commands.options import (
     value_of,
 )
 from evalsuite.commands.output import deliver
-from evalsuite.commands.verdicts import IN_VERDICTS, VERDICTS, OnlyJudgeOption, of_judges, verdict_files
+from evalsuite.commands.verdicts import VERDICTS, MaybeVerdicts, OnlyJudgeOption, of_judges, verdict_files
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import gold_scores_of, item_of, judgements_of, of_annotators
 from evalsuite.statistics.coefficients import LEVELS
@@ -55,9 +55,7 @@ R = TypeVar("R", Judgement, HumanScore)
 def agree(
     gold: GoldOption,
     judgements: Annotated[
-        list[Path] | None,
-        typer.Option(help=f"{VERDICTS} Without any, the annotators of --gold are compared with each other."),
-        IN_VERDICTS,
+        MaybeVerdicts, typer.Option(help=f"{VERDICTS} Without any, the annotators of --gold are compared with each other.")
     ] = None,
     judge: OnlyJudgeOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON (shares 0-1).")] = False,
@@ -66,9 +64,7 @@ def agree(
         typer.Option(help="What becomes of unreadable verdicts. paper: they count as wrong. native: they are left out."),
     ] = "native",
     rubric: Annotated[
-        str | None,
-        typer.Option(help="Only verdicts and scores on this rubric: a name, or the file of one of your own."),
-        IN_NAME,
+        MaybeName, typer.Option(help="Only verdicts and scores on this rubric: a name, or the file of one of your own.")
     ] = None,
     gold_rubric: Annotated[
         str | None, typer.Option(help="The rubric that gold is on, where it is not that of the verdicts.")
@@ -88,9 +84,7 @@ def agree(
         IN_SPLIT,
     ] = None,
     dialogues: Annotated[
-        list[Path] | None,
-        typer.Option(help="With --split: its dialogues (JSONL), for a classifier on surface features. Repeat."),
-        IN_FILE,
+        MaybeFiles, typer.Option(help="With --split: its dialogues (JSONL), for a classifier on surface features. Repeat.")
     ] = None,
     seeds: Annotated[
         bool, typer.Option("--seeds", help="Judges called NAME@SEED are runs of one: show their mean, and test that.")
@@ -246,38 +240,33 @@ _WITHOUT = "without --dialogues, the sample level; intervals are over dialogues,
 
 
 def correlate(
-    judgements: Annotated[list[Path] | None, typer.Option(help=VERDICTS), IN_VERDICTS] = None,
+    judgements: Annotated[MaybeVerdicts, typer.Option(help=VERDICTS)] = None,
     people: Annotated[
-        list[Path] | None,
+        MaybeFiles,
         typer.Option(
             "--people",
             help="People's scores in the place of a judge's verdicts, or beside them: ESC-Eval's own row of table 3, where "
             "annotators scored the simulated dialogues. Repeat for more.",
         ),
-        IN_FILE,
     ] = None,
     gold: Annotated[
-        list[Path] | None,
+        MaybeFiles,
         typer.Option(
             "--gold",
             help="What all is correlated with: HumanScore records (JSONL, or CSV with its columns), or a run folder for its "
             "gold set. Annotators are averaged. Repeat for more.",
         ),
-        IN_FILE,
     ] = None,
     gold_judgements: Annotated[
-        list[Path] | None,
-        typer.Option("--gold-judgements", help="A judge's verdicts in the place of --gold. Repeat for more."),
-        IN_VERDICTS,
+        MaybeVerdicts, typer.Option("--gold-judgements", help="A judge's verdicts in the place of --gold. Repeat for more.")
     ] = None,
     judge: OnlyJudgeOption = None,
     dialogues: Annotated[
-        list[Path] | None,
+        MaybeFiles,
         typer.Option(
             help="Dialogue records (JSONL) of everything scored: they say sample and system. Repeatable. Without them, scores "
             "of one dialogue_id are paired, and there is no sample level."
         ),
-        IN_FILE,
     ] = None,
     level: Annotated[
         str | None,
@@ -302,9 +291,8 @@ def correlate(
     ] = "card",
     annotator: AnnotatorOption = None,
     rubric: Annotated[
-        list[Path] | None,
+        MaybeFiles,
         typer.Option(help="A rubric file of your own: dimensions with different scales are averaged on 0-100. Repeatable."),
-        IN_FILE,
     ] = None,
     versus: AgainstOption = None,
     as_json: JsonOption = False,

@@ -12,7 +12,21 @@ from core.errors import UserError, near, need_modules
 from core.files import write_jsonl
 from core.options import ModelOption as AskedOption
 from core.options import choice, console
-from core.paths import IN_FILE, IN_FOLDER, IN_NAME, IN_SPEC, OUT_FILE, Reads, Verbs
+from core.paths import (
+    IN_FOLDER,
+    IN_NAME,
+    InFile,
+    InFiles,
+    InName,
+    MaybeFile,
+    MaybeFiles,
+    MaybeModel,
+    MaybeName,
+    MaybeOutFile,
+    OutFile,
+    Reads,
+    Verbs,
+)
 from core.specs import load_spec
 from core.tables import Table
 from evalsuite.commands.options import JsonOption, TablesOption, out_tables
@@ -52,22 +66,18 @@ app = Verbs(
 )
 
 BenchmarkOption = Annotated[
-    str,
+    InName,
     typer.Option("--benchmark", help="A benchmark's YAML file; without it ECDBench 1.0 (configs/ecdbench/registry.yaml)."),
-    IN_NAME,
 ]
 ScoresOption = Annotated[
-    list[Path],
+    InFiles,
     typer.Option(
         "--scores",
         help="Score file (JSON lines): items, whole datasets, or scores of whole parts; the form is at the head of "
         "evalsuite/fdaef/scores.py. Repeat for more files.",
     ),
-    IN_FILE,
 ]
-MoreScores = Annotated[
-    list[Path] | None, typer.Option("--scores", help="Score file (JSON lines) of any models. Repeatable."), IN_FILE
-]
+MoreScores = Annotated[MaybeFiles, typer.Option("--scores", help="Score file (JSON lines) of any models. Repeatable.")]
 MissingOption = Annotated[
     str,
     typer.Option(
@@ -89,7 +99,7 @@ DataOption = Annotated[
 DatasetOption = Annotated[list[str] | None, typer.Option("--dataset", help="Only these datasets, by their ids. Repeatable.")]
 HubOption = Annotated[bool, typer.Option("--hub", help="Let lm-eval download the data of its own tasks where --data has none.")]
 LayoutOption = Annotated[
-    Path | None, typer.Option("--layout", help="Your own layout of --data; see configs/ecdbench/local.yaml."), IN_FILE
+    MaybeFile, typer.Option("--layout", help="Your own layout of --data; see configs/ecdbench/local.yaml.")
 ]
 
 
@@ -124,9 +134,8 @@ def run(
         out_tables("ecdbench", "scores.jsonl", "summaries.jsonl", "datasets/*", "judged/*"),
     ] = Path("runs/ecdbench"),
     judge: Annotated[
-        str | None,
+        MaybeModel,
         typer.Option("--judge", metavar="MODEL", help="Who scores the summaries (a spec); without it they are only written."),
-        IN_SPEC,
     ] = None,
     dataset: DatasetOption = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Items a dataset; without it as the benchmark says (300).")] = None,
@@ -137,7 +146,7 @@ def run(
     ] = False,
     name: Annotated[str | None, typer.Option("--as", help="The model's name in scores and leaderboards.")] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="Tokenizer (folder or hub id) of a model that its spec gives no checkpoint for."), IN_NAME
+        MaybeName, typer.Option(help="Tokenizer (folder or hub id) of a model that its spec gives no checkpoint for.")
     ] = None,
     benchmark: BenchmarkOption = "ecdbench",
     layout: LayoutOption = None,
@@ -187,14 +196,14 @@ def run(
 @app.command("judged")
 def judged(
     judgements: Annotated[
-        Path, typer.Option("--judgements", help="The judge's verdicts: judgements.jsonl of `score` on rubric summary."), IN_FILE
+        InFile, typer.Option("--judgements", help="The judge's verdicts: judgements.jsonl of `score` on rubric summary.")
     ],
     summaries: Annotated[
         Path,
         typer.Option("--summaries", help="What was scored: summaries.jsonl of `ecdbench run`."),
         Reads(made="`esc-eval ecdbench run` writes it"),
     ],
-    to: Annotated[Path, typer.Option("--to", help="Score file to write, for `aggregate --scores` beside others."), OUT_FILE],
+    to: Annotated[OutFile, typer.Option("--to", help="Score file to write, for `aggregate --scores` beside others.")],
     judge: Annotated[str | None, typer.Option("--judge", help="Whose verdicts, where the file has several judges'.")] = None,
 ) -> None:
     """A judge's verdicts on the summaries that `ecdbench run` had a model write, as a score file.
@@ -254,9 +263,7 @@ def show_leaderboard(
         IN_NAME,
     ] = None,
     spread: Annotated[float, typer.Option(min=0.01, max=0.99, help="By how much weights are varied, as a share.")] = 0.25,
-    page: Annotated[
-        Path | None, typer.Option("--html", help="Write figures 4 to 7 and the tables as one HTML file."), OUT_FILE
-    ] = None,
+    page: Annotated[MaybeOutFile, typer.Option("--html", help="Write figures 4 to 7 and the tables as one HTML file.")] = None,
     as_json: JsonOption = False,
     out: OutOption = None,
 ) -> None:

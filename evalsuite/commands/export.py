@@ -9,13 +9,13 @@ import typer
 
 from core.options import console
 from core.paths import Writes
-from evalsuite.commands.options import IN_RUN
+from evalsuite.commands.options import InRun
 from evalsuite.report.inspect_logs import write_inspect_logs
 from evalsuite.runs.folder import open_run
 
 
 def export(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
+    folder: Annotated[InRun, typer.Argument(metavar="RUN", help="Scored run folder.")],
     inspect: Annotated[
         Path, typer.Option("--inspect", metavar="DIR", help="Folder for logs of Inspect, one a supporter."), Writes(("*.eval",))
     ],

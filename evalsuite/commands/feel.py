@@ -11,7 +11,7 @@ import typer
 from core.errors import UserError
 from core.files import write_json, write_jsonl
 from core.options import choice, console
-from core.paths import IN_FILE, IN_NAME, OUT_FILE, Reads, Verbs
+from core.paths import InFile, InFiles, MaybeFiles, MaybeName, OutFile, Reads, Verbs
 from core.rubrics import known_rubric
 from data_prep.scores.human import read_dialogues, read_preferences
 from data_prep.scores.rank_sft import group_of
@@ -28,7 +28,7 @@ from evalsuite.commands.feel_inputs import (
     people_on,
     read_weights,
 )
-from evalsuite.commands.options import IN_RUN, AnnotatorOption, EndpointOption, JsonOption, endpoints_of, out_tables
+from evalsuite.commands.options import AnnotatorOption, EndpointOption, InRun, JsonOption, endpoints_of, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json, talk
 from evalsuite.frameworks.feel import Feel, load_feel_config
 from evalsuite.frameworks.feel import score as score_all
@@ -56,8 +56,8 @@ app = Verbs(
 
 @app.command("score")
 def score(
-    config: Annotated[Path, typer.Option("--config", help="The panel of judges; see configs/eval/feel.yaml."), IN_FILE],
-    dialogues: Annotated[list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE],
+    config: Annotated[InFile, typer.Option("--config", help="The panel of judges; see configs/eval/feel.yaml.")],
+    dialogues: Annotated[InFiles, typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more.")],
     rounds: Annotated[int | None, typer.Option("--rounds", help="How often each judge is asked about a dialogue.")] = None,
     method: Annotated[
         list[str] | None,
@@ -97,7 +97,7 @@ def score(
 def fit(
     judgements: JudgementsOption,
     human: HumanOption,
-    weights: Annotated[Path, typer.Option("--weights", help="JSON file to write the weights to."), OUT_FILE],
+    weights: Annotated[OutFile, typer.Option("--weights", help="JSON file to write the weights to.")],
     mode: Annotated[
         str,
         typer.Option(
@@ -116,12 +116,11 @@ def fit(
     annotator: AnnotatorOption = None,
     method: MethodsOption = None,
     dialogues: Annotated[
-        list[Path] | None,
+        MaybeFiles,
         typer.Option(
             "--dialogues",
             help="The dialogues (JSONL): those on one card or of one text stay in one part. Without them each is on its own.",
         ),
-        IN_FILE,
     ] = None,
     as_json: JsonOption = False,
     out: FeelTablesOption = None,
@@ -159,7 +158,7 @@ def apply(
         typer.Option("--weights", help="The JSON file that `fit` wrote."),
         Reads(made="`esc-eval feel fit --weights {path}` writes it"),
     ],
-    to: Annotated[Path, typer.Option("--to", help="JSONL file for the ensemble's judgements."), OUT_FILE],
+    to: Annotated[OutFile, typer.Option("--to", help="JSONL file for the ensemble's judgements.")],
     rubric: RubricOption = None,
     ablation: Annotated[
         bool, typer.Option("--ablation", help="Also the ensembles that lack one judge, for `rank` (table 4).")
@@ -200,21 +199,16 @@ def apply(
 def rank(
     judgements: JudgementsOption,
     preferences: Annotated[
-        list[Path],
-        typer.Option("--preferences", help="Preference records (JSONL): which of two dialogues people found better."),
-        IN_FILE,
+        InFiles, typer.Option("--preferences", help="Preference records (JSONL): which of two dialogues people found better.")
     ],
     dialogues: Annotated[
-        list[Path],
-        typer.Option("--dialogues", help="Dialogue records (JSONL): they say which supporter and topic. Repeatable."),
-        IN_FILE,
+        InFiles, typer.Option("--dialogues", help="Dialogue records (JSONL): they say which supporter and topic. Repeatable.")
     ],
     rubric: Annotated[
-        str | None,
+        MaybeName,
         typer.Option(
             "--rubric", help="Only judgements on this rubric: a name, or the file of one of your own, to know its scales."
         ),
-        IN_NAME,
     ] = None,
     combine: Annotated[
         str,
@@ -258,13 +252,9 @@ def rank(
 
 @app.command("compare-methods")
 def compare_methods(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A folder of `feel score` with --method bands --method tokens."), IN_RUN
-    ],
+    run: Annotated[InRun, typer.Argument(metavar="RUN", help="A folder of `feel score` with --method bands --method tokens.")],
     human: Annotated[
-        list[Path] | None,
-        typer.Option("--gold", help="HumanScore records, for the correlation of each method with people."),
-        IN_FILE,
+        MaybeFiles, typer.Option("--gold", help="HumanScore records, for the correlation of each method with people.")
     ] = None,
     human_rubric: HumanRubricOption = None,
     maps: MapOption = None,

@@ -11,7 +11,7 @@ import typer
 
 from core.errors import UserError, near
 from core.files import read_yaml
-from core.paths import IN_FILE
+from core.paths import InFiles
 from core.records import HumanScore, Judgement
 from evalsuite.commands.options import TablesOption, out_tables
 from evalsuite.statistics import ensemble
@@ -20,12 +20,10 @@ from evalsuite.statistics.ensemble import Panel, Scores, Weights
 from evalsuite.statistics.summary import scorer_of
 
 JudgementsOption = Annotated[
-    list[Path], typer.Option("--judgements", help="Judgement records (JSONL) of any judges. Repeat for more files."), IN_FILE
+    InFiles, typer.Option("--judgements", help="Judgement records (JSONL) of any judges. Repeat for more files.")
 ]
 HumanOption = Annotated[
-    list[Path],
-    typer.Option("--gold", help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged."),
-    IN_FILE,
+    InFiles, typer.Option("--gold", help="HumanScore records (JSONL, or CSV with its columns). Annotators are averaged.")
 ]
 RubricOption = Annotated[str | None, typer.Option("--rubric", help="Only judgements on this rubric.")]
 HumanRubricOption = Annotated[

@@ -13,10 +13,10 @@ from core.differences import differing_leaves
 from core.errors import UserError, near
 from core.files import read_jsonl
 from core.options import console
-from core.paths import IN_FILE, IN_SPEC, Writes
+from core.paths import InFile, InModel, MaybeModel, Writes
 from core.records import Dialogue
 from core.specs import load_spec
-from evalsuite.commands.options import IN_RUN, EndpointOption, JudgeOption, resolve
+from evalsuite.commands.options import EndpointOption, InRun, JudgeOption, resolve
 from evalsuite.commands.output import deliver_sheet, exit_if_lost
 from evalsuite.report.fork import fork_sheet
 from evalsuite.runner.engine import Runner
@@ -32,20 +32,19 @@ _GROWS = {"supporters", "languages", "trials", "cards", "profiles", "references"
 
 
 def fork(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder that holds the dialogue."), IN_RUN],
-    config: Annotated[Path, typer.Option("--config", help="The run's config: seeker, prompts, cards, judge."), IN_FILE],
+    run: Annotated[InRun, typer.Argument(metavar="RUN", help="Run folder that holds the dialogue.")],
+    config: Annotated[InFile, typer.Option("--config", help="The run's config: seeker, prompts, cards, judge.")],
     dialogue: Annotated[str, typer.Option("--dialogue", metavar="ID", help="The dialogue; the report shows its id.")],
     turn: Annotated[int, typer.Option("--turn", min=0, metavar="T", help="The supporter's turn that is another, from 0.")],
     supporter: Annotated[
-        str, typer.Option("--supporter", metavar="MODEL", help="Who replies there instead: a model, or a floor."), IN_SPEC
+        InModel, typer.Option("--supporter", metavar="MODEL", help="Who replies there instead: a model, or a floor.")
     ],
     original: Annotated[
-        str | None,
+        MaybeModel,
         typer.Option("--original", metavar="MODEL", help="Where the dialogue's own supporter answers, if not by its name."),
-        IN_SPEC,
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Seeker and judge, where the config names none."), IN_SPEC
+        MaybeModel, typer.Option("--model", metavar="MODEL", help="Seeker and judge, where the config names none.")
     ] = None,
     judge: JudgeOption = None,
     draws: Annotated[int, typer.Option("--draws", min=2, max=1000, metavar="N", help="How often both sides go on.")] = 12,

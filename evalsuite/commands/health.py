@@ -15,7 +15,7 @@ import typer
 from core.errors import UserError
 from core.files import write_jsonl
 from core.options import console
-from core.paths import IN_FILE, IN_NAME, Verbs, Writes
+from core.paths import InFile, InFiles, MaybeFile, MaybeFiles, MaybeName, Verbs, Writes
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric, load_rubric
 from core.tables import Table, fmt
@@ -26,13 +26,13 @@ from evalsuite.checks.probe import probe as ask
 from evalsuite.checks.risk import CONTENT_WARNING, count, excerpt, find, tables
 from evalsuite.checks.shared_bases import sharing_table, sharings
 from evalsuite.commands.options import (
-    IN_RUN,
     DialoguesOption,
     EndpointOption,
     JsonOption,
     JudgeOption,
     JudgePromptsOption,
     LanguageOption,
+    MaybeRun,
     ModeOption,
     TablesOption,
     ValueOption,
@@ -58,8 +58,8 @@ app = Verbs(
 
 @app.command("probe")
 def probe(
-    config: Annotated[Path, typer.Option("--config", help="Judge, rubric, method and prompts; see configs/eval."), IN_FILE],
-    dialogues: Annotated[list[Path], typer.Option(help="Dialogue records (JSONL). Repeat for more."), IN_FILE],
+    config: Annotated[InFile, typer.Option("--config", help="Judge, rubric, method and prompts; see configs/eval.")],
+    dialogues: Annotated[InFiles, typer.Option(help="Dialogue records (JSONL). Repeat for more.")],
     out: Annotated[
         str,
         typer.Option("--out", help="Run folder. The same folder and command resume."),
@@ -68,9 +68,7 @@ def probe(
     judge: JudgeOption = None,
     judge_prompts: JudgePromptsOption = None,
     injections: Annotated[
-        Path | None,
-        typer.Option(help="Own injections (YAML as configs/health/injections.yaml) instead of the bundled ones."),
-        IN_FILE,
+        MaybeFile, typer.Option(help="Own injections (YAML as configs/health/injections.yaml) instead of the bundled ones.")
     ] = None,
     limit: Annotated[
         int | None,
@@ -103,19 +101,14 @@ def probe(
 @app.command("report")
 def report(
     run: Annotated[
-        Path | None,
+        MaybeRun,
         typer.Argument(metavar="RUN", help="A run folder: its dialogues and judgements, probed or scored, and its config."),
-        IN_RUN,
     ] = None,
     judgements: Annotated[
-        list[Path] | None,
-        typer.Option(help="Judgement records (JSONL): several ways of asking, several judges. Repeat."),
-        IN_FILE,
+        MaybeFiles, typer.Option(help="Judgement records (JSONL): several ways of asking, several judges. Repeat.")
     ] = None,
     dialogues: DialoguesOption = None,
-    rubric: Annotated[
-        str | None, typer.Option(help="Rubric by name or file; default: the run's, else esc_eval."), IN_NAME
-    ] = None,
+    rubric: Annotated[MaybeName, typer.Option(help="Rubric by name or file; default: the run's, else esc_eval.")] = None,
     value: ValueOption = "value",
     as_json: JsonOption = False,
     out: Annotated[TablesOption, out_tables("health")] = None,
@@ -177,9 +170,7 @@ def _tables(
 
 
 def risk(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="A run folder: its dialogues.jsonl is read."), IN_RUN
-    ] = None,
+    run: Annotated[MaybeRun, typer.Argument(metavar="RUN", help="A run folder: its dialogues.jsonl is read.")] = None,
     dialogues: DialoguesOption = None,
     examples: Annotated[int, typer.Option(min=0, help="Turns shown of each supporter and outcome; 0 shows none.")] = 3,
     as_json: JsonOption = False,

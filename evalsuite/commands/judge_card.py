@@ -10,7 +10,7 @@ import typer
 from core.errors import UserError
 from core.files import CONFIGS
 from core.options import console
-from core.paths import IN_FILE, IN_SPEC, Writes
+from core.paths import InModel, MaybeFile, MaybeFiles, Writes
 from core.specs import load_spec
 from data_prep.scores.human import read_dialogues
 from evalsuite.checks.health import AS_IS
@@ -27,25 +27,20 @@ NAME = "judge_card"
 
 
 def judge_card_verb(
-    judge: Annotated[str, typer.Argument(metavar="JUDGE", help="A name in configs/models, a spec file, or NAME@URL."), IN_SPEC],
+    judge: Annotated[InModel, typer.Argument(metavar="JUDGE", help="A name in configs/models, a spec file, or NAME@URL.")],
     config: Annotated[
-        Path | None,
-        typer.Option("--config", help="Rubric, method, prompts and gold set. Default: configs/eval/judge_card.yaml."),
-        IN_FILE,
+        MaybeFile, typer.Option("--config", help="Rubric, method, prompts and gold set. Default: configs/eval/judge_card.yaml.")
     ] = None,
     gold: Annotated[
-        Path | None, typer.Option("--gold", help="People's scores (JSONL) to measure agreement on. With --dialogues."), IN_FILE
+        MaybeFile, typer.Option("--gold", help="People's scores (JSONL) to measure agreement on. With --dialogues.")
     ] = None,
-    dialogues: Annotated[
-        Path | None, typer.Option("--dialogues", help="The dialogues (JSONL) that --gold scores."), IN_FILE
-    ] = None,
+    dialogues: Annotated[MaybeFile, typer.Option("--dialogues", help="The dialogues (JSONL) that --gold scores.")] = None,
     further: Annotated[
-        list[Path] | None,
+        MaybeFiles,
         typer.Option(
             "--further",
             help="Dialogues (JSONL) of named supporters, some of the judge's own base: for its taste for its own kind. Repeat.",
         ),
-        IN_FILE,
     ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=2, metavar="N", help="Dialogues a language that the checks beside agreement are on.")

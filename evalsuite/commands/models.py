@@ -10,7 +10,7 @@ import aiohttp
 import typer
 
 from core.errors import UserError
-from core.paths import IN_SPEC
+from core.paths import MaybeModels
 from core.specs import Engine, ModelSpec, load_spec, model_names
 from core.tables import Cell, Table
 from evalsuite.commands.options import JsonOption
@@ -24,9 +24,8 @@ _COLUMNS = ("model", "roles", "served by", "licence")
 
 def models(
     names: Annotated[
-        list[str] | None,
+        MaybeModels,
         typer.Argument(metavar="MODEL…", help="Only these: names in configs/models, spec files, NAME@URL. Default: all names."),
-        IN_SPEC,
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Ask those that have an address whether they answer (no tokens).")

@@ -13,7 +13,7 @@ import typer
 from core.addresses import url_problem
 from core.errors import UserError
 from core.options import choice
-from core.paths import IN_FILE, IN_NAME, IN_SPEC, Reads, Writes, check_config
+from core.paths import InFile, InFiles, MaybeFiles, MaybeModel, MaybeModels, MaybeName, Reads, Writes, check_config
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.resolved import Resolved, resolve_config
@@ -29,6 +29,10 @@ IN_RUN = Reads(
     (*RECORDS, "config.json", "usage.json", "timing.json", "costs.jsonl", "health_dialogues.jsonl", "health_judgements.jsonl"),
     made="`esc-eval run --config CONFIG --out {path}` makes a run",
 )
+InRun = Annotated[Path, IN_RUN]
+InRuns = Annotated[list[Path], IN_RUN]
+MaybeRun = Annotated[Path | None, IN_RUN]
+MaybeRuns = Annotated[list[Path] | None, IN_RUN]
 OUT_RUN = Writes((*RECORDS, "agreement.json", "report.*", "tables/*", "judges/*/*"))
 
 
@@ -51,12 +55,11 @@ OutOption = Annotated[
 ]
 _MODELS = "Models: a name in configs/models, a spec file, or NAME@URL (NAME@URL#VARIABLE: with the key in that variable)"
 SupporterOption = Annotated[
-    list[str] | None,
+    MaybeModels,
     typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more.", rich_help_panel=_MODELS),
-    IN_SPEC,
 ]
-JudgeOption = Annotated[str | None, _setting("judge", "--judge", panel=_MODELS, metavar="MODEL"), IN_SPEC]
-JudgePromptsOption = Annotated[str | None, _setting("judge_prompts", "--judge-prompts"), IN_NAME]
+JudgeOption = Annotated[MaybeModel, _setting("judge", "--judge", panel=_MODELS, metavar="MODEL")]
+JudgePromptsOption = Annotated[MaybeName, _setting("judge_prompts", "--judge-prompts")]
 LanguageOption = Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")]
 JudgedByOption = Annotated[
     str | None, typer.Option("--judge", help="Whose verdicts: a judge of the run. Needed where several scored it.")
@@ -73,39 +76,32 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as J
 TablesOption = Annotated[  # with `out_tables(…)`
     Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV.")
 ]
-DialoguesOption = Annotated[
-    list[Path] | None, typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE
-]
+DialoguesOption = Annotated[MaybeFiles, typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more.")]
 GoldOption = Annotated[
-    list[Path],
+    InFiles,
     typer.Option(
         "--gold",
         help="HumanScore records (JSONL, or CSV with its columns), or a run folder for its gold set. Annotators are averaged. "
         "Repeat for more.",
     ),
-    IN_FILE,
 ]
 PeopleOption = Annotated[
-    list[Path] | None,
+    MaybeFiles,
     typer.Option(
         "--gold",
         help="People's scores (HumanScore records, JSONL or CSV with their columns): a leaderboard by people. Repeat for more.",
     ),
-    IN_FILE,
 ]
 LabelsOption = Annotated[
-    list[Path] | None,
+    MaybeFiles,
     typer.Option(
         "--people",
         help="People's scores of some of the dialogues (as for --gold, or a study's export folder): judge alone, people alone "
         "and both side by side, and how many labels the judge saves. Repeat for more.",
     ),
-    IN_FILE,
 ]
 OwnRubricOption = Annotated[
-    list[Path] | None,
-    typer.Option("--rubric", help="Rubric file of your own that people's scores name. Repeat for more."),
-    IN_FILE,
+    MaybeFiles, typer.Option("--rubric", help="Rubric file of your own that people's scores name. Repeat for more.")
 ]
 AnnotatorOption = Annotated[
     list[str] | None, typer.Option("--annotator", help="Only the scores that this annotator gave. Repeat for more.")
@@ -133,13 +129,11 @@ def value_of(text: str) -> Value:
 class RunOptions:
     """What run, simulate and score share: a config and what the command line overrides of it (None: not given)."""
 
-    config: Annotated[Path, typer.Option("--config", help="What to run; see configs/eval. Options below override it."), IN_FILE]
-    profiles: Annotated[
-        list[Path] | None, typer.Option("--profiles", help="Profiles (EmoHarbor): our JSONL, or SAGE's file."), IN_FILE
-    ] = None
+    config: Annotated[InFile, typer.Option("--config", help="What to run; see configs/eval. Options below override it.")]
+    profiles: Annotated[MaybeFiles, typer.Option("--profiles", help="Profiles (EmoHarbor): our JSONL, or SAGE's file.")] = None
     language: LanguageOption = None
     mode: ModeOption = None
-    model: Annotated[str | None, _setting("model", "--model", panel=_MODELS, metavar="MODEL"), IN_SPEC] = None
+    model: Annotated[MaybeModel, _setting("model", "--model", panel=_MODELS, metavar="MODEL")] = None
     endpoint: EndpointOption = None
     concurrency: Annotated[int | None, _setting("concurrency", "--concurrency", metavar="N", panel=_LIMITS)] = None
     fail_on_error: Annotated[float | None, _setting("fail_on_error", "--fail-on-error", metavar="SHARE|N")] = None
@@ -189,19 +183,17 @@ class SimulateOptions(RunOptions):
     """What decides the dialogues."""
 
     supporter: SupporterOption = None
-    seeker: Annotated[str | None, _setting("seeker", "--seeker", panel=_MODELS, metavar="MODEL"), IN_SPEC] = None
+    seeker: Annotated[MaybeModel, _setting("seeker", "--seeker", panel=_MODELS, metavar="MODEL")] = None
     temperature: Annotated[float | None, _setting("temperature", "--temperature", panel=_MODELS)] = None
     max_tokens: Annotated[int | None, _setting("max_tokens", "--max-tokens", metavar="N", panel=_MODELS)] = None
-    prompts: Annotated[str | None, _setting("prompts", "--prompts"), IN_NAME] = None
+    prompts: Annotated[MaybeName, _setting("prompts", "--prompts")] = None
     cards: Annotated[
-        list[Path] | None,
-        typer.Option("--cards", help="Role cards: our JSONL, or ESC-Eval's published card_high_*.json."),
-        IN_FILE,
+        MaybeFiles, typer.Option("--cards", help="Role cards: our JSONL, or ESC-Eval's published card_high_*.json.")
     ] = None
     limit: Annotated[int | None, _setting("limit", "--limit", metavar="N")] = None
     trials: Annotated[int | None, _setting("trials", "--trials", metavar="N")] = None
     floors: Annotated[bool | None, _setting("floors", "--floors/--no-floors")] = None
-    references: Annotated[list[Path] | None, _setting("references", "--references"), IN_FILE] = None
+    references: Annotated[MaybeFiles, _setting("references", "--references")] = None
 
 
 @dataclass(kw_only=True)
@@ -216,7 +208,7 @@ class ScoreOptions(RunOptions):
 class WholeRunOptions(SimulateOptions, ScoreOptions):
     """What decides both."""
 
-    replay: Annotated[str | None, _setting("replay", "--replay", metavar="RUN"), IN_NAME] = None
+    replay: Annotated[MaybeName, _setting("replay", "--replay", metavar="RUN")] = None
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:

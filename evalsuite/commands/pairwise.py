@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
 
 from core.options import choice
-from core.paths import IN_FILE
+from core.paths import InFiles
 from data_prep.scores.human import read_comparisons
 from evalsuite.commands.options import JsonOption, TablesOption, out_tables
 from evalsuite.commands.output import deliver, plain
@@ -20,12 +19,11 @@ WORDS = Words("pairwise", "system", "items")
 
 def pairwise(
     table: Annotated[
-        list[Path],
+        InFiles,
         typer.Argument(
             help="Tables, CSV or JSONL: item, a, b, annotator, and verdict (a, b, tie) or degree (from -n, b far better, to n, "
             "a far better); question and order (ab: a was shown first; ba) may be left out."
         ),
-        IN_FILE,
     ],
     mode: Annotated[
         str, typer.Option(help="Who saw both orders. native: answers that differ are a tie. paper: every answer is a vote.")

@@ -13,7 +13,7 @@ import typer
 from core.errors import UserError, need_modules
 from core.files import write_jsonl
 from core.options import SeedOption, choice, console
-from core.paths import IN_FILE, IN_NAME, IN_SPEC, OUT_FILE, Reads, Verbs, Writes
+from core.paths import MaybeFile, MaybeFiles, MaybeModels, MaybeName, OutFile, Reads, Verbs, Writes
 from core.records import Language
 from core.rubrics import load_rubric
 from core.tables import to_console
@@ -56,17 +56,15 @@ def create(
         Writes((f"{DATABASE}*", "links.csv")),
     ],
     dialogues: Annotated[
-        list[Path] | None,
+        MaybeFiles,
         typer.Option(
             "--dialogues",
             help="Dialogue records (JSONL). Repeat for more. Beside what `people suggest` drew lie its weights: they are kept.",
         ),
-        IN_FILE,
     ] = None,
     rubric: Annotated[
-        str | None,
+        MaybeName,
         typer.Option("--rubric", help="Rate on this rubric (a name or a YAML file). Without it, people choose between two."),
-        IN_NAME,
     ] = None,
     per: Annotated[
         str, typer.Option("--per", help="What is rated: every dialogue, or every turn of who is rated.")
@@ -91,14 +89,13 @@ def create(
         ),
     ] = None,
     supporter: Annotated[
-        list[str] | None,
+        MaybeModels,
         typer.Option(
             "--supporter",
             metavar="MODEL",
             help="People talk to this model and rate it: a name in configs/models, a spec's YAML, or NAME@URL. Repeat for "
             "more: everybody talks to all of them, blind and in balanced orders.",
         ),
-        IN_SPEC,
     ] = None,
     least: Annotated[int, typer.Option("--least", min=1, help="Exchanges that a talk should have.")] = 3,
     exchanges: Annotated[int, typer.Option("--exchanges", min=1, help="Exchanges after which a talk ends.")] = 15,
@@ -106,14 +103,10 @@ def create(
         list[int] | None, typer.Option("--rate-after", help="Rate in mid-talk, too, after so many exchanges. Repeat for more.")
     ] = None,
     cards: Annotated[
-        list[Path] | None,
-        typer.Option("--cards", help="Role cards: shown where the seeker is rated, played by who talks. Repeat."),
-        IN_FILE,
+        MaybeFiles, typer.Option("--cards", help="Role cards: shown where the seeker is rated, played by who talks. Repeat.")
     ] = None,
     profiles: Annotated[
-        list[Path] | None,
-        typer.Option("--profiles", help="Profiles: shown where the seeker is rated, played by who talks. Repeat."),
-        IN_FILE,
+        MaybeFiles, typer.Option("--profiles", help="Profiles: shown where the seeker is rated, played by who talks. Repeat.")
     ] = None,
     raters: Annotated[int, typer.Option("--raters", min=0, help="How many raters, who read every language of the study.")] = 0,
     rater: Annotated[
@@ -141,20 +134,17 @@ def create(
     overlap: Annotated[int, typer.Option("--overlap", min=1, help="How many people see each item.")] = 2,
     repeats: Annotated[int, typer.Option("--repeats", min=0, help="Items that each rater sees again, unannounced.")] = 0,
     checks: Annotated[
-        Path | None,
+        MaybeFile,
         typer.Option(
             "--checks",
             help="Attention checks: HumanScore records (CSV or JSONL) of some of the dialogues with the score that whoever "
             "reads them gives. Every rater sees them; they are reported and not exported as scores.",
         ),
-        IN_FILE,
     ] = None,
     thoughts: Annotated[
         bool, typer.Option("--thoughts", help="Show what seekers thought, where the dialogues have it.")
     ] = False,
-    consent: Annotated[
-        Path | None, typer.Option("--consent", help="Text that a rater has to agree to first (UTF-8)."), IN_FILE
-    ] = None,
+    consent: Annotated[MaybeFile, typer.Option("--consent", help="Text that a rater has to agree to first (UTF-8).")] = None,
     seed: SeedOption = 0,
     database: DatabaseOption = None,
 ) -> None:
@@ -337,7 +327,7 @@ def export(
 @app.command("backup")
 def backup(
     folder: StudyArgument,
-    to: Annotated[Path, typer.Option("--to", help="File to write; the study may be in use."), OUT_FILE],
+    to: Annotated[OutFile, typer.Option("--to", help="File to write; the study may be in use.")],
     database: DatabaseOption = None,
 ) -> None:
     """A copy of the study's database, whole, while people work."""

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from core.errors import UserError
-from evalsuite.commands.options import IN_RUN, JsonOption, TablesOption, ValueOption, out_tables, value_of
+from evalsuite.commands.options import JsonOption, MaybeRuns, TablesOption, ValueOption, out_tables, value_of
 from evalsuite.commands.output import deliver, plain
 from evalsuite.reported.tables import load_reported
 from evalsuite.runs import shards
@@ -24,9 +24,7 @@ _CARDS = {"EN": "English", "ZH": "Chinese"}
 
 def power(
     runs: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="RUN…", help="Scored run folders: several of them for several seekers."),
-        IN_RUN,
+        MaybeRuns, typer.Argument(metavar="RUN…", help="Scored run folders: several of them for several seekers.")
     ] = None,
     difference: Annotated[
         float, typer.Option("--difference", min=0.01, max=100, help="Points of 0-100 that are to be shown.")

@@ -12,7 +12,7 @@ from core.hub import Publication, publish
 from core.options import console
 from core.paths import IN_FOLDER, Verbs
 from data_prep.publication import dataset_to_publish
-from evalsuite.commands.options import IN_RUN, JudgedByOption
+from evalsuite.commands.options import InRun, JudgedByOption
 from evalsuite.report.publication import report_to_publish, results_to_publish
 from serve.checkpoints.model_card import adapter_to_publish
 
@@ -60,7 +60,7 @@ def data(
 
 @app.command("results")
 def results(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
+    run: Annotated[InRun, typer.Argument(metavar="RUN", help="Scored run folder.")],
     repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The model's repository on the hub.")],
     benchmark: Annotated[
         str, typer.Option(metavar="OWNER/NAME", help="The data set on the hub that the results are of: the cards.")
@@ -77,7 +77,7 @@ def results(
 
 @app.command("report")
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder with a report."), IN_RUN],
+    run: Annotated[InRun, typer.Argument(metavar="RUN", help="Run folder with a report.")],
     repo: RepoArgument,
     private: PrivateOption = False,
     dry_run: DryRunOption = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from core.options import console
-from core.paths import IN_NAME, Verbs
+from core.paths import InName, Verbs
 from core.tables import to_console
 from evalsuite.commands.output import print_json
 from evalsuite.reported.against import as_printed, disagreement_table, listed, meant
@@ -22,9 +22,7 @@ reported = Verbs(
 
 
 PaperOption = Annotated[
-    str,
-    typer.Option("--paper", help="Whose tables: a name in configs/reported, or a folder of such files (with a /)."),
-    IN_NAME,
+    InName, typer.Option("--paper", help="Whose tables: a name in configs/reported, or a folder of such files (with a /).")
 ]
 
 

@@ -12,7 +12,7 @@ import typer
 from core.errors import UserError, near
 from core.files import write_jsonl
 from core.options import console
-from core.paths import IN_FILE, OUT_FILE
+from core.paths import InFile, InFiles, MaybeFiles, MaybeOutFile
 from core.records import Dialogue
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
@@ -36,16 +36,13 @@ from serve.batch import Batch
 
 def respond(
     config: Annotated[
-        Path,
+        InFile,
         typer.Option(
             "--config",
             help="What to run; see configs/eval. Its seeker, judge and cards are not used; options below override it.",
         ),
-        IN_FILE,
     ],
-    dialogues: Annotated[
-        list[Path], typer.Option("--dialogues", help="Dialogue records (JSONL) to answer in. Repeat for more."), IN_FILE
-    ],
+    dialogues: Annotated[InFiles, typer.Option("--dialogues", help="Dialogue records (JSONL) to answer in. Repeat for more.")],
     supporter: SupporterOption = None,
     endpoint: EndpointOption = None,
     limit: Annotated[
@@ -141,32 +138,26 @@ def _ask_all(run: Run, resolved: Resolved, urls: dict[str, str], dialogues: Sequ
 
 def metrics(
     responses: Annotated[
-        list[Path] | None,
-        typer.Option("--responses", help="Replies (JSONL) as `respond` writes them. Repeat for more supporters."),
-        IN_FILE,
+        MaybeFiles, typer.Option("--responses", help="Replies (JSONL) as `respond` writes them. Repeat for more supporters.")
     ] = None,
     dialogues: Annotated[
-        list[Path] | None,
-        typer.Option("--dialogues", help="Instead: whole dialogues (JSONL), compared with --references."),
-        IN_FILE,
+        MaybeFiles, typer.Option("--dialogues", help="Instead: whole dialogues (JSONL), compared with --references.")
     ] = None,
     references: Annotated[
-        list[Path] | None,
+        MaybeFiles,
         typer.Option(
             "--references",
             help="Reference dialogues (JSONL) of the same id, else of the same card or source id: a supporter's k-th reply is "
             "compared with the reference's k-th.",
         ),
-        IN_FILE,
     ] = None,
     as_json: JsonOption = False,
     out: Annotated[TablesOption, out_tables("metrics")] = None,
     judgements_out: Annotated[
-        Path | None,
+        MaybeOutFile,
         typer.Option(
             "--judgements-out", help="JSONL file for every reply's own values, which `correlate` takes as judgements."
         ),
-        OUT_FILE,
     ] = None,
 ) -> None:
     """BLEU-1/2/4, ROUGE-1/2/L, METEOR and Distinct-1/2 of replies, per supporter, with n and intervals over dialogues.

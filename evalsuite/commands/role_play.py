@@ -12,7 +12,7 @@ from rich.console import Console
 from core.errors import UserError
 from core.files import check_unique, write_jsonl
 from core.options import choice, console
-from core.paths import IN_FILE, IN_NAME, IN_SPEC, Reads, Verbs, Writes
+from core.paths import InFile, InName, MaybeFile, MaybeFiles, MaybeModel, Reads, Verbs, Writes
 from core.prompts import load_pack
 from core.records import LOST, Dialogue, Preference, RoleCard
 from core.rubrics import load_rubric
@@ -21,7 +21,15 @@ from core.tables import Table
 from data_prep.cards import load_cards
 from data_prep.profiles import Profile
 from data_prep.scores.human import Check, read_dialogues, read_preferences, read_scores
-from evalsuite.commands.options import IN_RUN, AgainstOption, EndpointOption, JudgeOption, LanguageOption, out_tables, resolve
+from evalsuite.commands.options import (
+    AgainstOption,
+    EndpointOption,
+    JudgeOption,
+    LanguageOption,
+    MaybeRuns,
+    out_tables,
+    resolve,
+)
 from evalsuite.commands.output import deliver, exit_if_lost, plain, talk
 from evalsuite.reported.against import against
 from evalsuite.role_play.audit import audit, audit_tables, judge_cards
@@ -40,9 +48,7 @@ IN_SEEKER = Reads("place", ("dialogues.jsonl", "cards.jsonl", "profiles.jsonl"),
 BESIDE = Reads(beside=True)  # with people's choices, only OUT/tables is written
 app = Verbs(no_args_is_help=True, help="Which model plays the seeker best: scores and pairwise choices, by a judge or people.")
 
-ConfigOption = Annotated[
-    Path, typer.Option("--config", help="Judge, rubric and prompts; see configs/eval/role_play.yaml."), IN_FILE
-]
+ConfigOption = Annotated[InFile, typer.Option("--config", help="Judge, rubric and prompts; see configs/eval/role_play.yaml.")]
 SeekersOption = Annotated[
     list[str],
     typer.Option(
@@ -53,14 +59,10 @@ SeekersOption = Annotated[
     IN_SEEKER,
 ]
 CardsOption = Annotated[
-    list[Path] | None,
-    typer.Option("--cards", help="Role cards beside those of the run folders; needed for corpora. Repeat."),
-    IN_FILE,
+    MaybeFiles, typer.Option("--cards", help="Role cards beside those of the run folders; needed for corpora. Repeat.")
 ]
 ProfilesOption = Annotated[
-    list[Path] | None,
-    typer.Option("--profiles", help="Profiles beside those of EmoHarbor's run folders. Repeat."),
-    IN_FILE,
+    MaybeFiles, typer.Option("--profiles", help="Profiles beside those of EmoHarbor's run folders. Repeat.")
 ]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="At most this many cards a language.")]
 ModeOption = Annotated[
@@ -109,16 +111,10 @@ def score(
 
 @app.command("table")
 def table(
-    dialogues: Annotated[
-        Path, typer.Option(help="Dialogue records (JSONL), as `role-play score` and runs write them."), IN_FILE
-    ],
-    judgements: Annotated[
-        list[Path] | None, typer.Option(help="Judgement records (JSONL) on the rubric. Repeat."), IN_FILE
-    ] = None,
-    gold: Annotated[
-        list[Path] | None, typer.Option("--gold", help="People's scores, CSV or JSONL (HumanScore). Repeat."), IN_FILE
-    ] = None,
-    rubric: Annotated[str, typer.Option(help="Rubric by name or file."), IN_NAME] = "role_play",
+    dialogues: Annotated[InFile, typer.Option(help="Dialogue records (JSONL), as `role-play score` and runs write them.")],
+    judgements: Annotated[MaybeFiles, typer.Option(help="Judgement records (JSONL) on the rubric. Repeat.")] = None,
+    gold: Annotated[MaybeFiles, typer.Option("--gold", help="People's scores, CSV or JSONL (HumanScore). Repeat.")] = None,
+    rubric: Annotated[InName, typer.Option(help="Rubric by name or file.")] = "role_play",
     versus: AgainstOption = None,
     out: TablesOption = None,
     as_json: JsonOption = False,
@@ -137,9 +133,7 @@ def table(
 @app.command("pairwise")
 def pairwise(
     out: OutOption,
-    config: Annotated[
-        Path | None, typer.Option("--config", help="Judge and prompts; see configs/eval/role_play.yaml."), IN_FILE
-    ] = None,
+    config: Annotated[MaybeFile, typer.Option("--config", help="Judge and prompts; see configs/eval/role_play.yaml.")] = None,
     seeker: Annotated[
         list[str] | None,
         typer.Option("--seeker", metavar="NAME=PLACE", help="A seeker and its run folder or JSONL file. Twice or more."),
@@ -203,10 +197,8 @@ def pairwise(
 
 
 def audit_simulator(
-    run: Annotated[
-        list[Path] | None, typer.Argument(metavar="RUN…", help="Run folders: their dialogues and cards."), IN_RUN
-    ] = None,
-    dialogues: Annotated[list[Path] | None, typer.Option(help="Dialogue records (JSONL). Repeat."), IN_FILE] = None,
+    run: Annotated[MaybeRuns, typer.Argument(metavar="RUN…", help="Run folders: their dialogues and cards.")] = None,
+    dialogues: Annotated[MaybeFiles, typer.Option(help="Dialogue records (JSONL). Repeat.")] = None,
     cards: CardsOption = None,
     out: Annotated[
         Path | None,
@@ -214,13 +206,12 @@ def audit_simulator(
         out_tables("simulator_audit", "findings.jsonl"),
     ] = None,
     judge: Annotated[
-        str | None,
+        MaybeModel,
         typer.Option(
             "--judge",
             metavar="MODEL",
             help="Also ask a model (name, spec file or NAME@URL) whether the seeker leaves its card. Needs --out.",
         ),
-        IN_SPEC,
     ] = None,
     examples: Annotated[int, typer.Option("--examples", min=0, help="Examples a check and seeker.")] = 3,
     as_json: JsonOption = False,

@@ -19,9 +19,10 @@ from core.tables import Table, to_console
 from core.wandb_offline import need_wandb
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
-    IN_RUN,
     OUT_RUN,
     AgainstOption,
+    InRun,
+    InRuns,
     OwnRubricOption,
     PeopleOption,
     RunOptions,
@@ -87,7 +88,7 @@ def score(
 
 
 def status(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder; a run may be at work in it."), IN_RUN],
+    folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run folder; a run may be at work in it.")],
 ) -> None:
     """How far a run is: calls answered and failed by role and model, how many answers are empty, refused, cut off or
     unreadable (what --retry of run, simulate and score asks again), and what is missing."""
@@ -104,7 +105,7 @@ def status(
 
 
 def merge(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="The run folders of all shards, in any order."), IN_RUN],
+    folders: Annotated[InRuns, typer.Argument(metavar="RUN…", help="The run folders of all shards, in any order.")],
     out: Annotated[Path, typer.Option("--out", help="Run folder to make: what one unsharded run would have left."), OUT_RUN],
 ) -> None:
     """Put the shards of one run (run, simulate or score with --shard I/N) together, and write its report.
@@ -129,7 +130,7 @@ def merge(
 
 
 def migrate(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, also those of shards."), IN_RUN],
+    folders: Annotated[InRuns, typer.Argument(metavar="RUN…", help="Run folders, also those of shards.")],
 ) -> None:
     """Bring run folders of an earlier version's form to the present one, and say what was changed.
 
@@ -146,7 +147,7 @@ def migrate(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder."), IN_RUN, OUT_RUN],
+    folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run folder."), OUT_RUN],
     gold: PeopleOption = None,
     rubric: OwnRubricOption = None,
     versus: AgainstOption = None,

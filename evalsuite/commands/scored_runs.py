@@ -11,16 +11,19 @@ import typer
 from core.errors import UserError
 from core.files import read_object, write_text
 from core.options import console
-from core.paths import IN_FILE, Writes
+from core.paths import MaybeFile, MaybeFiles, Writes
 from core.tables import to_console, to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
-    IN_RUN,
     HarbourOption,
+    InRun,
+    InRuns,
     JsonOption,
     JudgedByOption,
     LabelsOption,
+    MaybeRun,
+    MaybeRuns,
     OwnRubricOption,
     PeopleOption,
     TablesOption,
@@ -42,9 +45,7 @@ from evalsuite.statistics.people import verdicts_of_people
 
 
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN RUN…", help="Scored run folders, the one to compare with first."), IN_RUN
-    ],
+    runs: Annotated[InRuns, typer.Argument(metavar="RUN RUN…", help="Scored run folders, the one to compare with first.")],
     judge: JudgedByOption = None,
     value: ValueOption = "value",
     as_json: JsonOption = False,
@@ -70,22 +71,20 @@ def compare(
 
 
 def leaderboard(
-    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN…", help="Scored run folders."), IN_RUN] = None,
+    runs: Annotated[MaybeRuns, typer.Argument(metavar="RUN…", help="Scored run folders.")] = None,
     judge: JudgedByOption = None,
     gold: PeopleOption = None,
     people: LabelsOption = None,
     weights: Annotated[
-        Path | None,
+        MaybeFile,
         typer.Option(
             help="With --people: weights.csv of `esc-eval people suggest`, by whose choice people scored. Default: the one "
             "beside the scores, as `people export` writes it."
         ),
-        IN_FILE,
     ] = None,
     dialogues: Annotated[
-        list[Path] | None,
+        MaybeFiles,
         typer.Option("--dialogues", help="With --gold and without runs: what people scored (JSONL). Repeat for more."),
-        IN_FILE,
     ] = None,
     rubric: OwnRubricOption = None,
     out: Annotated[
@@ -156,16 +155,14 @@ def _board(runs: list[Path], judge: str | None, gold: list[Path], dialogues: lis
 
 def discriminate(
     scores: Annotated[
-        Path | None,
+        MaybeFile,
         typer.Option(help="CSV or JSONL of user, model, score: one row a user and model; an empty score (null) is unreadable."),
-        IN_FILE,
     ] = None,
     run: Annotated[
-        Path | None,
+        MaybeRun,
         typer.Argument(
             metavar="RUN", help="Scored run folder: its cards or profiles are the users, its supporters the models."
         ),
-        IN_RUN,
     ] = None,
     judge: JudgedByOption = None,
     value: ValueOption = "value",
@@ -212,7 +209,7 @@ def discriminate(
 
 
 def trajectories(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
+    run: Annotated[InRun, typer.Argument(metavar="RUN", help="Scored run folder.")],
     judge: JudgedByOption = None,
     value: ValueOption = "value",
     versus: HarbourOption = None,

@@ -12,7 +12,7 @@ import typer
 from core.errors import UserError
 from core.files import CONFIGS, read_jsonl
 from core.options import choice, console
-from core.paths import IN_SPEC, Writes
+from core.paths import InModel, InModels, Writes
 from core.records import Dialogue
 from core.specs import EMBEDDED_PREFIX
 from core.tables import Table
@@ -35,11 +35,9 @@ _RUN = ("dialogues.jsonl", "judgements.jsonl", "cards.jsonl", "profiles.jsonl", 
 
 
 def study(
-    supporter: Annotated[
-        list[str], typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more."), IN_SPEC
-    ],
+    supporter: Annotated[InModels, typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more.")],
     model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="Plays the seeker, and judges in every framework."), IN_SPEC
+        InModel, typer.Option("--model", metavar="MODEL", help="Plays the seeker, and judges in every framework.")
     ],
     limit: Annotated[int, typer.Option("--limit", min=2, metavar="N", help="Cards, and profiles, a language.")] = 5,
     trials: Annotated[

@@ -12,7 +12,7 @@ from core.errors import UserError, near
 from core.files import write_jsonl
 from core.options import SeedOption, console
 from core.paths import Writes
-from evalsuite.commands.options import IN_RUN, JudgedByOption
+from evalsuite.commands.options import InRun, JudgedByOption
 from evalsuite.dialogues.floors import FLOORS
 from evalsuite.runs.records import read_run
 from evalsuite.statistics.leaderboard import boards_of
@@ -21,7 +21,7 @@ from evalsuite.statistics.summary import checked, supporter_of
 
 
 def suggest_dialogues(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Scored run folder."), IN_RUN],
+    run: Annotated[InRun, typer.Argument(metavar="RUN", help="Scored run folder.")],
     budget: Annotated[int, typer.Option(min=1, help="How many dialogues people can rate.")],
     out: Annotated[Path, typer.Option(help="Folder for what was drawn."), Writes(("dialogues.jsonl", "weights.csv"))] = Path(
         "runs/suggested"

@@ -17,6 +17,7 @@ from evalsuite.runs.judgement_sets import sets_of
 IN_VERDICTS = Reads(
     "place", ("judgements.jsonl", "gold_judgements.jsonl", "judges/*/judgements.jsonl", "judges/*/gold_judgements.jsonl")
 )
+MaybeVerdicts = Annotated[list[Path] | None, IN_VERDICTS]
 VERDICTS = "Verdicts of any judges: Judgement records (JSONL, or CSV with their columns), or a run folder. Repeat for more."
 OnlyJudgeOption = Annotated[
     list[str] | None, typer.Option("--judge", help="Only the verdicts of this judge. Repeat for more; without it, all.")
