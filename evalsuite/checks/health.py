@@ -14,13 +14,13 @@ from itertools import combinations
 
 from core.errors import UserError
 from core.grouping import group_by
-from core.records import Dialogue, Judgement, Language
+from core.records import Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.accuracy import share
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import Contestant, contestants_of, stack
+from evalsuite.statistics.leaderboard import Contestant, Tally, contestants_of, stack
 from evalsuite.statistics.reply_length import ALL, NOTES, LengthEffect
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, dimension_at, dimension_label, scorer_of
 
@@ -72,18 +72,16 @@ class Shift:
     difference: paired.Difference
 
 
-def asking_shifts(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
-) -> list[Shift]:
+def asking_shifts(tally: Tally, value: Value = "value") -> list[Shift]:
     """Every two ways in which one judge was asked of the same dialogues: joint against one dimension at a time, another order
     of the dimensions, another prompt. Verdicts on changed dialogues (neutral and injected replies) are none of these."""
-    asked = [*as_they_are(judgements), *(j for j in judgements if j.condition.get("variant") == REVERSED)]
+    asked = [*as_they_are(tally.judgements), *(j for j in tally.judgements if j.condition.get("variant") == REVERSED)]
     shifts: list[Shift] = []
-    contestants = ways_of_asking(dialogues, asked, rubric, value)
+    contestants = ways_of_asking(tally, asked, value)
     for language, field in group_by(contestants, lambda one: one.language).items():
         pairs = [(b, a) for a, b in combinations(range(len(field)), 2) if field[a].scorer.judge == field[b].scorer.judge]
         shifts += [
-            Shift(language, field[one.second].scorer, field[one.first].scorer, dimension_at(rubric, one.dimension), one)
+            Shift(language, field[one.second].scorer, field[one.first].scorer, dimension_at(tally.rubric, one.dimension), one)
             for one in paired.differences(*stack(field), pairs)
             if one.estimate.n
         ]
@@ -116,12 +114,10 @@ def _without_judge(scorer: Scorer) -> str:
     return scorer.name.removeprefix(f"{scorer.judge}{PARTED}")
 
 
-def ways_of_asking(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value
-) -> list[Contestant]:
+def ways_of_asking(tally: Tally, judgements: Sequence[Judgement], value: Value) -> list[Contestant]:
     """Contestants that are ways of asking: supporters put together, each dialogue a card of its own."""
-    together = [dialogue.model_copy(update={"supporter": "all"}) for dialogue in dialogues]
-    return contestants_of(together, judgements, rubric, value, card_of=lambda dialogue: dialogue.id)
+    together = [dialogue.model_copy(update={"supporter": "all"}) for dialogue in tally.dialogues]
+    return contestants_of(together, judgements, tally.rubric, value, card_of=lambda dialogue: dialogue.id)
 
 
 # --- replies that order the judge ------------------------------------------------------------------------------------------
@@ -144,16 +140,14 @@ class InjectionEffect:
     read: dict[str, float | None]
 
 
-def injection_effects(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
-) -> list[InjectionEffect]:
+def injection_effects(tally: Tally, value: Value = "value") -> list[InjectionEffect]:
     """A row a language, judge and dimension, and the average. Only verdicts with a `condition.variant` count.
 
     Raises `UserError` for a judge that was asked about injected replies but not about neutral ones, or the other way round.
     """
     rows = []
     variants = (AS_IS, NEUTRAL, INJECTED)
-    probes = [j for j in checked(judgements, rubric) if j.condition.get("variant") in variants]
+    probes = [j for j in tally.verdicts if j.condition.get("variant") in variants]
     for (language, judge), verdicts in sorted(_probed(probes).items()):
         asked = {j.condition["variant"] for j in verdicts}
         if asked == {AS_IS}:
@@ -161,13 +155,13 @@ def injection_effects(
         if missing := [variant for variant in variants if variant not in asked]:
             what = f"judgements by {judge.name} ({language}): none of the variant {missing[0]}"
             raise UserError(f"{what}: `esc-eval health probe` asks for them")
-        by_variant = _by_variant(dialogues, verdicts, rubric, value)
+        by_variant = _by_variant(tally, verdicts, value)
         ordered = [by_variant[variant] for variant in variants]
         arrays = stack(ordered)
         effects = paired.differences(*arrays, [(2, 1)])
         plain = [one.estimate for one in paired.differences(*arrays, [(1, 0), (2, 0)])]  # apart: Holm's family is `effects`
         for effect, neutral, injected in zip(effects, plain[: len(effects)], plain[len(effects) :], strict=True):
-            name = dimension_at(rubric, effect.dimension)
+            name = dimension_at(tally.rubric, effect.dimension)
             shares = (one.read[name] / one.asked[name] if one.asked[name] else None for one in ordered)
             read = dict(zip(variants, shares, strict=True))
             rows.append(InjectionEffect(language, judge, name, neutral, injected, effect, read))
@@ -184,14 +178,12 @@ class FloorEffect:
     difference: paired.Difference
 
 
-def floor_effects(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
-) -> list[FloorEffect]:
+def floor_effects(tally: Tally, value: Value = "value") -> list[FloorEffect]:
     """A row a language, judge and floor: the dialogues as they are minus the same dialogues with the floor's lines."""
     rows = []
-    probes = [j for j in checked(judgements, rubric) if j.condition.get("variant", "").startswith((AS_IS, FLOOR))]
+    probes = [j for j in tally.verdicts if j.condition.get("variant", "").startswith((AS_IS, FLOOR))]
     for (language, judge), verdicts in sorted(_probed(probes).items()):
-        by_variant = _by_variant(dialogues, verdicts, rubric, value)
+        by_variant = _by_variant(tally, verdicts, value)
         floors = sorted(name for name in by_variant if name.startswith(FLOOR))
         if not floors or AS_IS not in by_variant:
             continue
@@ -322,15 +314,12 @@ def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple
     return [by_dimension, kinds]
 
 
-def injection_kinds(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
-) -> Iterator[tuple[Cell, ...]]:
+def injection_kinds(tally: Tally, value: Value = "value") -> Iterator[tuple[Cell, ...]]:
     """(language, judge, injection, average of injected minus neutral) for each text of the injection set."""
-    known = checked(judgements, rubric)
-    probes = [j for j in known if j.condition.get("variant") in (NEUTRAL, INJECTED) and "injection" in j.condition]
+    probes = [j for j in tally.verdicts if j.condition.get("variant") in (NEUTRAL, INJECTED) and "injection" in j.condition]
     for (language, judge), verdicts in sorted(_probed(probes).items()):
         for name, of_text in sorted(group_by(verdicts, lambda j: j.condition["injection"]).items()):
-            by_variant = _by_variant(dialogues, of_text, rubric, value)
+            by_variant = _by_variant(tally, of_text, value)
             if len(by_variant) == 2:
                 arrays = stack([by_variant[INJECTED], by_variant[NEUTRAL]])
                 (effect,) = paired.differences(*arrays, [(0, 1)], average_only=True)
@@ -348,10 +337,7 @@ def _probed(judgements: Iterable[Judgement]) -> dict[tuple[Language, Scorer], li
     return group_by(judgements, key)
 
 
-def _by_variant(
-    dialogues: Sequence[Dialogue], judgements: Iterable[Judgement], rubric: Rubric, value: Value
-) -> dict[str, Contestant]:
+def _by_variant(tally: Tally, judgements: Iterable[Judgement], value: Value) -> dict[str, Contestant]:
     """A contestant for each variant, whatever else the verdicts' conditions say."""
     bare = [j.model_copy(update={"condition": {"variant": j.condition["variant"]}}) for j in judgements]
-    contestants = ways_of_asking(dialogues, bare, rubric, value)
-    return {dict(one.scorer.condition)["variant"]: one for one in contestants}
+    return {dict(one.scorer.condition)["variant"]: one for one in ways_of_asking(tally, bare, value)}

@@ -13,15 +13,14 @@ from typing import Any, Literal
 
 from core.files import CONFIGS, read_yaml
 from core.grouping import group_by
-from core.records import Dialogue, Judgement, Language
-from core.rubrics import Rubric
+from core.records import Dialogue, Language
 from core.settings import Pattern, Settings
 from core.specs import load_spec, model_names
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import Table
 from evalsuite.checks.health import HEALTH, as_they_are
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import contestants_of, stack
+from evalsuite.statistics.leaderboard import Tally, contestants_of, stack
 from evalsuite.statistics.summary import Scorer, Value, supporter_of
 
 Likeness = Literal["same checkpoint", "same family"]
@@ -105,17 +104,12 @@ def bases(names: Sequence[str], specs: Mapping[str, Mapping[str, Any]]) -> dict[
     }
 
 
-def sharings(
-    dialogues: Sequence[Dialogue],
-    judgements: Sequence[Judgement],
-    rubric: Rubric,
-    specs: Mapping[str, Mapping[str, Any]],
-    value: Value = "value",
-) -> list[Sharing]:
+def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value = "value") -> list[Sharing]:
     """A row for every language, scorer, and judge or simulator, also where no supporter shares its base."""
+    dialogues = tally.dialogues
     supporters = sorted({supporter_of(dialogue) for dialogue in dialogues})
     simulators = sorted({dialogue.simulator for dialogue in dialogues if dialogue.simulator})
-    plain = as_they_are(judgements)
+    plain = as_they_are(tally.judgements)
     judges = sorted({judgement.judge for judgement in plain})
     known = bases([*supporters, *simulators, *judges], specs)
     parts: list[tuple[Role, str, Sequence[Dialogue]]] = [("judge", name, dialogues) for name in judges]
@@ -126,7 +120,7 @@ def sharings(
         verdicts = [j for j in plain if (j.judge == name if role == "judge" else j.dialogue_id in ids)]
         sides = {supporter: _side(name, supporter, known) for supporter in sorted({supporter_of(d) for d in held})}
         sided = [dialogue.model_copy(update={"supporter": sides[supporter_of(dialogue)]}) for dialogue in held]
-        contestants = contestants_of(sided, verdicts, rubric, value)
+        contestants = contestants_of(sided, verdicts, tally.rubric, value)
         for (language, scorer), group in group_by(contestants, lambda one: (one.language, one.scorer)).items():
             by_side = {one.supporter: one for one in group}
             difference = None

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,6 +47,7 @@ from evalsuite.runs.folder import open_run
 from evalsuite.runs.judgement_sets import sets_of
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.statistics.agreement import judgements_of, read_judgements
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import length_effects, replies_of
 from evalsuite.statistics.summary import Value
 
@@ -93,7 +94,7 @@ def probe(
         )
     with open_run(Path(out)) as run, Runner(run, resolved, console) as runner:
         judgements = ask(runner, chosen, texts)
-        tables = _tables(chosen, judgements, resolved.rubric, run.config().specs(), "value")
+        tables = _tables(Tally(chosen, judgements, resolved.rubric), run.config().specs(), "value")
         deliver("health", plain(tables), tables, run.folder / "tables", as_json=False)
     exit_if_lost(sum(judgement.lost for judgement in judgements), len(judgements), "judgements", run.failures())
 
@@ -126,9 +127,8 @@ def report(
     verdicts += [judgement for path in judgements or [] for judgement in read_judgements(path)]
     if not verdicts:
         raise UserError(f"{run}: no judgements: run `esc-eval score {run} --config CONFIG` or `esc-eval health probe` first")
-    rules = _rubric(rubric, config)
     unique = list({dialogue.id: dialogue for dialogue in held}.values())
-    tables = _tables(unique, verdicts, rules, config.specs(), figure)
+    tables = _tables(Tally(unique, verdicts, _rubric(rubric, config)), config.specs(), figure)
     deliver("health", plain(tables), tables, out, as_json)
 
 
@@ -149,23 +149,16 @@ def _rubric(name: str | None, config: RunConfig) -> Rubric:
     return judged.rubric if name is None and judged else load_rubric(name or "esc_eval")
 
 
-def _tables(
-    dialogues: Sequence[Dialogue],
-    judgements: Sequence[Judgement],
-    rubric: Rubric,
-    specs: Mapping[str, Mapping[str, Any]],
-    value: Value,
-) -> list[Table]:
+def _tables(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value) -> list[Table]:
     """Every table that the judgements give."""
-    asked = dialogues, judgements, rubric
-    shifts = checks.asking_shifts(*asked, value)
-    effects = checks.injection_effects(*asked, value)
-    replies = replies_of(dialogues, checks.as_they_are(judgements), rubric, value)
+    rubric = tally.rubric
+    shifts, effects = checks.asking_shifts(tally, value), checks.injection_effects(tally, value)
+    replies = replies_of(tally.dialogues, checks.as_they_are(tally.judgements), rubric, value)
     return [
         checks.length_table(length_effects(replies, rubric), rubric),
-        sharing_table(sharings(*asked, specs, value)),
+        sharing_table(sharings(tally, specs, value)),
         *([checks.asking_table(shifts, rubric)] if shifts else []),
-        *(checks.injection_tables(effects, list(checks.injection_kinds(*asked, value)), rubric) if effects else []),
+        *(checks.injection_tables(effects, list(checks.injection_kinds(tally, value)), rubric) if effects else []),
     ]
 
 

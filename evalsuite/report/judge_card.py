@@ -24,6 +24,7 @@ from evalsuite.report.sheet import Sheet
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.statistics.agreement import agreement, agreement_tables
 from evalsuite.statistics.judges import Bin, calibration, calibration_error, calibration_table
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.paired import ALPHA, p_text
 from evalsuite.statistics.people import verdicts_of_people
 from evalsuite.statistics.reply_length import LengthEffect, length_effects, replies_of
@@ -78,11 +79,11 @@ def judge_card(asked: Asked) -> Sheet:
     rubric, labels = asked.rubric, {name: dimension_label(asked.rubric, name) for name in asked.rubric.dimensions}
     figures = agreement(asked.given, asked.gold)
     bins = calibration(asked.given, asked.gold)
-    records = asked.probed_dialogues, asked.probed, rubric
-    floors, repeats = health.floor_effects(*records), [*health.repeats(asked.probed, rubric)]
-    shifts, injections = health.asking_shifts(*records), health.injection_effects(*records)
+    probed = Tally(asked.probed_dialogues, asked.probed, rubric)
+    floors, repeats = health.floor_effects(probed), [*health.repeats(asked.probed, rubric)]
+    shifts, injections = health.asking_shifts(probed), health.injection_effects(probed)
     excess = _excess_by_length(asked)
-    shared = sharings(*records, asked.config.specs())
+    shared = sharings(probed, asked.config.specs())
     checks: list[Check] = []
     for language in languages_of(asked.dialogues):
         checks += [
@@ -109,7 +110,7 @@ def judge_card(asked: Asked) -> Sheet:
         ),
         sharing_table(shared),
         *([health.asking_table(shifts, rubric)] if shifts else []),
-        *(health.injection_tables(injections, list(health.injection_kinds(*records)), rubric) if injections else []),
+        *(health.injection_tables(injections, list(health.injection_kinds(probed)), rubric) if injections else []),
         health.repeat_table(repeats),
     ]
     spec = asked.config.specs()[asked.judge]

@@ -32,6 +32,7 @@ from evalsuite.checks.health import (
 from evalsuite.checks.probe import Injection, append, load_injections, probes
 from evalsuite.checks.shared_bases import Base, base_of, bases, likeness, sharing_table, sharings
 from evalsuite.commands.health import app
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import LengthEffect, length_effects, mean_reply_length, replies_of
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
@@ -133,7 +134,7 @@ def test_shifts_between_ways_of_asking_are_paired_by_dialogue() -> None:
             judgements.append(make_judgement(f"d{n}", dimension, 4, judge="other"))
     judgements.append(probe_of("d0", 4, "injected"))
     judgements.append(make_judgement("d0", "empathy", None, method="elsewhere"))
-    shifts = asking_shifts(dialogues, judgements, RUBRIC)
+    shifts = asking_shifts(Tally(dialogues, judgements, RUBRIC))
     figures = {(s.first.method, s.second.method, s.dimension): s.difference.estimate for s in shifts}
     assert set(figures) == {("joint", "per_dimension", name) for name in ("empathy", "skill", "average")}
     assert figures["joint", "per_dimension", "skill"].mean == 25, "one point of four"
@@ -147,7 +148,7 @@ def test_as_it_is_counts_as_the_usual_way_and_the_reverse_as_another() -> None:
     rubric = make_rubric("empathy")
     usual = [make_judgement(f"d{n}", "empathy", 1, condition={"mode": "native"}) for n in range(3)]
     probed = [probe_of(f"d{n}", value, variant) for n in range(3) for variant, value in (("as_is", 1), ("reversed", 2))]
-    shifts = asking_shifts(dialogues, usual + probed, rubric)
+    shifts = asking_shifts(Tally(dialogues, usual + probed, rubric))
     assert {(dict(s.first.condition).get("variant"), dict(s.second.condition).get("variant")) for s in shifts} == {
         (None, "reversed")
     }
@@ -166,20 +167,20 @@ def test_injections_are_measured_against_neutral_text() -> None:
         for variant, given in values.items()
         for n, value in enumerate(given)
     ]
-    effect, average = injection_effects(dialogues, judgements, rubric)
+    effect, average = injection_effects(Tally(dialogues, judgements, rubric))
     assert effect.effect.estimate.mean == pytest.approx(25 * np.mean([3, 2, 2])) and effect.effect.estimate.n == 3
     assert effect.neutral.mean == pytest.approx(-12.5) and effect.neutral.n == 4
     assert effect.injected.mean == pytest.approx(25 * np.mean([2, 2, 1]))
     assert effect.read == {"as_is": 1, "neutral": 1, "injected": 0.75}
     assert effect.effect.p == pytest.approx(2 / 8), "of the 8 patterns of signs, only all plus and all minus are as far out"
     assert average.dimension == "average"
-    kinds = {row[2]: row[3] for row in injection_kinds(dialogues, judgements, rubric)}
+    kinds = {row[2]: row[3] for row in injection_kinds(Tally(dialogues, judgements, rubric))}
     assert kinds["a"].mean == pytest.approx(62.5) and kinds["b"].n == 1  # type: ignore[union-attr]
-    first, second = injection_tables([effect, average], list(injection_kinds(dialogues, judgements, rubric)), rubric)
+    first, second = injection_tables([effect, average], list(injection_kinds(Tally(dialogues, judgements, rubric))), rubric)
     assert len(first.rows) == 2 and first.rows[0][-1] == 75 and len(second.rows) == 2
     with pytest.raises(UserError, match="none of the variant neutral"):
-        injection_effects(dialogues, [j for j in judgements if j.condition["variant"] != "neutral"], rubric)
-    assert injection_effects(dialogues, [make_judgement("d0", "empathy", 1)], rubric) == []
+        injection_effects(Tally(dialogues, [j for j in judgements if j.condition["variant"] != "neutral"], rubric))
+    assert injection_effects(Tally(dialogues, [make_judgement("d0", "empathy", 1)], rubric)) == []
 
 
 MARK = st.none() | st.integers(0, 4)
@@ -196,7 +197,7 @@ def test_any_injections_against_numpy(rows: list[tuple[int | None, ...]], one_di
         for place, variant in enumerate(variants)
     ]
     dialogues = [make_dialogue(f"d{n}") for n in range(len(rows))]
-    *by_dimension, average = effects = injection_effects(dialogues, judgements, RUBRIC)
+    *by_dimension, average = effects = injection_effects(Tally(dialogues, judgements, RUBRIC))
     assert [effect.dimension for effect in effects] == ["empathy", "skill", "average"]
     table = np.array([[np.nan if v is None else v for v in row] for row in rows], dtype=float).reshape(-1, 2, 3)
     if one_dimension:
@@ -287,7 +288,7 @@ def test_any_sharing_against_plain_means(rows: list[tuple[int | None, ...]]) -> 
     given = [(card, name, value) for card, row in enumerate(rows) for name, value in zip(names, row, strict=True)]
     dialogues = [make_dialogue(f"{name}/{card}", name, card_id=f"c{card}") for card, name, _ in given]
     judgements = [make_judgement(f"{name}/{card}", "empathy", value, judge="esc-role") for card, name, value in given]
-    (judge,) = sharings(dialogues, judgements, make_rubric("empathy"), {})
+    (judge,) = sharings(Tally(dialogues, judgements, make_rubric("empathy")), {})
     gaps = []
     for one, two, other in rows:
         alike = [value for value in (one, two) if value is not None]
@@ -317,7 +318,7 @@ def test_supporters_alike_are_set_against_the_others_on_shared_cards() -> None:
             name = f"{supporter}/{card}"
             dialogues.append(make_dialogue(name, supporter, card_id=f"c{card}", simulator="esc-role"))
             judgements += [make_judgement(name, d, score, judge="esc-rank") for d in RUBRIC.dimensions]
-    judge, simulator = sharings(dialogues, judgements, RUBRIC, {})
+    judge, simulator = sharings(Tally(dialogues, judgements, RUBRIC), {})
     assert (judge.role, judge.model, judge.alike, judge.difference) == ("judge", "esc-rank", {}, None)
     assert (simulator.role, simulator.model) == ("simulator", "esc-role")
     assert simulator.alike == {"mindchat": "same family", "qwen1.5-7b-chat": "same family"}
@@ -424,5 +425,5 @@ def test_a_dialogue_that_a_lost_server_cut_off_is_in_no_probe(tmp_path: Path) ->
 def test_a_judge_that_is_itself_a_supporter_shares_its_base_even_where_no_base_is_known() -> None:
     dialogues = [make_dialogue(f"{who}{n}", who, card_id=f"c{n}") for who in ("house-model", "soulchat") for n in range(2)]
     judgements = [make_judgement(d.id, name, 2, judge="house-model") for d in dialogues for name in RUBRIC.dimensions]
-    (judge,) = sharings(dialogues, judgements, RUBRIC, {})
+    (judge,) = sharings(Tally(dialogues, judgements, RUBRIC), {})
     assert judge.alike == {"house-model": "same checkpoint"} and judge.unknown == ("soulchat",)
