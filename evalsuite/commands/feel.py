@@ -28,7 +28,16 @@ from evalsuite.commands.feel_inputs import (
     people_on,
     read_weights,
 )
-from evalsuite.commands.options import AnnotatorOption, EndpointOption, InRun, JsonOption, endpoints_of, out_tables
+from evalsuite.commands.options import (
+    AnnotatorOption,
+    EndpointOption,
+    InRun,
+    JsonOption,
+    LanguageOption,
+    MaybeResumedOption,
+    endpoints_of,
+    out_tables,
+)
 from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json, talk
 from evalsuite.frameworks.feel import Feel, load_feel_config
 from evalsuite.frameworks.feel import score as score_all
@@ -64,13 +73,9 @@ def score(
         typer.Option("--method", help="bands: as the paper asks. tokens: token probabilities, one call. Repeat for both."),
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many dialogues, the first ones.")] = None,
-    language: Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")] = None,
+    language: LanguageOption = None,
     endpoint: EndpointOption = None,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", help="Run folder. The same folder and command resume."),
-        out_tables("feel_score", "dialogues.jsonl", "judgements.jsonl", "costs.jsonl"),
-    ] = None,
+    out: Annotated[MaybeResumedOption, out_tables("feel_score", "dialogues.jsonl", "judgements.jsonl", "costs.jsonl")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Have every judge score dialogues on the six aspects: OUT/judgements.jsonl, one verdict a dialogue, aspect and round.

@@ -34,6 +34,7 @@ from evalsuite.commands.options import (
     LanguageOption,
     MaybeRun,
     ModeOption,
+    ResumedOption,
     TablesOption,
     ValueOption,
     out_tables,
@@ -61,11 +62,7 @@ app = Verbs(
 def probe(
     config: Annotated[InFile, typer.Option("--config", help="Judge, rubric, method and prompts; see configs/eval.")],
     dialogues: Annotated[InFiles, typer.Option(help="Dialogue records (JSONL). Repeat for more.")],
-    out: Annotated[
-        str,
-        typer.Option("--out", help="Run folder. The same folder and command resume."),
-        Writes(("health_dialogues.jsonl", "health_judgements.jsonl", "tables/*")),
-    ],
+    out: Annotated[ResumedOption, Writes(("health_dialogues.jsonl", "health_judgements.jsonl", "tables/*"))],
     judge: JudgeOption = None,
     judge_prompts: JudgePromptsOption = None,
     injections: Annotated[

@@ -53,6 +53,8 @@ def _setting(field: str, *names: str, panel: str | None = None, metavar: str | N
 OutOption = Annotated[
     str | None, typer.Option("--out", help="Run folder. The same command resumes; one that asks for more grows it."), OUT_RUN
 ]
+ResumedOption = Annotated[str, typer.Option("--out", help="Run folder. The same folder and command resume.")]
+MaybeResumedOption = Annotated[str | None, typer.Option("--out", help="Run folder. The same folder and command resume.")]
 _MODELS = "Models: a name in configs/models, a spec file, or NAME@URL (NAME@URL#VARIABLE: with the key in that variable)"
 SupporterOption = Annotated[
     MaybeModels,

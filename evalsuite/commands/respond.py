@@ -19,6 +19,7 @@ from evalsuite.commands.options import (
     EndpointOption,
     JsonOption,
     LanguageOption,
+    MaybeResumedOption,
     SupporterOption,
     TablesOption,
     out_tables,
@@ -53,11 +54,7 @@ def respond(
         str | None, typer.Option("--mode", help="paper: drawn as the checkpoint says, 512 tokens. native: as the spec says.")
     ] = None,
     metrics: Annotated[bool, typer.Option(help="Also measure the replies against the real ones (see `metrics`).")] = True,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", help="Run folder. The same folder and command resume."),
-        out_tables("metrics", "responses.jsonl"),
-    ] = None,
+    out: Annotated[MaybeResumedOption, out_tables("metrics", "responses.jsonl")] = None,
 ) -> None:
     """Have a supporter answer wherever the supporter of given dialogues spoke, on the real history: OUT/responses.jsonl.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from core.records import Dialogue, Message, Role, Stopped, Termination, Turn, Usage
 from core.side_prompts import chat
@@ -92,17 +92,20 @@ class ModelSide:
         """What it is shown of a dialogue."""
         return chat(turns[self.hidden_opening :], self.role, self.system, self.lead)
 
-    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
-        question = Question(
+    def question(self, turns: Sequence[Turn], turn: int) -> Question:
+        """What it is asked after these turns, for the dialogue's turn of that number."""
+        return Question(
             self.messages(turns),
-            sample={"dialogue": self.dialogue, "turn": len(turns)},
+            sample={"dialogue": self.dialogue, "turn": turn},
             sampling=self.spec.sampling,
             served_name=self.spec.served_name(),
             purpose=self.role,
             session=self.dialogue,
             hears=self.hears,
         )
-        return utterance(await client.ask(self.spec, question), self.verbatim)
+
+    async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
+        return utterance(await client.ask(self.spec, self.question(turns, len(turns))), self.verbatim)
 
 
 def usage_of(reply: Reply, role: Role) -> Usage:
@@ -160,23 +163,9 @@ def respond(batch: Batch, dialogues: Iterable[Dialogue]) -> list[Response]:
     """The replies of the batch's model at every place of the dialogues, in order; what is in its store is not asked again."""
     spec = batch.spec
     places = [(dialogue, place) for dialogue in dialogues for place in answered(dialogue.turns)]
-    replies = batch.ask([_question(spec, dialogue.id, place) for dialogue, place in places], "replies")
+    asked = [ModelSide(spec, "supporter", dialogue.id).question(place.history, place.turn) for dialogue, place in places]
+    replies = batch.ask(asked, "replies")
     return [_response(spec, dialogue, place, reply) for (dialogue, place), reply in zip(places, replies, strict=True)]
-
-
-_CHAT_ROLES: dict[Role, Literal["user", "assistant"]] = {"seeker": "user", "supporter": "assistant"}
-
-
-def _question(spec: ModelSpec, dialogue: str, place: Answered) -> Question:
-    messages: list[Message] = [{"role": _CHAT_ROLES[turn.role], "content": turn.text} for turn in place.history]
-    return Question(
-        messages,
-        sample={"dialogue": dialogue, "turn": place.turn},
-        sampling=spec.sampling,
-        served_name=spec.served_name(),
-        purpose="supporter",
-        session=dialogue,
-    )
 
 
 def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply | Unanswered) -> Response:

@@ -267,15 +267,8 @@ def role_play_tables(
         rows = [_row(key[2], key[1], members, rubric, known) for key, members in groups.items() if key[0] == language]
         rows.sort(key=lambda row: (str(row[1]), *_falling(row[average]), str(row[0])))
         if rows:
-            table = Table(
-                key=f"role_play-{language}",
-                title=f"How well seekers are played, {language}",
-                columns=columns,
-                rows=tuple(rows),
-                notes=tuple(_notes(rubric)),
-                section=ROLE_PLAY,
-            )
-            tables.append(table)
+            title = f"How well seekers are played, {language}"
+            tables.append(Table(f"role_play-{language}", title, columns, tuple(rows), tuple(_notes(rubric)), ROLE_PLAY))
     return tables
 
 
