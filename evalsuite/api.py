@@ -17,7 +17,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from rich.console import Console
 
@@ -41,7 +41,7 @@ from evalsuite.runs.framework import framework_of
 from evalsuite.runs.judgement_sets import chosen_set, sets_of
 from evalsuite.runs.resolved import Resolved
 from evalsuite.statistics.leaderboard import Board, Score, Tally
-from evalsuite.statistics.summary import AVERAGE, Scorer
+from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of
 from serve.callables import CALLERS_LOOP, CallableSpec, Model
 from serve.limits import Budget
 
@@ -265,7 +265,7 @@ def _simulation(
             chosen = list(cards)
             check_unique(played, (person.id for person in chosen), "ids")
             write_jsonl(folder / f"{played}.jsonl", chosen)
-            config |= {played: [str(folder / f"{played}.jsonl")], "languages": _languages(chosen)}
+            config |= {played: [str(folder / f"{played}.jsonl")], "languages": languages_of(chosen)}
         resolved = _resolved(config, out or folder / "run", settings, given)
         resolved.simulate_identity()  # what is wrong is said before anything is started
         if judge is not None:
@@ -297,7 +297,7 @@ def _scoring(
                 path = own
             else:
                 write_jsonl(path, chosen)
-        config["languages"] = _languages(chosen)
+        config["languages"] = languages_of(chosen)
         resolved = _resolved(config, out or folder / "run", settings, given)
         resolved.score_identity()
         return _Work(resolved, partial(pipeline.score, dialogues=path), quiet, exits.pop_all(), out is not None)
@@ -355,10 +355,6 @@ def _name(model: AnyModel, name: str | None, given: dict[str, ModelSpec]) -> str
     if known is not spec and not (isinstance(known, CallableSpec) and known.is_of(model)):
         raise UserError(f"two models are named {spec.name}: give one another name: {{'NAME': model}}")
     return spec.name
-
-
-def _languages(records: Sequence[RoleCard | Profile | Dialogue]) -> list[Language]:
-    return [language for language in get_args(Language) if any(record.language == language for record in records)]
 
 
 def _warn(outcome: Outcome) -> None:

@@ -328,13 +328,7 @@ def injection_kinds(tally: Tally, value: Value = "value") -> Iterator[tuple[Cell
 
 def _probed(judgements: Iterable[Judgement]) -> dict[tuple[Language, Scorer], list[Judgement]]:
     """Judgements by language and scorer, variants and injections of one scorer together."""
-
-    def key(judgement: Judgement) -> tuple[Language, Scorer]:
-        scorer = scorer_of(judgement)
-        kept = tuple((name, value) for name, value in scorer.condition if name not in ("variant", "injection"))
-        return judgement.language, scorer._replace(condition=kept)
-
-    return group_by(judgements, key)
+    return group_by(judgements, lambda j: (j.language, scorer_of(j).without("variant", "injection")))
 
 
 def _by_variant(tally: Tally, judgements: Iterable[Judgement], value: Value) -> dict[str, Contestant]:

@@ -257,19 +257,13 @@ def resolve(
     config: Path,
     endpoints: Sequence[str] | None = None,
     *,
-    cards: Sequence[Path] | None = None,
-    profiles: Sequence[Path] | None = None,
-    references: Sequence[Path] | None = None,
     language: str | None = None,
     **overrides: Any,
 ) -> Resolved:
     """The config with what the command line overrides (None: not given); errors name the option."""
-    overrides |= {
-        "cards": [str(path) for path in cards] if cards else None,
-        "profiles": [str(path) for path in profiles] if profiles else None,
-        "references": [str(path) for path in references] if references else None,
-        "languages": [language] if language else None,
-    }
+    for name in ("cards", "profiles", "references"):
+        overrides[name] = [str(path) for path in overrides.get(name) or ()] or None
+    overrides["languages"] = [language] if language else None
     loaded = load_config(config, overrides)
     if loaded.shard and "shard" not in overrides:
         raise UserError(f"{config}: shard: only run, simulate and score do a part of the work (--shard I/N): leave it out here")

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from core.statistics.bootstrap import RESAMPLES, SEED, Floats
-from evalsuite.fdaef.aggregate import Layer, Missing, ModelResult, Node, WeightFactors, aggregate
+from evalsuite.fdaef.aggregate import Layer, ModelResult, Node, WeightFactors, aggregate
 from evalsuite.fdaef.registry import Benchmark
 from evalsuite.fdaef.scores import ModelScores, node_paths
 from evalsuite.statistics.paired import holm
@@ -87,19 +87,17 @@ def ranges(draws: Sequence[Floats]) -> list[RankRange] | None:
     return rank_ranges
 
 
-def weight_factors(
-    benchmark: Benchmark, scope: Scope, spread: float = 0.25, draws: int = RESAMPLES, seed: int = SEED
-) -> WeightFactors:
+def weight_factors(benchmark: Benchmark, scope: Scope, spread: float = 0.25) -> WeightFactors:
     """Factors for the weights of nodes, [1 + draws], the first 1: uniform from 1 − spread to 1 + spread for capabilities, or
     for every node; or, for `any`, such that the capabilities' shares are uniform over all that sum to 1."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     counted = {key: part.weight for key, part in benchmark.capabilities.items() if part.weight is not None}
     if scope == "any":
-        shares = rng.dirichlet(np.ones(len(counted)), draws).T
+        shares = rng.dirichlet(np.ones(len(counted)), RESAMPLES).T
         drawn = {key: share / weight for (key, weight), share in zip(counted.items(), shares, strict=True)}
     else:
         paths = list(counted) if scope == "capabilities" else list(_all_paths(benchmark))
-        drawn = {path: rng.uniform(1 - spread, 1 + spread, draws) for path in paths}
+        drawn = {path: rng.uniform(1 - spread, 1 + spread, RESAMPLES) for path in paths}
     return {path: np.concatenate([[1.0], factors]) for path, factors in drawn.items()}
 
 
@@ -112,7 +110,7 @@ def _all_paths(benchmark: Benchmark) -> Iterator[str]:
 
 
 def under_weights(
-    benchmark: Benchmark, scores: Sequence[ModelScores], spread: float = 0.25, missing: Missing = "null"
+    benchmark: Benchmark, scores: Sequence[ModelScores], spread: float = 0.25
 ) -> Mapping[Scope, list[RankRange] | None]:
     """The ranks of models under other weights, the same draws for all models; items are as they are."""
     fixed = [replace(one, measured={key: replace(m, values=m.values[:1]) for key, m in one.measured.items()}) for one in scores]
@@ -120,7 +118,7 @@ def under_weights(
     for scope in SCOPES:
         factors = weight_factors(benchmark, scope, spread)
         size = len(next(iter(factors.values())))
-        totals = [aggregate(benchmark, one, missing, factors).root.values for one in fixed]
+        totals = [aggregate(benchmark, one, "null", factors).root.values for one in fixed]
         by_scope[scope] = ranges([np.broadcast_to(total, (size,)) for total in totals])
     return by_scope
 

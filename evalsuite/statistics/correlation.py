@@ -190,9 +190,7 @@ def _judged(
     numbers: list[tuple[tuple[Side, str, str, Unit], float]] = []
     for judgement in judgements:
         language, unit = places.of(judgement)
-        scorer = scorer_of(judgement)
-        scorer = scorer._replace(condition=tuple(pair for pair in scorer.condition if pair[0] != "supporter"))
-        side = (language, scorer, judgement.rubric)
+        side = (language, scorer_of(judgement).without("supporter"), judgement.rubric)
         sides.setdefault(side, {}).setdefault(judgement.dimension, {})
         figure = judgement.value if value == "value" else judgement.expected
         if judgement.value is None or figure is None:
@@ -302,9 +300,7 @@ def alignment_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
 
 
 def _judge_and_strategy(scorer: Scorer) -> tuple[str, str]:
-    condition = dict(scorer.condition)
-    strategy = condition.pop(STRATEGY, DASH)
-    return scorer._replace(condition=tuple(condition.items())).name, strategy
+    return scorer.without(STRATEGY).name, dict(scorer.condition).get(STRATEGY, DASH)
 
 
 def _table(key: str, title: str, part: Sequence[Correlation], notes: Iterable[str]) -> Table:

@@ -78,8 +78,7 @@ def metric_ranks(
     )
     rubrics: dict[str, str] = {}
     for judgement in judgements:
-        scorer = scorer_of(judgement)
-        name = scorer._replace(condition=tuple(pair for pair in scorer.condition if pair[0] != "supporter")).name
+        name = scorer_of(judgement).without("supporter").name
         if rubrics.setdefault(name, judgement.rubric) != judgement.rubric:
             raise UserError(f"{name}: verdicts on rubrics {rubrics[name]} and {judgement.rubric}: choose one with --rubric")
         if judgement.value is not None:

@@ -12,6 +12,7 @@ from core.errors import UserError
 from core.records import Dialogue, Judgement, Language, Termination, Usage
 from core.rubrics import Rubric
 from core.tables import PARTED, Cell, Table
+from data_prep.played import Played
 
 # Headings of the report; its charts go under the heading of the tables they draw.
 SCORES = "Scores"
@@ -48,6 +49,10 @@ class Scorer(NamedTuple):
     def name(self) -> str:
         """For people: `judge · method · key=value`."""
         return PARTED.join([self.judge, self.method, *(f"{key}={value}" for key, value in self.condition)])
+
+    def without(self, *keys: str) -> Scorer:
+        """The same whatever these parts of its condition are."""
+        return self._replace(condition=tuple(pair for pair in self.condition if pair[0] not in keys))
 
     def record(self) -> dict[str, Any]:
         """For JSON, the condition as an object."""
@@ -93,7 +98,7 @@ def supporter_of(dialogue: Dialogue) -> str:
     return dialogue.supporter or dialogue.source
 
 
-def languages_of(records: Iterable[Dialogue | Judgement]) -> list[Language]:
+def languages_of(records: Iterable[Dialogue | Judgement | Played]) -> list[Language]:
     """The languages that occur, English first."""
     present = {record.language for record in records}
     return [language for language in get_args(Language) if language in present]

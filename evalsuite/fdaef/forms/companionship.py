@@ -12,7 +12,7 @@ from pydantic import Field
 from core.errors import UserError
 from core.files import digest
 from core.rows import CorpusReader, RowModel
-from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, parsed, records
+from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, in_files, parsed, records
 
 EVALUATED = 100  # trials of a book and distance that Book-SORT evaluates; the others are for choosing a prompt
 
@@ -101,22 +101,21 @@ def _book_sort(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 def _longmemeval(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """A question about earlier sessions of chat, and which of them hold the answer."""
-    for file in files:
-        for row, raw in parsed(_Memory, reader.json_list(file), reader):
-            ids = raw.haystack_session_ids
-            if not len(ids) == len(raw.haystack_dates) == len(raw.haystack_sessions):
-                reader.malformed(row, "haystack_session_ids, haystack_dates and haystack_sessions differ in length")
-            if unknown := [one for one in raw.answer_session_ids if one not in ids]:
-                reader.malformed(row, f"answer_session_ids: {unknown[0]!r} is not in haystack_session_ids")
-            if raw.question_id.endswith("_abs") or not raw.answer_session_ids:
-                reader.step.drop("no session holds an answer", row.where)
-                continue
-            sessions = [
-                f"{date}\n" + "\n".join(f"{said.role}: {said.content}" for said in session)
-                for date, session in zip(raw.haystack_dates, raw.haystack_sessions, strict=True)
-            ]
-            gold = [place for place, one in enumerate(ids) if one in raw.answer_session_ids]
-            yield {"question": raw.question, "date": raw.question_date, "options": sessions, "gold": gold}
+    for row, raw in parsed(_Memory, in_files(reader.json_list, files), reader):
+        ids = raw.haystack_session_ids
+        if not len(ids) == len(raw.haystack_dates) == len(raw.haystack_sessions):
+            reader.malformed(row, "haystack_session_ids, haystack_dates and haystack_sessions differ in length")
+        if unknown := [one for one in raw.answer_session_ids if one not in ids]:
+            reader.malformed(row, f"answer_session_ids: {unknown[0]!r} is not in haystack_session_ids")
+        if raw.question_id.endswith("_abs") or not raw.answer_session_ids:
+            reader.step.drop("no session holds an answer", row.where)
+            continue
+        sessions = [
+            f"{date}\n" + "\n".join(f"{said.role}: {said.content}" for said in session)
+            for date, session in zip(raw.haystack_dates, raw.haystack_sessions, strict=True)
+        ]
+        gold = [place for place, one in enumerate(ids) if one in raw.answer_session_ids]
+        yield {"question": raw.question, "date": raw.question_date, "options": sessions, "gold": gold}
 
 
 COMPANIONSHIP: dict[str, ReadForm] = {"book_sort": _book_sort, "longmemeval": _longmemeval, "preference": _preference}

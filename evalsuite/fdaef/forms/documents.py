@@ -12,7 +12,7 @@ from pydantic import Field
 from core.errors import UserError
 from core.records import Whole
 from core.rows import CorpusReader, RowModel
-from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, parsed, text_of
+from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, in_files, parsed, text_of
 
 LCSTS_ENTRY = re.compile(r"<doc id=(\d+)>(.*?)</doc>", re.S)
 LCSTS_TEXT = re.compile(r"<short_text>\s*(.*?)\s*</short_text>", re.S)
@@ -44,19 +44,17 @@ def _lcsts(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 def _cnewsum(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """An article as a list of its sentences."""
-    for file in files:
-        for _, raw in parsed(_Article, reader.jsonl(file), reader):
-            yield {"text": "".join(raw.article), "language": "zh"}
+    for _, raw in parsed(_Article, in_files(reader.jsonl, files), reader):
+        yield {"text": "".join(raw.article), "language": "zh"}
 
 
 def _vcsum(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """A part of a meeting: what was said, turn by turn, and who said it."""
-    for file in files:
-        for row, raw in parsed(_Segment, reader.jsonl(file), reader):
-            if len(raw.speaker) != len(raw.context):
-                reader.malformed(row, f"speaker: expected {len(raw.context)}, one a turn, found {len(raw.speaker)}")
-            turns = [f"发言人{who}：{''.join(said)}" for who, said in zip(raw.speaker, raw.context, strict=True)]
-            yield {"text": "\n".join(turns), "language": "zh"}
+    for row, raw in parsed(_Segment, in_files(reader.jsonl, files), reader):
+        if len(raw.speaker) != len(raw.context):
+            reader.malformed(row, f"speaker: expected {len(raw.context)}, one a turn, found {len(raw.speaker)}")
+        turns = [f"发言人{who}：{''.join(said)}" for who, said in zip(raw.speaker, raw.context, strict=True)]
+        yield {"text": "\n".join(turns), "language": "zh"}
 
 
 DOCUMENTS: dict[str, ReadForm] = {"cnewsum": _cnewsum, "lcsts": _lcsts, "vcsum": _vcsum}

@@ -50,15 +50,14 @@ class _Application(_Emotional):
 
 def _imdb(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """A folder a class, a file a review."""
-    for _, text, gold in folder_texts(files, reader, ("neg", "pos")):
+    for text, gold in folder_texts(files, reader, ("neg", "pos")):
         yield {"text": text.replace("<br />", "\n"), "gold": [gold]}
 
 
 def _sst2(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """GLUE's file, in the columns of lm-eval's task."""
-    for file in files:
-        for row in tabbed_records(file, reader, ("sentence", "label")):
-            yield {"sentence": row.value["sentence"], "label": label_of(row, reader, "label", row.value["label"], ("0", "1"))}
+    for row in tabbed_records(files, reader, ("sentence", "label")):
+        yield {"sentence": row.value["sentence"], "label": label_of(row, reader, "label", row.value["label"], ("0", "1"))}
 
 
 def _irony(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
@@ -88,11 +87,10 @@ def _goemotions(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 def _affect(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """SemEval-2018 Task 1, E-c: a tweet, and 1 for each of eleven emotions that it shows; a tweet may show none."""
-    for file in files:
-        for row in tabbed_records(file, reader, ("Tweet", *AFFECTS)):
-            marks = [label_of(row, reader, name, row.value[name], ("0", "1")) for name in AFFECTS]
-            gold = [place for place, mark in enumerate(marks) if mark] or [len(AFFECTS)]
-            yield {"text": row.value["Tweet"], "choices": [*AFFECTS, NO_AFFECT], "gold": gold}
+    for row in tabbed_records(files, reader, ("Tweet", *AFFECTS)):
+        marks = [label_of(row, reader, name, row.value[name], ("0", "1")) for name in AFFECTS]
+        gold = [place for place, mark in enumerate(marks) if mark] or [len(AFFECTS)]
+        yield {"text": row.value["Tweet"], "choices": [*AFFECTS, NO_AFFECT], "gold": gold}
 
 
 def _edos(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from pydantic import Field
 from core.errors import UserError
 from core.records import Whole
 from core.rows import CorpusReader, CorpusRow, RowModel
-from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, jsonl_of, label_of, lines_of, parsed
+from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, in_files, jsonl_of, label_of, lines_of, parsed
 
 LETTERS = "ABCD"
 
@@ -57,34 +58,32 @@ def _piqa(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 def _cosmos_qa(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     answers = tuple(f"answer{n}" for n in range(4))
-    for file in files:
-        for row in reader.csv(file, ("context", "question", *answers, "label")):
-            value, gold = row.value, label_of(row, reader, "label", row.value["label"], ("0", "1", "2", "3"))
-            yield {
-                "context": value["context"],
-                "question": value["question"],
-                "options": [value[name] for name in answers],
-                "gold": [gold],
-            }
+    for row in in_files(partial(reader.csv, needed=("context", "question", *answers, "label")), files):
+        value, gold = row.value, label_of(row, reader, "label", row.value["label"], ("0", "1", "2", "3"))
+        yield {
+            "context": value["context"],
+            "question": value["question"],
+            "options": [value[name] for name in answers],
+            "gold": [gold],
+        }
 
 
 def _agieval(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """Choices (`category` choice), some with several right letters, and gaps to be filled (`category` cloze), in the columns
     of lm-eval's tasks: `query`, `choices` and `gold`, or `answer`."""
-    for file in files:
-        for row, raw in parsed(_Exam, reader.jsonl(file), reader):
-            question = "\n".join(filter(None, [raw.passage, raw.question]))
-            if raw.options:
-                letters = [chr(ord("A") + place) for place in range(len(raw.options))]
-                given = "".join(raw.label or "")
-                if not given or not set(given) <= set(letters):
-                    reader.malformed(row, f"label: expected letters of {', '.join(letters)}, found {raw.label!r}")
-                query = "\n".join([question, *raw.options, "Answer:" if question.isascii() else "答案："])
-                yield {"category": "choice", "query": query, "choices": letters, "gold": sorted(map(letters.index, set(given)))}
-            elif raw.answer:
-                yield {"category": "cloze", "query": f"Q: {question}\nA:", "answer": raw.answer}
-            else:
-                reader.malformed(row, "options: none, and no answer")
+    for row, raw in parsed(_Exam, in_files(reader.jsonl, files), reader):
+        question = "\n".join(filter(None, [raw.passage, raw.question]))
+        if raw.options:
+            letters = [chr(ord("A") + place) for place in range(len(raw.options))]
+            given = "".join(raw.label or "")
+            if not given or not set(given) <= set(letters):
+                reader.malformed(row, f"label: expected letters of {', '.join(letters)}, found {raw.label!r}")
+            query = "\n".join([question, *raw.options, "Answer:" if question.isascii() else "答案："])
+            yield {"category": "choice", "query": query, "choices": letters, "gold": sorted(map(letters.index, set(given)))}
+        elif raw.answer:
+            yield {"category": "cloze", "query": f"Q: {question}\nA:", "answer": raw.answer}
+        else:
+            reader.malformed(row, "options: none, and no answer")
 
 
 def _exam(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
@@ -120,12 +119,11 @@ def _parquet(file: Path, reader: CorpusReader) -> Iterator[CorpusRow]:
 
 
 def _truthfulqa(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    for file in files:
-        for row in reader.csv(file, ("Question", "Correct Answers", "Incorrect Answers")):
-            right, wrong = (_parts(row.value[f"{what} Answers"]) for what in ("Correct", "Incorrect"))
-            if not right or not wrong:
-                reader.malformed(row, "needs correct and incorrect answers")
-            yield {"question": row.value["Question"], "correct_answers": right, "incorrect_answers": wrong}
+    for row in in_files(partial(reader.csv, needed=("Question", "Correct Answers", "Incorrect Answers")), files):
+        right, wrong = (_parts(row.value[f"{what} Answers"]) for what in ("Correct", "Incorrect"))
+        if not right or not wrong:
+            reader.malformed(row, "needs correct and incorrect answers")
+        yield {"question": row.value["Question"], "correct_answers": right, "incorrect_answers": wrong}
 
 
 def _parts(text: str) -> list[str]:

@@ -16,6 +16,7 @@ from evalsuite.fdaef.forms.reading import (
     Text,
     bare_csv,
     folder_texts,
+    in_files,
     jsonl_of,
     label_of,
     lines_of,
@@ -126,36 +127,33 @@ def _with_number(model: type[RowModel]) -> ReadForm:
 
 def _ag_news(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """Class (1 to 4), title, description, without a header; a line break is written as a backslash."""
-    for file in files:
-        for row, (label, title, description) in bare_csv(file, reader, 3):
-            gold = label_of(row, reader, "class", label, ("1", "2", "3", "4"))
-            yield {"title": title.replace("\\", " "), "text": description.replace("\\", " "), "gold": [gold]}
+    for row, (label, title, description) in bare_csv(files, reader, 3):
+        gold = label_of(row, reader, "class", label, ("1", "2", "3", "4"))
+        yield {"title": title.replace("\\", " "), "text": description.replace("\\", " "), "gold": [gold]}
 
 
 def _thucnews(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """A folder a class, a file an article, whose first line is the title."""
-    for _, text, gold in folder_texts(files, reader, THUC_CLASSES):
+    for text, gold in folder_texts(files, reader, THUC_CLASSES):
         yield {"text": text, "choices": list(THUC_CLASSES), "gold": [gold]}
 
 
 def _ocnli(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    for file in files:
-        for row, raw in parsed(_Labelled, reader.jsonl(file), reader):
-            if raw.label == "-":
-                reader.step.drop("annotators agree on no label", row.where)
-            else:
-                yield {**raw.model_dump(), "gold": [INFERENCE.index(raw.label)]}
+    for row, raw in parsed(_Labelled, in_files(reader.jsonl, files), reader):
+        if raw.label == "-":
+            reader.step.drop("annotators agree on no label", row.where)
+        else:
+            yield {**raw.model_dump(), "gold": [INFERENCE.index(raw.label)]}
 
 
 def _mnli(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """GLUE's file of the matched development set, in the columns of lm-eval's task."""
-    for file in files:
-        for row in tabbed_records(file, reader, ("sentence1", "sentence2", "gold_label")):
-            if row.value["gold_label"] == "-":
-                reader.step.drop("annotators agree on no label", row.where)
-                continue
-            label = label_of(row, reader, "gold_label", row.value["gold_label"], INFERENCE)
-            yield {"premise": row.value["sentence1"], "hypothesis": row.value["sentence2"], "label": label}
+    for row in tabbed_records(files, reader, ("sentence1", "sentence2", "gold_label")):
+        if row.value["gold_label"] == "-":
+            reader.step.drop("annotators agree on no label", row.where)
+            continue
+        label = label_of(row, reader, "gold_label", row.value["gold_label"], INFERENCE)
+        yield {"premise": row.value["sentence1"], "hypothesis": row.value["sentence2"], "label": label}
 
 
 def _rte(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
@@ -172,14 +170,13 @@ def _lcqmc(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 def _multirc(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """One document an answer; the answers to one question have one `group`."""
-    for file in files:
-        for row, raw in parsed(_MultiRc, reader.jsonl(file), reader):
-            reader.step.taken -= 1  # the answers count, not the passage
-            for number, asked in enumerate(raw.passage.questions):
-                for place, answer in enumerate(asked.answers):
-                    reader.row(f"{row.where}: question {number}, answer {place}", answer)
-                    doc = {"paragraph": raw.passage.text, "question": asked.question, "answer": answer.text}
-                    yield {**doc, "group": f"{row.where}/{number}", "gold": [answer.label]}
+    for row, raw in parsed(_MultiRc, in_files(reader.jsonl, files), reader):
+        reader.step.taken -= 1  # the answers count, not the passage
+        for number, asked in enumerate(raw.passage.questions):
+            for place, answer in enumerate(asked.answers):
+                reader.row(f"{row.where}: question {number}, answer {place}", answer)
+                doc = {"paragraph": raw.passage.text, "question": asked.question, "answer": answer.text}
+                yield {**doc, "group": f"{row.where}/{number}", "gold": [answer.label]}
 
 
 def _mutual(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
@@ -212,15 +209,14 @@ def _logiqa(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _cmrc(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    for file in files:
-        for row, passage in parsed(_Passage, reader.json_list(file), reader):
-            reader.step.taken -= 1  # the questions count, not the passage
-            for number, asked in enumerate(passage.qas):
-                question = reader.row(f"{row.where}: question {number}", asked)
-                if asked.query_text.strip():
-                    yield {"context": passage.context_text, "question": asked.query_text, "references": asked.answers}
-                else:
-                    reader.step.drop("no question", question.where)
+    for row, passage in parsed(_Passage, in_files(reader.json_list, files), reader):
+        reader.step.taken -= 1  # the questions count, not the passage
+        for number, asked in enumerate(passage.qas):
+            question = reader.row(f"{row.where}: question {number}", asked)
+            if asked.query_text.strip():
+                yield {"context": passage.context_text, "question": asked.query_text, "references": asked.answers}
+            else:
+                reader.step.drop("no question", question.where)
 
 
 LANGUAGE: dict[str, ReadForm] = {

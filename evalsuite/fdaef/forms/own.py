@@ -10,7 +10,7 @@ from pydantic import Field
 
 from core.records import Whole
 from core.rows import CorpusReader, RowModel
-from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, jsonl_of, parsed
+from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, in_files, jsonl_of, parsed
 
 
 class _Choices(RowModel):
@@ -35,25 +35,23 @@ class _Document(RowModel):
 
 
 def _items(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    for file in files:
-        for row, raw in parsed(_Choices, reader.jsonl(file), reader):
-            gold = raw.gold if isinstance(raw.gold, list) else [raw.gold]
-            if not all(0 <= one < len(raw.choices) for one in gold):
-                reader.malformed(row, f"gold: expected 0 to {len(raw.choices) - 1}, found {raw.gold}")
-            yield {"text": raw.text, "choices": raw.choices, "gold": gold}
+    for row, raw in parsed(_Choices, in_files(reader.jsonl, files), reader):
+        gold = raw.gold if isinstance(raw.gold, list) else [raw.gold]
+        if not all(0 <= one < len(raw.choices) for one in gold):
+            reader.malformed(row, f"gold: expected 0 to {len(raw.choices) - 1}, found {raw.gold}")
+        yield {"text": raw.text, "choices": raw.choices, "gold": gold}
 
 
 def _scale(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """Statements that give no points whatever is chosen (fillers) are asked of nobody."""
-    for file in files:
-        for row, raw in parsed(_Statement, reader.jsonl(file), reader):
-            if len(raw.points) != len(raw.choices):
-                reader.malformed(row, f"points: expected {len(raw.choices)}, one a choice, found {len(raw.points)}")
-            if not any(raw.points):
-                reader.step.drop("gives no points", row.where)
-                continue
-            best = [place for place, points in enumerate(raw.points) if points == max(raw.points)]
-            yield {"text": raw.text, "choices": raw.choices, "points": raw.points, "gold": best}
+    for row, raw in parsed(_Statement, in_files(reader.jsonl, files), reader):
+        if len(raw.points) != len(raw.choices):
+            reader.malformed(row, f"points: expected {len(raw.choices)}, one a choice, found {len(raw.points)}")
+        if not any(raw.points):
+            reader.step.drop("gives no points", row.where)
+            continue
+        best = [place for place, points in enumerate(raw.points) if points == max(raw.points)]
+        yield {"text": raw.text, "choices": raw.choices, "points": raw.points, "gold": best}
 
 
 OWN: dict[str, ReadForm] = {"documents": jsonl_of(_Document), "items": _items, "scale": _scale}

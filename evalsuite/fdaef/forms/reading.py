@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from core.errors import UserError
 from core.files import read_bytes
 from core.rows import CorpusReader, CorpusRow, RowModel
 
+T = TypeVar("T")
 Doc = dict[str, Any]
 ReadForm = Callable[[list[Path], CorpusReader], Iterator[Doc]]
 Text = Annotated[str, Field(min_length=1)]
@@ -27,21 +28,17 @@ def parsed(model: type[RowModel], rows: Iterable[CorpusRow], reader: CorpusReade
             yield row, model.model_validate(row.value)
 
 
-def csv_of(model: type[RowModel]) -> ReadForm:
-    """A form whose documents are the rows of CSV files with a header."""
-    return _rows_of(model, partial(CorpusReader.csv, needed=list(model.model_fields)))
+def in_files(read: Callable[[Path], Iterable[T]], files: Sequence[Path]) -> Iterator[T]:
+    """What is read of one file after the other."""
+    return chain.from_iterable(map(read, files))
 
 
 def jsonl_of(model: type[RowModel]) -> ReadForm:
     """A form whose documents are the rows of JSON-lines files."""
-    return _rows_of(model, CorpusReader.jsonl)
 
-
-def _rows_of(model: type[RowModel], rows: Callable[[CorpusReader, Path], Iterator[CorpusRow]]) -> ReadForm:
     def read(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-        for file in files:
-            for _, raw in parsed(model, rows(reader, file), reader):
-                yield raw.model_dump()
+        for _, raw in parsed(model, in_files(reader.jsonl, files), reader):
+            yield raw.model_dump()
 
     return read
 
@@ -79,44 +76,46 @@ def tabbed(
             yield row, fields
 
 
-def tabbed_records(file: Path, reader: CorpusReader, needed: Sequence[str]) -> Iterator[CorpusRow]:
-    """The lines of a file parted by tabs, without quoting, as dicts by the names in its first line (GLUE's form)."""
-    head, *lines = lines_of(file, keep_blank=True)
-    names = head.removesuffix("\r").split("\t")
-    if missing := [name for name in needed if name not in names]:
-        raise UserError(f"{file}:1: no column {', '.join(map(repr, missing))}; found, parted by tabs: {', '.join(names)}")
-    for number, line in enumerate(lines, start=2):
-        fields = line.removesuffix("\r").split("\t")
-        if not line.strip():
-            continue
-        row = reader.row(f"{file}:{number}", dict(zip(names, fields, strict=False)))
-        if len(fields) != len(names):
-            reader.malformed(row, f"expected {len(names)} fields parted by tabs, found {len(fields)}")
-        yield row
+def tabbed_records(files: Sequence[Path], reader: CorpusReader, needed: Sequence[str]) -> Iterator[CorpusRow]:
+    """The lines of files parted by tabs, without quoting, as dicts by the names in the first line (GLUE's form)."""
+    for file in files:
+        head, *lines = lines_of(file, keep_blank=True)
+        names = head.removesuffix("\r").split("\t")
+        if missing := [name for name in needed if name not in names]:
+            raise UserError(f"{file}:1: no column {', '.join(map(repr, missing))}; found, parted by tabs: {', '.join(names)}")
+        for number, line in enumerate(lines, start=2):
+            fields = line.removesuffix("\r").split("\t")
+            if not line.strip():
+                continue
+            row = reader.row(f"{file}:{number}", dict(zip(names, fields, strict=False)))
+            if len(fields) != len(names):
+                reader.malformed(row, f"expected {len(names)} fields parted by tabs, found {len(fields)}")
+            yield row
 
 
-def bare_csv(file: Path, reader: CorpusReader, width: int) -> Iterator[tuple[CorpusRow, list[str]]]:
-    """The records of a CSV file without a header."""
-    records_of = csv.reader(io.StringIO(text_of(file), newline=""), strict=True)
-    line = 1
-    try:
-        for fields in records_of:
-            row, line = reader.row(f"{file}:{line}", fields), records_of.line_num + 1
-            if len(fields) != width:
-                reader.malformed(row, f"expected {width} columns, found {len(fields)}")
-            yield row, fields
-    except csv.Error as error:
-        raise UserError(f"{file}:{line}: malformed CSV: {error}") from None
+def bare_csv(files: Sequence[Path], reader: CorpusReader, width: int) -> Iterator[tuple[CorpusRow, list[str]]]:
+    """The records of CSV files without a header."""
+    for file in files:
+        records_of = csv.reader(io.StringIO(text_of(file), newline=""), strict=True)
+        line = 1
+        try:
+            for fields in records_of:
+                row, line = reader.row(f"{file}:{line}", fields), records_of.line_num + 1
+                if len(fields) != width:
+                    reader.malformed(row, f"expected {width} columns, found {len(fields)}")
+                yield row, fields
+        except csv.Error as error:
+            raise UserError(f"{file}:{line}: malformed CSV: {error}") from None
 
 
-def folder_texts(files: list[Path], reader: CorpusReader, classes: Sequence[str]) -> Iterator[tuple[CorpusRow, str, int]]:
+def folder_texts(files: list[Path], reader: CorpusReader, classes: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Files of one text each, in a folder a class: the text, and the place of the class in `classes`."""
     for file in files:
         row = reader.row(str(file), None)
         if file.parent.name not in classes:
             reader.malformed(row, f"folder {file.parent.name!r} is none of the classes {', '.join(classes)}")
         if text := text_of(file).strip():
-            yield row, text, classes.index(file.parent.name)
+            yield text, classes.index(file.parent.name)
         else:
             reader.step.drop("no text", row.where)
 

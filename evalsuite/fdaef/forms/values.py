@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,7 @@ from pydantic import Field
 from core.errors import UserError
 from core.records import Whole
 from core.rows import CorpusReader, RowModel
-from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, csv_of, jsonl_of, parsed
+from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, in_files, jsonl_of, parsed
 
 STEREOTYPES = ("stereotype", "anti-stereotype", "unrelated")
 
@@ -52,6 +53,11 @@ class _Safety(RowModel):
     category: Text
 
 
+def _crows_pairs(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    for _, raw in parsed(_Crows, in_files(partial(reader.csv, needed=list(_Crows.model_fields)), files), reader):
+        yield raw.model_dump()
+
+
 def _stereoset(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """Both halves: a sentence that goes on from another (`intersentence`), or that fills its blank (`intrasentence`)."""
     for file in files:
@@ -90,7 +96,7 @@ def _safety(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 VALUES: dict[str, ReadForm] = {
     "bbq": jsonl_of(_Bbq),
-    "crows_pairs": csv_of(_Crows),
+    "crows_pairs": _crows_pairs,
     "safetybench": _safety,
     "stereoset": _stereoset,
 }
