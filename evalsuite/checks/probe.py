@@ -101,18 +101,16 @@ def append(dialogue: Dialogue, text: str) -> Dialogue:
     return dialogue.model_copy(update={"turns": (*dialogue.turns[:last], changed, *dialogue.turns[last + 1 :])})
 
 
-def drawn(dialogues: Sequence[Dialogue], languages: Sequence[Language], limit: int | None) -> list[Dialogue]:
+def drawn(dialogues: Sequence[Dialogue], languages: Sequence[Language], limit: int | None) -> Iterator[Dialogue]:
     """The dialogues of these languages in which a supporter answers, at most `limit` a language, in the files' order.
 
     A limit draws: files are sorted by supporter, so the first ones would be those of one supporter. Dialogues that a lost
     server cut off are left out, since no judge is asked about them.
     """
     answered = group_by((d for d in dialogues if d.exchanges and not d.lost), lambda dialogue: dialogue.language)
-    chosen = []
     for members in (answered.get(language, []) for language in languages):
         count = len(members) if limit is None else min(limit, len(members))
-        chosen += [members[place] for place in sorted(random.Random(0).sample(range(len(members)), count))]
-    return chosen
+        yield from (members[place] for place in sorted(random.Random(0).sample(range(len(members)), count)))
 
 
 def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubric: Rubric, reverse: bool) -> Iterator[Probe]:

@@ -67,8 +67,8 @@ def abstain(
     verdicts = [one for one in read_jsonl(places[1], Judgement, "judgements") if one.turn is None]
     scores = gold_of(verdicts, gold_scores_of([places[0]]))
     cases = cases_of(paired(verdicts, scores), rubric)
-    rows = tried(cases, rubric, coverage, most)
-    sets = sets_of_run(cases, chosen.records(VERDICTS[0]), rubric, coverage, most)
+    rows = [*tried(cases, rubric, coverage, most)]
+    sets = [*sets_of_run(cases, chosen.records(VERDICTS[0]), rubric, coverage, most)]
     tables = [tried_table(rows, rubric, coverage, most), *([kept_table(sets, rubric)] if sets else [])]
     printed = deliver("abstain", {"coverage": coverage, "most": most} | plain(tables), tables, out, as_json)
     if out is None:

@@ -132,7 +132,7 @@ def agree(
             )
         _people(gold, rubric, annotator or [], out, as_json)
         return
-    judgements = verdict_files(judgements, gold)
+    judgements = [*verdict_files(judgements, gold)]
     verdicts, scores = of_judges(judgements_of(judgements, _rubric(rubric, ())), judge), gold_scores_of(gold)
     known = _rubric(rubric, verdicts)
     name = known.name if known and rubric is not None else rubric

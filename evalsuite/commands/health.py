@@ -84,7 +84,7 @@ def probe(
     resolved = resolve(config, endpoint, judge=judge, judge_prompts=judge_prompts, language=language, mode=mode, out=out)
     texts = load_injections(injections)
     resolved.score_identity()  # whatever is wrong is told before anything is written or started
-    chosen = drawn(read_dialogues(dialogues), resolved.config.languages, limit)
+    chosen = [*drawn(read_dialogues(dialogues), resolved.config.languages, limit)]
     if not chosen:
         raise UserError(
             f"{', '.join(map(str, dialogues))}: no dialogue with an answer in {', '.join(resolved.config.languages)}"

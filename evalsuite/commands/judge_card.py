@@ -86,7 +86,7 @@ def judge_card_verb(
         raise UserError(f"{chosen}: gold: name a gold set, or give --gold and --dialogues")
     resolved.score_identity()  # whatever is wrong is told before anything is written or started
     known, scores = resolved.gold
-    picked = drawn(known, resolved.config.languages, limit)
+    picked = [*drawn(known, resolved.config.languages, limit)]
     if not picked or not scores:
         raise UserError(f"gold: no scored dialogue with an answer in {', '.join(resolved.config.languages)}")
     spoken = [d for d in read_dialogues(further or []) if d.language in resolved.config.languages and d.exchanges]

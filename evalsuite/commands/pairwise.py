@@ -36,6 +36,6 @@ def pairwise(
     Per question: win rates of every system and pair with intervals over items, ties, mean degrees, whether the place that a
     system was shown in matters, and how far annotators agree.
     """
-    choices = choices_of(read_comparisons(table))
+    choices = [*choices_of(read_comparisons(table))]
     tables = [*win_rate_tables(choices, choice("--mode", mode, get_args(Mode)), WORDS, TITLES)]
     deliver("pairwise", plain(tables), tables, out, as_json)

@@ -86,7 +86,7 @@ def respond(
     with open_run(resolved.out) as run:
         responses = _ask_all(run, resolved, urls, wanted)
         if metrics and not all(response.lost for response in responses):
-            text_figures = figures(measure(responses))
+            text_figures = [*figures(measure(responses))]
             tables = [*metric_tables(text_figures, responses)]
             deliver("metrics", figures_json(text_figures), tables, run.folder, as_json=False)
     exit_if_lost(sum(response.lost for response in responses), len(responses), "replies")
@@ -166,7 +166,7 @@ def metrics(
     """
     replies = _replies(responses or [], dialogues or [], references or [])
     samples = measure(replies)
-    rows = figures(samples)
+    rows = [*figures(samples)]
     tables = [*metric_tables(rows, replies)]
     if judgements_out is not None:
         write_jsonl(judgements_out, judgements(samples))

@@ -36,6 +36,7 @@ from evalsuite.report.board import board
 from evalsuite.report.by_people import by_people, judge_and_people, people_scores
 from evalsuite.report.report import ReportContent, write_report
 from evalsuite.reported.against import against
+from evalsuite.runs.folder import USED
 from evalsuite.runs.records import read_run, read_runs
 from evalsuite.statistics import comparison as comparisons
 from evalsuite.statistics import dialogue_costs, discrimination, survival, trends
@@ -232,11 +233,11 @@ def trajectories(
     usage, timing = (
         read_object(path, f"a run's {name}") if (path := run / f"{name}.json").exists() else {} for name in ("usage", "timing")
     )
-    costs = dialogue_costs.dialogue_costs(records.dialogues, usage, timing, records.stage)
+    costs = dialogue_costs.dialogue_costs(records.dialogues, USED.validate_python(usage), timing, records.stage)
     tables = [*survival.tables(curves, tests), *trends.tables(by_round, records.rubric), dialogue_costs.table(costs)]
     figures = {
         "survival": survival.as_json(curves, tests),
-        "trends": trends.as_json(by_round),
+        "trends": [*trends.as_json(by_round)],
         "costs": [cost._asdict() for cost in costs],
     }
     deliver("trajectories", figures, against(tables, versus), out, as_json)

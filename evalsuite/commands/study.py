@@ -28,7 +28,7 @@ from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.resolved import Resolved
 from evalsuite.statistics.between_frameworks import STUDY, Framework, as_one_judge, call_table, dimension_table, rank_table
 from evalsuite.statistics.feel_tables import Cost
-from evalsuite.statistics.summary import languages_of
+from evalsuite.statistics.summary import languages_of, sums_of
 
 _PERSONAS = ("psychologist", "peer", "editor")
 _RUN = ("dialogues.jsonl", "judgements.jsonl", "cards.jsonl", "profiles.jsonl", "costs.jsonl")
@@ -116,12 +116,12 @@ def _panel(feel: Feel, folder: Path, held: Sequence[Dialogue]) -> Framework:
     with open_run(folder) as run:
         judgements = ask_panel(run, feel, whole, lambda resolved: Runner(run, resolved, console))
     calls = sum(cost.calls for cost in read_jsonl(folder / "costs.jsonl", Cost, "costs"))
-    return Framework(feel.title, "cards", whole, as_one_judge(judgements), feel.members[0].rubric, calls)
+    return Framework(feel.title, "cards", whole, [*as_one_judge(judgements)], feel.members[0].rubric, calls)
 
 
 def _calls(run: Run) -> int:
     """All calls of a run."""
-    return sum(used["calls"] for roles in run.usage().values() for models in roles.values() for used in models.values())
+    return sum(used.calls for used in sums_of(run.usage().values()).values())
 
 
 def _sheet(frameworks: Sequence[Framework], resolved: Resolved) -> Sheet:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,22 +24,20 @@ OnlyJudgeOption = Annotated[
 ]
 
 
-def verdict_files(places: Sequence[Path], gold: Sequence[Path]) -> list[Path]:
+def verdict_files(places: Sequence[Path], gold: Sequence[Path]) -> Iterator[Path]:
     """The files of verdicts, those of all judges where a run folder is given: on its dialogues, or on its gold set where
     `gold` is that. Raises `UserError` for a folder without any."""
     golden = {path.parent.resolve() for path in gold if path.name == IN_RUNS["--gold"]}
-    files: list[Path] = []
     for place in places:
         if not place.is_dir():
-            files.append(place)
+            yield place
             continue
         name = "gold_judgements.jsonl" if place.resolve() in golden else "judgements.jsonl"
         folders = [one.folder for one in sets_of(place, shards.whole(place))] or [place]
         found = [folder / name for folder in folders if (folder / name).exists()]
         if not found:
             raise UserError(f"--judgements {place}: no {name} in it: run `esc-eval score {place} --config CONFIG` first")
-        files += found
-    return files
+        yield from found
 
 
 def of_judges(verdicts: Sequence[Judgement], judges: Sequence[str] | None) -> list[Judgement]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from core.errors import UserError
@@ -36,16 +36,14 @@ def _need(benchmark: Benchmark, method: DatasetMethod) -> str | None:
     return NEEDS.get(method.metric) or NEEDS.get(benchmark.metrics[method.metric].items)
 
 
-def scores_of(benchmark: Benchmark, name: str, model: str, item: str, samples: Sequence[LmSample]) -> list[TaskScore]:
+def scores_of(benchmark: Benchmark, name: str, model: str, item: str, samples: Sequence[LmSample]) -> Iterator[TaskScore]:
     """One item's scores, for every metric of the dataset that the task gives. `samples` is one, or those of a group."""
-    scores: list[TaskScore] = []
     known = benchmark.datasets[name].run
     for method in benchmark.datasets[name].methods:
         kind = benchmark.metrics[method.metric].items
         fields = _fields(method, kind, samples, known.metric if known else None)
         if fields is not None:
-            scores.append(TaskScore(model=model, dataset=name, metric=method.metric, item=item, **fields))
-    return scores
+            yield TaskScore(model=model, dataset=name, metric=method.metric, item=item, **fields)
 
 
 def majority_share(samples: Sequence[LmSample]) -> float | None:

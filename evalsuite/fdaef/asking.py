@@ -112,9 +112,8 @@ class Examination:
 
     def _ask_tasks(
         self, url: str, datasets: list[tuple[str, Path, list[tuple[Part, list[Doc]]]]], missing: dict[str, str]
-    ) -> list[TaskScore]:
+    ) -> Iterator[TaskScore]:
         """Ask dataset by dataset; the scores of each are written when it is finished."""
-        scores: list[TaskScore] = []
         spec = self.spec
         source = self.tokenizer
         if source is None and spec.checkpoint is not None:
@@ -134,10 +133,9 @@ class Examination:
                 raise UserError(_lost(spec, url, key, error)) from None
             path.parent.mkdir(exist_ok=True)
             write_jsonl(path, asked.scores)
-            scores += asked.scores
+            yield from asked.scores
             what = asked.described(self.benchmark.datasets[key].label, time.perf_counter() - started)
             self.console.print(Text(f"{number}/{len(datasets)} {what}"), soft_wrap=True)
-        return scores
 
 
 def _scores_file(run: Run, key: str, files: Files) -> Path:

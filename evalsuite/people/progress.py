@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from core.records import HumanScore
@@ -84,12 +84,10 @@ def progress(store: Store) -> Progress:
     return Progress(list(raters.values()), scores_of(store, submitted_only=True))
 
 
-def _alike(before: Answers, again: Answers) -> Sequence[bool]:
-    alike = []
+def _alike(before: Answers, again: Answers) -> Iterator[bool]:
     for key, (answer, _) in again.items():
         earlier = before.get(key, (Answer(), 0))[0]
         if answer.value is not None and earlier.value is not None:
-            alike.append(abs(answer.value - earlier.value) <= TOLERATED)
+            yield abs(answer.value - earlier.value) <= TOLERATED
         elif answer.choice is not None and earlier.choice is not None:
-            alike.append(answer.choice == earlier.choice)
-    return alike
+            yield answer.choice == earlier.choice

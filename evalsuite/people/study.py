@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from core.errors import UserError
 from core.files import digest
+from core.grouping import group_by
 from core.records import Dialogue, HumanScore, Language, RoleCard, Turn
 from core.rubrics import Rubric
 from core.specs import ModelSpec
@@ -153,10 +154,9 @@ def rated_items(
 
 def pairs_of_supporters(dialogues: Sequence[Dialogue]) -> Iterator[tuple[Dialogue, Dialogue]]:
     """Every two dialogues of different supporters on one card, profile or situation, in the same trial."""
-    groups: dict[tuple[str, str, int], list[Dialogue]] = defaultdict(list)
-    for dialogue in dialogues:
-        about = dialogue.card_id or dialogue.profile_id or dialogue.source_id or dialogue.id
-        groups[dialogue.language, about, dialogue.trial].append(dialogue)
+    groups = group_by(
+        dialogues, lambda one: (one.language, one.card_id or one.profile_id or one.source_id or one.id, one.trial)
+    )
     for group in groups.values():
         yield from ((a, b) for a, b in combinations(group, 2) if a.supporter != b.supporter)
 

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
@@ -63,7 +63,6 @@ from evalsuite.statistics.summary import (
 from serve.dialect import Dialect
 
 M = TypeVar("M", bound=BaseModel)
-USAGE = TypeAdapter(dict[str, dict[str, dict[str, Usage]]])  # stage → role → model
 
 CONSOLE_ROWS = 30  # of longer tables the console shows the first
 # What the console shows of a run, by how keys begin, and the columns that every console has room for.
@@ -139,14 +138,13 @@ def content_of(run: Run) -> ReportContent:
     dialogues = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
     tally = Tally(dialogues, [judgement for one in judges for judgement in one.records()], scored.rubric)
     rubric = tally.rubric
-    timing, usage = run.timing(), run.usage()
+    timing, used = run.timing(), run.usage()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
-    records = ScoredRun(run.folder, config, tally, usage, timing)
+    records = ScoredRun(run.folder, config, tally, used, timing)
     framework = framework_of_run(records)
     of_framework = list(framework.tables(records)) if framework else []
     risky = risk.find(dialogues)
     failed = failed_calls(run.failures())
-    used = USAGE.validate_python(usage)
     judged = {
         f"{model} ({stage.split()[0]})": sums for stage, roles in used.items() for model, sums in roles.get("judge", {}).items()
     }

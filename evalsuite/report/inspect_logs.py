@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import UserError
 from core.files import digest, read_jsonl
+from core.grouping import group_by
 from core.records import Dialogue, Judgement, Usage
-from evalsuite.report.content import USAGE
 from evalsuite.report.report import PLUMBING
 from evalsuite.runs import shards
 from evalsuite.runs.folder import Run
@@ -54,20 +53,11 @@ def _logs(run: Run) -> Iterator[tuple[str, EvalLog]]:
     sets = sets_of(run.folder, config)
     if not sets:
         raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score {run.folder} --config CONFIG` first")
-    verdicts = {judged.judge or "judge": _by_dialogue(judged.records()) for judged in sets}
-    by_supporter: dict[str, list[Dialogue]] = defaultdict(list)
-    for dialogue in read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues"):
-        by_supporter[dialogue.supporter or "given dialogues"].append(dialogue)
+    verdicts = {judged.judge or "judge": group_by(judged.records(), lambda one: one.dialogue_id) for judged in sets}
+    held = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
     task = config.simulated.framework if config.simulated else "given_dialogues"
-    for supporter, dialogues in by_supporter.items():
+    for supporter, dialogues in group_by(held, lambda one: one.supporter or "given dialogues").items():
         yield re.sub(r"[^A-Za-z0-9._-]+", "-", f"{task}_{supporter}"), _log(run, config, supporter, dialogues, verdicts)
-
-
-def _by_dialogue(judgements: Sequence[Judgement]) -> Mapping[str, list[Judgement]]:
-    found: dict[str, list[Judgement]] = defaultdict(list)
-    for judgement in judgements:
-        found[judgement.dialogue_id].append(judgement)
-    return found
 
 
 def _log(
@@ -80,7 +70,7 @@ def _log(
     from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalResults, EvalSpec, EvalStats
     from inspect_ai.model import ModelConfig
 
-    simulated, stages = config.simulated, USAGE.validate_python(run.usage()).values()
+    simulated, stages = config.simulated, run.usage().values()
     usages = [(role, model, usage) for stage in stages for role, models in stage.items() for model, usage in models.items()]
     # Seeker and judge are asked for all supporters, and usage.json has them in one.
     alone = simulated is None or len(simulated.supporters) == 1

@@ -9,7 +9,7 @@ ones, `beside` where the tables that the harness prints have their counterpart (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -169,17 +169,15 @@ class ReportedTable(Settings):
     def axes(self) -> list[str]:
         return [*self.heads, COLUMN, *([PART] if self.parts else [])]
 
-    def cells(self) -> list[Printed]:
+    def cells(self) -> Iterator[Printed]:
         """Every number, row by row."""
-        cells = []
         for row in self.rows:
             heads: list[Any] = row[: len(self.heads)]
             for column, figure in zip(self.columns, row[len(self.heads) :], strict=True):
                 numbers: list[Any] = figure if isinstance(figure, list) else [figure]
                 for part, number in zip(self.parts or [""], numbers, strict=True):
                     at = dict(zip(self.axes, [*heads, column, part], strict=False))
-                    cells.append(Printed(at, " / ".join(heads), f"{column} {part}".strip(), number))
-        return cells
+                    yield Printed(at, " / ".join(heads), f"{column} {part}".strip(), number)
 
 
 class Reported:
@@ -195,7 +193,7 @@ class Reported:
             if table.table in self.tables:
                 raise UserError(f"{path}: table: {table.table!r} is also in {self.files[table.table]}")
             self.tables[table.table], self.files[table.table] = table, path
-        self.cells = {name: table.cells() for name, table in self.tables.items()}
+        self.cells = {name: [*table.cells()] for name, table in self.tables.items()}
         self._names = {
             name: {axis: {cell.at[axis] for cell in self.cells[name]} | {"*"} for axis in table.axes}
             for name, table in self.tables.items()

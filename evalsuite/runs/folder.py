@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from core.errors import UserError
 from core.files import locked, read_object, write_json, write_jsonl
@@ -19,11 +19,13 @@ from core.records import Usage
 from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.versions import Versions, joined
+from evalsuite.statistics.summary import Used
 from serve.answers import Retry
 from serve.failures import FailedCall
 from serve.limits import Budget
 from serve.store import Store
 
+USED = TypeAdapter(Used)  # usage.json
 _KEPT = (*PEOPLE, "config.json", "versions.json", "timing.json", "failures.json", "usage.json")
 
 
@@ -128,17 +130,16 @@ class Run:
         """The unanswered calls by stage, as `FailedCall` has them."""
         return self._object("failures.json", "a run's failures")
 
-    def usage(self) -> dict[str, Any]:
-        """usage.json: stage → role → model → `Usage`."""
-        return self._object("usage.json", "a run's usage")
+    def usage(self) -> Used:
+        """usage.json."""
+        return USED.validate_python(self._object("usage.json", "a run's usage"))
 
     def keep_usage(self, stage: str, used: Mapping[tuple[str, str], Usage]) -> dict[str, dict[str, Usage]]:
         """Write what a stage used, by (model, role), and return it by role and model."""
         by_role: dict[str, dict[str, Usage]] = {}
         for model, role in sorted(used):
             by_role.setdefault(role, {})[model] = used[model, role]
-        plain = {role: {model: usage.model_dump() for model, usage in models.items()} for role, models in by_role.items()}
-        write_json(self.folder / "usage.json", self.usage() | {stage: plain})
+        write_json(self.folder / "usage.json", USED.dump_python(self.usage() | {stage: by_role}))
         return by_role
 
     def keep_versions(self, in_use: Versions) -> None:

@@ -25,6 +25,7 @@ from core.tables import Table
 from evalsuite.dialogues.hold import Plan
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.summary import Used
 
 GROUP = "esc_eval.frameworks"
 _HERE = __name__.removesuffix(".runs.framework")  # in the wheel, the harness is below esc_eval
@@ -43,8 +44,7 @@ class ScoredRun:
     config: RunConfig
     tally: Tally
     """Its dialogues and judgements, and what they come to."""
-    usage: Mapping[str, Any] = field(default_factory=dict)
-    """usage.json: stage → role → model → what it used."""
+    usage: Used = field(default_factory=dict)
     timing: Mapping[str, Any] = field(default_factory=dict)
     """timing.json by stage."""
 

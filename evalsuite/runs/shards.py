@@ -8,7 +8,6 @@ shard had lost.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,8 @@ from typing import Any
 from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import check_unique, read_bytes, read_jsonl, write_bytes, write_json, write_jsonl
-from core.records import Dialogue, HumanScore, Judgement, Usage
+from core.grouping import group_by
+from core.records import Dialogue, HumanScore, Judgement
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet, sets_of
 from evalsuite.runs.people import PEOPLE
@@ -26,6 +26,7 @@ from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.shard import Shard
 from evalsuite.runs.versions import joined
 from evalsuite.statistics.agreement import agreement
+from evalsuite.statistics.summary import sums_of
 from serve.failures import FailedCall
 
 WHOLE = (*PEOPLE, "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in every shard
@@ -74,10 +75,7 @@ class _Part:
 
     def records(self, number: int, name: str) -> dict[str, list[Judgement]]:
         """Judgements of a file of the n-th judge, by dialogue."""
-        by_dialogue: dict[str, list[Judgement]] = defaultdict(list)
-        for judgement in self.sets[number].records(name):
-            by_dialogue[judgement.dialogue_id].append(judgement)
-        return by_dialogue
+        return group_by(self.sets[number].records(name), lambda judgement: judgement.dialogue_id)
 
 
 def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
@@ -128,12 +126,8 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
             write_json(sets[number].folder / "agreement.json", {"agreement": agreement(judgements, scores)})
         used_by, failures = [part.run.usage() for part in parts], [part.run.failures() for part in parts]
         for stage in dict.fromkeys(stage for of_part in used_by for stage in of_part):
-            used: dict[tuple[str, str], Usage] = defaultdict(Usage)
-            for of_part in used_by:
-                for role, models in of_part.get(stage, {}).items():
-                    for model, usage in models.items():
-                        used[model, role] += Usage.model_validate(usage)
-            merged.keep_usage(stage, used)
+            used = sums_of(of_part.get(stage, {}) for of_part in used_by)
+            merged.keep_usage(stage, {(model, role): usage for (role, model), usage in used.items()})
         for stage in dict.fromkeys(stage for of_part in failures for stage in of_part):
             calls = [FailedCall(**call) for of_part in failures for call in of_part.get(stage, [])]
             merged.keep_failures(stage, calls)

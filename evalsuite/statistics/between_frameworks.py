@@ -3,7 +3,7 @@ with the fewest calls."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -50,16 +50,14 @@ class Framework:
         return [one for one in contestants_of(self.dialogues, self.judgements, self.rubric) if one.language == language]
 
 
-def as_one_judge(judgements: Sequence[Judgement]) -> list[Judgement]:
+def as_one_judge(judgements: Sequence[Judgement]) -> Iterator[Judgement]:
     """A panel's verdicts as those of one judge, whose repeats they are: they are averaged."""
     first: dict[tuple[str, str], int] = {}
-    panel = []
     for judgement in judgements:
         key = judgement.dialogue_id, judgement.dimension
         first[key] = first.get(key, -1) + 1
         changes = {"judge": "panel", "condition": {}, "repeat": first[key]}
-        panel.append(judgement.model_copy(update=changes))
-    return panel
+        yield judgement.model_copy(update=changes)
 
 
 def kendall(x: Floats, y: Floats) -> Floats:

@@ -8,7 +8,7 @@ wants a classifier of scikit-learn's form around them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -102,12 +102,11 @@ def decided(scores: tuple[int, ...], most: int) -> bool:
     return 0 < len(scores) <= most and scores[-1] - scores[0] == len(scores) - 1
 
 
-def tried(cases: Mapping[tuple[Language, str], Sequence[Case]], rubric: Rubric, coverage: float, most: int) -> list[Tried]:
+def tried(cases: Mapping[tuple[Language, str], Sequence[Case]], rubric: Rubric, coverage: float, most: int) -> Iterator[Tried]:
     """Every case with a set that was calibrated on others: the gold dialogues in `FOLDS` parts, each tried on the rest."""
     units = sorted({case.dialogue for of_one in cases.values() for case in of_one})
     order = np.random.default_rng(SEED).permutation(len(units))
     fold = {unit: int(place) % FOLDS for unit, place in zip(units, order, strict=True)}
-    rows = []
     for (language, dimension), of_one in cases.items():
         parts = [fold[case.dialogue] for case in of_one]
         sets: list[tuple[tuple[int, ...], Case]] = []
@@ -118,8 +117,7 @@ def tried(cases: Mapping[tuple[Language, str], Sequence[Case]], rubric: Rubric, 
                 scores = rubric.scale_of(dimension).scores
                 found = score_sets(known, [case.probabilities for case in new], scores, coverage)
                 sets += zip(found, new, strict=True)
-        rows.append(Tried(language, dimension, sets, [case for scores, case in sets if decided(scores, most)]))
-    return rows
+        yield Tried(language, dimension, sets, [case for scores, case in sets if decided(scores, most)])
 
 
 def sets_of_run(
@@ -128,10 +126,9 @@ def sets_of_run(
     rubric: Rubric,
     coverage: float,
     most: int,
-) -> list[ScoreSet]:
+) -> Iterator[ScoreSet]:
     """The sets of verdicts without gold, calibrated on all cases. No score is ruled out where a language and dimension has no
     case, or a verdict no probabilities."""
-    found = []
     place = list(rubric.dimensions).index
     whole = sorted(
         (judgement for judgement in judgements if judgement.turn is None and not judgement.lost),
@@ -144,17 +141,14 @@ def sets_of_run(
         by_verdict = {id(one): one_set for one, one_set in zip(spread, made, strict=False)}
         for one in verdicts:
             left = by_verdict.get(id(one), tuple(scores))
-            found.append(
-                ScoreSet(
-                    dialogue_id=one.dialogue_id,
-                    language=language,
-                    judge=one.judge,
-                    dimension=dimension,
-                    scores=left,
-                    kept=decided(left, most),
-                )
+            yield ScoreSet(
+                dialogue_id=one.dialogue_id,
+                language=language,
+                judge=one.judge,
+                dimension=dimension,
+                scores=left,
+                kept=decided(left, most),
             )
-    return found
 
 
 def tried_table(rows: Sequence[Tried], rubric: Rubric, coverage: float, most: int) -> Table:

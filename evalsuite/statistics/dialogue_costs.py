@@ -10,7 +10,7 @@ from core.grouping import group_by
 from core.records import Dialogue, Judgement, Usage
 from core.specs import Price
 from core.tables import Cell, Table
-from evalsuite.statistics.summary import COSTS, supporter_of
+from evalsuite.statistics.summary import COSTS, Used, supporter_of
 
 THOUSAND = "cost of 1,000 dialogues"
 GOLD = "judge, gold set"
@@ -34,7 +34,7 @@ class ModelUse(NamedTuple):
 
 
 def model_uses(
-    used: Mapping[str, Mapping[str, Mapping[str, Usage]]],
+    used: Used,
     dialogues: Sequence[Dialogue],
     verdicts: Sequence[Judgement],
     prices: Mapping[str, Price],
@@ -95,9 +95,7 @@ class Cost(NamedTuple):
     calls: float
 
 
-def dialogue_costs(
-    dialogues: Sequence[Dialogue], usage: Mapping[str, Any], timing: Mapping[str, Any], judging: str = "score"
-) -> list[Cost]:
+def dialogue_costs(dialogues: Sequence[Dialogue], usage: Used, timing: Mapping[str, Any], judging: str = "score") -> list[Cost]:
     """Every model in every role, then `dialogue with SUPPORTER` for all that such a dialogue and its judgement take.
 
     `usage` and `timing` are a run's usage.json and timing.json, `judging` is the judge's stage there. Seconds are those that a
@@ -123,11 +121,11 @@ def dialogue_costs(
 
 
 def _parts(
-    usage: Mapping[str, Any], timing: Mapping[str, Any], held: Mapping[str, int], total: int, stages: Sequence[str]
+    usage: Used, timing: Mapping[str, Any], held: Mapping[str, int], total: int, stages: Sequence[str]
 ) -> dict[tuple[str, str], Cost]:
     """(role, model) → cost of the dialogues and their judgements; a judge's last stage counts, gold sets do not."""
     latest = {
-        (role, model): (stage, Usage.model_validate(used))
+        (role, model): (stage, used)
         for stage in stages
         for role, models in usage.get(stage, {}).items()
         for model, used in models.items()

@@ -244,7 +244,7 @@ def read_ratings(path: Path) -> tuple[Floats, list[str]]:
     An empty score is a verdict that could not be read: a missing rating. Raises `UserError` with file, line and column, also
     for a user and model that come twice (average trials first: which of them counts is not for us to guess).
     """
-    rows = _lines(path) if path.suffix.lower() == ".jsonl" else read_sheet(path, "scores", ("user", "model", "score"))
+    rows = [*_lines(path)] if path.suffix.lower() == ".jsonl" else read_sheet(path, "scores", ("user", "model", "score"))
     if not rows:
         raise UserError(f"{path}: no scores below the header")
     scores: dict[tuple[str, str], float] = {}
@@ -277,13 +277,11 @@ class _Rating(BaseModel):
     score: Number | None
 
 
-def _lines(path: Path) -> list[SheetRow]:
+def _lines(path: Path) -> Iterator[SheetRow]:
     """JSON lines as a sheet has them; null is an empty cell."""
-    rows = []
     for where, rating in read_placed(path, _Rating, "scores"):
         score = "" if rating.score is None else repr(rating.score)
-        rows.append(SheetRow(where, {"user": rating.user, "model": rating.model, "score": score}))
-    return rows
+        yield SheetRow(where, {"user": rating.user, "model": rating.model, "score": score})
 
 
 def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrimination]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,20 +128,18 @@ def baseline_judgements(
     """What the majority class and, with the split's `dialogues`, the surface classifier say of every item that was judged, and
     which classifier was chosen where. Errors are those of `judged_items` and `surface_judgements`."""
     items = judged_items(verdicts, split)
-    judgements = majority_judgements(items, split)
+    judgements = [*majority_judgements(items, split)]
     if dialogues is None:
         return judgements, []
     surface, chosen = surface_judgements(items, split, {dialogue.id: dialogue for dialogue in dialogues})
     return judgements + surface, chosen
 
 
-def majority_judgements(items: Mapping[LanguageDimension, Sequence[str]], split: Split) -> list[Judgement]:
+def majority_judgements(items: Mapping[LanguageDimension, Sequence[str]], split: Split) -> Iterator[Judgement]:
     """Every item gets the most frequent label that its language and dimension have in the training split."""
-    judgements = []
     for pair, dialogues in items.items():
         label = majority([rating.target for rating in _known(split.train, pair, "train.jsonl")])["majority"]
-        judgements += [_judgement(id, pair, MAJORITY, split.rubric, float(label)) for id in dialogues]
-    return judgements
+        yield from (_judgement(id, pair, MAJORITY, split.rubric, float(label)) for id in dialogues)
 
 
 def surface_judgements(

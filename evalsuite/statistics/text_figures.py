@@ -44,7 +44,7 @@ class Figure:
     dialogues: int
 
 
-def figures(samples: Iterable[Sample]) -> list[Figure]:
+def figures(samples: Iterable[Sample]) -> Iterator[Figure]:
     """Every metric of every supporter, language and unit, with 95 % intervals over dialogues (None with fewer than two).
 
     Means: `smoothed_means`; BLEU: percentile bootstrap. All replies of a dialogue are drawn together, and supporters that
@@ -55,14 +55,12 @@ def figures(samples: Iterable[Sample]) -> list[Figure]:
     for sample in samples:
         key = sample.response.language, sample.response.supporter, sample.unit
         groups[key][sample.response.dialogue_id].append(sample)
-    rows = []
     for (language, supporter, unit), by_dialogue in sorted(groups.items()):
         dialogues = [by_dialogue[id] for id in sorted(by_dialogue)]
         corpus = _corpus_bleu(dialogues) | {metric: _corpus_distinct(dialogues, metric) for metric in DISTINCT_ORDERS}
         levels: tuple[tuple[Level, _Found], ...] = (("corpus", corpus), ("responses", _means(dialogues)))
         for level, values in levels:
-            rows += [Figure(language, supporter, unit, metric, level, *values[metric]) for metric in values]
-    return rows
+            yield from (Figure(language, supporter, unit, metric, level, *values[metric]) for metric in values)
 
 
 _Found = dict[str, tuple[Estimate, int]]  # metric → its estimate, and how many dialogues that rests on

@@ -171,9 +171,8 @@ def tables(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Table]:
         )
 
 
-def as_json(trends: Sequence[Trend]) -> list[dict[str, Any]]:
+def as_json(trends: Sequence[Trend]) -> Iterator[dict[str, Any]]:
     """Trends as plain figures."""
-    rows = []
     for trend in trends:
         slopes = {
             name: asdict(slope.estimate) | {"p": slope.p, "p_corrected": slope.holm, "holds": slope.holds}
@@ -181,5 +180,4 @@ def as_json(trends: Sequence[Trend]) -> list[dict[str, Any]]:
         }
         points = [asdict(point) for point in trend.points]
         who = {"language": trend.language, "supporter": trend.supporter} | trend.scorer.record()
-        rows.append(who | {"points": points, "slopes": slopes})
-    return rows
+        yield who | {"points": points, "slopes": slopes}

@@ -78,14 +78,12 @@ class Words:
     section: str = ""
 
 
-def choices_of(comparisons: Iterable[Comparison]) -> list[Choice]:
+def choices_of(comparisons: Iterable[Comparison]) -> Iterator[Choice]:
     """A table's rows as choices."""
-    choices = []
     for row in comparisons:
         first = None if row.order is None else row.a if row.order == "ab" else row.b
         more = {"degree": row.degree, "annotator": row.annotator, "question": row.question, "first": first}
-        choices.append(Choice("", row.item, row.a, row.b, row.choice, **more).sorted())  # type: ignore[arg-type]
-    return choices
+        yield Choice("", row.item, row.a, row.b, row.choice, **more).sorted()  # type: ignore[arg-type]
 
 
 def votes(choices: Iterable[Choice], mode: Mode) -> list[Choice]:

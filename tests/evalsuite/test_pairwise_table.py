@@ -46,7 +46,7 @@ def chosen(item: int, a: str, b: str, who: str, **more: Any) -> Comparison:
 
 
 def tables(rows: list[Comparison], mode: Any = "native") -> dict[str, Table]:
-    return {table.key: table for table in win_rate_tables(choices_of(rows), mode, WORDS)}
+    return {table.key: table for table in win_rate_tables([*choices_of(rows)], mode, WORDS)}
 
 
 def graded(seed: int, items: int = 20, people: int = 4) -> list[Comparison]:

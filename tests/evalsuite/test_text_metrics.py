@@ -193,7 +193,7 @@ def test_empty_replies_count_as_nothing_and_lost_ones_do_not_count() -> None:
     assert found["distinct_1", "responses"].n == found["distinct_1", "corpus"].n == 2
     # empty replies shorten the whole: four of twelve words were given
     assert found["bleu_1", "corpus"].mean == pytest.approx(100 * math.exp(1 - 12 / 4))
-    notes = " ".join(next(metric_tables(figures(measure(given)), given)).notes)
+    notes = " ".join(next(metric_tables([*figures(measure(given))], given)).notes)
     assert (
         "1 of 5 replies were never given" in notes and "1 empty_reply, 1 refusal" in notes and "1 replies have no ref" in notes
     )
@@ -302,7 +302,7 @@ def test_the_verb_prints_writes_and_hands_on(tmp_path: Path) -> None:
     ]
     figures_given = orjson.loads(call("--responses", file, "--json"))
     assert figures_given == orjson.loads((tmp_path / "out" / "metrics.json").read_bytes())
-    assert figures_given == figures_json(figures(measure([*responses(EN), *responses(ZH, "zh")])))
+    assert figures_given == figures_json([*figures(measure([*responses(EN), *responses(ZH, "zh")]))])
     assert set(figures_given["signatures"]) == {"word", "character", "jieba"}
     assert len(verdicts.read_text().splitlines()) == len(LABELS) * (4 + 2 * 2)
 

@@ -18,6 +18,7 @@ from core.files import write_json, write_jsonl
 from core.records import Dialogue, Judgement, Turn
 from evalsuite.commands.scored_runs import trajectories
 from evalsuite.report.trajectories import trend_charts
+from evalsuite.runs.folder import USED
 from evalsuite.statistics.dialogue_costs import dialogue_costs, table
 from evalsuite.statistics.trends import round_of, tables, trends
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
@@ -140,7 +141,8 @@ def test_costs_by_hand(tmp_path: Path) -> None:
         "b/supporter": {"asked": 0, "seconds": 0},
     }
     timing = {"simulate": {"calls": calls}, "score": {"calls": {"j/judge": {"asked": 3, "seconds": 1.5}}}}
-    found = {cost.name: cost[1:] for cost in dialogue_costs(dialogues, usage, timing)}
+    in_stages = USED.validate_python(usage)
+    found = {cost.name: cost[1:] for cost in dialogue_costs(dialogues, in_stages, timing)}
     assert found == {
         "seeker s": (3, 3.0, 1000, 50, 2),  # 1.5 s a call, 6 calls of 3 dialogues
         "supporter a": (2, 4.0, 1000, 40, 2),
@@ -149,7 +151,7 @@ def test_costs_by_hand(tmp_path: Path) -> None:
         "dialogue with a": (2, 7.5, 1700, 110, 5),
         "dialogue with b": (1, None, 3200, 110, 5),
     }
-    assert table(dialogue_costs(dialogues, usage, timing)).rows[4] == ("dialogue with a", 2, 7.5, 1.7, 0.11, 5)
+    assert table(dialogue_costs(dialogues, in_stages, timing)).rows[4] == ("dialogue with a", 2, 7.5, 1.7, 0.11, 5)
     assert dialogue_costs([make_dialogue("d")], {}, {}) == []
 
     run = make_run(tmp_path / "run", {"a": [1, 2], "b": [3, 4]})
