@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 TRAINING, CARD = "training.json", "README.md"
 PLAYS = {"role": "seeker", "rank": "judge", "supporter": "supporter"}  # kind of training → role
+_TASKS = {"role": "playing a seeker", "rank": "scoring dialogues", "supporter": "supporting, for a judge's reward"}
 _TEMPLATES = Path(__file__).parent / "templates"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_ADDRESS = re.compile(rb"https?://[^\s\"'#]+")
 _MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
 
 
@@ -88,7 +90,8 @@ def write_card(folder: Path, training: Training | None, merged: bool = False, ba
 
 
 def adapter_to_publish(folder: Path, repo: str) -> Publication:
-    """An adapter's files with a card of today: where its training recorded no licence, that of its base.
+    """An adapter's files with a card of today: where its training recorded no licence, that of its base; addresses of servers
+    that a training asked are left out.
 
     Raises `UserError` for a folder that holds no adapter.
     """
@@ -100,6 +103,9 @@ def adapter_to_publish(folder: Path, repo: str) -> Publication:
     base = str(read_object(folder / CONFIG, "an adapter's config").get("base_model_name_or_path") or "")
     if training is not None and not training.licence:
         training = training.model_copy(update={"licence": licence_of(training.base)})
+    if training is not None:
+        asked = {"recipe": training.recipe, "command": training.command}
+        training = training.model_copy(update=orjson.loads(_ADDRESS.sub(b"URL", orjson.dumps(asked))))
     files: dict[str, Path | bytes] = {name: folder / name for name in (CONFIG, WEIGHTS)}
     files[CARD] = model_card(training, base=base).encode()
     if training is not None:
@@ -158,27 +164,29 @@ def model_card(training: Training | None, merged: bool = False, base: str = "") 
 
 
 def _results(training: Training) -> Iterator[EvalResult]:
-    """The figures that a reader chooses by (perplexity; agreement averaged over dimensions) for the hub's `model-index`, each
-    with its baselines and how many examples or verdicts it is of."""
+    """The figures that a reader chooses by (perplexity; agreement averaged over dimensions; reward) for the hub's
+    `model-index`, each with its baselines and how many examples, verdicts or role cards it is of."""
     from huggingface_hub import EvalResult
 
     metrics = dict(_flat(training.metrics))
     baselines = {name: dict(_flat(values)) for name, values in training.baselines.items()}
     data = training.data[-1] if training.data else None
     for name, value in metrics.items():
-        match = re.fullmatch(r"valid_((?:.*_)?average|)_?(acc|acc_soft|kappa|spearman|perplexity)", name)
+        match = re.fullmatch(r"valid_((?:.*_)?average|)_?(acc|acc_soft|kappa|spearman|perplexity)|reward", name)
         if not match or not isinstance(value, int | float):
             continue
-        part, metric = match[1], match[2]
-        n = metrics.get(f"valid_{part}_n" if part else "valid_dialogues")
+        part, metric = match[1], match[2] or name
+        n = metrics.get(f"valid_{part}_n" if part else "valid_cards" if metric == "reward" else "valid_dialogues")
         beside = {baseline: figures[name] for baseline, figures in baselines.items() if name in figures}
         told = [*([f"n = {n:g}"] if n else []), *(f"{baseline} {figure:.4g}" for baseline, figure in beside.items())]
+        if metric == "reward":
+            told.insert(0, f"judge {str(training.recipe.get('judge')).partition('@')[0]}")
         yield EvalResult(
             task_type="text-generation",
-            task_name="playing a seeker" if training.kind == "role" else "scoring dialogues",
+            task_name=_TASKS[training.kind],
             dataset_type="esc-eval",
             dataset_name=f"{data.file} ({data.sha256[:12]})" if data else "validation part",
-            dataset_config=part.removesuffix("_average").removesuffix("average") or None,
+            dataset_config=(part or "").removesuffix("_average").removesuffix("average") or None,
             dataset_split="validation",
             metric_type=metric,
             metric_name=f"{metric} ({'; '.join(told)})" if told else metric,

@@ -13,15 +13,17 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from huggingface_hub import parse_eval_result_entries
+from huggingface_hub import ModelCard, parse_eval_result_entries
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from core.files import sha256_file
 from core.specs import BUNDLED_ADAPTERS
+from serve.checkpoints.model_card import read_training
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Endpoint
 from tests.fake_hub import TOKEN, FakeHub
+from tests.train.grpo_toy import behave, train_toy
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,6 +124,27 @@ print({name: list(part["id"]) for name, part in examples.items()}, {name: list(p
     told = python(hub, tmp_path, ADAPTER + read)
     assert told.splitlines()[-1] == "{'train': ['0', '1', '2'], 'validation': ['3', '4']} {'train': ['text 0']}"
     assert "license: cc-by-nc-4.0" in hub.repos["dataset", "me/data"]["README.md"].decode()
+
+
+@pytest.mark.slow
+def test_a_supporters_card_has_its_reward_beside_the_base_and_the_floors(hub: FakeHub, tmp_path: Path) -> None:
+    """An adapter that train/esc_supporter.py has trained, for one step of the toy."""
+    with Endpoint(behave=behave, models=("seeker", "judge")) as started:
+        train_toy(tmp_path, started.url, 0, 1)
+    assert "exit 0" in push(hub, tmp_path, "adapter out-0/adapter me/supporter")
+    made = read_training(tmp_path / "out-0" / "adapter")
+    assert made is not None
+    pushed = hub.repos["model", "me/supporter"]
+    card = python(hub, tmp_path, "from huggingface_hub import ModelCard; print(ModelCard.load('me/supporter').content)")
+    assert card.strip() == pushed["README.md"].decode().strip()
+    (result,) = ModelCard(card).data.eval_results or ()
+    assert (result.metric_type, result.task_name) == ("reward", "supporting, for a judge's reward")
+    assert result.metric_value == pytest.approx(made.metrics["reward"], abs=1e-4)
+    told = [f"{name} {figures['reward']:.4g}" for name, figures in made.baselines.items()]
+    assert result.metric_name == f"reward ({'; '.join(['judge judge', 'n = 4', *told])})" and len(told) == 4
+    assert {f"{name} {figure:.4g}" for name, figure in result.metric_args["baselines"].items()} == set(told)
+    assert "# Supporter: LoRA adapter" in card and "seeker: seeker@URL" in card and "supporter" in (ModelCard(card).data.tags or ())
+    assert not [name for name, content in pushed.items() if started.url.encode() in content], "who served is nobody's business"
 
 
 def test_what_may_not_be_passed_on_is_refused_before_anything_is_sent(esc_eval: EscEval, tmp_path: Path) -> None:
