@@ -24,10 +24,11 @@ def numbers(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def take_version(content: dict[str, Any], path: Path) -> str:
+def take_version(content: dict[str, Any], path: Path, migrating: bool = False) -> str:
     """Take the stated version out of the content of a config.json.
 
-    Raises `UserError` for what is no version, and for a form of a newer major version than this program reads.
+    Raises `UserError` for what is no version, and for a form of another major version than this program reads; an earlier one
+    may be read in order to be migrated.
     """
     version = content.pop(FIELD, FIRST)
     if not (isinstance(version, str) and re.fullmatch(r"[1-9][0-9]{0,5}\.[0-9]{1,6}", version)):
@@ -37,4 +38,6 @@ def take_version(content: dict[str, Any], path: Path) -> str:
             f"{path}: {FIELD}: the run has form {version}, and this esc-eval reads {numbers(CURRENT)[0]}.x: install a newer "
             "esc-eval (the run's versions.json says which made it)"
         )
+    if numbers(version)[0] < numbers(CURRENT)[0] and not migrating:
+        raise UserError(f"{path}: {FIELD}: the run has form {version}: bring it to {CURRENT} by `esc-eval migrate {path.parent}`")
     return version

@@ -55,7 +55,7 @@ def migrate(folder: Path) -> tuple[str, list[Step]]:
     if not (folder / NAME).exists():
         raise UserError(f"not a run folder (no {NAME}): {folder}")
     with locked(folder / ".lock", f"run folder {folder}"):
-        config = RunConfig.read(folder)
+        config = RunConfig.read(folder, migrating=True)
         had = config.format
         steps = [step for step in STEPS if numbers(step.version) > numbers(had)]
         for step in steps:

@@ -11,8 +11,9 @@ import pytest
 from core.files import read_object, write_json
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import Results, UserError, cli, load_run, score, simulate
-from evalsuite.runs import formats, migration
+from evalsuite.runs import formats, migration, run_config
 from evalsuite.runs.recording import BUNDLED, Recording
+from evalsuite.runs.run_config import RunConfig
 from tests.conftest import EscEval
 
 
@@ -126,6 +127,23 @@ def test_a_newer_major_form_is_refused_by_all_that_read_or_write(esc_eval: EscEv
         with pytest.raises(UserError, match=rf"config\.json: format: {told}"):
             call(folder)
     assert contents(folder) == before
+
+
+def test_an_earlier_major_form_is_refused_until_it_is_migrated(
+    esc_eval: EscEval, earlier: Path, present: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it will be when there is a form 2.0."""
+    for module in (formats, run_config):
+        monkeypatch.setattr(module, "CURRENT", "2.0")
+    before = contents(earlier)
+    for verb in (("report", earlier), ("status", earlier), ("merge", earlier, present, "--out", tmp_path / "m")):
+        told = f"error: {earlier / 'config.json'}: format: the run has form 1.0: bring it to 2.0 by `esc-eval migrate {earlier}`\n"
+        assert esc_eval(*verb) == (2, told)
+    assert contents(earlier) == before and not (tmp_path / "m").exists()
+    step = migration.Step("2.0", "nothing is new", lambda folder, config: None)
+    monkeypatch.setattr(migration, "STEPS", (*migration.STEPS, step))
+    assert esc_eval("migrate", earlier)[0] == 0
+    assert RunConfig.read(earlier).format == "2.0" and list(load_run(earlier).judgements)
 
 
 @pytest.mark.parametrize("version", ["one", "1", "1.1.0", "0.9", 1.1, None, {"seeker": {}}])

@@ -70,6 +70,16 @@ def test_four_shards_merged_are_one_run_to_the_byte(esc_eval: EscEval, tmp_path:
         assert Path("merged/report.html").exists()
         assert json.loads(Path("merged/timing.json").read_text())["simulate"]["tries"] == 4
 
+        # Shards of the form that stated no version, beside others and alone: every record is read and written anew.
+        for earlier, out in (("s3",), "mixed"), (("s1", "s2", "s3", "s4"), "former"):
+            for name in earlier:
+                config = json.loads(Path(name, "config.json").read_text())
+                config.pop("format", None)
+                write_json(Path(name, "config.json"), config)
+            assert run_merge("s4", "s2", "s1", "s3", "--out", out).exit_code == 0
+            for name in FILES:
+                assert Path(out, name).read_bytes() == Path("whole", name).read_bytes(), (out, name)
+
         before = Path("merged/judgements.jsonl").read_bytes()
         for stage in ("simulate", "score"):
             assert esc_eval(stage, *command[1:], "--out", "merged") == (0, "")
