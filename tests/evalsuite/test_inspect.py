@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from inspect_ai.log import EvalLog, read_eval_log
 
 from core.files import read_jsonl
 from core.records import Dialogue, Judgement
@@ -19,6 +23,7 @@ from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 
@@ -47,7 +52,6 @@ def run(esc_eval: EscEval) -> Path:
 
 
 def test_a_run_is_exported_as_logs_that_inspect_reads(esc_eval: EscEval, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from inspect_ai.log import read_eval_log
     from inspect_ai.model import ChatMessageUser
 
     assert esc_eval("export", run, "--inspect", "logs") == (0, "")
@@ -86,6 +90,20 @@ def test_a_run_is_exported_as_logs_that_inspect_reads(esc_eval: EscEval, run: Pa
     )
 
 
+def is_our_run(log: EvalLog, run: Path) -> None:
+    """Assert that a log of the task has the dialogues and verdicts of our run with the model."""
+    assert log.status == "success", log.error
+    ours = {d.card_id: d for d in read_jsonl(run / "dialogues.jsonl", Dialogue, "dialogues") if d.supporter == "embedded"}
+    verdicts = read_jsonl(run / "judgements.jsonl", Judgement, "judgements")
+    assert log.samples and len(log.samples) == 3
+    for sample in log.samples:
+        dialogue = ours[str(sample.id)]
+        assert [m.text for m in sample.messages] == [turn.text for turn in dialogue.turns]
+        (score,) = (sample.scores or {}).values()
+        theirs = {name: None if math.isnan(float(value)) else value for name, value in score.as_dict().items()}
+        assert theirs == {v.dimension: v.value for v in verdicts if v.dialogue_id == dialogue.id}
+
+
 def test_the_task_holds_the_dialogues_of_ours_and_gives_its_scores(run: Path) -> None:
     from inspect_ai import eval as inspect_eval
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
@@ -109,14 +127,34 @@ def test_the_task_holds_the_dialogues_of_ours_and_gives_its_scores(run: Path) ->
         log_dir="task",
         display="none",
     )
-    assert log.status == "success", log.error
-    ours = {d.card_id: d for d in read_jsonl(run / "dialogues.jsonl", Dialogue, "dialogues") if d.supporter == "embedded"}
-    verdicts = read_jsonl(run / "judgements.jsonl", Judgement, "judgements")
-    assert log.samples and len(log.samples) == 3
-    for sample in log.samples:
-        dialogue = ours[str(sample.id)]
-        assert [m.text for m in sample.messages] == [turn.text for turn in dialogue.turns]
-        (score,) = (sample.scores or {}).values()
-        theirs = {name: None if math.isnan(float(value)) else value for name, value in score.as_dict().items()}
-        assert theirs == {v.dimension: v.value for v in verdicts if v.dialogue_id == dialogue.id}
+    is_our_run(log, run)
     assert log.stats.role_usage.keys() >= {"seeker", "judge"}
+
+
+def test_the_command_asks_servers_over_http_and_gives_our_scores(run: Path) -> None:
+    """`inspect eval` as documented, with three of Inspect's providers: the supporter by an address of its own, the seeker as
+    OpenAI's model, the judge as one of vLLM."""
+    inspect = ROOT / ".venv-peers/bin/inspect"
+    if not inspect.exists():
+        message = "Inspect's command with its providers is not here: make setup-peers"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    with Endpoint(lambda body, _: Answer(scripted(body["messages"])), models=("supporter", "seeker", "judge")) as started:
+        url = f"{started.url}/v1"
+        names = {"MINE": url, "OPENAI": url, "VLLM": url}
+        environment = {f"{name}_BASE_URL": url for name, url in names.items()} | {f"{name}_API_KEY": "none" for name in names}
+        command = ["eval", ROOT / "evalsuite/inspect_task.py", "--model", "openai-api/mine/supporter"]
+        command += ["--model-role", "seeker=openai/seeker", "--model-role", "judge=vllm/judge"]
+        command += ["-T", "limit=3", "-T", "exchanges=2", "--log-dir", "net", "--display", "none"]
+        done = subprocess.run(
+            [str(inspect), *map(str, command)],
+            env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert not done.returncode, done.stdout + done.stderr
+        asked = Counter(request["model"] for request in started.requests)
+    assert asked["supporter"] == asked["seeker"] == 6 and asked["judge"] >= 3
+    (path,) = Path("net").glob("*.eval")
+    is_our_run(read_eval_log(str(path)), run)
