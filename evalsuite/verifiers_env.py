@@ -1,6 +1,6 @@
 """The seeker as a multi-turn environment of `verifiers`, with the ranker's scores as its reward.
 
-    verifiers.load_environment("evalsuite.verifiers_env", seeker="esc-role@http://…/v1", judge="esc-rank@http://…/v1")
+    verifiers.load_environment("esc-eval", seeker="esc-role@http://…/v1", judge="esc-rank@http://…/v1")
 
 The policy is the supporter. Dialogue, verdict and reward are those of `evalsuite.environment`.
 """

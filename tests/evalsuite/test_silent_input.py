@@ -231,7 +231,7 @@ def bare(schema: Any) -> Iterator[str]:
 def test_no_record_and_no_row_of_a_corpus_takes_true_for_a_number() -> None:
     for package in (data_prep, evalsuite, train):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.endswith("__main__") and module.name != "evalsuite.verifiers_env":  # which needs verifiers
+            if not module.name.endswith("__main__") and "verifiers_" not in module.name:  # which need verifiers
                 importlib.import_module(module.name)
     found = {kind for base in (Record, RowModel) for kind in kinds(base)}
     assert Judgement in found and len(found) > 100

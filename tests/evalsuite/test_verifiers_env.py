@@ -37,7 +37,7 @@ kept = ("prompt", "completion", "reward", "judged", "brevity", "error", "info", 
 plain = lambda value: value.model_dump() if hasattr(value, "model_dump") else str(value)
 
 async def rollouts(settings):
-    env = vf.load_environment("evalsuite.verifiers_env", **settings)
+    env = vf.load_environment("esc-eval", **settings)
     client = ClientConfig(api_key_var="POLICY_KEY", api_base_url=url, max_retries=0)
     made = await env.evaluate(client, "policy", rollouts_per_example=2, sampling_args={"max_tokens": 64})
     await env.close()
