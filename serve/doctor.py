@@ -175,7 +175,7 @@ def _packages(has: Installed) -> Iterator[Finding]:
             "kernels",
             "ok" if kernels else "note",
             text,
-            "" if kernels else "training uses sdpa; FlashAttention: pip install kernels",
+            "" if kernels else "training uses sdpa; prebuilt FlashAttention: pip install 'esc-eval[kernels]'",
         )
 
 

@@ -24,11 +24,10 @@ from train.run import (
     finished,
     open_output,
     say,
-    set_up_wandb,
-    settings_log,
     step_clock,
     trained_steps,
 )
+from train.trackers import set_up_trackers, settings_log
 
 
 def main(recipe: Recipe[RankArguments]) -> None:
@@ -75,7 +74,7 @@ def main(recipe: Recipe[RankArguments]) -> None:
         return
 
     # Model and trainer
-    set_up_wandb(recipe)
+    set_up_trackers(recipe, train, valid)
     training.remove_unused_columns = False  # the loss needs ours
     training.label_names = ["labels"]
     args = copy(training)

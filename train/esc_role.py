@@ -20,11 +20,10 @@ from train.run import (
     finished,
     open_output,
     say,
-    set_up_wandb,
-    settings_log,
     step_clock,
     trained_steps,
 )
+from train.trackers import set_up_trackers, settings_log
 
 
 def main(recipe: Recipe[RoleArguments]) -> None:
@@ -51,7 +50,7 @@ def main(recipe: Recipe[RoleArguments]) -> None:
         return
 
     # Model and trainer
-    set_up_wandb(recipe)
+    set_up_trackers(recipe, train, valid)
     samples = SampleLines(valid.examples[: data.samples], tokenizer, Path(training.output_dir))
     trainer = RoleTrainer(
         model=load_base(recipe),

@@ -26,17 +26,16 @@ from train.run import (
     is_main_process,
     open_output,
     say,
-    set_up_wandb,
-    settings_log,
     step_clock,
     trained_steps,
 )
+from train.trackers import set_up_trackers, settings_log
 
 
 def main(recipe: Recipe[SupporterArguments]) -> None:
     from trl import GRPOTrainer  # torch is slow to load, and errors come first
 
-    from train.rollouts import Rollouts, brevity, judged
+    from train.rollouts import Rollouts, brevity, judged, policy_server
 
     data, training = recipe.data, recipe.training
     check_machine(recipe)
@@ -68,21 +67,22 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
     )
 
     # Model and trainer
-    set_up_wandb(recipe)
+    set_up_trackers(recipe, train, valid)
     model = load_base(recipe)
     model.generation_config.eos_token_id = policy_end(tokenizer)
     context = training.vllm_max_model_length or model.config.max_position_embeddings
-    trainer = GRPOTrainer(
-        model=model,
-        args=training,
-        reward_funcs=[judged, brevity],
-        rollout_func=Rollouts(environment, tokenizer, context),
-        train_dataset=train.dataset(),
-        eval_dataset=valid.dataset(),
-        processing_class=tokenizer,
-        peft_config=peft_config,
-        callbacks=[settings_log(recipe, train, valid), step_clock(recipe)],
-    )
+    with policy_server():
+        trainer = GRPOTrainer(
+            model=model,
+            args=training,
+            reward_funcs=[judged, brevity],
+            rollout_func=Rollouts(environment, tokenizer, context),
+            train_dataset=train.dataset(),
+            eval_dataset=valid.dataset(),
+            processing_class=tokenizer,
+            peft_config=peft_config,
+            callbacks=[settings_log(recipe, train, valid), step_clock(recipe)],
+        )
     say(f"{training.world_size} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
 
     # Baselines: floors, and the base, which an untrained adapter leaves as it is

@@ -21,7 +21,7 @@ from core.paths import IN_FILE
 from core.records import Language, Message
 from core.tables import Table, to_console
 from train.prefix_tree import alike, tree
-from train.recipes import lora_config, may_read_trees
+from train.recipes import hub_kernel, lora_config, may_read_trees
 from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory, serving_memory
 
 if TYPE_CHECKING:
@@ -203,6 +203,12 @@ def _notes(recipe: Recipe[Any], checkpointing: bool, peak: float, mfu: float) ->
         notes.append(
             "supporter: hours are of the training alone: sampling, the seeker's lines and the verdicts come beside them; the "
             "servers of seeker and judge take memory of their own"
+        )
+    if kernel := hub_kernel(recipe.model):
+        trees = "; the ranker then reads a dialogue once a question, as it takes no mask" if recipe.task == "rank" else ""
+        notes.append(
+            f"attention: {kernel} is fetched from the hub ready built, by the package kernels (extra kernels); this plan did not "
+            f"look for it{trees}"
         )
     if recipe.file and load_yaml(recipe.file, "recipe").get("use_cpu"):
         notes.append("this recipe trains on CPU (use_cpu): memory and hours are what the GPU would take")

@@ -118,11 +118,14 @@ class SupporterArguments(DataArguments):
 
 
 SERVABLE_MODULES = {"classifier", "score"}  # modules_to_save that vLLM takes
+# Attention that transformers has by itself, or with the package flash-attn. Prebuilt kernels on the hub are OWNER/NAME.
+ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4")
 # What may be given a mask of who sees whom; FlashAttention may not.
 MASKED_ATTENTION = (None, "sdpa", "eager")
 # Where and how loudly, not what: the trainer also resolves some of these for the machine it runs on.
 NOT_SETTINGS = {
-    *("output_dir", "kept_dir", "logging_dir", "run_name", "report_to", "disable_tqdm"),
+    *("output_dir", "kept_dir", "logging_dir", "run_name", "project", "report_to", "disable_tqdm"),
+    *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
     *("resume_from_checkpoint", "local_rank", "hub_token"),
 }
 A = TypeVar("A", bound=DataArguments)
@@ -225,6 +228,13 @@ def may_read_trees(recipe: Recipe[Any], examples: Sequence[RankExample]) -> bool
     return recipe.model.attn_implementation in MASKED_ATTENTION and all(len(example.labels) == 1 for example in examples)
 
 
+def hub_kernel(model: ModelConfig) -> str | None:
+    """The kernel on the hub that a recipe takes its attention from, such as kernels-community/flash-attn2; None without one."""
+    from transformers.integrations.hub_kernels import is_kernel
+
+    return model.attn_implementation if is_kernel(model.attn_implementation) else None
+
+
 def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
     """The recipe of `--config FILE` and overrides, as `accelerate launch train/esc_role.py` gets them.
 
@@ -318,6 +328,8 @@ def _check(recipe: Recipe[Any]) -> None:
         "seeker, judge: name the models that are served, as NAME@URL": supporter and not (data.seeker and data.judge),
         "length_cost, free_characters: not below 0, and above 0": supporter
         and not (data.length_cost >= 0 and data.free_characters > 0),
+        f"attn_implementation: {model.attn_implementation!r} is not one of {', '.join(ATTENTION)}, or a kernel on the hub as "
+        "kernels-community/flash-attn2": model.attn_implementation not in (None, *ATTENTION) and hub_kernel(model) is None,
         "trust_remote_code: remote code is never run here; convert the base first (serve convert-internlm2)": (
             training.trust_remote_code
         ),

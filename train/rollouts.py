@@ -7,6 +7,8 @@ the chat template, which do not (`env_mask`). What the policy said is never toke
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -129,6 +131,17 @@ class Rollouts:
             raise UserError(
                 f"no dialogue of this step has a reward: {client.threshold.cause or failed}; the same command goes on"
             )
+
+
+@contextmanager
+def policy_server() -> Iterator[None]:
+    """What TRL says of the policy's vLLM server that is not there, or that takes no weights, as one line."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if "vLLM" not in str(error):
+            raise
+        raise UserError(f"vllm_server_base_url: {' '.join(str(error).split())}") from error
 
 
 def judged(**columns: Any) -> list[float | None]:

@@ -29,12 +29,11 @@ from core.errors import UserError
 from core.files import digest, sha256_file, write_json, write_text
 from core.machine import bf16_instructions
 from core.specs import ModelSpec
-from core.wandb_offline import offline_without_key
 from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.model_card import PLAYS, Training, write_card
 from serve.checkpoints.tensors import safetensors_problem, stored_tensors
 from train.examples import Prepared, chatml, serves_alike
-from train.recipes import Recipe
+from train.recipes import Recipe, hub_kernel
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -66,7 +65,8 @@ def say(line: str) -> None:
 
 
 def check_machine(recipe: Recipe[Any]) -> None:
-    """Raise `UserError` where one process sees several GPUs: the Trainer would use all of them and multiply the batch.
+    """Raise `UserError` where one process sees several GPUs: the Trainer would use all of them and multiply the batch; and
+    where attention is to come from the hub without the package that loads it.
 
     Says so when bf16 is asked for on a CPU without instructions for it: emulated, products were 8 times as slow as in fp32
     where it was measured.
@@ -77,6 +77,13 @@ def check_machine(recipe: Recipe[Any]) -> None:
         raise UserError(
             f"one process sees {count} GPUs, so its batches would be {count} times the recipe's: choose one with `accelerate "
             "launch --gpu_ids 0` (or CUDA_VISIBLE_DEVICES=0), or start a process on each with configs/accelerate/ddp.yaml"
+        )
+    from transformers.utils.import_utils import KERNELS_MAX_VERSION, KERNELS_MIN_VERSION, is_kernels_available
+
+    if (kernel := hub_kernel(recipe.model)) and not is_kernels_available():
+        raise UserError(
+            f"attn_implementation: {kernel} is loaded by the package kernels (from {KERNELS_MIN_VERSION} to below "
+            f"{KERNELS_MAX_VERSION}), which is not here: pip install 'esc-eval[kernels]', or take sdpa"
         )
     if recipe.training.use_cpu and recipe.training.bf16 and not bf16_instructions():
         say("note: this CPU has no bf16 instructions, --bf16 false trains several times faster here")
@@ -90,37 +97,6 @@ def hardware(trainer: Trainer) -> str:
     if torch.cuda.is_available():
         return f"{count} × {torch.cuda.get_device_name(0)}"
     return f"{count} process(es) on CPU, {platform.machine()}, {torch.get_num_threads()} threads each"
-
-
-def set_up_wandb(recipe: Recipe[Any]) -> None:
-    """wandb writes offline when there is no key, and never asks for one. A resumed run goes on in the same wandb run."""
-    if "wandb" not in (recipe.training.report_to or []):
-        return
-    os.environ.setdefault("WANDB_PROJECT", f"esc-{recipe.task}")
-    os.environ.setdefault("WANDB__DISABLE_META", "true")  # wandb's own metadata holds the command line
-    offline_without_key(say)
-    claim = Path(recipe.training.output_dir).absolute() / "recipe.json"
-    os.environ.setdefault("WANDB_RUN_ID", digest([str(claim), claim.read_text(encoding="utf-8")], 12))
-    os.environ.setdefault("WANDB_RESUME", "allow")
-
-
-def wandb_run() -> Any | None:
-    """The wandb run that the trainer has opened, if any."""
-    wandb = sys.modules.get("wandb")
-    return wandb.run if wandb is not None else None
-
-
-def settings_log(recipe: Recipe[Any], *data: Prepared) -> TrainerCallback:
-    """A callback that puts the recipe and the data's hashes into the wandb run, once the trainer has opened it."""
-    from transformers import TrainerCallback
-
-    class SettingsLog(TrainerCallback):
-        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-            if run := wandb_run():
-                identity = [prepared.identity() for prepared in data]
-                run.config.update({"recipe": recipe.settings(), "data": identity}, allow_val_change=True)
-
-    return SettingsLog()
 
 
 def step_clock(recipe: Recipe[Any]) -> TrainerCallback:

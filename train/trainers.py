@@ -38,7 +38,8 @@ from train.decoding import greedy
 from train.examples import IGNORED, encode_prompt
 from train.models import greedy_lines
 from train.prefix_tree import alike, tree, visible
-from train.run import is_main_process, wandb_run, weights_are_divided
+from train.run import is_main_process, weights_are_divided
+from train.trackers import wandb_run
 
 SAMPLE_TOKENS = 48
 LanguageDimension = tuple[str, str]  # language, dimension

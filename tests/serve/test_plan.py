@@ -21,6 +21,7 @@ from serve.__main__ import app
 from serve.checkpoints.places import commits
 from serve.command import MODULE, PORT, ServerPlan
 from serve.plan import plan_servers
+from tests.vllm_parser import server_parser
 
 DIMENSIONS = ("fluency", "expression", "empathy", "information", "humanoid", "skill", "overall")
 
@@ -414,13 +415,7 @@ def _planned(tmp_path: Path) -> list[ServerPlan]:
 @pytest.mark.slow
 def test_vllm_itself_understands_every_planned_command(tmp_path: Path) -> None:
     pytest.importorskip("vllm")
-    try:
-        from vllm.entrypoints.launchers.cli_args import make_arg_parser  # 0.32
-    except ImportError:
-        from vllm.entrypoints.common.cli_args import make_arg_parser  # 0.33
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-    parser = make_arg_parser(FlexibleArgumentParser())
+    parser = server_parser()
     parsed = {}
     for server in _planned(tmp_path):
         parsed[server.name] = parser.parse_args(server.command(8000)[3:])

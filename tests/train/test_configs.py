@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ import orjson
 import pytest
 import typer.main
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
+from core.errors import UserError
 from core.files import CONFIGS, load_yaml, read_yaml
 from core.prompts import PromptPack
 from core.rubrics import load_rubric
@@ -39,6 +42,7 @@ from evalsuite.frameworks.feel import load_feel_config
 from evalsuite.reported.tables import load_reported
 from evalsuite.runs.config import load_config
 from serve.__main__ import app as serve_app
+from tests.vllm_parser import server_parser
 
 ROOT = CONFIGS.parent
 CPU = ("--use_cpu", "true")  # without a GPU the trainer's settings refuse bf16 unless they hear of a CPU
@@ -359,6 +363,66 @@ def test_prebuilt_flash_attention_is_called_what_the_recipe_calls_it() -> None:
 
     (packed,) = (words for words in commands(CONFIGS / "train/esc_role_qwen1.5_14b.yaml") if "--packing" in words)
     assert packed[packed.index("--attn_implementation") + 1] == FLASH_ATTN_KERNEL_FALLBACK["flash_attention_2"]
+
+
+@pytest.mark.slow
+def test_the_policys_server_is_started_as_trl_would() -> None:
+    """With all that TRL imposes on `vllm serve`, and with nothing that vLLM's own parser does not know."""
+    from trl.scripts.vllm_serve import ScriptArguments, build_command
+
+    path = CONFIGS / "train" / "esc_supporter.yaml"
+    (line,) = [line for line in header(path) if "vllm serve" in line]
+    words = shlex.split(line)
+    assert "VLLM_SERVER_DEV_MODE=1" in words
+    given = words[words.index("serve") + 1 :]
+    asked = build_command(ScriptArguments(model=given[0], max_model_len=8192))
+    imposed = asked[asked.index("--enable-scale-out") :]
+    assert given[0] == load_yaml(path, "recipe")["model_name_or_path"]
+    assert sorted(given[1:]) == sorted([*imposed, "--max-model-len", str(load_yaml(path, "recipe")["vllm_max_model_length"])])
+    parsed = server_parser().parse_args(["--model", *given])
+    assert parsed.weight_transfer_config.backend == "nccl" and parsed.logprobs_mode == "processed_logprobs"
+
+
+@pytest.mark.slow
+def test_the_extra_has_the_kernels_that_transformers_loads() -> None:
+    from transformers.utils.import_utils import KERNELS_MAX_VERSION, KERNELS_MIN_VERSION
+
+    (pinned,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["kernels"]
+    assert Requirement(pinned).specifier == SpecifierSet(f">={KERNELS_MIN_VERSION},<{KERNELS_MAX_VERSION}")
+
+
+@pytest.mark.slow
+def test_attention_is_transformers_own_or_a_kernel_on_the_hub() -> None:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    from train.recipes import ATTENTION, read_recipe
+
+    assert set(ATTENTION) <= {"eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()}
+    path = CONFIGS / "train/esc_role_qwen1.5_14b.yaml"
+    for name in ("kernels-community/flash-attn2", "kernels-community/flash-attn2@v0.1:forward", "flash_attention_2"):
+        assert read_recipe(path, [*CPU, "--attn_implementation", name]).model.attn_implementation == name
+    for name in ("flash-attn2", "sdpa2", "a/b/c"):
+        with pytest.raises(UserError, match=f"attn_implementation: '{name}' is not one of sdpa, eager, .* or a kernel on the hub"):
+            read_recipe(path, [*CPU, "--attn_implementation", name])
+
+
+@pytest.mark.slow
+def test_a_kernel_is_explained_by_the_plan_and_refused_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.utils import import_utils
+
+    from train.plan import make_plan
+    from train.recipes import read_recipe
+    from train.run import check_machine
+
+    kernel = "kernels-community/flash-attn2"
+    for name, reads_trees in (("esc_role_qwen1.5_14b", False), ("esc_rank_internlm2_7b", True)):
+        recipe = read_recipe(CONFIGS / f"train/{name}.yaml", [*CPU, "--attn_implementation", kernel])
+        (note,) = [note for note in make_plan(recipe)["notes"] if note.startswith("attention: ")]
+        assert f"{kernel} is fetched from the hub ready built" in note
+        assert ("the ranker then reads a dialogue once a question" in note) is reads_trees
+    monkeypatch.setattr(import_utils, "is_kernels_available", lambda: False)
+    with pytest.raises(UserError, match=r"kernels-community/flash-attn2 is loaded by the package kernels \(from 0\.17\.0 to below"):
+        check_machine(recipe)
 
 
 @pytest.mark.slow

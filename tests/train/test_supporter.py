@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import orjson
 import pytest
 
 from core.errors import UserError
@@ -19,6 +23,7 @@ from tests.endpoint import Answer, Endpoint
 from tests.train.grpo_toy import WANTED, behave, rewards, share, toy_cards, toy_recipe, train_toy
 from train.recipes import parse_recipe
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 
@@ -139,6 +144,45 @@ def test_a_judge_that_is_gone_ends_the_training(tmp_path: Path) -> None:
         pytest.raises(UserError, match="no dialogue of this step has a reward: no verdict of the judge could be read"),
     ):
         train_toy(tmp_path, endpoint.url, 0, 1)
+
+
+def test_a_policys_server_that_is_not_there_is_said_in_one_line(served: Endpoint, tmp_path: Path) -> None:
+    gone = "http://127.0.0.1:9"
+    settings = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": gone, "vllm_server_timeout": 0}
+    with pytest.raises(UserError, match=rf"^vllm_server_base_url: The vLLM server can't be reached at {gone} .*[^\n]$"):
+        train_toy(tmp_path, served.url, 0, 1, **settings)
+
+
+def test_trackio_keeps_the_figures_on_this_machine(served: Endpoint, tmp_path: Path) -> None:
+    """trackio itself, without a network, in the process of a training and read back in another: before, in and after the steps;
+    the same command goes on in the same run."""
+    pytest.importorskip("trackio", reason="`report_to: trackio` is not tested here: no trackio")
+    nowhere = "http://127.0.0.1:9"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRACKIO_"))}
+    environment |= {"TRACKIO_DIR": str(tmp_path / "store"), "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {"HTTP_PROXY": nowhere, "HTTPS_PROXY": nowhere, "NO_PROXY": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+
+    def told(*command: str | Path) -> str:
+        done = subprocess.run(
+            [sys.executable, *map(str, command)], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False
+        )
+        assert not done.returncode, done.stdout + done.stderr[-3000:]
+        return done.stdout
+
+    out = tmp_path / "out-0"
+    recipe = toy_recipe(tmp_path, served.url, 0, 2, report_to="trackio", run_name="toy")
+    for _ in range(2):
+        told(ROOT / "train" / "esc_supporter.py", "--config", recipe)
+        (out / "metrics.json").rename(out / "kept.json")  # as if it had been killed before its end
+    read = "import json, trackio; from trackio.sqlite_storage import SQLiteStorage as s; (run,) = trackio.Api().runs('esc-supporter'); "
+    read += "print(json.dumps([run.name, run.config, s.get_logs('esc-supporter', run.name)], default=str))"
+    name, config, logs = orjson.loads(told("-c", read).splitlines()[-1])
+    assert name.startswith("toy-") and config["recipe"]["num_generations"] == 8
+    assert [log["train/reward"] for log in logs if "train/reward" in log] == rewards(out)
+    card = read_training(out / "adapter")
+    assert card is not None
+    evaluated = [log["eval/reward"] for log in logs if "eval/reward" in log]
+    assert evaluated[0] == card.baselines["the base"]["reward"] and evaluated[1:] == [card.metrics["reward"]] * 2
 
 
 # --- the reward ------------------------------------------------------------------------------------------------------------
