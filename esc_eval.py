@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Results", "UserError", "load_run", "score", "score_async", "simulate", "simulate_async"]
 
 if "verifiers.v1" in sys.modules:  # which looks here for the environment `esc-eval`; nobody else needs verifiers
-    __all__ += ["SeekerEnv", "SeekerTaskset"]
+    __all__ += ["SeekerEnv", "SeekerTaskset"]  # noqa: F822
 
 
 def __getattr__(name: str) -> Any:

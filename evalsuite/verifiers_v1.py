@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import verifiers.v1 as vf
+from pydantic import Field
 
 from evalsuite.environment import Brevity, Environment
 
@@ -28,8 +29,8 @@ class SeekerConfig(vf.TasksetConfig):
     """The model that plays the seeker: NAME@URL, NAME@URL#VARIABLE with a key, or a spec with an endpoint."""
     judge: str = ""
     """The model that scores."""
-    cards: list[str] = ["bundled"]
-    languages: list[str] = ["en"]
+    cards: list[str] = Field(default=["bundled"])
+    languages: list[str] = Field(default=["en"])
     limit: int | None = None
     exchanges: int = 5
     rubric: str = "esc_eval"
@@ -93,7 +94,9 @@ class SeekerEnv(vf.Env[SeekerEnvConfig]):
                 rewarded = await held.rewarded()
                 if rewarded.reward is None or rewarded.judged is None:
                     ended = rewarded.dialogue.termination
-                    raise vf.EnvError(f"dialogue {rewarded.dialogue.id} has no reward: ended by {ended}, or a verdict is missing")
+                    raise vf.EnvError(
+                        f"dialogue {rewarded.dialogue.id} has no reward: ended by {ended}, or a verdict is missing"
+                    )
                 talk.trace.record_reward("reward", rewarded.reward)
                 talk.trace.record_metrics({"judged": rewarded.judged, "brevity": rewarded.brevity})
         finally:

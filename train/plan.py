@@ -205,10 +205,9 @@ def _notes(recipe: Recipe[Any], checkpointing: bool, peak: float, mfu: float) ->
             "servers of seeker and judge take memory of their own"
         )
     if kernel := hub_kernel(recipe.model):
-        trees = "; the ranker then reads a dialogue once a question, as it takes no mask" if recipe.task == "rank" else ""
+        once = "; the ranker then reads a dialogue once a question, as it takes no mask" if recipe.task == "rank" else ""
         notes.append(
-            f"attention: {kernel} is fetched from the hub ready built, by the package kernels (extra kernels); this plan did not "
-            f"look for it{trees}"
+            f"attention: {kernel} is fetched from the hub ready built by the package kernels, not looked for here{once}"
         )
     if recipe.file and load_yaml(recipe.file, "recipe").get("use_cpu"):
         notes.append("this recipe trains on CPU (use_cpu): memory and hours are what the GPU would take")

@@ -39,5 +39,7 @@ def take_version(content: dict[str, Any], path: Path, migrating: bool = False) -
             "esc-eval (the run's versions.json says which made it)"
         )
     if numbers(version)[0] < numbers(CURRENT)[0] and not migrating:
-        raise UserError(f"{path}: {FIELD}: the run has form {version}: bring it to {CURRENT} by `esc-eval migrate {path.parent}`")
+        raise UserError(
+            f"{path}: {FIELD}: the run has form {version}: bring it to {CURRENT} by `esc-eval migrate {path.parent}`"
+        )
     return version

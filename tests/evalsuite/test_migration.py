@@ -137,7 +137,9 @@ def test_an_earlier_major_form_is_refused_until_it_is_migrated(
         monkeypatch.setattr(module, "CURRENT", "2.0")
     before = contents(earlier)
     for verb in (("report", earlier), ("status", earlier), ("merge", earlier, present, "--out", tmp_path / "m")):
-        told = f"error: {earlier / 'config.json'}: format: the run has form 1.0: bring it to 2.0 by `esc-eval migrate {earlier}`\n"
+        told = (
+            f"error: {earlier / 'config.json'}: format: the run has form 1.0: bring it to 2.0 by `esc-eval migrate {earlier}`\n"
+        )
         assert esc_eval(*verb) == (2, told)
     assert contents(earlier) == before and not (tmp_path / "m").exists()
     step = migration.Step("2.0", "nothing is new", lambda folder, config: None)

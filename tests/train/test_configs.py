@@ -402,7 +402,9 @@ def test_attention_is_transformers_own_or_a_kernel_on_the_hub() -> None:
     for name in ("kernels-community/flash-attn2", "kernels-community/flash-attn2@v0.1:forward", "flash_attention_2"):
         assert read_recipe(path, [*CPU, "--attn_implementation", name]).model.attn_implementation == name
     for name in ("flash-attn2", "sdpa2", "a/b/c"):
-        with pytest.raises(UserError, match=f"attn_implementation: '{name}' is not one of sdpa, eager, .* or a kernel on the hub"):
+        with pytest.raises(
+            UserError, match=f"attn_implementation: '{name}' is not one of sdpa, eager, .* or a kernel on the hub"
+        ):
             read_recipe(path, [*CPU, "--attn_implementation", name])
 
 
@@ -418,10 +420,12 @@ def test_a_kernel_is_explained_by_the_plan_and_refused_without_its_package(monke
     for name, reads_trees in (("esc_role_qwen1.5_14b", False), ("esc_rank_internlm2_7b", True)):
         recipe = read_recipe(CONFIGS / f"train/{name}.yaml", [*CPU, "--attn_implementation", kernel])
         (note,) = [note for note in make_plan(recipe)["notes"] if note.startswith("attention: ")]
-        assert f"{kernel} is fetched from the hub ready built" in note
+        assert f"{kernel} comes ready built from the hub" in note
         assert ("the ranker then reads a dialogue once a question" in note) is reads_trees
     monkeypatch.setattr(import_utils, "is_kernels_available", lambda: False)
-    with pytest.raises(UserError, match=r"kernels-community/flash-attn2 is loaded by the package kernels \(from 0\.17\.0 to below"):
+    with pytest.raises(
+        UserError, match=r"kernels-community/flash-attn2 is loaded by the package kernels \(from 0\.17\.0 to below"
+    ):
         check_machine(recipe)
 
 

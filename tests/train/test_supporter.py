@@ -24,6 +24,13 @@ from tests.train.grpo_toy import WANTED, behave, rewards, share, toy_cards, toy_
 from train.recipes import parse_recipe
 
 ROOT = Path(__file__).parents[2]
+TRACKED = """
+import json, trackio
+from trackio.sqlite_storage import SQLiteStorage
+
+(run,) = trackio.Api().runs("esc-supporter")
+print(json.dumps([run.name, run.config, SQLiteStorage.get_logs("esc-supporter", run.name)], default=str))
+"""
 pytestmark = pytest.mark.slow
 
 
@@ -159,12 +166,22 @@ def test_trackio_keeps_the_figures_on_this_machine(served: Endpoint, tmp_path: P
     pytest.importorskip("trackio", reason="`report_to: trackio` is not tested here: no trackio")
     nowhere = "http://127.0.0.1:9"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRACKIO_"))}
-    environment |= {"TRACKIO_DIR": str(tmp_path / "store"), "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {
+        "TRACKIO_DIR": str(tmp_path / "store"),
+        "HF_HOME": str(tmp_path / "hf"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     environment |= {"HTTP_PROXY": nowhere, "HTTPS_PROXY": nowhere, "NO_PROXY": "127.0.0.1", "OMP_NUM_THREADS": "1"}
 
     def told(*command: str | Path) -> str:
         done = subprocess.run(
-            [sys.executable, *map(str, command)], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False
+            [sys.executable, *map(str, command)],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=250,
+            check=False,
         )
         assert not done.returncode, done.stdout + done.stderr[-3000:]
         return done.stdout
@@ -174,9 +191,7 @@ def test_trackio_keeps_the_figures_on_this_machine(served: Endpoint, tmp_path: P
     for _ in range(2):
         told(ROOT / "train" / "esc_supporter.py", "--config", recipe)
         (out / "metrics.json").rename(out / "kept.json")  # as if it had been killed before its end
-    read = "import json, trackio; from trackio.sqlite_storage import SQLiteStorage as s; (run,) = trackio.Api().runs('esc-supporter'); "
-    read += "print(json.dumps([run.name, run.config, s.get_logs('esc-supporter', run.name)], default=str))"
-    name, config, logs = orjson.loads(told("-c", read).splitlines()[-1])
+    name, config, logs = orjson.loads(told("-c", TRACKED).splitlines()[-1])
     assert name.startswith("toy-") and config["recipe"]["num_generations"] == 8
     assert [log["train/reward"] for log in logs if "train/reward" in log] == rewards(out)
     card = read_training(out / "adapter")
