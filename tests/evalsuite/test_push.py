@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from huggingface_hub import ModelCard, parse_eval_result_entries
+from huggingface_hub import ModelCard, ModelCardData, parse_eval_result_entries
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from core.files import sha256_file
@@ -137,17 +137,15 @@ def test_a_supporters_card_has_its_reward_beside_the_base_and_the_floors(hub: Fa
     pushed = hub.repos["model", "me/supporter"]
     card = python(hub, tmp_path, "from huggingface_hub import ModelCard; print(ModelCard.load('me/supporter').content)")
     assert card.strip() == pushed["README.md"].decode().strip()
-    (result,) = ModelCard(card).data.eval_results or ()
+    stated = ModelCard(card).data
+    assert isinstance(stated, ModelCardData)
+    (result,) = stated.eval_results or ()
     assert (result.metric_type, result.task_name) == ("reward", "supporting, for a judge's reward")
     assert result.metric_value == pytest.approx(made.metrics["reward"], abs=1e-4)
     told = [f"{name} {figures['reward']:.4g}" for name, figures in made.baselines.items()]
     assert result.metric_name == f"reward ({'; '.join(['judge judge', 'n = 4', *told])})" and len(told) == 4
     assert {f"{name} {figure:.4g}" for name, figure in result.metric_args["baselines"].items()} == set(told)
-    assert (
-        "# Supporter: LoRA adapter" in card
-        and "seeker: seeker@URL" in card
-        and "supporter" in (ModelCard(card).data.tags or ())
-    )
+    assert "# Supporter: LoRA adapter" in card and "seeker: seeker@URL" in card and "supporter" in (stated.tags or ())
     assert not [name for name, content in pushed.items() if started.url.encode() in content], "who served is nobody's business"
 
 
