@@ -49,11 +49,20 @@ def set_up_trackers(recipe: Recipe[Any], *data: Prepared) -> None:
 
 
 def _open_trackio(recipe: Recipe[Any], data: Sequence[Prepared]) -> None:
-    """Open trackio's run or go on in it. Transformers has it open in training only, and TRL's trainer also logs in evaluations
-    before and after, which fail without a run. trackio closes it at the end of the process."""
-    if is_main_process():
-        import trackio
+    """Open trackio's run, or go on in it, until the process ends.
 
+    Transformers would open it when training begins and close it when it ends, but TRL's trainer logs in the evaluations before
+    and after, too, and fails where there is no run.
+    """
+    import trackio
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, TrackioCallback
+
+    class Opened(TrackioCallback):
+        def setup(self, *args: Any, **kwargs: Any) -> None:
+            """Nothing: the run is open."""
+
+    INTEGRATION_TO_CALLBACK["trackio"] = Opened
+    if is_main_process():
         training = recipe.training
         trackio.init(
             project=training.project,
@@ -78,23 +87,12 @@ def wandb_run() -> Any | None:
 
 
 def settings_log(recipe: Recipe[Any], *data: Prepared) -> TrainerCallback:
-    """A callback that puts the recipe and the data's hashes into the run that the trainer has opened, and opens trackio's again
-    that it has closed."""
+    """A callback that puts the recipe and the data's hashes into the wandb run, once the trainer has opened it."""
     from transformers import TrainerCallback
-
-    with_trackio = "trackio" in (recipe.training.report_to or [])
 
     class SettingsLog(TrainerCallback):
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
             if run := wandb_run():
                 run.config.update(_told(recipe, data), allow_val_change=True)
-            if with_trackio and is_main_process():
-                import trackio
-
-                trackio.config.update(_told(recipe, data))
-
-        def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-            if with_trackio:
-                _open_trackio(recipe, data)
 
     return SettingsLog()
