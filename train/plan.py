@@ -206,9 +206,7 @@ def _notes(recipe: Recipe[Any], checkpointing: bool, peak: float, mfu: float) ->
         )
     if kernel := hub_kernel(recipe.model):
         once = "; the ranker then reads a dialogue once a question, as it takes no mask" if recipe.task == "rank" else ""
-        notes.append(
-            f"attention: {kernel} is fetched from the hub ready built by the package kernels, not looked for here{once}"
-        )
+        notes.append(f"attention: {kernel} comes ready built from the hub, by the package kernels; not looked for here{once}")
     if recipe.file and load_yaml(recipe.file, "recipe").get("use_cpu"):
         notes.append("this recipe trains on CPU (use_cpu): memory and hours are what the GPU would take")
     return notes
