@@ -6,7 +6,6 @@ In a checkout this module stands beside the rooms. The wheel has it as `esc_eval
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,16 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Results", "UserError", "load_run", "score", "score_async", "simulate", "simulate_async"]
 
-if "verifiers.v1" in sys.modules:  # which looks here for the environment `esc-eval`; nobody else needs verifiers
-    __all__ += ["SeekerEnv", "SeekerTaskset"]  # noqa: F822
-
-
 def __getattr__(name: str) -> Any:
     """Loaded when it is asked for, as in `evalsuite`: whatever is started from the wheel loads this module first."""
-    if name in ("SeekerEnv", "SeekerTaskset"):
-        from evalsuite import verifiers_v1
-
-        return getattr(verifiers_v1, name)
     if name == "load_environment":  # of verifiers.load_environment("esc-eval")
         from evalsuite.verifiers_env import load_environment
 

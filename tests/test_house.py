@@ -131,7 +131,6 @@ BEHIND_AN_EXTRA = (
     "evalsuite.commands.people_inputs",
     "evalsuite.inspect_task",
     "evalsuite.verifiers_env",
-    "evalsuite.verifiers_v1",
 )
 
 
