@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Results", "UserError", "load_run", "score", "score_async", "simulate", "simulate_async"]
 
+
 def __getattr__(name: str) -> Any:
     """Loaded when it is asked for, as in `evalsuite`: whatever is started from the wheel loads this module first."""
     if name == "load_environment":  # of verifiers.load_environment("esc-eval")
