@@ -120,9 +120,9 @@ def write_json(path: Path, value: Any) -> None:
 def write_json_of(path: Path, value: Mapping[str, Any], records: Mapping[str, Iterable[BaseModel]]) -> None:
     """Write an object as `write_json` does, with lists of records as its last fields; only one record is held at a time."""
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
-        handle.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).removesuffix(b"\n}"))
-        for name, listed in records.items():
-            handle.write(b",\n  " + orjson.dumps(name) + b": [")
+        handle.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).removesuffix(b"\n}") if value else b"{")
+        for place, (name, listed) in enumerate(records.items(), start=len(value)):
+            handle.write((b",\n  " if place else b"\n  ") + orjson.dumps(name) + b": [")
             empty = True
             for record in listed:
                 text = orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_INDENT_2)

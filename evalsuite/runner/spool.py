@@ -28,11 +28,15 @@ class Piece(NamedTuple):
 
 
 class Spool:
-    """A file without a name in a folder: it is gone when nobody reads it any more."""
+    """A file without a name in a folder: it is gone when nobody reads it any more. Raises `UserError` where the folder cannot
+    be written into, or has no room left."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (as long as anybody reads it)
+        try:
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (as long as anybody reads it)
+        except OSError as error:
+            raise self._problem("write into", error) from None
         self._end = 0
 
     def keep(self, dialogue: Dialogue, judgements: Sequence[Judgement]) -> Piece:
@@ -47,7 +51,7 @@ class Spool:
             self._file.seek(begin)
             self._file.write(text)
         except OSError as error:
-            raise UserError(f"cannot write into {self._folder}: {error.strerror or error}") from None
+            raise self._problem("write into", error) from None
         self._end += len(text)
         return begin, len(text)
 
@@ -58,7 +62,10 @@ class Spool:
             self._file.seek(begin)  # what was written is written out by that
             return self._file.read(length)
         except OSError as error:
-            raise UserError(f"cannot read in {self._folder}: {error.strerror or error}") from None
+            raise self._problem("read in", error) from None
+
+    def _problem(self, what: str, error: OSError) -> UserError:
+        return UserError(f"cannot {what} {self._folder}: {error.strerror or error}")
 
 
 class Records(Generic[R]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,31 +18,46 @@ import typer
 from core.files import write_jsonl
 from tests.bench.endpoint_process import endpoint
 from tests.bench.figures import OUT, Bench, OutOption, growth
-from tests.bench.one_run import Spent, config_of, peak_memory, spend, varied
+from tests.bench.one_run import EXCHANGES, Spent, config_of, peak_memory, spend, varied
 
 LATENCY = 0.2
 WORDS = 110  # of a reply: ten make a dialogue of about 1,300 tokens
 MEMORY, RESUME = 600, 20  # MB; seconds for 10,000 dialogues
+PAGE = 40  # MB of a report's page: what is more lies beside it
 
 
-def process(folder: Path, url: str, concurrency: int) -> tuple[float, Spent]:
+def process(folder: Path, url: str, concurrency: int, exchanges: int) -> tuple[float, Spent]:
     """One run in a process of its own, which may be one that is finished already: (seconds with its start, what it took)."""
     started = time.perf_counter()
-    command = [sys.executable, "-m", "tests.bench.one_run", str(folder), url, str(concurrency)]
+    settings = orjson.dumps({"exchanges": exchanges}).decode()
+    command = [sys.executable, "-m", "tests.bench.one_run", str(folder), url, str(concurrency), settings]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     return time.perf_counter() - started, Spent(**orjson.loads(done.stdout))
 
 
-def merging(folder: Path, url: str, parts: int) -> tuple[float, float]:
-    """`esc-eval merge` of so many shards of one run, and its report: seconds and peak memory in MB."""
-    write_jsonl(folder / "cards.jsonl", varied(10 * parts))
+def merging(folder: Path, url: str, parts: int, size: int, concurrency: int, exchanges: int) -> dict[str, float]:
+    """`esc-eval merge` of so many shards of one run, `size` dialogues each on average, and its report: name → figure."""
+    write_jsonl(folder / "cards.jsonl", varied(size * parts))
     shards = [folder / f"shard-{number}" for number in range(1, parts + 1)]
+    settings = {"endpoints": {"embedded": url}, "concurrency": min(concurrency, size), "exchanges": exchanges}
     for number, out in enumerate(shards, start=1):
-        spend(config_of(folder, endpoints={"embedded": url}, concurrency=10, shard=f"{number}/{parts}", out=str(out)))
-    command = [sys.executable, "-m", "evalsuite.cli", "merge", *map(str, shards), "--out", str(folder / "merged")]
-    started = time.perf_counter()
-    peak = peak_of(command)
-    return time.perf_counter() - started, peak
+        spend(config_of(folder, shard=f"{number}/{parts}", out=str(out), **settings))
+    merged = folder / "merged"
+    command = [sys.executable, "-m", "evalsuite.cli", "merge", *map(str, shards), "--out", str(merged)]
+    started, before = time.perf_counter(), os.times()
+    peak, after = peak_of(command), os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    page = {"page": merged / "report.html", "report.json": merged / "report.json"}
+    sizes = {f"{name}, MB": path.stat().st_size / 1e6 for name, path in page.items()}
+    beside = [path.stat().st_size / 1e6 for path in (merged / "report_transcripts").glob("*")]
+    return {
+        "s": time.perf_counter() - started,
+        "CPU, s": cpu,
+        "peak memory, MB": peak,
+        **sizes,
+        "files beside the page": len(beside),
+        "files beside the page, MB": sum(beside),
+    }
 
 
 def peak_of(command: Sequence[str]) -> float:
@@ -65,13 +81,20 @@ def main(
     sizes: Annotated[list[int] | None, typer.Argument(help="Dialogues of each run, rising. Default: 100 1000 10000.")] = None,
     concurrency: Annotated[int, typer.Option(help="Calls in flight; at most the smallest size, for full waves.")] = 100,
     latency: Annotated[float, typer.Option(help="Seconds that the endpoint takes.")] = LATENCY,
-    parts: Annotated[int, typer.Option(help="Shards of ten dialogues each that are merged. 0: none.")] = 100,
+    exchanges: Annotated[int, typer.Option(help="Exchanges a dialogue: 1 makes three calls of it, 5 eleven.")] = EXCHANGES,
+    parts: Annotated[int, typer.Option(help="Shards that are merged. 0: none.")] = 100,
+    part: Annotated[int, typer.Option(help="Dialogues a shard.")] = 10,
     out: OutOption = OUT,
 ) -> None:
     """(d) Growth: time and memory a dialogue at 100, 1,000 and 10,000 dialogues, and the resume of the largest."""
     sizes = sizes or [100, 1_000, 10_000]
     bench = Bench(
-        "growth", "(d) Growth: runs of more and more dialogues", sizes=sizes, concurrency=concurrency, latency=latency
+        "growth",
+        "(d) Growth: runs of more and more dialogues",
+        sizes=sizes,
+        concurrency=concurrency,
+        latency=latency,
+        exchanges=exchanges,
     )
     seconds: dict[int, float] = {}
     cpu: dict[int, float] = {}
@@ -81,18 +104,18 @@ def main(
             folder = Path(name) / str(size)
             write_jsonl(folder / "cards.jsonl", varied(size))
             bench.say(f"{size} dialogues")
-            _, spent = process(folder, url, concurrency)
+            _, spent = process(folder, url, concurrency, exchanges)
             assert spent.dialogues == size
             seconds[size], cpu[size], peaks[size] = spent.seconds / size, spent.cpu / size, spent.peak
         largest = max(sizes)
         bench.say(f"{largest} dialogues again")
-        again, resumed = process(Path(name) / str(largest), url, concurrency)
+        again, resumed = process(Path(name) / str(largest), url, concurrency, exchanges)
         assert resumed.calls == spent.calls
         if parts:
             bench.say(f"{parts} shards")
-            merged, peak = merging(Path(name), url, parts)
-            bench.add(f"merge of {parts} shards of 10 dialogues: s", merged)
-            bench.add(f"merge of {parts} shards: peak memory, MB", peak, at_most=MEMORY)
+            for figure, value in merging(Path(name), url, parts, part, concurrency, exchanges).items():
+                most = MEMORY if "memory" in figure else PAGE if figure.startswith("page") else None
+                bench.add(f"merge of {parts} shards of {part:,} dialogues, with its report: {figure}", value, at_most=most)
     for size in sizes:
         bench.add(f"{size:,}: time a dialogue, ms", 1000 * seconds[size])
         bench.add(f"{size:,}: CPU a dialogue, ms", 1000 * cpu[size])

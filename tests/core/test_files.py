@@ -1,0 +1,99 @@
+"""Files that are written record by record are whole or as they were, however the writing ends."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+import textwrap
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.files import read_object, write_json, write_json_of
+from core.records import HumanScore, Turn
+
+TURNS = [
+    Turn(role="seeker", text="one\n  line “and” another\u2028\t\\n"),
+    Turn(role="supporter", text="", state={"a": [{}, []]}),
+]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_records_are_written_as_the_same_object_in_one_piece(tmp_path: Path, count: int) -> None:
+    value, records = {"name": "x", "figures": {"none": None, "list": [1, {"deep": []}]}}, TURNS[:count]
+    write_json_of(tmp_path / "streamed.json", value, {"turns": iter(records), "others": iter(TURNS), "nothing": iter([])})
+    dumped = [turn.model_dump(mode="json") for turn in TURNS]
+    write_json(tmp_path / "whole.json", value | {"turns": dumped[:count], "others": dumped, "nothing": []})
+    assert (tmp_path / "streamed.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+    assert read_object(tmp_path / "streamed.json", "it")["others"] == dumped
+
+
+def test_an_object_without_fields_of_its_own_is_one_too(tmp_path: Path) -> None:
+    write_json_of(tmp_path / "a.json", {}, {"turns": iter(TURNS[:1]), "none": iter([])})
+    write_json(tmp_path / "b.json", {"turns": [TURNS[0].model_dump(mode="json")], "none": []})
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    write_json_of(tmp_path / "a.json", {}, {})
+    assert read_object(tmp_path / "a.json", "it") == {}
+
+
+def test_one_record_is_held_at_a_time(tmp_path: Path) -> None:
+    known: list[weakref.ref[Turn]] = []
+
+    def turns() -> Iterator[Turn]:
+        for number in range(50):
+            gc.collect()
+            assert sum(each() is not None for each in known) <= 1
+            turn = Turn(role="seeker", text=str(number))
+            known.append(weakref.ref(turn))
+            yield turn
+            del turn
+
+    write_json_of(tmp_path / "turns.json", {"a": 1}, {"turns": turns()})
+    assert len(known) == 50
+
+
+def failing() -> Iterator[Turn]:
+    yield TURNS[0]
+    raise RuntimeError("the source broke")
+
+
+def unwritable() -> Iterator[Any]:
+    yield TURNS[0]
+    yield HumanScore.model_construct(dialogue_id="d", value=object())  # nothing that JSON has
+
+
+@pytest.mark.parametrize("records", [failing, unwritable])
+def test_a_writing_that_breaks_off_leaves_what_was_there(tmp_path: Path, records: Any) -> None:
+    path = tmp_path / "report.json"
+    write_json(path, {"old": True})
+    with pytest.raises((RuntimeError, TypeError, ValueError)):
+        write_json_of(path, {"new": True}, {"turns": records()})
+    assert read_object(path, "it") == {"old": True}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    write_json(path, {"old": True})
+    program = f"""
+        import os, signal
+        from pathlib import Path
+        from core.files import write_json_of
+        from core.records import Turn
+        def turns():
+            for number in range(10_000):
+                if number == 9_000:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield Turn(role="seeker", text="word " * 20)
+        write_json_of(Path({str(path)!r}), {{"new": True}}, {{"turns": turns()}})
+    """
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    assert read_object(path, "it") == {"old": True}
+    left = [file for file in tmp_path.iterdir() if file != path]
+    assert [file.name.startswith(".report.json.") for file in left] == [True] and left[0].stat().st_size > 500_000
