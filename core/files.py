@@ -134,10 +134,15 @@ def write_json_of(path: Path, value: Mapping[str, Any], records: Mapping[str, It
 
 def write_jsonl(path: Path, records: Iterable[BaseModel]) -> int:
     """Write one record a line, atomically; returns how many."""
+    return write_lines(path, (orjson.dumps(record.model_dump(mode="json", exclude_none=False)) for record in records))
+
+
+def write_lines(path: Path, lines: Iterable[bytes]) -> int:
+    """Write lines, atomically; returns how many."""
     count = 0
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
-        for record in records:
-            handle.write(orjson.dumps(record.model_dump(mode="json", exclude_none=False)) + b"\n")
+        for line in lines:
+            handle.write(line + b"\n")
             count += 1
     return count
 

@@ -91,18 +91,23 @@ def judge_messages(
 
     `more` are further values for both templates; a `transcript` among them is shown in place of the dialogue.
     """
-    language = dialogue.language
-    scales = list(dict.fromkeys(rubric.scale_of(key) for key in dimensions))
-    rules = _labelled(rubric, dimensions, language, method)
-    values: dict[str, object] = {"dimension": rules[0]} if method in ("per_dimension", "paper") else {"dimensions": rules}
-    values |= {"transcript": paper_transcript(dialogue) if method == "paper" else transcript(dialogue)}
-    values |= {"low": min(scale.min for scale in scales), "high": max(scale.max for scale in scales)} | dict(more or {})
-    asked = prompts, rubric, language, method, tuple(dimensions)
-    system = _system_message(*asked, more) if more else _shared_system_message(*asked)
+    language, asked = dialogue.language, (rubric, dialogue.language, method, tuple(dimensions))
+    values: dict[str, object] = {"transcript": paper_transcript(dialogue) if method == "paper" else transcript(dialogue)}
+    values |= _asked_for(*asked) | dict(more or {})
+    system = _system_message(prompts, *asked, more) if more else _shared_system_message(prompts, *asked)
     return [
         {"role": "system", "content": system},
         {"role": "user", "content": prompts.render(language, _TEMPLATES[method], **values)},
     ]
+
+
+@lru_cache(maxsize=256)  # the same for all dialogues of a run
+def _asked_for(rubric: Rubric, language: Language, method: JudgeMethod, dimensions: tuple[str, ...]) -> dict[str, object]:
+    """What the request's template shows of the rubric."""
+    scales = [rubric.scale_of(key) for key in dimensions]
+    rules = _labelled(rubric, dimensions, language, method)
+    shown: dict[str, object] = {"dimension": rules[0]} if method in ("per_dimension", "paper") else {"dimensions": rules}
+    return shown | {"low": min(scale.min for scale in scales), "high": max(scale.max for scale in scales)}
 
 
 def _system_message(

@@ -66,30 +66,32 @@ class PromptPack:
 
     def render(self, language: Language, template: str, **values: object) -> str:
         """A template's text; `UserError` names the pack's file when it is missing or broken."""
-        where = self.folder / language / template
         try:
             environment = self._environments[language]
             environment.start()
             return environment.get_template(template).render(**(self._values | values)).strip()
         except (KeyError, TemplateNotFound):
-            raise UserError(f"prompt pack has no file {where}") from None
+            raise UserError(f"prompt pack has no file {self._file(language, template)}") from None
         except TemplateSyntaxError as error:
-            raise UserError(f"{where}:{error.lineno}: {error.message}") from None
+            raise UserError(f"{self._file(language, template)}:{error.lineno}: {error.message}") from None
         except UnicodeDecodeError:
-            raise UserError(f"{where}: not UTF-8 text") from None
+            raise UserError(f"{self._file(language, template)}: not UTF-8 text") from None
         except (
             TemplateError,
             SyntaxError,
             *_MISTAKES,
         ) as error:  # SyntaxError: of the Python that Jinja makes of 20 loops in one
-            raise UserError(f"{where}: {error or type(error).__name__}") from None
+            raise UserError(f"{self._file(language, template)}: {error or type(error).__name__}") from None
+
+    def _file(self, language: str, template: str) -> Path:
+        return self.folder / language / template
 
     def require(self, languages: Iterable[Language], templates: Iterable[str]) -> None:
         """Raise `UserError` for the first of these templates that the pack lacks."""
         for language in languages:
             for template in templates:
-                if not (self.folder / language / template).is_file():
-                    raise UserError(f"prompt pack has no file {self.folder / language / template}")
+                if not self._file(language, template).is_file():
+                    raise UserError(f"prompt pack has no file {self._file(language, template)}")
 
     def fingerprint(self) -> str:
         """A hash of every file of the pack: part of a run's config, so that an edited prompt is seen as another run."""

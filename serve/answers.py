@@ -188,6 +188,8 @@ def split_reasoning(spec: ModelSpec, text: str) -> tuple[str, str]:
     opening, closing = spec.think_tags
     if spec.think_in_prompt and closing not in text:
         return "", text
+    if opening not in text and closing not in text:
+        return text.strip(), ""
     if closing in text and (opening not in text or text.index(closing) < text.index(opening)):
         text = opening + text  # the template opened the block in the prompt
     block = re.compile(re.escape(opening) + "(.*?)(?:" + re.escape(closing) + "|$)", re.S)

@@ -150,7 +150,8 @@ class ChatClient(Transport):
     async def _asked(self, spec: ModelSpec, question: Question, voice: Voice) -> Reply:
         """The reply, by what is known of the server; what is not known yet is found out."""
         asked = not self.offline and spec.name not in self.down
-        missing = question.aspects - voice.settled if asked else set()
+        aspects = question.aspects
+        missing = aspects - voice.settled if asked else set()
         if missing and self._of_vllm(spec, question.served_name):
             voice.dialect = Dialect.of(spec.endpoint, Dialect(constraint="structured_outputs"))
             await self._settle(spec, question.served_name, {"sampling", "constraint", "logprobs"})
@@ -165,17 +166,17 @@ class ChatClient(Transport):
             try:
                 reply = await self._ask(spec, question, voice, dialect)
             except Rejected as error:
-                if voice.dialect != dialect and question.aspects <= voice.settled:  # another call has found out meanwhile
+                if voice.dialect != dialect and aspects <= voice.settled:  # another call has found out meanwhile
                     dialect = voice.dialect
                     continue
                 changed = self._adapted(spec, dialect, question.body(spec, dialect), error)
-                if changed is None or question.aspects <= voice.settled:
+                if changed is None or aspects <= voice.settled:
                     raise
                 dialect = changed
                 continue
-            if asked and not question.aspects <= voice.settled:
+            if asked and not aspects <= voice.settled:
                 voice.dialect = voice.dialect.joined(dialect)
-                await self._settle(spec, question.served_name, question.aspects)
+                await self._settle(spec, question.served_name, aspects)
                 if not isinstance(spec, CallableSpec) and (sentences := voice.dialect.sentences()):
                     self._tell(f"model {spec.name}: {'; '.join(sentences)}")
             return reply
@@ -268,9 +269,8 @@ class ChatClient(Transport):
         """The server's answer. A model that reasons has room for that beside its reply, from the first answer on that its
         reasoning has cut off: that call is made again."""
         url, roomy = self.base_url(spec, question.served_name), voice.reasons
-        more = body | {limit: body[limit] + spec.reasoning_room for limit in LIMITS if limit in body}
-        completion = await self.send(spec, url, question, more if roomy else body)
-        if completion.reply.cut_while_reasoning and not roomy and more != body:
+        completion = await self.send(spec, url, question, _roomy(spec, body) if roomy else body)
+        if completion.reply.cut_while_reasoning and not roomy and (more := _roomy(spec, body)) != body:
             voice.reasons = True
             await self._settle(spec, question.served_name)
             self._tell(f"model {spec.name} reasons: it gets {spec.reasoning_room:,} tokens for that beside its replies")
@@ -280,6 +280,11 @@ class ChatClient(Transport):
             self.threshold.end(problem)
             raise Rejected(problem)
         return _unwrapped(completion, body)
+
+
+def _roomy(spec: ModelSpec, body: Mapping[str, Any]) -> dict[str, Any]:
+    """A request with room for reasoning beside its reply."""
+    return {**body, **{limit: body[limit] + spec.reasoning_room for limit in LIMITS if limit in body}}
 
 
 def _unwrapped(completion: Completion, body: Mapping[str, Any]) -> Completion:

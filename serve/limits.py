@@ -178,8 +178,10 @@ class Rate:
 
     def tighten(self, endpoint: Endpoint) -> None:
         """Heed what a spec states."""
-        self._request_s = max(self._request_s, 60 / (endpoint.requests_per_minute or float("inf")))
-        self._token_s = max(self._token_s, 60 / (endpoint.tokens_per_minute or float("inf")))
+        if endpoint.requests_per_minute:
+            self._request_s = max(self._request_s, 60 / endpoint.requests_per_minute)
+        if endpoint.tokens_per_minute:
+            self._token_s = max(self._token_s, 60 / endpoint.tokens_per_minute)
 
     async def wait(self, payload: int, max_tokens: int) -> int:
         """Wait until a request of so many bytes may be sent; returns the tokens reserved for it until `settle`: those of its

@@ -52,8 +52,12 @@ class Question:
     @property
     def aspects(self) -> set[Aspect]:
         """What has to be known of a server before it is asked."""
-        wanted: dict[Aspect, bool] = {"sampling": True, "constraint": self.formed, "logprobs": self.logprobs}
-        return {aspect for aspect, needed in wanted.items() if needed}
+        wanted: set[Aspect] = {"sampling"}
+        if self.formed:
+            wanted.add("constraint")
+        if self.logprobs:
+            wanted.add("logprobs")
+        return wanted
 
     def body(self, spec: ModelSpec, dialect: Dialect) -> dict[str, Any]:
         """The request's JSON."""

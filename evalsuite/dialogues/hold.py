@@ -6,6 +6,7 @@ same everywhere.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -108,15 +109,16 @@ class ModelSide:
         return utterance(await client.ask(self.spec, self.question(turns, len(turns))), self.verbatim)
 
 
-def usage_of(reply: Reply, role: Role) -> Usage:
-    """What one reply cost."""
+def usage_of(replies: Sequence[tuple[Role, Reply]]) -> Usage:
+    """What replies of these roles cost together."""
+    cut_off = Counter(role for role, reply in replies if reply.finish_reason == "length")
     return Usage(
-        prompt_tokens=reply.prompt_tokens,
-        completion_tokens=reply.completion_tokens,
-        reasoning_tokens=reply.reasoning_tokens,
-        reasoning_characters=reply.reasoning_characters,
-        calls=1,
-        cut_off={role: 1} if reply.finish_reason == "length" else {},
+        prompt_tokens=sum(reply.prompt_tokens for _, reply in replies),
+        completion_tokens=sum(reply.completion_tokens for _, reply in replies),
+        reasoning_tokens=sum(reply.reasoning_tokens for _, reply in replies),
+        reasoning_characters=sum(reply.reasoning_characters for _, reply in replies),
+        calls=len(replies),
+        cut_off=dict(sorted(cut_off.items())),
     )
 
 
@@ -130,26 +132,28 @@ async def hold(plan: Plan, client: Models) -> Dialogue:
     A refused, empty or overflowing reply is not a turn: the dialogue ends before it, and `Dialogue.ended_by` says whose
     it was. A server that is lost, or rejects a call, ends only this dialogue; the client lists why.
     """
-    turns, costs = list(plan.dialogue.turns), list[Usage]()
+    turns, replies = list(plan.dialogue.turns), list[tuple[Role, Reply]]()
+    heard = [_unthinking(turn) for turn in turns]  # what reaches the supporter: no inner state of the seeker's
     termination: Termination = "max_turns"
     order: tuple[Role, Role] = ("seeker", "supporter") if plan.first == "seeker" else ("supporter", "seeker")
     try:
         for role in (order * plan.exchanges)[plan.spoken :]:
             if role == "seeker":
                 said = await plan.seeker_side.speak(client, turns)
-            else:  # a seeker's inner state never reaches the supporter
-                said = await plan.supporter_side.speak(client, [_unthinking(turn) for turn in turns])
-            costs += [usage_of(reply, role) for reply in said.replies]
+            else:
+                said = await plan.supporter_side.speak(client, heard)
+            replies += [(role, reply) for reply in said.replies]
             if said.stopped:
                 termination = said.stopped
                 break
             turns.append(Turn(role=role, text=said.text, state=said.state))
+            heard.append(_unthinking(turns[-1]))
             if said.ended:
                 termination = "seeker_ended"
                 break
     except Unanswered as error:
         termination = error.outcome
-    return Dialogue(**dict(plan.dialogue) | {"turns": tuple(turns), "termination": termination, "usage": Usage.total(costs)})
+    return Dialogue(**dict(plan.dialogue) | {"turns": tuple(turns), "termination": termination, "usage": usage_of(replies)})
 
 
 # --- replies on real histories ----------------------------------------------------------------------------------------------
@@ -174,7 +178,7 @@ def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply
         text, termination, usage = "", reply.outcome, None
     else:
         said = utterance(reply)
-        text, termination, usage = said.text, said.stopped, usage_of(reply, "supporter")
+        text, termination, usage = said.text, said.stopped, usage_of([("supporter", reply)])
     return Response(
         dialogue_id=dialogue.id,
         language=dialogue.language,

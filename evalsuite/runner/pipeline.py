@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from core.errors import UserError
-from core.files import read_jsonl, write_json, write_jsonl
+from core.files import read_jsonl, write_json, write_jsonl, write_lines
 from core.machine import Machine
 from core.records import Dialogue, HumanScore, Judgement, Usage
 from core.specs import ModelSpec
@@ -88,7 +88,7 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     outcome = _execute(runner, resolved, "simulate", specs, jobs, chosen, judging)
     _write_people(run, resolved.people())
     _drop_outdated(runner, resolved, outcome.dialogues, judging)
-    write_jsonl(run.folder / "dialogues.jsonl", outcome.dialogues)
+    write_lines(run.folder / "dialogues.jsonl", outcome.dialogues.lines())
     if judging:
         _write_judgements(judging, outcome)
     return outcome
@@ -145,7 +145,7 @@ def score(runner: Runner, dialogues: Path) -> Outcome:
     specs = [resolved.judge, *resolved.completing(chosen)]
     outcome = _execute(runner, resolved, judging.stage, specs, chosen, asked, judging)
     if from_elsewhere:
-        write_jsonl(path, outcome.dialogues)
+        write_lines(path, outcome.dialogues.lines())
         _write_people(run, people)
     _write_judgements(judging, outcome)
     return outcome
@@ -163,7 +163,7 @@ def score_gold(runner: Runner) -> Outcome:
     outcome = _execute(runner, resolved, judging.gold_stage, specs, part, {dialogue.id for dialogue in part}, judging)
     write_jsonl(run.folder / "gold_dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "gold_scores.jsonl", scores)
-    write_jsonl(judging.folder / "gold_judgements.jsonl", outcome.judgements)
+    write_lines(judging.folder / "gold_judgements.jsonl", outcome.judgements.lines())
     if resolved.shard is None:  # a part's would pass for the whole's; `esc-eval merge` makes it
         write_json(judging.folder / "agreement.json", {"agreement": agreement(list(outcome.judgements), scores)})
     return outcome
@@ -178,14 +178,16 @@ def _write_judgements(judging: JudgementSet, outcome: Outcome) -> None:
     """Verdicts on whole dialogues; those on parts of them have a file of their own."""
     if any(judgement.judge != judging.judge for judgement in judging.records()):
         judging.clear()  # left by a judge that never answered
-    write_jsonl(judging.folder / "judgements.jsonl", outcome.judgements)
+    write_lines(judging.folder / "judgements.jsonl", outcome.judgements.lines())
     if len(outcome.turn_judgements):
-        write_jsonl(judging.folder / "turn_judgements.jsonl", outcome.turn_judgements)
+        write_lines(judging.folder / "turn_judgements.jsonl", outcome.turn_judgements.lines())
 
 
 def _drop_outdated(runner: Runner, resolved: Resolved, dialogues: Iterable[Dialogue], judging: JudgementSet | None) -> None:
     """Remove what other judges said of dialogues that are others now: those that had been lost, or were drawn again."""
-    known = resolved.held.dialogues if resolved.held else {}
+    if resolved.held is None:
+        return
+    known = resolved.held.dialogues
     changed = {dialogue.id for dialogue in dialogues if known.get(dialogue.id, dialogue).turns != dialogue.turns}
     for other in sets_of(runner.run.folder, runner.run.config()) if changed else ():
         if other != judging and (count := other.drop(changed)):

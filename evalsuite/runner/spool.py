@@ -74,9 +74,12 @@ class Records(Generic[R]):
     def __init__(self, model: type[R], spool: Spool, places: Sequence[Place]) -> None:
         self._model, self._spool, self._places = model, spool, places
 
+    def lines(self) -> Iterator[bytes]:
+        """The records as `core.files.write_jsonl` has them."""
+        return map(self._spool.read, self._places)
+
     def __len__(self) -> int:
         return len(self._places)
 
     def __iter__(self) -> Iterator[R]:
-        for place in self._places:
-            yield self._model.model_validate_json(self._spool.read(place))
+        return map(self._model.model_validate_json, self.lines())

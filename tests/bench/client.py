@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from unittest.mock import patch
@@ -74,42 +74,58 @@ def main(
     runs: RunsOption = 3,
     dialogues: Annotated[int, typer.Option(help="Dialogues a run, of ours and of the bare loop.")] = 500,
     other_dialogues: Annotated[int, typer.Option(help="Dialogues of the slower clients. 0: none of them.")] = 100,
-    latency: Annotated[bool, typer.Option(help="Also with answers after 200 ms.")] = True,
+    at_once: Annotated[bool, typer.Option(help="With answers at once.")] = True,
+    latency: Annotated[bool, typer.Option(help="With answers after 200 ms.")] = True,
     many: Annotated[int, typer.Option(help="Dialogues that are under way at once in the last figure. 0: without it.")] = MANY,
     out: OutOption = OUT,
 ) -> None:
-    """(a) Client and engine beside a bare loop, openai-python and Inspect AI: calls/s, CPU a call, time ÷ ideal at 200 ms."""
-    title = f"(a) Client and engine: {TURNS} alternating calls and {DIMENSIONS} of the judge a dialogue"
-    bench = Bench("client", title, dialogues=dialogues, dialogues_of_others=other_dialogues, runs=runs)
+    """(a) Client and engine beside a bare loop, openai-python and Inspect AI: calls/s, CPU a call, time ÷ ideal at 200 ms.
+
+    Each of the three parts has a table of its own, written when it is done.
+    """
+    sizes = {"dialogues": dialogues, "dialogues_of_others": other_dialogues, "runs": runs}
+    calls_made = f"{TURNS} alternating calls and {DIMENSIONS} of the judge a dialogue"
     others = [name for name in RIVALS if name == "bare loop" or (other_dialogues and PEERS.exists())]
     with tempfile.TemporaryDirectory() as folder:
         calls = Path(folder) / "calls.jsonl"
         with endpoint(0) as url:
             calls.write_bytes(b"".join(orjson.dumps(bodies) + b"\n" for bodies in calls_of(url, DIFFERENT)))
-            at_once: dict[str, list[Spent]] = {name: [] for name in ("ours", *others)}
-            for run in range(1, runs + 1):
-                bench.say(f"answered at once, {run} of {runs}")
-                at_once["ours"].append(ours(url, dialogues, IN_FLIGHT_AT_ONCE))
-                for name in others:
-                    repeat = (dialogues if name == "bare loop" else other_dialogues) // DIFFERENT
-                    at_once[name].append(rival(name, url, calls, IN_FLIGHT_AT_ONCE, repeat))
-        _compare(bench, at_once)
-        with endpoint(LATENCY) as url:
-            if latency:
+            if at_once:
+                bench = Bench("client", f"(a) Client and engine: {calls_made}", **sizes)
+                _compare(bench, url, dialogues, other_dialogues, runs, others, calls)
+                _deliver(bench, others, out)
+        if latency:
+            with endpoint(LATENCY) as url:
+                bench = Bench("client-latency", f"(a) Client and engine, answers after {LATENCY:g} s: {calls_made}", **sizes)
                 _late(bench, url, dialogues, other_dialogues, runs, others, calls)
+                _deliver(bench, others, out)
     if many:
+        bench = Bench("client-many", "(a) Client and engine, many dialogues under way: three calls a dialogue", dialogues=many)
         _under_way(bench, many)
+        bench.deliver(out)
+
+
+def _deliver(bench: Bench, others: Sequence[str], out: Path) -> None:
     bench.notes.append(
         "Ours is all that `esc-eval run` does before the report, with validation, retries, store and progress; of the other "
         "clients only the calls, with requests that ours made. A ratio is taken within each round."
     )
     if absent := [name for name in RIVALS if name not in others]:
-        bench.notes.append(f"Not measured: {', '.join(absent)}" + (" (make setup-peers)." if other_dialogues else "."))
+        bench.notes.append(f"Not measured: {', '.join(absent)} (make setup-peers; --other-dialogues).")
     bench.deliver(out)
 
 
-def _compare(bench: Bench, at_once: Mapping[str, list[Spent]]) -> None:
+def _compare(
+    bench: Bench, url: str, dialogues: int, other_dialogues: int, runs: int, others: Sequence[str], calls: Path
+) -> None:
     """Figures of all clients answered at once, and the ratios of ours to each."""
+    at_once: dict[str, list[Spent]] = {name: [] for name in ("ours", *others)}
+    for run in range(1, runs + 1):
+        bench.say(f"answered at once, {run} of {runs}")
+        at_once["ours"].append(ours(url, dialogues, IN_FLIGHT_AT_ONCE))
+        for name in others:
+            repeat = (dialogues if name == "bare loop" else other_dialogues) // DIFFERENT
+            at_once[name].append(rival(name, url, calls, IN_FLIGHT_AT_ONCE, repeat))
     for name, spent in at_once.items():
         bench.add(f"{name}: calls/s", [s.calls / s.seconds for s in spent])
         bench.add(f"{name}: CPU, ms a call", [1000 * s.cpu / s.calls for s in spent])
@@ -134,7 +150,7 @@ def _under_way(bench: Bench, many: int) -> None:
     bench.add(f"CPU a call, {many:,} ÷ {FEW} under way (answers after {SLOW:g} s)", lots / few, at_most=1.1)
 
 
-def _late(bench: Bench, url: str, dialogues: int, other_dialogues: int, runs: int, others: list[str], calls: Path) -> None:
+def _late(bench: Bench, url: str, dialogues: int, other_dialogues: int, runs: int, others: Sequence[str], calls: Path) -> None:
     """Figures with answers after 200 ms: time ÷ ideal of ours, fixed and adapting, and of the others."""
     least = ideal(dialogues, LATENCY, IN_FLIGHT)
     ratios: dict[str, list[float]] = defaultdict(list)
