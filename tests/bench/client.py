@@ -115,6 +115,10 @@ def _deliver(bench: Bench, others: Sequence[str], out: Path) -> None:
     bench.deliver(out)
 
 
+def _others(figures: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+    return {name: values for name, values in figures.items() if name != "ours"}
+
+
 def _compare(
     bench: Bench, url: str, dialogues: int, other_dialogues: int, runs: int, others: Sequence[str], calls: Path
 ) -> None:
@@ -126,9 +130,11 @@ def _compare(
         for name in others:
             repeat = (dialogues if name == "bare loop" else other_dialogues) // DIFFERENT
             at_once[name].append(rival(name, url, calls, IN_FLIGHT_AT_ONCE, repeat))
-    for name, spent in at_once.items():
-        bench.add(f"{name}: calls/s", [s.calls / s.seconds for s in spent])
-        bench.add(f"{name}: CPU, ms a call", [1000 * s.cpu / s.calls for s in spent])
+    rates_of = {name: [s.calls / s.seconds for s in spent] for name, spent in at_once.items()}
+    cpu_of = {name: [1000 * s.cpu / s.calls for s in spent] for name, spent in at_once.items()}
+    for name in at_once:
+        bench.add(f"{name}: calls/s", rates_of[name], peers=_others(rates_of) if name == "ours" else None)
+        bench.add(f"{name}: CPU, ms a call", cpu_of[name], peers=_others(cpu_of) if name == "ours" else None)
     for name in list(at_once)[1:]:
         pairs = list(zip(at_once["ours"], at_once[name], strict=True))
         rates = [(a.calls / a.seconds) / (b.calls / b.seconds) for a, b in pairs]

@@ -7,7 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from core.files import read_object, write_json, write_text
 from core.tables import Table, to_console, to_markdown
 
 OUT = Path("runs/bench")
-COLUMNS = ("figure", "median", "min", "max", "n", "target", "met")
+COLUMNS = ("figure", "median", "min", "max", "n", "peers", "target", "met")
 OutOption = Annotated[Path, typer.Option(help="Where the figures go.")]
 RunsOption = Annotated[int, typer.Option(min=1, help="Counted runs of each figure.")]
 
@@ -26,13 +26,14 @@ RunsOption = Annotated[int, typer.Option(min=1, help="Counted runs of each figur
 @dataclass(frozen=True)
 class Figure:
     """One figure, measured once or more. Its median has to be at least or at most the target, where there is one; `aim` is what
-    would be better still."""
+    would be better still. `peers` have the same figure of others, by their names, from the same run."""
 
     name: str
     values: Sequence[float]
     at_least: float | None = None
     at_most: float | None = None
     aim: str = ""
+    peers: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def median(self) -> float | None:
@@ -52,15 +53,20 @@ class Figure:
         enough = self.at_least is None or self.median >= self.at_least
         return enough and (self.at_most is None or self.median <= self.at_most)
 
-    def row(self) -> tuple[str, str | None, str | None, str | None, int, str, str]:
+    def row(self) -> tuple[str, str | None, str | None, str | None, int, str, str, str]:
         low, high = (min(self.values), max(self.values)) if len(self.values) > 1 else (None, None)
         met = {True: "yes", False: "NO", None: ""}[self.met]
-        return self.name, _shown(self.median), _shown(low), _shown(high), len(self.values), self.target, met
+        peers = "; ".join(f"{name} {_shown(statistics.median(values))}" for name, values in self.peers.items() if values)
+        return self.name, _shown(self.median), _shown(low), _shown(high), len(self.values), peers, self.target, met
 
 
 def _shown(value: float | None) -> str | None:
     """Four significant digits at least, whole numbers whole: 0.01324 and 12,340 stand in one column."""
     return None if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _listed(values: Sequence[float] | float) -> list[float]:
+    return [values] if isinstance(values, int | float) else list(values)
 
 
 def growth(per_piece: Mapping[int, float]) -> float:
@@ -98,10 +104,11 @@ class Bench:
         at_least: float | None = None,
         at_most: float | None = None,
         aim: str = "",
+        peers: Mapping[str, Sequence[float] | float] | None = None,
     ) -> None:
-        """One more figure: the values of its runs, and what its median has to be."""
-        listed = [values] if isinstance(values, int | float) else list(values)
-        self.figures.append(Figure(name, listed, at_least, at_most, aim))
+        """One more figure: the values of its runs, what its median has to be, and the same of its peers."""
+        others = {peer: _listed(given) for peer, given in (peers or {}).items()}
+        self.figures.append(Figure(name, _listed(values), at_least, at_most, aim, others))
 
     def deliver(self, out: Path) -> None:
         """Print the figures, write OUT/KEY.json, and OUT/bench.md anew from all that are there."""
@@ -116,7 +123,7 @@ class Bench:
 def table_of(record: Mapping[str, Any]) -> Table:
     """The table of a benchmark's JSON."""
     names = Figure.__dataclass_fields__
-    figures = [Figure(**{name: given[name] for name in names}) for given in record["figures"]]
+    figures = [Figure(**{name: given[name] for name in names if name in given}) for given in record["figures"]]
     where = record["machine"]
     notes = [
         ", ".join(f"{name} {value}" for name, value in record["sizes"].items()),

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from core.files import write_jsonl
+from core.machine import precision
 from core.records import Dialogue, Judgement
 from core.statistics.accuracy import accuracy, spearman
 from data_prep.scores.human import read_dialogues
@@ -27,13 +28,14 @@ from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.servers import NAME, forget, server, write_spec
 from tests.generated_report import make_content
 
-PAPER = "paper"
+PAPER, WITHOUT_RULES = "paper", "joint, no rules"
 SETTINGS: dict[str, dict[str, Any]] = {
     PAPER: {"mode": "paper"},
     "joint": {"method": "joint"},
     "per_dimension": {"method": "per_dimension"},
-    "joint, no rules": {"method": "joint", "judge_prompts": "esc_rank"},  # as a ranker is asked that has learnt them
+    WITHOUT_RULES: {"method": "joint", "judge_prompts": "esc_rank"},  # as a ranker is asked that has learnt them
 }
+PEER = "the paper's seven rubric-first requests"
 ANSWER = 2  # tokens that the paper's judge may write; its published ranker answers with a digit and its end
 
 
@@ -86,32 +88,41 @@ def agreement(bench: Bench, verdicts: dict[str, list[Judgement]]) -> None:
 def main(
     dialogues: Annotated[int, typer.Option(help="Dialogues to score.")] = 24,
     file: Annotated[Path | None, typer.Option("--dialogues-file", help="Your own (JSONL), not generated ones.")] = None,
+    uncached: Annotated[bool, typer.Option(help="Also by a server without a prefix cache.")] = True,
+    server_arg: Annotated[list[str] | None, typer.Option(help="More for the server, to compare; repeat.")] = None,
     runs: RunsOption = 1,
     out: OutOption = OUT,
 ) -> None:
     """(c) Scoring: seven rubric-first requests (paper) beside both native methods, prefix cache on and off."""
     chosen = given(dialogues + 2, file)
     warm, chosen = chosen[-2:], chosen[:-2]
-    bench = Bench("scoring", "(c) Scoring: seven dimensions, embedded model", dialogues=len(chosen), runs=runs)
+    sizes: dict[str, Any] = {"dialogues": len(chosen), "runs": runs, "all in": precision(gpu=False)[0]}
+    sizes |= {"server": " ".join(server_arg)} if server_arg else {}
+    bench = Bench("scoring", "(c) Scoring: seven dimensions, embedded model", **sizes)
     seconds: dict[tuple[str, bool], list[float]] = defaultdict(list)
     verdicts: dict[str, list[Judgement]] = {}
-    for cached in (True, False):
+    caches = (True, False) if uncached else (True,)
+    for cached in caches:
         with TemporaryDirectory() as name:
-            spec = write_spec(Path(name), ANSWER, *(() if cached else ("--no-enable-prefix-caching",)))
+            args = [*(server_arg or []), *([] if cached else ["--no-enable-prefix-caching"])]
+            spec = write_spec(Path(name), ANSWER, *args)
+            taught = write_spec(Path(name) / "taught", ANSWER, *args, learnt=["esc_rank"])  # served by the same server
             with server(spec) as url:
                 judged(Path(name) / "warm", spec, url, "joint", warm)
                 for run in range(runs):
                     for method in SETTINGS:
                         if cached:
                             forget(url)
-                        took, found = judged(Path(name) / f"{method}-{run}", spec, url, method, chosen)
+                        judge = taught if method == WITHOUT_RULES else spec
+                        took, found = judged(Path(name) / f"{method}-{run}", judge, url, method, chosen)
                         seconds[method, cached].append(took)
                         bench.say(f"prefix cache {'on' if cached else 'off'}, {method}: {took:.1f} s")
                         if cached:
                             verdicts[method] = found
     for (method, cached), each in seconds.items():
-        bench.add(f"prefix cache {'on' if cached else 'off'}, {method}: s", each)
-    for cached in (True, False):
+        peers = {} if method == PAPER else {PEER: seconds[PAPER, cached]}
+        bench.add(f"prefix cache {'on' if cached else 'off'}, {method}: s", each, peers=peers)
+    for cached in caches:
         for method in [name for name in SETTINGS if name != PAPER]:
             ratios = [slow / own for slow, own in zip(seconds[PAPER, cached], seconds[method, cached], strict=True)]
             target = {"at_least": 4.0, "aim": "6"} if cached else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from serve.plan import plan_servers
 NAME = "bench"
 
 
-def write_spec(folder: Path, max_tokens: int, *extra_args: str, eager: bool = True) -> Path:
-    """A spec file of the embedded model with its own limit a reply. Without `eager` the model is compiled: a longer start and
-    faster steps, which is what a long run wants."""
+def write_spec(folder: Path, max_tokens: int, *extra_args: str, eager: bool = True, learnt: Sequence[str] = ()) -> Path:
+    """A spec file of the embedded model with its own limit a reply, in a folder that may be new. Without `eager` the model is
+    compiled: a longer start and faster steps, which is what a long run wants. `learnt`: prompt packs that it is asked in as if
+    it had been trained in them."""
     settings: dict[str, Any] = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
-    settings |= {"name": NAME, "sampling": {"temperature": 0.0, "max_tokens": max_tokens}}
+    settings |= {"name": NAME, "sampling": {"temperature": 0.0, "max_tokens": max_tokens}, "learnt": list(learnt)}
     settings["serve"] |= {"extra_args": list(extra_args), "eager": eager}
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{NAME}.yaml"
     path.write_text(yaml.safe_dump(settings))
     return path

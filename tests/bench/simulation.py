@@ -26,6 +26,7 @@ from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.one_run import run_config, spend, varied
 from tests.bench.servers import NAME, forget, server, write_spec
 
+PEER = "transformers, one at a time"
 Lengths = dict[str | None, int]  # card → tokens generated in its dialogue
 
 
@@ -131,8 +132,8 @@ def main(
                     same.append(sum(lengths[card] for card in expected) / sum(expected.values()))
                     bench.say(f"{width or 'adapting'} in flight: {minutes[-1]:.1f} dialogues/min")
                 label = f"ours, {width} in flight" if width else "ours, adapting"
-                bench.add(f"{label}: dialogues/min", minutes)
-                bench.add(f"{label}: tokens/s", tokens)
+                bench.add(f"{label}: dialogues/min", minutes, peers={PEER: slow})
+                bench.add(f"{label}: tokens/s", tokens, peers={PEER: pace})
                 bench.add(f"{label}: length of the same dialogues ÷ reference's", same, at_least=0.9, at_most=1.1)
                 bench.add(f"{label}: dialogues/min ÷ reference's", [each / slow for each in minutes])
                 bench.add(f"{label}: the same for dialogues of equal length", [each / pace for each in tokens])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 
 from core.errors import UserError
 from core.files import read_object
 from core.records import RoleCard
 from data_prep.cards import bundled_cards
 from data_prep.role_play.contamination import Document
+from tests.bench.__main__ import QUICK, app
 from tests.bench.client import ideal
 from tests.bench.false_alarms import flagged, shares
 from tests.bench.false_alarms import main as false_alarms
@@ -73,9 +75,15 @@ def test_false_alarms_are_not_measured_on_a_corpus_of_unknown_kin(tmp_path: Path
 def test_figures_are_kept_with_their_sizes_and_in_one_table(tmp_path: Path) -> None:
     for key, value in (("one", 1.0), ("two", 5000.0)):
         bench = Bench(key, f"Bench {key}", runs=3)
-        bench.add("calls/s", [value, value + 1], at_least=2000)
+        bench.add("calls/s", [value, value + 1], at_least=2000, peers={"openai-python": [3.0, 1.0, 2.0], "absent": []})
         bench.deliver(tmp_path)
     assert read_object(tmp_path / "two.json", "")["figures"][0]["met"] is True
     table = (tmp_path / "bench.md").read_text()
-    assert "| calls/s | 1.5 | 1 | 2 | 2 | ≥ 2000 | NO |" in table
-    assert "| calls/s | 5,000 | 5,000 | 5,001 | 2 | ≥ 2000 | yes |" in table
+    assert "| calls/s | 1.5 | 1 | 2 | 2 | openai-python 2 | ≥ 2000 | NO |" in table
+    assert "| calls/s | 5,000 | 5,000 | 5,001 | 2 | openai-python 2 | ≥ 2000 | yes |" in table
+
+
+@pytest.mark.parametrize("part", sorted(QUICK))
+def test_quick_sizes_are_options_of_their_part(part: str) -> None:
+    command = typer.main.get_command(app).commands[part]  # type: ignore[attr-defined]
+    assert command.make_context(part, QUICK[part].split()).params

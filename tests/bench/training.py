@@ -105,9 +105,11 @@ def main(
             for strategy, measured in found.items():
                 measured.append(train(folder, strategy, steps, batch, length, number))
                 bench.say(f"{strategy}: {measured[-1][0]:.0f} tokens/s, {100 * measured[-1][1]:.1f} % padding")
+    plain = {"plain padding": [speed for speed, _ in found[PLAIN]]}
     for strategy, label in ((PLAIN, "plain padding"), (GROUPED, "grouped by length")):
-        bench.add(f"{label}: tokens/s", [speed for speed, _ in found[strategy]])
+        peers = {} if strategy == PLAIN else plain
+        bench.add(f"{label}: tokens/s", [speed for speed, _ in found[strategy]], peers=peers)
         bench.add(f"{label}: share of padding", [share for _, share in found[strategy]])
-    ratios = [grouped[0] / plain[0] for grouped, plain in zip(found[GROUPED], found[PLAIN], strict=True)]
+    ratios = [grouped[0] / one[0] for grouped, one in zip(found[GROUPED], found[PLAIN], strict=True)]
     bench.add("tokens/s, grouped ÷ plain", ratios, at_least=1.0)
     bench.deliver(out)
