@@ -227,7 +227,7 @@ def test_any_texts(drawn: list[tuple[str, str, str]]) -> None:
             assert s.response.text or figure in (0, None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("core.statistics.bootstrap.RESAMPLES", 50)
-        found = figures(samples)
+        found = [*figures(samples)]
     for f in found:
         own = {s.response.dialogue_id for s in samples if s.values[f.metric] is not None}
         e = f.estimate
@@ -242,7 +242,7 @@ def test_any_texts(drawn: list[tuple[str, str, str]]) -> None:
 
 
 def test_order_of_replies_changes_nothing() -> None:
-    found, turned = figures(measure(responses(EN))), figures(measure(responses(EN)[::-1]))
+    found, turned = ([*figures(measure(given))] for given in (responses(EN), responses(EN)[::-1]))
     for a, b in pairwise([found, turned]):
         assert [(f.metric, f.level, f.estimate.n) for f in a] == [(f.metric, f.level, f.estimate.n) for f in b]
         assert [f.estimate.low or 0 for f in a] == pytest.approx([f.estimate.low or 0 for f in b])
