@@ -139,9 +139,8 @@ def test_the_command_asks_servers_over_http_and_gives_our_scores(run: Path) -> N
         message = "Inspect's command with its providers is not here: make setup-peers"
         pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
     with Endpoint(lambda body, _: Answer(scripted(body["messages"])), models=("supporter", "seeker", "judge")) as started:
-        url = f"{started.url}/v1"
-        names = {"MINE": url, "OPENAI": url, "VLLM": url}
-        environment = {f"{name}_BASE_URL": url for name, url in names.items()} | {f"{name}_API_KEY": "none" for name in names}
+        names = ("MINE", "OPENAI", "VLLM")
+        environment = {f"{name}_BASE_URL": started.url for name in names} | {f"{name}_API_KEY": "none" for name in names}
         command = ["eval", ROOT / "evalsuite/inspect_task.py", "--model", "openai-api/mine/supporter"]
         command += ["--model-role", "seeker=openai/seeker", "--model-role", "judge=vllm/judge"]
         command += ["-T", "limit=3", "-T", "exchanges=2", "--log-dir", "net", "--display", "none"]
