@@ -11,12 +11,12 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from core.files import write_jsonl
 from core.records import Dialogue, RoleCard, Turn
 from evalsuite.people.server import create_app
 from evalsuite.people.store import Store
+from tests.processes import started
 
 SCRIPT = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
 POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) if Path("/usr/lib/postgresql").exists() else []
@@ -91,24 +92,23 @@ def served(folder: Path, database: str | None = None) -> Iterator[tuple[str, Sto
 
 
 @contextmanager
-def process(folder: Path, port: int, database: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def process(folder: Path, port: int, database: str | None = None) -> Iterator[ForkServerProcess]:
     """`esc-eval people serve` as a process that can be killed."""
-    command = [sys.executable, "-m", "evalsuite.cli", "people", "serve", str(folder), "--port", str(port)]
-    command += ["--database", database] if database else []
-    with (folder / "server.log").open("ab") as log:
-        started = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ)
+    more = ("--database", database) if database else ()
+    log = folder / "server.log"
+    server = started("people", "serve", folder, "--port", port, *more, folder=folder, log=log)
     try:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
-            assert started.poll() is None, (folder / "server.log").read_text()
+            assert server.is_alive(), log.with_suffix(".err").read_text()
             time.sleep(0.05)
-        yield started
+        yield server
     finally:
-        started.kill()
-        started.wait()
+        server.kill()
+        server.join()
 
 
 @dataclass

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from serve.store import Store
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import FAULTS, Answer, Endpoint, Faulty, echo
+from tests.processes import started
 from tests.serve.test_client import question, spec
 
 pytestmark = pytest.mark.slow
@@ -125,13 +127,16 @@ def test_killed_at_random_moments_and_run_again_equals_undisturbed(tmp_path: Pat
     config(tmp_path, 12, concurrency=4, gold={"dialogues": "synthetic_test", "limit": 4})
     calls = 12 * 11 + 4
 
-    def start(out: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "evalsuite.cli", *run_at(endpoint.url, out)]
-        return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    def start(out: str) -> ForkServerProcess:
+        return started(*run_at(endpoint.url, out), folder=tmp_path, log=log)
 
-    draw = random.Random(kills)
+    def ended(process: ForkServerProcess) -> int | None:
+        process.join(240)
+        return process.exitcode
+
+    log, draw = tmp_path / "log", random.Random(kills)
     with Endpoint(lambda body, count: Answer(echo(body, count).text, delay=0.02), models=MODELS) as endpoint:
-        assert start("undisturbed").wait(240) == 0
+        assert ended(start("undisturbed")) == 0, log.with_suffix(".err").read_text()
         assert len(endpoint.requests) == calls
         endpoint.answered.clear()
         before = len(endpoint.requests)
@@ -142,14 +147,12 @@ def test_killed_at_random_moments_and_run_again_equals_undisturbed(tmp_path: Pat
             left = calls - len(endpoint.answered)
             wanted = len(endpoint.requests) + draw.randint(1, max(left // 2, 1)) if kill % 2 == 0 and left > 8 else None
             deadline = time.monotonic() + (60 if wanted else draw.uniform(0.5, 4))
-            while process.poll() is None and time.monotonic() < deadline and not (wanted and len(endpoint.requests) >= wanted):
+            while process.is_alive() and time.monotonic() < deadline and not (wanted and len(endpoint.requests) >= wanted):
                 time.sleep(0.005)
             process.kill()
-            landed += process.wait() == -signal.SIGKILL
-            process.communicate()
+            landed += ended(process) == -signal.SIGKILL
         assert landed > kills // 2, "most runs ended before they could be killed"
-        with start("run") as last:
-            assert last.wait(240) == 0, last.communicate()
+        assert ended(start("run")) == 0, log.with_suffix(".err").read_text()
         assert len(endpoint.requests) - before <= calls + kills * 4, "only what was in flight is asked again"
     assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
     assert not list((tmp_path / "run").rglob(".*.tmp"))

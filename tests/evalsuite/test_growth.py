@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite import test_emoharbor
 from tests.evalsuite.test_faults import one_line
+from tests.processes import started
 
 pytestmark = pytest.mark.slow
 
@@ -40,11 +42,11 @@ DIALOGUE = 3 * 2 + 1  # calls of a dialogue of three exchanges and of its judgem
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
     """An endpoint that serves seeker, judge and the supporters a, b and d, which have a spec file each."""
-    with Endpoint(models=MODELS) as started:
+    with Endpoint(models=MODELS) as up:
         for name in ("a", "b", "d"):
-            write_spec(tmp_path / f"{name}.yaml", name, started.url)
-        write_config(tmp_path / "c.yaml", started.url)
-        yield started
+            write_spec(tmp_path / f"{name}.yaml", name, up.url)
+        write_config(tmp_path / "c.yaml", up.url)
+        yield up
 
 
 def write_spec(path: Path, name: str, url: str, **changes: Any) -> None:
@@ -163,10 +165,12 @@ def test_a_folder_holds_what_each_command_asked_for(esc_eval: EscEval, endpoint:
 
 
 def test_what_is_kept_is_said_in_one_line(endpoint: Endpoint, tmp_path: Path) -> None:
-    for options in (["--limit", 3], ["--limit", 1]):
-        command = [sys.executable, "-m", "evalsuite.cli", *run("r", "--supporter", "a.yaml", *options, verb="simulate")]
-        said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[1:] == ["r holds 2 dialogues beside those that are asked for: they are kept"]
+    for limit in (3, 1):
+        log = tmp_path / f"log{limit}"
+        process = started(*run("r", "--supporter", "a.yaml", "--limit", limit, verb="simulate"), folder=tmp_path, log=log)
+        process.join()
+        assert process.exitcode == 0, log.with_suffix(".err").read_text()
+    assert log.read_text().splitlines()[1:] == ["r holds 2 dialogues beside those that are asked for: they are kept"]
 
 
 @pytest.mark.parametrize(
@@ -247,16 +251,17 @@ def test_a_run_that_is_killed_while_it_grows_goes_on(esc_eval: EscEval, tmp_path
     assert esc_eval(*config) == (0, "")
     start = len(endpoint.requests)
     growing = run("grown", "--supporter", "a.yaml", "--supporter", "b.yaml", "--limit", 4, verb="simulate")
-    process: subprocess.Popen[bytes]
+    process: ForkServerProcess
 
     def kill(body: dict[str, Any], count: int) -> Answer:
         if count == start + 17:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
         return echo(body, count)
 
     endpoint.behave = kill
-    process = subprocess.Popen([sys.executable, "-m", "evalsuite.cli", *growing], cwd=tmp_path)
-    assert process.wait(60) == -signal.SIGKILL
+    process = started(*growing, folder=tmp_path, log=tmp_path / "log")
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
     endpoint.behave = echo
     assert esc_eval(*config) == (0, ""), "the part that was there is as it was"
     assert supporters("grown") == {"a": 2}

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +17,7 @@ from serve.client import ChatClient
 from tests.conftest import EscEval
 from tests.endpoint import LASTING, Answer, Endpoint, bomb, echo, error
 from tests.evalsuite.test_faults import MODELS, config, one_line, outputs, run_at
+from tests.processes import started
 
 pytestmark = pytest.mark.slow
 
@@ -161,22 +160,15 @@ def test_a_model_that_rejects_the_first_twenty_calls_ends_the_run(esc_eval: EscE
     assert not (tmp_path / "run").exists()
 
 
-FEW_FILES = """
-import resource, sys
-from evalsuite import cli
-resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv.pop(1)), int(sys.argv.pop(1))))
-cli.main()
-"""
-
-
 @pytest.mark.parametrize(("soft", "hard"), [(60, 60), (40, 300)], ids=["a low limit", "a low limit that may be raised"])
 def test_no_more_connections_than_files_may_be_open(tmp_path: Path, soft: int, hard: int) -> None:
     """60 dialogues, 100 calls at once; the limit is a real one, of a process of its own."""
     config(tmp_path, 60, exchanges=1, concurrency=100)
-    command = [sys.executable, "-c", FEW_FILES, str(soft), str(hard), "simulate"]
+    log = tmp_path / "log"
     with Endpoint(lambda body, count: Answer(echo(body, count).text, delay=0.2), models=MODELS) as endpoint:
-        run = subprocess.run([*command, *run_at(endpoint.url)[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=240)
-        assert run.returncode == 0 and not run.stderr, run.stderr
+        process = started("simulate", *run_at(endpoint.url)[1:], folder=tmp_path, log=log, files=(soft, hard))
+        process.join(240)
+        assert (process.exitcode, log.with_suffix(".err").read_text()) == (0, "")
         assert 16 < endpoint.most < soft or hard > soft
         assert len(endpoint.requests) == 120, "what was answered is not asked again"
     ends = [json.loads(line)["termination"] for line in (tmp_path / "run" / "dialogues.jsonl").read_text().splitlines()]

@@ -510,7 +510,7 @@ def test_a_killed_server_keeps_every_acknowledged_answer(esc_eval: EscEval, tmp_
             thread.start()
         until(200)
         server.kill()
-        server.wait()
+        server.join()
         before = clicks
     with process(tmp_path / "s", port, database):
         until(before + 100)

@@ -84,7 +84,7 @@ ASKED = {"seeker": 12, "one": 6, "two": 6, "judge": 6}
 
 
 @pytest.mark.usefixtures("no_report")
-def test_what_fits_together_is_up_together_and_gives_the_same_as_phases(
+def test_what_fits_together_is_up_together_and_gives_the_same_as_phases_and_turns(
     on: Callable[[str], Path], esc_eval: EscEval, tmp_path: Path
 ) -> None:
     log = on("4x80")
@@ -97,21 +97,14 @@ def test_what_fits_together_is_up_together_and_gives_the_same_as_phases(
     assert lines.index("judge up") > lines.index("seeker down"), "one after the other"
     assert asked(log) == ASKED, "nothing is asked twice"
     assert outputs(tmp_path / "phases") == outputs(tmp_path / "together")
-
-
-@pytest.mark.usefixtures("no_report")
-def test_supporters_come_by_turns_where_not_even_they_fit_beside_the_seeker(
-    on: Callable[[str], Path], esc_eval: EscEval, tmp_path: Path
-) -> None:
+    # Where not even the supporters fit beside the seeker, they come by turns.
     log = on("70")
-    assert esc_eval("run", "--config", "c.yaml") == (0, "")
+    assert esc_eval("run", "--config", "c.yaml", "--out", "turns") == (0, "")
     lines = happened(log)
     assert lines.index("two up") > lines.index("one down") and lines.index("judge up") > lines.index("two down")
     assert "seeker down" not in lines[: lines.index("two up")] or lines.count("seeker up") == 2
     assert asked(log) == ASKED
-    on("4x80")
-    assert esc_eval("run", "--config", "c.yaml", "--out", "together") == (0, "")
-    assert outputs(tmp_path / "run") == outputs(tmp_path / "together")
+    assert outputs(tmp_path / "turns") == outputs(tmp_path / "together")
 
 
 @pytest.mark.usefixtures("no_report")
@@ -135,29 +128,27 @@ def test_too_little_memory_is_refused_before_anything_is_started(on: Callable[[s
 
 
 @pytest.mark.usefixtures("no_report")
+@pytest.mark.parametrize("gpus", ["80", pytest.param("4x80", marks=pytest.mark.full)])
 def test_a_supporter_that_does_not_start_loses_its_dialogues_alone(
-    on: Callable[[str], Path], esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on: Callable[[str], Path], esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str
 ) -> None:
-    for gpus in ("4x80", "80"):
-        log = on(gpus)
-        monkeypatch.setenv("STAND_IN_DYING", "two")
-        code, err = esc_eval("run", "--config", "c.yaml", "--out", gpus)
-        assert code == 1 and "3 dialogues" in err and "server two ended while starting" in err and "the moon is full" in err, (
-            err
-        )
-        dialogues = [json.loads(line) for line in (tmp_path / gpus / "dialogues.jsonl").read_text().splitlines()]
-        ends = {(d["supporter"], d["termination"]) for d in dialogues}
-        assert ends == {("one", "max_turns"), ("two", "infrastructure")}
-        judgements = [json.loads(line) for line in (tmp_path / gpus / "judgements.jsonl").read_text().splitlines()]
-        assert sum(j["value"] is not None for j in judgements) == 3 * 7
-        failures = json.loads((tmp_path / gpus / "failures.json").read_text())["simulate"]
-        assert len(failures) == 3 and all("server two ended while starting" in failure["reason"] for failure in failures)
-        before = asked(log)
-        monkeypatch.delenv("STAND_IN_DYING")
-        log = on(gpus)
-        assert esc_eval("run", "--config", "c.yaml", "--out", gpus) == (0, ""), "the same command asks for what is missing"
-        total = {name: before.get(name, 0) + count for name, count in asked(log).items()}
-        assert total == ASKED, "and for nothing else"
+    log = on(gpus)
+    monkeypatch.setenv("STAND_IN_DYING", "two")
+    code, err = esc_eval("run", "--config", "c.yaml", "--out", gpus)
+    assert code == 1 and "3 dialogues" in err and "server two ended while starting" in err and "the moon is full" in err, err
+    dialogues = [json.loads(line) for line in (tmp_path / gpus / "dialogues.jsonl").read_text().splitlines()]
+    ends = {(d["supporter"], d["termination"]) for d in dialogues}
+    assert ends == {("one", "max_turns"), ("two", "infrastructure")}
+    judgements = [json.loads(line) for line in (tmp_path / gpus / "judgements.jsonl").read_text().splitlines()]
+    assert sum(j["value"] is not None for j in judgements) == 3 * 7
+    failures = json.loads((tmp_path / gpus / "failures.json").read_text())["simulate"]
+    assert len(failures) == 3 and all("server two ended while starting" in failure["reason"] for failure in failures)
+    before = asked(log)
+    monkeypatch.delenv("STAND_IN_DYING")
+    log = on(gpus)
+    assert esc_eval("run", "--config", "c.yaml", "--out", gpus) == (0, ""), "the same command asks for what is missing"
+    total = {name: before.get(name, 0) + count for name, count in asked(log).items()}
+    assert total == ASKED, "and for nothing else"
 
 
 @pytest.mark.usefixtures("no_report")
