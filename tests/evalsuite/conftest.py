@@ -11,7 +11,7 @@ from selenium import webdriver
 
 from evalsuite.report.report import write_report
 from tests.evalsuite.browsing import CHROMIUM, DRIVER, started
-from tests.generated_report import benchmark_content
+from tests.generated_report import benchmark_content, make_content
 from tests.people_study import new_database, postgres
 
 
@@ -20,6 +20,12 @@ def benchmark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     """The page of a report as large as ESC-Eval's own evaluation would give, or a tenth of it, and its dialogues; made once."""
     content = benchmark_content(request.param)
     return write_report(tmp_path_factory.mktemp("benchmark"), content)["html"], request.param
+
+
+@pytest.fixture(scope="session")
+def page_of_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of the report on `make_content`, for tests that only look at it."""
+    return write_report(tmp_path_factory.mktemp("report"), make_content())["html"]
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +49,12 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest) -> str | None:
     """Where a study is kept: in its folder (None), or in a database of its own on the server."""
+    return None if request.param == "sqlite" else new_database(request.getfixturevalue("postgres_server"))
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
+def browsed_database(request: pytest.FixtureRequest) -> str | None:
+    """The same for tests in a browser, which does not see the database: what is sent to either is tested without one."""
     return None if request.param == "sqlite" else new_database(request.getfixturevalue("postgres_server"))
 
 

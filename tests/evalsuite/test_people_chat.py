@@ -187,11 +187,11 @@ WHOLE = '[data-turn=""]'  # what is asked of a talk as a whole
 
 @pytest.mark.browser
 def test_a_talk_in_the_browser(
-    supporter: Endpoint, browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path, database: str | None
+    supporter: Endpoint, browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path, browsed_database: str | None
 ) -> None:
-    create(esc_eval, supporter, "--rate-after", 1, "--rater", "bob=en", database=database)
-    more = ("--database", database) if database else ()
-    with served(tmp_path / "s", database) as (address, _):
+    create(esc_eval, supporter, "--rate-after", 1, "--rater", "bob=en", database=browsed_database)
+    more = ("--database", browsed_database) if browsed_database else ()
+    with served(tmp_path / "s", browsed_database) as (address, _):
 
         def begin(code: str) -> None:
             enter(browser, address, links(tmp_path / "s")[code])

@@ -63,7 +63,6 @@ def selected(browser: webdriver.Chrome) -> int:
     return int(browser.execute_script("return document.querySelector('[aria-selected=true]').getAttribute('aria-posinset')"))
 
 
-@stored_either_way
 def test_opens_without_errors_and_draws_every_chart(page: webdriver.Chrome) -> None:
     for plot in page.find_elements(By.CSS_SELECTOR, ".plot"):
         page.execute_script("arguments[0].scrollIntoView()", plot)
@@ -227,8 +226,8 @@ def test_a_turn_of_several_risks_is_found_under_each_and_a_risky_card_shows_its_
     no_errors(browser)
 
 
-def test_paper_shows_the_chosen_transcript_and_cuts_no_table(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    opened(browser, write_report(tmp_path, make_content())["html"])
+def test_paper_shows_the_chosen_transcript_and_cuts_no_table(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
+    opened(browser, page_of_a_run)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     a4 = {"width": 688, "height": 1000, "deviceScaleFactor": 1, "mobile": False}  # px: the print area of an A4 page
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", a4)
@@ -273,8 +272,8 @@ def test_keyboard(page: webdriver.Chrome) -> None:
     assert outline == "solid"
 
 
-def test_a_head_sorts_its_table_by_keyboard_too(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    opened(browser, write_report(tmp_path, make_content())["html"])
+def test_a_head_sorts_its_table_by_keyboard_too(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
+    opened(browser, page_of_a_run)
     board = "#section-1 > figure.table:first-of-type "
     heads = [head.text for head in browser.find_elements(By.CSS_SELECTOR, board + "thead th")]
     assert heads[:3] == ["rank", "supporter", "average"]
@@ -287,8 +286,8 @@ def test_a_head_sorts_its_table_by_keyboard_too(browser: webdriver.Chrome, tmp_p
     no_errors(browser)
 
 
-def test_an_address_leads_to_a_transcript_and_its_filters(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    opened(browser, (path := write_report(tmp_path, make_content())["html"]))
+def test_an_address_leads_to_a_transcript_and_its_filters(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
+    opened(browser, page_of_a_run)
     assert "#" not in browser.current_url  # opening the page leaves the address alone
     Select(browser.find_element(By.ID, "filter-supporter")).select_by_value("harbour-8b")
     until(browser, "return location.hash.includes('supporter=harbour-8b')")
@@ -301,14 +300,10 @@ def test_an_address_leads_to_a_transcript_and_its_filters(browser: webdriver.Chr
     until(browser, f"return document.querySelector('#detail .meta').textContent === {chosen!r}")
     assert browser.find_element(By.ID, "filter-supporter").get_attribute("value") == "harbour-8b"
     browser.get("about:blank")
-    browser.get(path.as_uri() + "#supporter=nobody&transcript=nothing")  # what is not there filters nothing
+    browser.get(page_of_a_run.as_uri() + "#supporter=nobody&transcript=nothing")  # what is not there filters nothing
     until(browser, "return document.getElementById('count').textContent === '48 of 48 dialogues'")
     assert all(text_of(browser, ".row .score"))
     no_errors(browser)
-
-
-def test_only_rows_in_sight_exist(page: webdriver.Chrome) -> None:
-    assert len(page.find_elements(By.CSS_SELECTOR, ".row")) < 40
 
 
 def test_every_control_has_a_name(page: webdriver.Chrome) -> None:
@@ -318,18 +313,19 @@ def test_every_control_has_a_name(page: webdriver.Chrome) -> None:
         assert control.accessible_name.strip()
 
 
-def test_verdicts_show_probabilities_and_levels(page: webdriver.Chrome) -> None:
+def test_verdicts_show_probabilities_and_levels_and_only_rows_in_sight_exist(page: webdriver.Chrome) -> None:
+    assert len(page.find_elements(By.CSS_SELECTOR, ".row")) < 40
     bars = page.find_elements(By.CSS_SELECTOR, ".verdict .odds")
     assert bars and (bars[0].get_attribute("aria-label") or "").startswith("probabilities 0: ")
     assert len(bars[0].find_elements(By.TAG_NAME, "i")) == 5
     assert len(text_of(page, ".verdict")) == 7 and text_of(page, ".verdict .level")
 
 
-def test_dark_and_paper(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_dark_and_paper(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     try:
-        opened(browser, write_report(tmp_path, make_content())["html"])
+        opened(browser, page_of_a_run)
         grounds = "return getComputedStyle(document.documentElement).backgroundColor"
         assert browser.execute_script(grounds) == "rgb(20, 24, 27)"
         browser.execute_script("document.querySelector('.plot').scrollIntoView()")  # charts are drawn when they come near

@@ -18,10 +18,10 @@ from tests.generated_report import make_content
 pytestmark = pytest.mark.browser
 
 
-def test_one_card_across_supporters_turn_by_turn(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_one_card_across_supporters_turn_by_turn(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
     content = make_content()
     chosen = content.tally.dialogues[6]  # on the second card: on the first one stands a risk
-    opened(browser, write_report(tmp_path, content)["html"])
+    opened(browser, page_of_a_run)
     browser.get(f"{browser.current_url}#transcript={chosen.id}")
     until(browser, f"return document.querySelector('#detail .meta')?.textContent.includes({chosen.id!r})")
     browser.find_element(By.CSS_SELECTOR, ".ways button").send_keys(Keys.ENTER)
@@ -52,11 +52,11 @@ def test_one_card_across_supporters_turn_by_turn(browser: webdriver.Chrome, tmp_
     no_errors(browser)
 
 
-def test_comparing_a_card_of_a_risky_dialogue_is_warned_of(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_comparing_a_card_of_a_risky_dialogue_is_warned_of(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
     content = make_content()
     risky = content.tally.dialogues[1]
     safe = next(d for d in content.tally.dialogues if d.card_id == risky.card_id and d.id != risky.id)
-    opened(browser, write_report(tmp_path, content)["html"])
+    opened(browser, page_of_a_run)
     browser.get(f"{browser.current_url}#transcript={safe.id}&view=card")
     until(browser, "return document.querySelector('#detail .warning') !== null")
     assert text_of(browser, ".turns") == []
@@ -65,8 +65,8 @@ def test_comparing_a_card_of_a_risky_dialogue_is_warned_of(browser: webdriver.Ch
     no_errors(browser)
 
 
-def test_tab_alone_reaches_every_control(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    opened(browser, write_report(tmp_path, make_content())["html"])
+def test_tab_alone_reaches_every_control(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
+    opened(browser, page_of_a_run)
     browser.execute_script("document.getElementById('print').scrollIntoView()")
     wanted = browser.execute_script(
         """
@@ -78,15 +78,14 @@ def test_tab_alone_reaches_every_control(browser: webdriver.Chrome, tmp_path: Pa
         return window.wanted.length;
         """
     )
-    for _ in range(wanted + 5):
-        browser.switch_to.active_element.send_keys(Keys.TAB)
+    webdriver.ActionChains(browser).send_keys(Keys.TAB * (wanted + 5)).perform()
     script = "return window.wanted.filter((one) => !window.reached.has(one)).map(({ outerHTML }) => outerHTML)"
     missed = browser.execute_script(script)
     assert wanted > 60 and missed == []
 
 
-def test_headings_lead_through_the_page(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    opened(browser, write_report(tmp_path, make_content())["html"])
+def test_headings_lead_through_the_page(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
+    opened(browser, page_of_a_run)
     levels = [int(name[1]) for name in every(browser, "h1, h2, h3, h4", "one.tagName")]
     assert levels.count(1) == 1 and levels[0] == 1
     assert all(after <= before + 1 for before, after in pairwise(levels)), "no level is skipped"
@@ -135,8 +134,10 @@ def test_a_heat_map_of_many_supporters_is_scrolled_not_squeezed(browser: webdriv
         assert browser.execute_script("return document.documentElement.scrollWidth") == 400
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [(1280, "light"), (400, "dark"), *(pytest.param(*one, marks=pytest.mark.full) for one in ((1280, "dark"), (400, "light")))],
+)
 def test_axe_finds_no_serious_violation(browser: webdriver.Chrome, tmp_path: Path, width: int, scheme: str) -> None:
     content = make_content(cards=2, supporters={LONG_NAMES[0]: 0.9, "tide": 0.3})
     path = write_report(tmp_path, replace(content, risks={}))["html"]
