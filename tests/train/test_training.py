@@ -8,10 +8,8 @@ own process, which spares the seconds that importing takes.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -159,32 +157,31 @@ DISTURBED: dict[str, tuple[str, str, int, dict[str, object]]] = {
 def disturbed(tmp_path_factory: pytest.TempPathFactory, tiny: dict[str, Path], forked: Forked) -> dict[str, Path]:
     """For each run a folder with `undisturbed.yaml`, not run, and `killed.yaml`, which was killed and then run to its end.
 
-    One ranker is started as it is typed (the other script: above); nearly all of its time goes into imports.
+    One ranker goes on as it is typed (the other script: above); nearly all of its time goes into imports.
     """
 
-    def killed_and_resumed(run: str, typed: bool) -> Path:
+    def killed(run: str) -> None:
         task, architecture, step, chosen = DISTURBED[run]
         folder = folders[run]
         data = write_data(folder, task)
         settings = {"max_steps": 12, **chosen}
         for name in ("undisturbed", "killed"):
             write_recipe(folder / f"{name}.yaml", task, tiny[architecture], data, folder / name, **settings)
-        killed, checkpoint = folder / "killed.yaml", folder / "killed" / f"checkpoint-{step}"
-        if typed:
-            _kill_after_checkpoint(task, killed, checkpoint)
-        else:
-            forked.run(task, killed, kill_after=checkpoint)
+        forked.run(task, folder / "killed.yaml", kill_after=folder / "killed" / f"checkpoint-{step}")
         before = sorted(path.name for path in (folder / "killed").glob("checkpoint-*"))
         assert before and "checkpoint-12" not in before, "the kill came too late to mean anything"
         assert not (folder / "killed" / "adapter").exists()
-        assert "resuming from" in (launch(task, killed, 1) if typed else forked.run(task, killed))
-        return folder
 
     folders = {run: tmp_path_factory.mktemp(run.replace(", ", "-").replace(" ", "-")) for run in DISTURBED}
+    for run in DISTURBED:
+        killed(run)
     with ThreadPoolExecutor(1) as pool:
-        beside = pool.submit(killed_and_resumed, "rank", typed=True)
-        others = {run: killed_and_resumed(run, typed=False) for run in DISTURBED if run != "rank"}
-        return others | {"rank": beside.result()}
+        typed = pool.submit(launch, "rank", folders["rank"] / "killed.yaml", 1)
+        for run in DISTURBED:
+            if run != "rank":
+                assert "resuming from" in forked.run(DISTURBED[run][0], folders[run] / "killed.yaml")
+        assert "resuming from" in typed.result()
+    return folders
 
 
 @pytest.mark.parametrize("run", DISTURBED)
@@ -200,33 +197,6 @@ def test_killed_and_resumed_ends_as_undisturbed(disturbed: dict[str, Path], run:
     stamp = (folder / "killed" / "metrics.json").stat().st_mtime_ns
     here(task, folder / "killed.yaml")
     assert (folder / "killed" / "metrics.json").stat().st_mtime_ns == stamp
-
-
-def _readable(path: Path) -> bool:
-    """Whether this JSON file is there in full: a kill while it is written leaves a checkpoint that training refuses."""
-    try:
-        return bool(orjson.loads(path.read_bytes()))
-    except (OSError, orjson.JSONDecodeError):
-        return False
-
-
-def _kill_after_checkpoint(task: str, recipe: Path, checkpoint: Path) -> None:
-    """SIGKILL as soon as this checkpoint is whole."""
-    process = subprocess.Popen(
-        command(task, recipe, 1),
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        cwd=recipe.parent,
-    )
-    try:
-        while not _readable(checkpoint / "trainer_state.json"):  # the last file of a checkpoint
-            assert process.poll() is None, "training ended before the kill"
-            time.sleep(0.002)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 @pytest.mark.parametrize("task", ["role", "rank"])
