@@ -34,38 +34,49 @@ for name in ("COLUMNS", "LINES"):
 
 SHARED = "PYTEST_XDIST_WORKER" in os.environ  # whether this process is one of several that share the tests
 
-# With `pytest -n` (make test) a worker takes a module at a time, so that its fixtures exist once. These use one server, so they
-# go together.
-ONE_SERVER = ("tests/evalsuite/test_real_model.py", "tests/evalsuite/test_ecdbench_run.py")
-# The long ones begin, so that all workers end at the same time.
-LONG = (*ONE_SERVER, "tests/launch/test_slurm.py", "tests/train/test_strategies.py", "tests/train/test_training.py")
+# With `pytest -n` (make test) a worker takes a group of modules at a time, a module where there is none: what a group needs is
+# started or loaded once. The server loads while the first of its modules runs tests that need none.
+ONE_SERVER = ("tests/evalsuite/test_ecdbench_run.py", "tests/evalsuite/test_real_model.py")
+# Loading torch and what trains with it takes as long as 400 small tests.
+TORCH = (
+    *("tests/train/", "tests/bench/test_gpu_check.py", "tests/evalsuite/test_push.py"),
+    *(f"tests/serve/test_{name}" for name in ("chatglm", "embedded", "engines", "internlm2", "merge")),
+)
+BROWSER = ("tests/evalsuite/test_report_", "tests/evalsuite/test_people_browser.py", "tests/evalsuite/test_people_chat.py")
+# The longest begin, so that all workers end at the same time.
+GROUPS = {"server": ONE_SERVER, "torch": TORCH, "slurm": ("tests/launch/",), "browser": BROWSER}
 
 
-class Modules(LoadScopeScheduling):
+def module(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def group(nodeid: str) -> str:
+    """Tests of the same group run one after the other in the same worker."""
+    return next((name for name, begins in GROUPS.items() if nodeid.startswith(begins)), module(nodeid))
+
+
+class Groups(LoadScopeScheduling):
     """Which tests go to the same worker: xdist's own `--dist loadgroup` finds no groups under pytest 9.2."""
 
     def _split_scope(self, nodeid: str) -> str:
-        module = nodeid.partition("::")[0]
-        return ONE_SERVER[0] if module in ONE_SERVER else module
+        return group(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Modules:
-    return Modules(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    return Groups(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def module(item: pytest.Item) -> str:
-        return item.nodeid.partition("::")[0]
-
-    users = {module(item) for item in items if "embedded" in getattr(item, "fixturenames", ())}
+    users = {module(item.nodeid) for item in items if "embedded" in getattr(item, "fixturenames", ())}
     if users - set(ONE_SERVER):
         raise pytest.UsageError(
             f"{users - set(ONE_SERVER)}: use the shared server, so ONE_SERVER of tests/conftest.py names them"
         )
     if SHARED:
-        place = {name: number for number, name in enumerate(LONG)}
-        items.sort(key=lambda item: place.get(module(item), len(place)))
+        place = {name: number for number, name in enumerate(GROUPS)}
+        items.sort(key=lambda item: place.get(group(item.nodeid), len(place)))
 
 
 # For a vLLM of a test's own: two threads would wait for each other whenever somebody else has a core.
@@ -126,15 +137,20 @@ class Embedded:
     url: str
 
 
-@pytest.fixture(scope="session", autouse=True)
-def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Embedded]]:
-    """The shared server, begun with the session if any of its tests needs it: it loads for half a minute beside the others.
-    Of several workers, the one begins it that comes to such a test.
+@dataclass(frozen=True)
+class Start:
+    """`begin` starts the shared server, once; `up` waits until it answers, and raises what keeps it from starting."""
 
-    What is given waits until the server answers; it raises what keeps it from starting.
-    """
+    begin: Callable[[], object]
+    up: Callable[[], Embedded]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """The shared server, begun with the session if any of its tests needs it: it loads for half a minute beside the others.
+    Of several workers, the one begins it that comes to its group."""
     if not any("embedded" in getattr(item, "fixturenames", ()) for item in request.session.items):
-        yield lambda: pytest.fail("no test of this session asked for the server")
+        yield Start(lambda: None, lambda: pytest.fail("no test of this session asked for the server"))
         return
     folder = tmp_path_factory.mktemp("embedded")
     settings = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
@@ -147,7 +163,7 @@ def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         servers = Servers(plan_servers([spec], folder / "logs"))
     except UserError as error:  # the affair of the tests that need it, not of all
         said = str(error)
-        yield lambda: pytest.fail(said)
+        yield Start(lambda: None, lambda: pytest.fail(said))
         return
 
     if SHARED:
@@ -165,12 +181,18 @@ def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     try:
         if not SHARED:
             begun()
-        yield up
+        yield Start(begun, up)
     finally:
         servers.stop()
 
 
+@pytest.fixture(autouse=True)
+def beginning(request: pytest.FixtureRequest, starting: Start) -> None:
+    if module(request.node.nodeid) in ONE_SERVER:
+        starting.begin()
+
+
 @pytest.fixture(scope="session")
-def embedded(starting: Callable[[], Embedded]) -> Embedded:
+def embedded(starting: Start) -> Embedded:
     """One vLLM server with the embedded model for the whole test session."""
-    return starting()
+    return starting.up()
