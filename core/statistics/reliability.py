@@ -82,6 +82,20 @@ def jackknife(values: Counts, n: int) -> Estimate:
     return Estimate(round(value, 6), round(float(low), 6), round(float(high), 6), n)
 
 
+def jackknife_on_scale(values: Counts, n: int) -> Estimate:
+    """`jackknife` of a figure that may lie beyond ±1 by chance, as disattenuated correlations do: an interval on the figure's
+    own scale, both cut at ±1."""
+    value, without = float(values[0]), values[1:][~np.isnan(values[1:])]
+    groups = len(without)
+    if np.isnan(value):
+        return Estimate(None, None, None, n)
+    cut = float(np.clip(value, -1, 1))
+    if groups < 2:
+        return Estimate(cut, None, None, n)
+    half = stdtrit(groups - 1, 0.975) * np.sqrt((groups - 1) / groups * np.square(without - without.mean()).sum())
+    return Estimate(cut, float(max(value - half, -1)), float(min(value + half, 1)), n)
+
+
 def estimate(value: Counts, drawn: Counts, n: int) -> Estimate:
     """`value[0]` with the 95 % percentile interval of its bootstrap draws; undefined draws are left out.
 

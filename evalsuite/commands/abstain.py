@@ -12,8 +12,9 @@ from core.files import read_jsonl, write_jsonl
 from core.options import console
 from core.paths import MaybeFile
 from core.records import Dialogue, Judgement
-from evalsuite.commands.options import InRun, JsonOption, JudgedByOption, TablesOption, out_tables
-from evalsuite.commands.output import deliver, plain
+from evalsuite.commands.options import InRun, JsonOption, JudgedByOption, PageOption, out_page
+from evalsuite.commands.output import deliver_page
+from evalsuite.report.abstention import abstention_sheet
 from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import VERDICTS, as_of, chosen_set
 from evalsuite.statistics.agreement import gold_scores_of, paired
@@ -39,13 +40,14 @@ def abstain(
     ] = None,
     judge: JudgedByOption = None,
     as_json: JsonOption = False,
-    out: Annotated[TablesOption, out_tables("abstain", SETS, QUEUE)] = None,
+    out: Annotated[PageOption, out_page("abstain", SETS, QUEUE)] = None,
 ) -> None:
     """Score sets from the judge's probabilities that hold the right score as often as stated, for each language and dimension.
 
     Where a set holds more than one score the judge says nothing. Shown: coverage on gold, how much is kept, and agreement on
-    what is kept beside that on all. With --out, OUT/score_sets.jsonl has the set of every verdict of the run, and
-    OUT/people_dialogues.jsonl the dialogues with such a verdict, most of them first: `people create` takes that file. Example:
+    what is kept beside that on all. With --out a page with charts is written, OUT/score_sets.jsonl has the set of every verdict
+    of the run, and OUT/people_dialogues.jsonl the dialogues with such a verdict, most of them first: `people create` takes that
+    file. Example:
 
     esc-eval abstain runs/mine --coverage 0.9 --out runs/unsure
 
@@ -70,7 +72,9 @@ def abstain(
     rows = [*tried(cases, rubric, coverage, most)]
     sets = [*sets_of_run(cases, chosen.records(VERDICTS[0]), rubric, coverage, most)]
     tables = [tried_table(rows, rubric, coverage, most), *([kept_table(sets, rubric)] if sets else [])]
-    printed = deliver("abstain", {"coverage": coverage, "most": most} | plain(tables), tables, out, as_json)
+    synthetic = gold is None and config.synthetic_gold
+    sheet = abstention_sheet(chosen.judge, cases, rows, tables, rubric, (coverage, most), config.plumbing, synthetic)
+    printed = deliver_page("abstain", sheet, out, as_json)
     if out is None:
         return
     unsure = Counter(one.dialogue_id for one in sets if not one.kept)

@@ -41,6 +41,12 @@ def out_tables(name: str, *more: str) -> Writes:
     return Writes((f"{name}.json", "*.csv", *more))
 
 
+def out_page(name: str, *more: str) -> Writes:
+    """The folder of `deliver_page`: the page NAME.html, the same as JSON and Markdown, tables/, and what else a verb writes
+    there."""
+    return Writes((f"{name}.*", "tables/*", *more))
+
+
 _LIMITS = "Limits"
 _SERVERS = "Servers that are started"
 
@@ -77,6 +83,10 @@ HarbourOption = Annotated[str | None, typer.Option("--against", metavar="emoharb
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
 TablesOption = Annotated[  # with `out_tables(…)`
     Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV.")
+]
+PageOption = Annotated[  # with `out_page(…)`
+    Path | None,
+    typer.Option("--out", help="Folder for a page with charts, the same as JSON and Markdown, and the tables as CSV."),
 ]
 DialoguesOption = Annotated[MaybeFiles, typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more.")]
 GoldOption = Annotated[

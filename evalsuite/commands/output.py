@@ -11,11 +11,12 @@ from typing import Any
 
 import orjson
 from rich.console import Console
+from rich.text import Text
 
 from core.files import write_json
 from core.options import console
 from core.tables import Table, to_console, write_csv
-from evalsuite.report.sheet import Sheet, write_sheet
+from evalsuite.report.sheet import Sheet, as_figures, write_sheet
 
 
 def deliver(
@@ -56,6 +57,20 @@ def print_paths(paths: Mapping[str, Path]) -> None:
 def talk(as_json: bool) -> Console:
     """Where progress and remarks go: with --json, standard output is for the JSON alone."""
     return Console(stderr=True, highlight=False, markup=False) if as_json else console
+
+
+def deliver_page(name: str, sheet: Sheet, out: Path | None, as_json: bool) -> bool:
+    """Write the page to OUT; print it as JSON, or its findings and tables. Returns whether tables were printed."""
+    paths = {} if out is None else write_sheet(out, name, sheet)
+    if as_json:
+        print_json(as_figures(sheet))
+        return False
+    for line in (*sheet.cautions, *sheet.findings):
+        console.print(Text(line), soft_wrap=True)
+    for table in sheet.tables:
+        to_console(table, console)
+    print_paths(paths)
+    return True
 
 
 def print_json(figures: Any) -> None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from core.errors import UserError
-from evalsuite.commands.options import JsonOption, MaybeRuns, TablesOption, ValueOption, out_tables, value_of
-from evalsuite.commands.output import deliver, plain
+from evalsuite.commands.options import JsonOption, MaybeRuns, PageOption, ValueOption, out_page, value_of
+from evalsuite.commands.output import deliver_page
+from evalsuite.report.planning import Planned, power_sheet
 from evalsuite.reported.tables import load_reported
 from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import sets_of
 from evalsuite.runs.records import read_run
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.components import components
-from evalsuite.statistics.planning import component_table, need_table, observations_of, pairs_of, paper_tables, spread_of
+from evalsuite.statistics.planning import observations_of, pairs_of, paper_tables
 
 _CARDS = {"EN": "English", "ZH": "Chinese"}
 
@@ -38,13 +38,13 @@ def power(
         str | None, typer.Option("--against", metavar="paper", help="paper: what ESC-Eval's table 2 could have shown.")
     ] = None,
     as_json: JsonOption = False,
-    out: Annotated[TablesOption, out_tables("power")] = None,
+    out: Annotated[PageOption, out_page("power")] = None,
 ) -> None:
     """How much of a score is the supporter, the card, the seeker, the draw and the judge, and what a difference needs.
 
     From a run with `--trials 2` or more the draw is told from the card, from one with several judges (`esc-eval score --judge`)
     the judge, from several runs the seeker. All judges of the folders count. Without a run, --against paper asks it of
-    ESC-Eval's table 2.
+    ESC-Eval's table 2. With --out a page with charts is written.
 
     Example: esc-eval power runs/mine --difference 3
     """
@@ -55,26 +55,17 @@ def power(
     records = [one for run in runs or [] for one in _records(run)]
     if rubrics := {record.rubric.name for record in records} - {records[0].rubric.name} if records else set():
         raise UserError(f"{records[0].folder} is scored on {records[0].rubric.name}, others on {', '.join(sorted(rubrics))}")
-    tables, figures = [], {}
+    planned = []
     for language, observations in observations_of(records, value_of(value)).items():
         if len({one.supporter for one in observations}) < 2:
             raise UserError(f"{language}: one supporter alone has no difference to show: give a run of two or more")
-        found = components(observations)
-        tables += [
-            component_table(language, found),
-            need_table(language, found, difference, pairs or pairs_of(observations), often),
-        ]
-        figures[language] = {
-            "components": [asdict(part) | {"facets": sorted(part.facets)} for part in found.parts],
-            "levels": found.levels,
-            "trials": found.trials,
-            "spread": spread_of(found),
-        }
-    if records and not tables:
+        number = pairs or pairs_of(observations)
+        planned.append(Planned(language, components(observations), difference, number, often))
+    if records and not planned:
         raise UserError("no dialogue of these runs has a readable verdict on every dimension")
-    if against:
-        tables += paper_tables(*_table2(), often)
-    deliver("power", {"languages": figures} | plain(tables), tables, out, as_json)
+    more = paper_tables(*_table2(), often) if against else []
+    plumbing = any(shards.whole(run).plumbing for run in runs or [])
+    deliver_page("power", power_sheet(planned, more, [str(run) for run in runs or []], plumbing), out, as_json)
 
 
 def _records(folder: Path) -> list[RunRecords]:

@@ -1,34 +1,38 @@
-"""`esc-eval study`: ESC-Eval, EmoHarbor and FEEL on the same supporters, and whether they agree."""
+"""`esc-eval study`: ESC-Eval, EmoHarbor, FEEL and ECDBench on the same supporters, and whether they agree."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from core.errors import UserError
-from core.files import CONFIGS, read_jsonl
+from core.errors import UserError, need_modules
+from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.options import choice, console
-from core.paths import InModel, InModels, Writes
+from core.paths import IN_FOLDER, InModel, InModels, Writes
 from core.records import Dialogue
-from core.specs import EMBEDDED_PREFIX
-from core.tables import Table
+from core.specs import EMBEDDED_PREFIX, ModelSpec
 from evalsuite.commands.options import EndpointOption, LanguageOption, endpoints_of, resolve
 from evalsuite.commands.output import deliver_sheet, exit_if_lost
+from evalsuite.fdaef.aggregate import aggregate
+from evalsuite.fdaef.asking import Examination
+from evalsuite.fdaef.local_data import load_layout
+from evalsuite.fdaef.plan import TaskPlan, plan_tasks
+from evalsuite.fdaef.registry import load_benchmark
+from evalsuite.fdaef.scores import read_scores
 from evalsuite.frameworks.feel import Feel, load_feel_config
 from evalsuite.frameworks.feel import score as ask_panel
-from evalsuite.report.report import PLUMBING
-from evalsuite.report.sheet import Sheet
+from evalsuite.report.study import study_sheet
 from evalsuite.runner import pipeline
-from evalsuite.runner.engine import Runner
+from evalsuite.runner.engine import Launched, Runner
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.resolved import Resolved
-from evalsuite.statistics.between_frameworks import STUDY, Framework, as_one_judge, call_table, dimension_table, rank_table
+from evalsuite.statistics.between_frameworks import Examined, Framework, as_one_judge
 from evalsuite.statistics.feel_tables import Cost
-from evalsuite.statistics.summary import languages_of, sums_of
+from evalsuite.statistics.summary import sums_of
 
 _PERSONAS = ("psychologist", "peer", "editor")
 _RUN = ("dialogues.jsonl", "judgements.jsonl", "cards.jsonl", "profiles.jsonl", "costs.jsonl")
@@ -50,19 +54,26 @@ def study(
     ] = 0.7,
     floors: Annotated[bool, typer.Option("--floors/--no-floors", help="Also supporters without a model.")] = True,
     language: LanguageOption = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="ECDBench's data sets, as `ecdbench plan --data` takes them: it is asked, too."),
+        IN_FOLDER,
+    ] = None,
+    items: Annotated[int, typer.Option("--items", min=2, metavar="N", help="Items of each of ECDBench's data sets.")] = 20,
     endpoint: EndpointOption = None,
     out: Annotated[
         Path,
         typer.Option("--out", help="Folder of the study; the same command resumes."),
-        Writes(("study.*", "tables/*", *(f"*/{name}" for name in _RUN))),
+        Writes(("study.*", "tables/*", *(f"*/{name}" for name in _RUN), "ecdbench/*/scores.jsonl", "ecdbench/*/datasets/*")),
     ] = Path("runs/study"),
 ) -> None:
-    """ESC-Eval, EmoHarbor and FEEL's panel on the same supporters: do they rank them alike, do their dimensions go together,
-    and which parts supporters with the fewest calls?
+    """ESC-Eval, EmoHarbor and FEEL's panel on the same supporters, and ECDBench where its data are there: do they rank them
+    alike, do their dimensions go together, and which parts supporters with the fewest calls?
 
     ESC-Eval plays role cards, EmoHarbor profiles; FEEL's panel (one model as three personas) judges the dialogues that ESC-Eval
-    held. The three run folders lie in OUT, and can be reported and grown like any other. Writes OUT/study.html, .json and .md.
-    Example:
+    held. ECDBench (--data) asks the models among the supporters, without its summaries, which need a judge. The run folders lie
+    in OUT, and can be reported and grown like any other. A model that has no address is served once, for all of them. Writes
+    OUT/study.html, .json and .md. Example:
 
     esc-eval study --supporter a@http://127.0.0.1:8000/v1 --supporter b@http://127.0.0.1:8001/v1
     --model gpt-4.1@https://api.openai.com/v1#OPENAI_API_KEY
@@ -90,17 +101,25 @@ def study(
     for resolved in runs.values():  # whatever is wrong is told before anything is written or started
         resolved.simulate_identity()
         resolved.score_identity()
-    frameworks = [_held(name, resolved) for name, resolved in runs.items()]
-    frameworks.append(_panel(feel, out / "feel", frameworks[0].dialogues))
-    sheet = _sheet(frameworks, runs["esc_eval"])
+    planned = None if data is None else _planned(data)
+    with Launched() as servers:
+        frameworks = [_held(name, resolved, servers) for name, resolved in runs.items()]
+        frameworks.append(_panel(feel, out / "feel", frameworks[0].dialogues, servers))
+        models = [spec for spec in runs["esc_eval"].supporters if spec.floor is None]
+        examined = None if planned is None else _examined(planned, models, servers, items, out / "ecdbench")
+    played_by = runs["esc_eval"]
+    asked = [*played_by.seekers, played_by.judge, *played_by.supporters]
+    plumbing = any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in asked)
+    names = [spec.name for spec in played_by.supporters]
+    sheet = study_sheet(frameworks, examined, names, played_by.judge.name, plumbing)
     deliver_sheet(out, "study", sheet, [table for table in sheet.tables if not table.key.startswith("study-dimensions")])
     verdicts = [judgement for one in frameworks for judgement in one.judgements]
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements")
 
 
-def _held(name: str, resolved: Resolved) -> Framework:
+def _held(name: str, resolved: Resolved, servers: Launched) -> Framework:
     """A framework's dialogues and verdicts, asked or from its folder."""
-    with open_run(resolved.out) as run, Runner(run, resolved, console) as runner:
+    with open_run(resolved.out) as run, Runner(run, resolved, console, shared=servers) as runner:
         outcome = pipeline.simulate(runner, score=True)
         people = "cards" if name == "esc_eval" else "profiles"
         return Framework(
@@ -108,41 +127,45 @@ def _held(name: str, resolved: Resolved) -> Framework:
         )
 
 
-def _panel(feel: Feel, folder: Path, held: Sequence[Dialogue]) -> Framework:
+def _panel(feel: Feel, folder: Path, held: Sequence[Dialogue], servers: Launched) -> Framework:
     """FEEL's verdicts on dialogues that are held already; the panel counts as one judge."""
     whole = [dialogue for dialogue in held if not dialogue.lost and dialogue.exchanges]
     if not whole:
         raise UserError(f"{folder}: no dialogue was held to its end: there is nothing for FEEL's panel to judge")
     with open_run(folder) as run:
-        judgements = ask_panel(run, feel, whole, lambda resolved: Runner(run, resolved, console))
+        judgements = ask_panel(run, feel, whole, lambda resolved: Runner(run, resolved, console, shared=servers))
     calls = sum(cost.calls for cost in read_jsonl(folder / "costs.jsonl", Cost, "costs"))
     return Framework(feel.title, "cards", whole, [*as_one_judge(judgements)], feel.members[0].rubric, calls)
+
+
+def _planned(data: Path) -> TaskPlan:
+    """What ECDBench can ask on these data, without its summaries. Raises `UserError` where that is nothing."""
+    need_modules("lm_eval", purpose="ECDBench's tasks")
+    planned = replace(plan_tasks(load_benchmark("ecdbench"), load_layout(None), data, None, False), summaries={})
+    planned.check()
+    return planned
+
+
+def _examined(planned: TaskPlan, models: Sequence[ModelSpec], servers: Launched, items: int, out: Path) -> Examined:
+    """ECDBench's totals over what was asked of every model."""
+    benchmark = load_benchmark("ecdbench")
+    up = servers.endpoints
+    if not all(model.name in up or model.endpoint.base_url for model in models):
+        servers.exits.close()  # each of them has the machine for itself
+        up = {}
+    totals, asked = {}, []
+    for model in models:
+        at = {"base_url": up[model.name]} if model.name in up else {}
+        spec = model.model_copy(update={"endpoint": model.endpoint.model_copy(update=at)})
+        with open_run(out / model.name) as run:
+            scores, _ = Examination(benchmark, spec, model.name, items, 0, False, None, console).ask(run, planned)
+            write_jsonl(run.folder / "scores.jsonl", scores)
+        (one,) = read_scores([out / model.name / "scores.jsonl"], benchmark)
+        totals[model.name] = aggregate(benchmark, one, "left_out").root.values
+        asked.append(len({(score.dataset, score.item) for score in scores}))
+    return Examined(benchmark.title, totals, min(asked, default=0), sum(asked))
 
 
 def _calls(run: Run) -> int:
     """All calls of a run."""
     return sum(used.calls for used in sums_of(run.usage().values()).values())
-
-
-def _sheet(frameworks: Sequence[Framework], resolved: Resolved) -> Sheet:
-    """The page."""
-    esc_eval, _, feel = frameworks
-    tables: list[Table] = []
-    for language in languages_of(esc_eval.dialogues):
-        found = [*rank_table(frameworks, language), call_table(frameworks, language)]
-        found.append(dimension_table(esc_eval, feel, language))
-        tables += [table for table in found if table is not None]
-    models = [*resolved.seekers, resolved.judge, *resolved.supporters]
-    plumbing = any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in models)
-    return Sheet(
-        title=STUDY,
-        cautions=[PLUMBING] if plumbing else [],
-        facts=[
-            ("Supporters", ", ".join(spec.name for spec in resolved.supporters)),
-            ("Seeker and judge", resolved.judge.name),
-            *((one.title, f"{len(one.dialogues):,} dialogues, {one.calls:,} calls") for one in frameworks),
-            ("Generated", time.strftime("%Y-%m-%d %H:%M")),
-        ],
-        tables=tables,
-        figures={"plumbing": plumbing},
-    )

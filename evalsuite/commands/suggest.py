@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from core.errors import UserError, near
-from core.files import write_jsonl
-from core.options import SeedOption, console
-from core.paths import Writes
+from core.files import read_jsonl, write_jsonl
+from core.options import SeedOption, choice, console
+from core.paths import MaybeFiles, Writes
+from core.records import HumanScore, Judgement
+from core.tables import Estimate, fmt
 from evalsuite.commands.options import InRun, JudgedByOption
 from evalsuite.dialogues.floors import FLOORS
+from evalsuite.runs import shards
+from evalsuite.runs.judgement_sets import chosen_set
 from evalsuite.runs.records import read_run
+from evalsuite.statistics.agreement import gold_scores_of
+from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.leaderboard import boards_of
-from evalsuite.statistics.suggestions import WEIGHTS, closest, suggest, uncertainty, write_weights
+from evalsuite.statistics.suggestions import WEIGHTS, closest, spread_and_error, suggest, uncertainty, write_weights
 from evalsuite.statistics.summary import checked, supporter_of
 
 
@@ -34,6 +41,21 @@ def suggest_dialogues(
             "tells apart the least.",
         ),
     ] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="spread|random",
+            help="spread: more often where the judge is unsure. random: all of a supporter have the same chance.",
+        ),
+    ] = "spread",
+    people: Annotated[
+        MaybeFiles,
+        typer.Option(
+            "--people",
+            help="Scores by people that are there, on the run's rubric: beside the gold set they say whether the "
+            "judge's spread goes with its error. Repeat for more.",
+        ),
+    ] = None,
     judge: JudgedByOption = None,
     seed: SeedOption = 0,
 ) -> None:
@@ -43,10 +65,12 @@ def suggest_dialogues(
     --dialogues` takes. OUT/weights.csv beside it says with which chance each was drawn: the study keeps it, its export has it
     again, and `esc-eval leaderboard RUN --people EXPORT/scores.jsonl` weighs by it, so that the board stays unbiased. Score
     all of them: leaving some out changes the chances. Unsure is a judge whose probabilities or repeats are spread; of a judge
-    that gave neither, all dialogues of a supporter have the same chance.
+    that gave neither, all dialogues of a supporter have the same chance. Where the spread says nothing about the error, a draw
+    by it is worse than `--by random`: the run's gold set and --people tell, and a warning says so.
 
     Example: esc-eval people suggest runs/quick --budget 8 --out runs/suggested
     """
+    evenly = choice("--by", by, ("spread", "random")) == "random"
     records = read_run(run.name, run, judge)
     names = dict.fromkeys(map(supporter_of, records.dialogues))
     for name in supporter or []:
@@ -60,15 +84,56 @@ def suggest_dialogues(
         wanted = [one for one in records.dialogues if (one.language, supporter_of(one)) in pairs]
     if not wanted:
         raise UserError(f"{run}: no verdict on a whole dialogue, so nothing says who is to be told apart: give --supporter")
-    found = suggest(wanted, verdicts, records.rubric, budget, seed)
+    told = None if evenly else spread_and_error(*_labelled(records, verdicts, judge, people or []), records.rubric)
+    found = suggest(wanted, verdicts, records.rubric, budget, seed, evenly)
     write_jsonl(out / "dialogues.jsonl", [one.dialogue for one in found])
     write_weights(out / WEIGHTS, {one.dialogue.id: 1 / one.chance for one in found})
     known = len(uncertainty(verdicts, records.rubric).keys() & {one.id for one in wanted})
-    console.print(f"{len(found)} of {len(wanted)} dialogues, {known} of these with the judge's own spread", soft_wrap=True)
+    console.print(
+        f"{len(found)} of {len(wanted)} dialogues, "
+        + ("a random choice" if evenly else f"{known} of these with the judge's own spread"),
+        soft_wrap=True,
+    )
+    if told is not None and known:
+        console.print(_insight(told), soft_wrap=True)
     for (language, name), count in sorted(
         Counter((one.dialogue.language, supporter_of(one.dialogue)) for one in found).items()
     ):
         console.print(f"{language}, {name}: {count}", soft_wrap=True)
     console.print(
         f"next: esc-eval people create STUDY --dialogues {out / 'dialogues.jsonl'} --rubric NAME --raters 2", soft_wrap=True
+    )
+
+
+def _labelled(
+    records: RunRecords, verdicts: Sequence[Judgement], judge: str | None, people: Sequence[Path]
+) -> tuple[list[Judgement], list[HumanScore]]:
+    """The judge's verdicts on what people or the gold set scored, and these scores."""
+    folder = chosen_set(records.folder, shards.whole(records.folder), judge).folder
+    scores = gold_scores_of(people)
+    if others := {score.rubric for score in scores} - {records.rubric.name}:
+        raise UserError(f"--people: scores on {', '.join(sorted(others))}, and the run's are on {records.rubric.name}")
+    known = {score.dialogue_id for score in scores}
+    asked = [one for one in verdicts if one.dialogue_id in known]
+    gold = records.folder / "gold_scores.jsonl", folder / "gold_judgements.jsonl"
+    if all(path.exists() for path in gold):
+        scores += gold_scores_of([gold[0]])
+        asked += read_jsonl(gold[1], Judgement, "judgements")
+    whole = [score for score in scores if score.turn is None and score.dimension in records.rubric.dimensions]
+    return [one for one in asked if one.turn is None], whole
+
+
+def _insight(told: Estimate) -> str:
+    """Whether the judge's spread goes with its error, in a sentence."""
+    if told.mean is None or told.low is None:
+        return (
+            f"Whether the judge's spread goes with its error is not known ({told.n} labelled dialogues). Where it does not, a "
+            "random choice is better (--by random)"
+        )
+    figures = f"Spearman's correlation {fmt(told, 2)}, over labelled dialogues"
+    if told.low > 0:
+        return f"The judge's spread goes with its error: {figures}"
+    return (
+        f"warning: the judge's spread is not seen to go with its error: {figures}. A draw by it then needs more labels than a "
+        "random choice: use --by random"
     )

@@ -72,7 +72,7 @@ def score_panels(boards: Sequence[Board], cells: Sequence[tuple[str, Sequence[Sc
             shift = 0.36 * (number + 0.5) / len(languages) - 0.18
             name = LANGUAGES[language] if len(languages) > 1 else ""
             traces[-1].append(dots(_LANGUAGE_STYLES[number], rows, estimates, name, shift, alone=True))
-    return _dot_panels(rows, [title for title, _ in cells], traces, columns, height=20 + 8 * len(languages))
+    return dot_panels(rows, [title for title, _ in cells], traces, columns, height=20 + 8 * len(languages))
 
 
 def difference_charts(tally: Tally) -> Iterator[Chart]:
@@ -188,7 +188,7 @@ def agreement_charts(
             + "Dots: the judge, with 95 % intervals where given. Bars: always answering the most frequent gold score. "
             + f"Unreadable verdicts {unreadable}.",
             f"{table}_{language}",
-            _dot_panels(rows, ["ACC, %", "ACC_soft (within one), %"], traces, columns=2),
+            dot_panels(rows, ["ACC, %", "ACC_soft (within one), %"], traces, columns=2),
         )
 
 
@@ -244,9 +244,10 @@ def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
         )
 
 
-def _dot_panels(
+def dot_panels(
     rows: Sequence[str], titles: Sequence[str], traces: Sequence[Sequence[Figure]], columns: int, height: int = 23
 ) -> Figure:
+    """Panels of marks on the same rows, on an axis of 0–100."""
     room = {"margin": {"l": 7 * min(30, max(map(len, rows))) + 16}, "meta": {"least": 110 if columns > 2 else 200}}
     legend = any(one["name"] for one in traces[0])
     axis = named_rows(rows, (0.3, -0.7))

@@ -149,7 +149,7 @@ def content_of(run: Run) -> ReportContent:
         f"{model} ({stage.split()[0]})": sums for stage, roles in used.items() for model, sums in roles.get("judge", {}).items()
     }
     agreements = {one.judge: found for one in judges if (found := _json(one.folder / "agreement.json").get("agreement"))}
-    synthetic = config.gold is not None and config.gold.dialogues in ("synthetic", "synthetic_test")
+    synthetic = config.synthetic_gold
     gold_tables, gold_charts = _gold(run, judges, scored, agreements, synthetic)
     may_leave = framework is not None and framework.may_leave and framework.name == records.framework
     along_tables, along_charts = _along(judges, tally, may_leave)

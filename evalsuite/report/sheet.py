@@ -53,11 +53,16 @@ def write_sheet(folder: Path, name: str, sheet: Sheet) -> dict[str, Path]:
     """Write NAME.html, NAME.json, NAME.md and tables/KEY.csv; returns the paths by kind."""
     paths = {kind: folder / f"{name}.{kind}" for kind in ("html", "json", "md")}
     write_text(paths["html"], _html(sheet))
-    said = {"title": sheet.title, "warnings": sheet.cautions, "findings": sheet.findings, "facts": dict(sheet.facts)}
-    write_json(paths["json"], said | {**sheet.figures, "tables": [asdict(table) for table in sheet.tables]})
+    write_json(paths["json"], as_figures(sheet))
     write_text(paths["md"], _markdown(sheet))
     write_csv(name, sheet.tables, folder / "tables")
     return paths
+
+
+def as_figures(sheet: Sheet) -> dict[str, Any]:
+    """The page as JSON."""
+    said = {"title": sheet.title, "warnings": sheet.cautions, "findings": sheet.findings, "facts": dict(sheet.facts)}
+    return said | {**sheet.figures, "tables": [asdict(table) for table in sheet.tables]}
 
 
 def _html(sheet: Sheet) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -25,6 +25,25 @@ R = TypeVar("R")
 
 
 @dataclass
+class Launched:
+    """Servers of ours that are up until the `with` block ends: one runner's, or those of several runners after each other."""
+
+    servers: list[Servers] = field(default_factory=list)
+    exits: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> Launched:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.exits.close()
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """Base URLs by model name."""
+        return {name: url for servers in self.servers for name, url in servers.endpoints.items()}
+
+
+@dataclass
 class Runner:
     """A command at work in a run folder. Use as a context manager.
 
@@ -37,23 +56,25 @@ class Runner:
     console: Console
     bounded: bool = False
     """Whether the config's limits on the tries of a call hold."""
+    shared: Launched | None = None
+    """Servers that other runners use, too, and that outlast this one."""
 
     def __post_init__(self) -> None:
         self._given = dict(self.resolved.config.endpoints)
-        self._servers: list[Servers] = []
-        self._exits = ExitStack()
+        self._launched = self.shared or Launched()
         self._told: set[str] = set()
 
     def __enter__(self) -> Runner:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._exits.close()
+        if self.shared is None:
+            self._launched.exits.close()
 
     @property
     def endpoints(self) -> dict[str, str]:
         """Base URLs by model name: servers of ours, and what the config says, which wins."""
-        return {name: url for servers in self._servers for name, url in servers.endpoints.items()} | self._given
+        return self._launched.endpoints | self._given
 
     def _launches(self, specs: Iterable[ModelSpec]) -> list[ModelSpec]:
         """The models that need a server of ours. One in two roles is served as the role wants it that leaves more to its
@@ -89,7 +110,7 @@ class Runner:
         if not missing:
             return {}
         with self.run.timed("servers") as timing:
-            held = [plan for servers in self._servers for plan in servers.plans]
+            held = [plan for servers in self._launched.servers for plan in servers.plans]
             try:
                 plans = plan_servers(missing, self.run.logs, needs=needs, held=held)
             except UserError:
@@ -99,14 +120,14 @@ class Runner:
                 missing = wanted
                 plans = plan_servers(missing, self.run.logs, needs=needs)
             spare = self.resolved.spare if self.bounded else ()
-            servers = self._exits.enter_context(Servers(plans, self.resolved.config.start_timeout, spare))
-            self._servers.append(servers)
+            servers = self._launched.exits.enter_context(Servers(plans, self.resolved.config.start_timeout, spare))
+            self._launched.servers.append(servers)
             timing["commits"] = self.run.same_commits(commits(missing))
         return servers.failed
 
     def _end_all_but(self, wanted: Sequence[ModelSpec]) -> None:
         names = {spec.name for spec in wanted}
-        for servers in self._servers:
+        for servers in self._launched.servers:
             servers.end([plan for plan in servers.plans if not names.intersection(spec.name for spec in plan.specs)])
 
     def _check_endpoints(self, specs: Sequence[ModelSpec]) -> None:
@@ -191,7 +212,7 @@ class Runner:
             budget=self.run.budget,
             keep_messages=1024 * config.keep_messages_kb,
             down=down,
-            launched={url for servers in self._servers for url in servers.endpoints.values()},
+            launched={url for servers in self._launched.servers for url in servers.endpoints.values()},
             say=self.say,
             told=self._told,
             **{name: value for name, value in limits.items() if self.bounded and value is not None},

@@ -249,6 +249,11 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         """Whether the embedded model plays a part, so that the scores say nothing about quality."""
         return any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in self.models().values())
 
+    @property
+    def synthetic_gold(self) -> bool:
+        """Whether the gold set is the bundled one, whose scores hold by construction."""
+        return self.gold is not None and self.gold.dialogues in ("synthetic", "synthetic_test")
+
     def specs(self) -> dict[str, dict[str, Any]]:
         """Every model of a run, the judge of judge health included: name → what was claimed of it."""
         probed = self.probed

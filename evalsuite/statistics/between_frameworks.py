@@ -3,7 +3,7 @@ with the fewest calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -12,17 +12,14 @@ import numpy as np
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import (
-    PERCENTILE,
     POINTS,
     RESAMPLES,
-    SEED,
     SMOOTHED,
     Floats,
     estimate,
-    interval,
-    resampled_means,
     smoothed_means,
 )
+from core.statistics.reliability import JACKKNIFE, jackknife, jackknife_on_scale, left_out
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.components import cards_needed
@@ -31,12 +28,58 @@ from evalsuite.statistics.summary import dimension_label
 
 STUDY = "Do the frameworks agree?"  # heading of the page
 POWER = 0.8
+EXAMINED = (
+    "ECDBench: the total over what was asked, in all languages, [95 % bootstrap over items], n = items; floors answer no "
+    "questions."
+)
+
+
+@dataclass(frozen=True)
+class Averages:
+    """What one framework says of supporters: `seen` [supporters] on 0–100 and draws of it [RESAMPLES, supporters], over `n`
+    cards, profiles or items. `people` is who is played."""
+
+    title: str
+    people: str
+    names: Sequence[str]
+    seen: Floats
+    draws: Floats
+    n: int
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Every supporter's average with its interval."""
+        return {
+            name: estimate(float(self.seen[place]), self.draws[:, place], self.n, self.n)
+            for place, name in enumerate(self.names)
+        }
+
+    def gaps(self, names: Sequence[str]) -> tuple[Floats, Floats]:
+        """The difference of every two of some supporters, in their order, and its two-sided p (Student's t, by the draws'
+        standard error)."""
+        from scipy.stats import t
+
+        first, second = np.array(list(combinations([self.names.index(name) for name in names], 2))).T
+        gap = self.seen[first] - self.seen[second]
+        error = (self.draws[:, first] - self.draws[:, second]).std(axis=0)
+        known = (error > 0) & (self.n > 1)
+        p = 2 * t.sf(np.abs(gap) / np.where(known, error, 1), max(self.n - 1, 1))
+        return gap, np.where(known, p, 1.0)
+
+
+def averages_of(title: str, people: str, names: Sequence[str], sums: Floats, counts: Floats) -> Averages:
+    """From sums and counts of scores, [cards, supporters, dimensions]: cards are drawn whole. Each supporter has a score of its
+    own on the half card that nobody has seen: else it would cancel in differences."""
+    totals = counts.sum(axis=0)
+    seen = np.divide(sums.sum(axis=0), totals, out=np.full(totals.shape, np.nan), where=totals > 0).mean(axis=1)
+    flat = sums.reshape(len(sums), -1), counts.reshape(len(sums), -1)
+    draws = smoothed_means(*flat, POINTS, blocks=len(names)).reshape(RESAMPLES, *totals.shape).mean(axis=2)
+    return Averages(title, people, names, seen, draws, len(sums))
 
 
 @dataclass(frozen=True)
 class Framework:
     """What one framework made of the supporters: dialogues, and verdicts of one judge (or of a panel as one). `people` is who
-    is played: frameworks with the same are resampled together. `calls` were made for the whole."""
+    is played. `calls` were made for the whole."""
 
     title: str
     people: str
@@ -45,9 +88,36 @@ class Framework:
     rubric: Rubric
     calls: int
 
-    def contestants(self, language: Language) -> list[Contestant]:
+    def contestants(self, language: Language) -> dict[str, Contestant]:
         """The supporters in a language, by name."""
-        return [one for one in contestants_of(self.dialogues, self.judgements, self.rubric) if one.language == language]
+        found = contestants_of(self.dialogues, self.judgements, self.rubric)
+        return {one.supporter: one for one in sorted(found, key=lambda one: one.supporter) if one.language == language}
+
+    def averages(self, language: Language) -> Averages | None:
+        """Over the framework's own dimensions; None where nothing was judged."""
+        by_name = self.contestants(language)
+        if not by_name:
+            return None
+        return averages_of(self.title, self.people, list(by_name), *stack(list(by_name.values())))
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What a benchmark that asks questions (ECDBench) made of models: `totals` maps supporter → [1 + RESAMPLES] on 0–100, the
+    total and then that of every draw of its items, the same for every model. Languages are not told apart. `items` were
+    asked of each model, `questions` of all."""
+
+    title: str
+    totals: Mapping[str, Floats]
+    items: int
+    questions: int
+
+    def averages(self, language: Language) -> Averages | None:
+        """The totals, in whichever language; None where there are none."""
+        if not self.totals:
+            return None
+        every = np.stack([self.totals[name] for name in sorted(self.totals)], axis=1)
+        return Averages(self.title, "items", sorted(self.totals), every[0], every[1:], self.items)
 
 
 def as_one_judge(judgements: Sequence[Judgement]) -> Iterator[Judgement]:
@@ -60,68 +130,53 @@ def as_one_judge(judgements: Sequence[Judgement]) -> Iterator[Judgement]:
         yield judgement.model_copy(update=changes)
 
 
-def kendall(x: Floats, y: Floats) -> Floats:
-    """Kendall's tau-b of rows [draws, supporters]; NaN where a side has no two different values; scipy takes one pair."""
-    places = np.array(list(combinations(range(x.shape[1]), 2)))
-    one, other = (np.sign(side[:, places[:, 0]] - side[:, places[:, 1]]) for side in (x, y))
-    size = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
-    return np.divide((one * other).sum(axis=1), size, out=np.full(len(x), np.nan), where=size > 0)
+# --- are supporters ranked alike ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Averages:
-    """The supporters' averages [1, supporters]; draws of them [RESAMPLES, supporters] of the plain bootstrap, for ranks, and of
-    the smoothed one, for their intervals; the number of people."""
+def tau(one: Averages, other: Averages) -> Estimate:
+    """Kendall's tau-b of the supporters that both have (their number is n), and between what it must lie.
 
-    seen: Floats
-    resampled: Floats
-    smoothed: Floats
-    people: int
+    A pair's order stands where its difference holds in both frameworks, after Holm's correction over the pairs of both; every
+    other pair may be ordered either way. So the truth lies between the bounds in 95 % of studies at least, whatever the two
+    frameworks have in common. (Percentiles of tau's own draws seldom hold it where differences are small: noise takes order
+    away, and each draw adds its own.)
+    """
+    from scipy.stats import kendalltau
 
-
-def _averages(framework: Framework, language: Language, names: Sequence[str]) -> _Averages:
-    """Of these supporters. Frameworks that play the same people are drawn alike."""
-    by_name = {one.supporter: one for one in framework.contestants(language)}
-    sums, counts = stack([by_name[name] for name in names])
-    totals = counts.sum(axis=0)
-    seen = np.divide(sums.sum(axis=0), totals, out=np.full(totals.shape, np.nan), where=totals > 0).mean(axis=1)
-    seed = SEED + sum(framework.people.encode())
-    flat = sums.reshape(len(sums), -1), counts.reshape(len(sums), -1)
-    drawn = (resampled_means(*flat, seed), smoothed_means(*flat, POINTS, seed))
-    resampled, smoothed = (draws.reshape(RESAMPLES, *totals.shape).mean(axis=2) for draws in drawn)
-    return _Averages(seen[None], resampled, smoothed, len(sums))
+    names = [name for name in one.names if name in other.names]
+    if len(names) < 2:
+        return Estimate(None, None, None, len(names))
+    (x, p_x), (y, p_y) = one.gaps(names), other.gaps(names)
+    seen = float(kendalltau(*([side.seen[side.names.index(name)] for name in names] for side in (one, other))).statistic)
+    if np.isnan(seen):
+        return Estimate(None, None, None, len(names))
+    stands = (paired.holm(np.concatenate([p_x, p_y])) <= paired.ALPHA).reshape(2, -1).all(axis=0)
+    sure, unsure = float((np.sign(x) * np.sign(y))[stands].sum()), int((~stands).sum())
+    return Estimate(seen, min((sure - unsure) / len(x), seen), max((sure + unsure) / len(x), seen), len(names))
 
 
-def shared(frameworks: Sequence[Framework], language: Language) -> list[str]:
-    """The supporters that every framework has verdicts on."""
-    names = [{one.supporter for one in framework.contestants(language)} for framework in frameworks]
-    return sorted(set.intersection(*names)) if names else []
-
-
-def rank_table(frameworks: Sequence[Framework], language: Language) -> list[Table]:
-    """Averages of the shared supporters by framework, and Kendall's tau of every two frameworks."""
-    names = shared(frameworks, language)
+def rank_tables(frameworks: Sequence[Framework | Examined], language: Language) -> list[Table]:
+    """Averages of the supporters by framework, and Kendall's tau of every two frameworks."""
+    every = [found for one in frameworks if (found := one.averages(language))]
+    names = sorted({name for one in every for name in one.names})
     if len(names) < 2:
         return []
-    figures = {one.title: _averages(one, language, names) for one in frameworks}
-    averages: tuple[tuple[Cell, ...], ...] = tuple(
-        (name, *(estimate(float(f.seen[0, place]), f.smoothed[:, place], f.people, f.people) for f in figures.values()))
-        for place, name in enumerate(names)
-    )
+    estimates = [one.estimates() for one in every]
+    averages: tuple[tuple[Cell, ...], ...] = tuple((name, *(of_one.get(name) for of_one in estimates)) for name in names)
     rows: list[tuple[Cell, ...]] = []
-    for one, other in combinations(frameworks, 2):
-        x, y = figures[one.title], figures[other.title]
-        tau, draws = kendall(x.seen, y.seen)[0], kendall(x.resampled, y.resampled)
-        low, high = (None, None) if np.isnan(draws).all() else interval(draws)
+    for one, other in combinations(every, 2):
         alike = "the same" if one.people == other.people else "others"
-        rows.append((one.title, other.title, Estimate(None if np.isnan(tau) else float(tau), low, high, len(names)), alike))
+        rows.append((one.title, other.title, tau(one, other), alike))
     return [
         Table(
             f"study-averages-{language}",
             f"The same supporters by every framework, {language}",
-            ("supporter", *figures),
+            ("supporter", *(one.title for one in every)),
             averages,
-            (f"Averages of 0–100 over a framework's own dimensions, [{SMOOTHED} over cards or profiles], n = how many.",),
+            (
+                f"Averages of 0–100 over a framework's own dimensions, [{SMOOTHED} over cards or profiles], n = how many."
+                + (f" {EXAMINED}" if any(isinstance(one, Examined) for one in frameworks) else ""),
+            ),
             STUDY,
         ),
         Table(
@@ -130,8 +185,9 @@ def rank_table(frameworks: Sequence[Framework], language: Language) -> list[Tabl
             ("framework", "and", "Kendall's tau-b", "people played"),
             tuple(rows),
             (
-                "−1 to 1, n = supporters. [95 % interval: cards and profiles drawn anew, alike for frameworks that play the "
-                "same]. An interval from below 0 to 1 says that this study cannot tell.",
+                "−1 to 1, n = supporters that both have. [At least 95 %: a pair's order stands where its difference holds in "
+                "both frameworks (t by the draws' standard error, Holm's correction over both), any other pair may be either "
+                "way]. From below 0 to 1: this study cannot tell.",
             ),
             STUDY,
         ),
@@ -141,7 +197,11 @@ def rank_table(frameworks: Sequence[Framework], language: Language) -> list[Tabl
 # --- which dimensions measure the same --------------------------------------------------------------------------------------
 
 
-def _cells(framework: Framework, language: Language) -> tuple[dict[tuple[str, str], list[Floats]], Sequence[str]]:
+Trials = Sequence[Floats]  # the scores [dimensions] of each trial
+Cells = Mapping[tuple[str, str], Trials]  # by card and supporter
+
+
+def _cells(framework: Framework, language: Language) -> tuple[Cells, Sequence[str]]:
     """(card, supporter) → the dialogues' scores [dimensions], one for each trial with all dimensions."""
     known = {dialogue.id: dialogue for dialogue in framework.dialogues}
     found = contestants_of(framework.dialogues, framework.judgements, framework.rubric, card_of=lambda one: one.id)
@@ -153,17 +213,19 @@ def _cells(framework: Framework, language: Language) -> tuple[dict[tuple[str, st
     return cells, [dimension_label(framework.rubric, name) for name in framework.rubric.dimensions]
 
 
-def reliabilities(cells: Sequence[Sequence[Floats]]) -> Floats:
-    """How much of the variance of a cell's mean over trials is the cell's own, by dimension: (MSB − MSW) / MSB of a one-way
-    analysis of variance. NaN where no cell has two trials, or cells do not differ."""
-    sizes = np.array([len(trials) for trials in cells])
-    every = np.concatenate([np.stack(list(trials)) for trials in cells])
-    if len(cells) < 2 or sizes.sum() == len(cells):
-        return np.full(every.shape[1], np.nan)
+def reliabilities(cells: Sequence[Trials], weights: Floats) -> Floats:
+    """How much of the variance of a cell's mean over trials is the cell's own: (MSB − MSW) / MSB of a one-way analysis of
+    variance, under weights 0 or 1 [draws, cells]: [draws, dimensions]. NaN where no cell has two trials, or cells do not
+    differ."""
+    sizes = np.array([float(len(trials)) for trials in cells])
     means = np.stack([np.mean(list(trials), axis=0) for trials in cells])
-    between = (sizes[:, None] * (means - every.mean(axis=0)) ** 2).sum(axis=0) / (len(cells) - 1)
-    within = ((every - np.repeat(means, sizes, axis=0)) ** 2).sum(axis=0) / (sizes.sum() - len(cells))
-    return np.divide(between - within, between, out=np.full(len(between), np.nan), where=between > 0)
+    inside = np.stack([((np.stack(list(trials)) - mean) ** 2).sum(axis=0) for trials, mean in zip(cells, means, strict=True)])
+    number, scores = weights.sum(axis=1, keepdims=True), (weights @ sizes)[:, None]
+    grand = weights @ (sizes[:, None] * means) / scores
+    between = (weights @ (sizes[:, None] * means**2) - scores * grand**2) / np.maximum(number - 1, 1)
+    spare = scores - number
+    within = np.divide(weights @ inside, spare, out=np.full(between.shape, np.nan), where=spare > 0)
+    return np.divide(between - within, between, out=np.full(between.shape, np.nan), where=between > 1e-9)
 
 
 def _correlations(x: Floats, y: Floats, weights: Floats) -> Floats:
@@ -177,31 +239,55 @@ def _correlations(x: Floats, y: Floats, weights: Floats) -> Floats:
     return np.divide(both, size, out=np.full(both.shape, np.nan), where=size > 1e-9)
 
 
+@dataclass(frozen=True)
+class Association:
+    """How two dimensions go together: `seen` over the same dialogues, `cleared` of the luck of trials (at most 1), and the
+    `reliability` of both sides."""
+
+    seen: Estimate
+    cleared: Estimate
+    reliability: tuple[float | None, float | None]
+
+
+def associations(mine: Cells, theirs: Cells) -> list[list[Association]]:
+    """Of every dimension of one side with every one of the other, over the (card, supporter) that both have; none for fewer
+    than three. Intervals leave out cards in turn."""
+    both = sorted(mine.keys() & theirs.keys())
+    if len(both) < 3:
+        return []
+    x, y = (np.stack([np.mean(list(cells[key]), axis=0) for key in both]) for cells in (mine, theirs))
+    cards = {name: place for place, name in enumerate(sorted({card for card, _ in both}))}
+    weights = left_out(len(cards))[:, [cards[card] for card, _ in both]]
+    seen = _correlations(x, y, weights)
+    trust = [reliabilities([cells[key] for key in both], weights) for cells in (mine, theirs)]
+    product = trust[0][:, :, None] * trust[1][:, None, :]
+    sound = (trust[0][:, :, None] > 0) & (trust[1][:, None, :] > 0)
+    cleared = np.divide(seen, np.sqrt(np.where(sound, product, np.nan)))
+    own = [[None if np.isnan(part) else float(part) for part in side[0]] for side in trust]
+    return [
+        [
+            Association(
+                jackknife(seen[:, i, j], len(both)), jackknife_on_scale(cleared[:, i, j], len(both)), (own[0][i], own[1][j])
+            )
+            for j in range(y.shape[1])
+        ]
+        for i in range(x.shape[1])
+    ]
+
+
 def dimension_table(one: Framework, other: Framework, language: Language) -> Table | None:
     """Correlations of the dimensions of two frameworks that judged the same dialogues, as seen and disattenuated; None where
     they share fewer than three cells."""
     (mine, names), (theirs, names2) = _cells(one, language), _cells(other, language)
-    both = sorted(mine.keys() & theirs.keys())
-    if len(both) < 3:
+    found = associations(mine, theirs)
+    if not found:
         return None
-    x, y = (np.stack([np.mean(cells[key], axis=0) for key in both]) for cells in (mine, theirs))
-    cards = {name: place for place, name in enumerate(sorted({card for card, _ in both}))}
-    drawn = np.random.default_rng(SEED).multinomial(len(cards), np.full(len(cards), 1 / len(cards)), RESAMPLES).astype(float)
-    weights = drawn[:, [cards[card] for card, _ in both]]
-    seen, draws = _correlations(x, y, np.ones((1, len(both))))[0], _correlations(x, y, weights)
-    trust = [reliabilities([cells[key] for key in both]) for cells in (mine, theirs)]
-    rows: list[tuple[Cell, ...]] = []
-    for i, name in enumerate(names):
-        for j, name2 in enumerate(names2):
-            if np.isnan(seen[i, j]):
-                rows.append((name, name2, Estimate(None, None, None, len(both)), None, None, None))
-                continue
-            found = Estimate(float(seen[i, j]), *interval(draws[:, i, j]), len(both))
-            product = trust[0][i] * trust[1][j] if min(trust[0][i], trust[1][j]) > 0 else np.nan
-            cleared = None if np.isnan(product) else float(np.clip(seen[i, j] / product**0.5, -1, 1))
-            own = [None if np.isnan(part) else float(part) for part in (trust[0][i], trust[1][j])]
-            rows.append((name, name2, found, cleared, *own))
-    rows.sort(key=lambda row: -(row[2].mean or -2) if isinstance(row[2], Estimate) else 0)
+    rows: list[tuple[Cell, ...]] = [
+        (name, name2, pair.seen, pair.cleared, *pair.reliability)
+        for name, of_one in zip(names, found, strict=True)
+        for name2, pair in zip(names2, of_one, strict=True)
+    ]
+    rows.sort(key=lambda row: -(-2 if row[2].mean is None else row[2].mean) if isinstance(row[2], Estimate) else 0)
     return Table(
         f"study-dimensions-{language}",
         f"Which dimensions go together, {one.title} and {other.title}, {language}",
@@ -209,8 +295,9 @@ def dimension_table(one: Framework, other: Framework, language: Language) -> Tab
         tuple(rows),
         (
             "Pearson's correlation over the same dialogues (means over trials of a supporter and card; n = these), "
-            f"[{PERCENTILE} over cards]. Disattenuated: by the root of both reliabilities, at most 1; reliability: the share "
-            "of the variance of such a mean that is not the luck of the trials. A dash: one trial alone, or nothing varies.",
+            f"[95 % interval: {JACKKNIFE}; cards are left out]. Disattenuated: by the root of both reliabilities, cut at 1, "
+            "[jackknife with Student's t]; reliability: the share of the variance of such a mean that is not the luck of the "
+            "trials. A dash: one trial alone, or nothing varies.",
             "Supporters that differ in everything make every dimension go with every other: look at who was compared.",
         ),
         STUDY,
@@ -220,31 +307,17 @@ def dimension_table(one: Framework, other: Framework, language: Language) -> Tab
 # --- which parts supporters with the fewest calls ---------------------------------------------------------------------------
 
 
-def call_table(frameworks: Sequence[Framework], language: Language) -> Table | None:
-    """How many pairs each framework tells apart, and what that takes; None for fewer than two shared supporters."""
-    names = shared(frameworks, language)
-    if len(names) < 2:
+def call_table(frameworks: Sequence[Framework | Examined], language: Language) -> Table | None:
+    """How many pairs each framework tells apart, and what that takes; None where none has two supporters."""
+    rows = [row for one in frameworks for row in _call_row(one, language)]
+    if not rows:
         return None
-    rows: list[tuple[Cell, ...]] = []
-    for framework in frameworks:
-        by_name = {one.supporter: one for one in framework.contestants(language)}
-        sums, counts = stack([by_name[name] for name in names])
-        pairs = list(combinations(range(len(names)), 2))
-        apart = sum(bool(one.holds) for one in paired.differences(sums, counts, pairs, average_only=True))
-        means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0).mean(axis=2)
-        of_language = sum(dialogue.language == language for dialogue in framework.dialogues)
-        calls = framework.calls * of_language / max(len(framework.dialogues), 1)
-        each = calls / max(sum(int((~np.isnan(means[:, place])).sum()) for place in range(len(names))), 1)
-        needed = [_calls_needed(means[:, a] - means[:, b], each, len(pairs)) for a, b in pairs]
-        defined = sorted(number for number in needed if number is not None)
-        middle = float(np.median(defined)) if 2 * len(defined) > len(pairs) else None
-        rows.append((framework.title, len(sums), round(calls), each, apart, len(pairs), middle))
     return Table(
         f"study-calls-{language}",
         f"Which framework parts supporters with the fewest calls? {language}",
         (
             "framework",
-            "cards or profiles",
+            "cards, profiles or items",
             "calls",
             "calls a card and supporter",
             "pairs told apart",
@@ -253,12 +326,57 @@ def call_table(frameworks: Sequence[Framework], language: Language) -> Table | N
         ),
         tuple(rows),
         (
-            "Told apart: by the sign-flip test, Holm's correction. Calls a pair needs: for the middle pair, to be shown in "
-            f"{100 * POWER:.0f} of 100 studies if its difference is as large as it looks here, a guess. A dash: half of "
-            "the pairs look alike. FEEL's calls judge dialogues that ESC-Eval held: its own are the panel's alone.",
+            "Told apart: by the sign-flip test (ECDBench: by its bootstrap standard error), Holm's correction. Calls a pair "
+            f"needs: for the middle pair, to be shown in {100 * POWER:.0f} of 100 studies if its difference is as large as it "
+            "looks here, a guess. A dash: half of the pairs look alike. FEEL's calls judge dialogues that ESC-Eval held: its "
+            "own are the panel's alone. ECDBench's calls are its questions.",
         ),
         STUDY,
     )
+
+
+def _call_row(framework: Framework | Examined, language: Language) -> list[tuple[Cell, ...]]:
+    """The framework's row; none for fewer than two supporters."""
+    if isinstance(framework, Examined):
+        return _question_row(framework, language)
+    contestants = list(framework.contestants(language).values())
+    if len(contestants) < 2:
+        return []
+    sums, counts = stack(contestants)
+    pairs = list(combinations(range(len(contestants)), 2))
+    apart = sum(bool(one.holds) for one in paired.differences(sums, counts, pairs, average_only=True))
+    means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0).mean(axis=2)
+    of_language = sum(dialogue.language == language for dialogue in framework.dialogues)
+    calls = framework.calls * of_language / max(len(framework.dialogues), 1)
+    each = calls / max(int((~np.isnan(means)).sum()), 1)
+    needed = [_calls_needed(means[:, a] - means[:, b], each, len(pairs)) for a, b in pairs]
+    return [(framework.title, len(sums), round(calls), each, apart, len(pairs), _middle(needed))]
+
+
+def _question_row(benchmark: Examined, language: Language) -> list[tuple[Cell, ...]]:
+    """The same of a benchmark: its standard errors shrink with the root of the questions."""
+    from scipy.stats import norm
+
+    found = benchmark.averages(language)
+    if found is None or len(found.names) < 2:
+        return []
+    pairs = list(combinations(range(len(found.names)), 2))
+    gaps, p = found.gaps(found.names)
+    errors = [(found.draws[:, a] - found.draws[:, b]).std() for a, b in pairs]
+    apart = int((paired.holm(p) <= paired.ALPHA).sum())
+    wanted = norm.isf(paired.ALPHA / len(pairs) / 2) + norm.isf(1 - POWER)
+    needed = [
+        2 * benchmark.items * float((wanted * error / gap) ** 2) if gap else None
+        for gap, error in zip(gaps, errors, strict=True)
+    ]
+    each = benchmark.questions / len(found.names) / benchmark.items
+    return [(benchmark.title, benchmark.items, benchmark.questions, each, apart, len(pairs), _middle(needed))]
+
+
+def _middle(needed: Sequence[float | None]) -> float | None:
+    """What the middle pair needs; None where that is not defined for half of the pairs."""
+    defined = sorted(number for number in needed if number is not None)
+    return float(np.median(defined)) if 2 * len(defined) > len(needed) else None
 
 
 def _calls_needed(gaps: Floats, each: float, pairs: int) -> float | None:

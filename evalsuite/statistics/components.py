@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from core.statistics.bootstrap import Floats
 
@@ -23,6 +24,7 @@ FACETS = ("supporter", "card", "seeker", "judge")
 DRAW = "draw"
 CROSSED = " × "
 _GROUPS = 40  # of cards, left out in turn by the jackknife
+_FEWEST = 5  # cards: with fewer an interval says nothing
 Codes = NDArray[np.int64]
 
 
@@ -40,13 +42,15 @@ class Observation(NamedTuple):
 @dataclass(frozen=True)
 class Component:
     """One source of variance. `facets` are those that it crosses; a draw has those that it is nested in, and `DRAW`.
-    `variance` may come out below 0 where it is small, and then counts as 0; `error` is its jackknife standard error over cards,
-    None where there are fewer than three."""
+    `variance` may come out below 0 where it is small, and then counts as 0; `low` and `high` are its 95 % interval for other
+    cards like these. There is none for fewer than `_FEWEST` cards, nor for what does not cross the card: so few supporters or
+    judges say little of others."""
 
     name: str
     facets: frozenset[str]
     variance: float
-    error: float | None
+    low: float | None
+    high: float | None
     levels: int
 
     @property
@@ -93,11 +97,10 @@ def components(observations: Sequence[Observation]) -> Components:
     effects = _effects(observations)
     variances = _henderson(scores, [codes for _, _, codes in effects])
     cards = _codes([one.card for one in observations])
-    errors = _jackknife(scores, [codes for _, _, codes in effects], cards)
-    named = zip(effects, variances, errors if errors is not None else [None] * len(effects), strict=True)
+    bounds = _intervals(scores, [codes for _, _, codes in effects], variances, cards)
     parts = [
-        Component(name, facets, float(variance), None if error is None else float(error), int(codes.max()) + 1)
-        for (name, facets, codes), variance, error in named
+        Component(name, facets, float(variance), *(around if "card" in facets else (None, None)), int(codes.max()) + 1)
+        for (name, facets, codes), variance, around in zip(effects, variances, bounds, strict=True)
     ]
     levels = {facet: len({getattr(one, facet) for one in observations}) for facet in FACETS}
     dialogues = {(one.supporter, one.card, one.seeker, one.trial) for one in observations}
@@ -156,18 +159,26 @@ def _henderson(scores: Floats, effects: Sequence[Codes]) -> Floats:
     return np.linalg.lstsq(np.array(rows), np.array(sums), rcond=None)[0][1:]
 
 
-def _jackknife(scores: Floats, effects: Sequence[Codes], cards: Codes) -> Floats | None:
-    """Standard errors of the components: cards are left out in turn, in `_GROUPS` groups where there are more."""
+def _intervals(
+    scores: Floats, effects: Sequence[Codes], variances: Floats, cards: Codes
+) -> list[tuple[float | None, float | None]]:
+    """95 % intervals of the components: cards are left out in turn, in `_GROUPS` groups where there are more.
+
+    Student's t on the scale of the cube root, on which a variance is nearly normal (Wilson and Hilferty): on its own scale such
+    an interval holds the truth in 82 to 95 % of simulated runs of 12 cards.
+    """
     groups = cards % _GROUPS
     number = int(groups.max()) + 1
-    if number < 3:
-        return None
+    if number < _FEWEST:
+        return [(None, None)] * len(effects)
     without = []
     for group in range(number):
         kept = groups != group
         without.append(_henderson(scores[kept], [np.unique(codes[kept], return_inverse=True)[1] for codes in effects]))
-    spread = np.array(without) - np.mean(without, axis=0)
-    return np.sqrt((number - 1) / number * (spread**2).sum(axis=0))
+    roots = np.cbrt(without)
+    half = stdtrit(number - 1, 0.975) * np.sqrt((number - 1) / number * ((roots - roots.mean(axis=0)) ** 2).sum(axis=0))
+    middle = np.cbrt(variances)
+    return list(zip(((middle - half) ** 3).tolist(), ((middle + half) ** 3).tolist(), strict=True))
 
 
 # --- how many cards a difference needs -------------------------------------------------------------------------------------
@@ -186,7 +197,10 @@ MOST = 10**6
 
 
 def cards_needed(difference: float, shrinking: float, staying: float, alpha: float, power: float) -> int | None:
-    """The least number of cards (at least 3) with which a difference is shown so often; None where a million are too few."""
+    """The least number of cards (at least 3) with which a difference is shown so often; None where a million are too few, and
+    where no variance was seen, which says nothing of more cards."""
+    if shrinking == staying == 0:
+        return None
     low, high = 2, 4
     while shown_with(difference, shrinking, staying, high, alpha) < power:
         low, high = high, 2 * high

@@ -21,7 +21,7 @@ from core.rubrics import Rubric
 from core.statistics.accuracy import majority, round_half_up, share
 from core.statistics.bootstrap import SEED, Floats
 from core.statistics.means import comparable
-from core.tables import Cell, Table
+from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import Paired
 from evalsuite.statistics.judges import POOLED
 from evalsuite.statistics.summary import AGREEMENT, dimension_label
@@ -52,6 +52,9 @@ class Case(NamedTuple):
     probabilities: Floats
     value: float
     gold: int
+
+
+Cases = Mapping[tuple[Language, str], Sequence[Case]]  # by language and dimension
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,17 @@ def score_sets(known: Sequence[Case], new: Sequence[Floats], scores: Sequence[in
     return [tuple(score for score, value in zip(scores, row, strict=True) if comparable(value) > ruled_out) for row in p]
 
 
+def right(cases: Sequence[Case]) -> Estimate:
+    """The share of verdicts, in per cent, that are the gold score."""
+    return share(sum(case.value == case.gold for case in cases), len(cases))
+
+
 def decided(scores: tuple[int, ...], most: int) -> bool:
     """Whether a set says something: not empty, and at most so many scores, next to each other."""
     return 0 < len(scores) <= most and scores[-1] - scores[0] == len(scores) - 1
 
 
-def tried(cases: Mapping[tuple[Language, str], Sequence[Case]], rubric: Rubric, coverage: float, most: int) -> Iterator[Tried]:
+def tried(cases: Cases, rubric: Rubric, coverage: float, most: int) -> Iterator[Tried]:
     """Every case with a set that was calibrated on others: the gold dialogues in `FOLDS` parts, each tried on the rest."""
     units = sorted({case.dialogue for of_one in cases.values() for case in of_one})
     order = np.random.default_rng(SEED).permutation(len(units))
@@ -121,7 +129,7 @@ def tried(cases: Mapping[tuple[Language, str], Sequence[Case]], rubric: Rubric, 
 
 
 def sets_of_run(
-    cases: Mapping[tuple[Language, str], Sequence[Case]],
+    cases: Cases,
     judgements: Iterable[Judgement],
     rubric: Rubric,
     coverage: float,
@@ -168,9 +176,9 @@ def tried_table(rows: Sequence[Tried], rubric: Rubric, coverage: float, most: in
                     share(covered, len(cases)),
                     sum(len(scores) for scores, _ in row.sets) / len(cases),
                     share(len(row.kept), len(cases)),
-                    share(sum(case.value == case.gold for case in row.kept), len(row.kept)),
+                    right(row.kept),
                     most_frequent,
-                    share(sum(case.value == case.gold for case in cases), len(cases)),
+                    right(cases),
                 )
             )
     size = "one score" if most == 1 else f"at most {most} scores next to each other"

@@ -42,18 +42,24 @@ def component_table(language: Language, found: Components) -> Table:
     """Every component with its share of the whole."""
     whole = sum(part.counted for part in found.parts) or 1.0
     rows = tuple(
-        (part.name, part.levels, part.variance, part.error, 100 * part.counted / whole, part.counted**0.5)
+        (
+            part.name,
+            Estimate(part.variance, part.low, part.high, part.levels),
+            100 * part.counted / whole,
+            part.counted**0.5,
+        )
         for part in found.parts
     )
     levels = ", ".join(f"{number} {facet}{'s' * (number != 1)}" for facet, number in found.levels.items())
     return Table(
         key=f"components-{language}",
         title=f"Where the variance of the average comes from, {language}",
-        columns=("source", "levels", "variance", "standard error", "share %", "standard deviation"),
+        columns=("source", "variance", "share %", "standard deviation"),
         rows=rows,
         notes=(
             f"{found.scores:,} averages of 0–100 ({levels}; {found.trials:.1f} dialogues of one supporter, card and seeker), "
-            f"mean {found.mean:.1f}. Estimated by sums of squares; below 0 counts as 0. Standard error: jackknife over cards.",
+            f"mean {found.mean:.1f}. Estimated by sums of squares; below 0 counts as 0. [95 %: jackknife over cards on the "
+            "scale of the cube root, for other cards like these; what does not cross the card has none], n = levels.",
             "Sources that stand together cannot be told apart by this design: more trials part the draw from the crossing of "
             "supporter and card, more judges part it from the judge's own noise.",
         ),
@@ -85,7 +91,7 @@ def need_table(language: Language, found: Components, difference: float, pairs: 
         notes=(
             f"Shown in {100 * power:.0f} of 100 runs by a paired t test at {ALPHA:g} / {pairs} (so many comparisons), both "
             f"supporters on the same cards, {judges} judge{'s' * (judges != 1)} and {seekers} seeker{'s' * (seekers != 1)}. A "
-            "dash: no number of cards is enough.",
+            "dash: no number of cards is enough, or no difference between cards was seen.",
             *(
                 ["(others): for judges and seekers like these, drawn anew; without it, for these."]
                 if judges * seekers > 1

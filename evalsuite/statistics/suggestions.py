@@ -18,11 +18,15 @@ from pydantic import Field
 
 from core.errors import UserError
 from core.grouping import group_by
-from core.records import Dialogue, Identifier, Judgement, Language, Number
+from core.records import Dialogue, HumanScore, Identifier, Judgement, Language, Number
 from core.rows import RowModel, read_table
 from core.rubrics import Rubric
 from core.statistics.bootstrap import SEED, Floats
+from core.statistics.means import exact_mean
+from core.statistics.reliability import jackknife, left_out
+from core.tables import Estimate
 from data_prep.cards.sheets import write_csv
+from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.leaderboard import Board, card_of
 from evalsuite.statistics.summary import supporter_of
 
@@ -66,6 +70,30 @@ def _deviation(shares: Mapping[str, float]) -> float:
     total = chances.sum()
     mean = (scores * chances).sum() / total
     return float(np.sqrt(((scores - mean) ** 2 * chances).sum() / total))
+
+
+def spread_and_error(judgements: Sequence[Judgement], people: Sequence[HumanScore], rubric: Rubric) -> Estimate:
+    """Spearman's correlation (−1 to 1) of how unsure a judge is of a dialogue with how far its average lies from people's, over
+    the dialogues that people scored on this rubric (n); [jackknife on Fisher's scale with Student's t]. A draw by spread saves
+    labels only where it is above 0."""
+    spread, errors = uncertainty(judgements, rubric), dict[str, list[float]]()
+    given = group_by(people, lambda score: (score.dialogue_id, score.dimension))
+    for (id, dimension), verdicts in group_by(judgements, lambda one: (one.dialogue_id, one.dimension)).items():
+        values = [one.value for one in verdicts if one.value is not None]
+        if id in spread and values and (scores := given.get((id, dimension))):
+            gap = exact_mean(values) - exact_mean(score.value for score in scores)
+            errors.setdefault(id, []).append(100 * gap / rubric.scale_of(dimension).span)
+    return rank_correlation(
+        np.array([spread[id] for id in errors]), np.array([abs(float(np.mean(each))) for each in errors.values()])
+    )
+
+
+def rank_correlation(x: Floats, y: Floats) -> Estimate:
+    """Spearman's correlation of n pairs with its jackknife interval; none for fewer than three."""
+    n = len(x)
+    if n < 3:
+        return Estimate(None, None, None, n)
+    return jackknife(coefficients(x, y, np.arange(n), left_out(n))[:, 0], n)
 
 
 # --- who is to be told apart --------------------------------------------------------------------------------------------------
@@ -139,15 +167,20 @@ def drawn(chance: Floats, seed: int) -> NDArray[np.intp]:
 
 
 def suggest(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, budget: int, seed: int = 0
+    dialogues: Sequence[Dialogue],
+    judgements: Sequence[Judgement],
+    rubric: Rubric,
+    budget: int,
+    seed: int = 0,
+    evenly: bool = False,
 ) -> list[Suggestion]:
     """A draw of `budget` dialogues, some of each supporter and language, in the order of the run. One without a spread counts
-    as the mean of the others. Supporters are drawn from in one order of cards: where chances are alike, they are scored on
-    the same cards.
+    as the mean of the others; `evenly`, all of a supporter have the same chance. Supporters are drawn from in one order of
+    cards: where chances are alike, they are scored on the same cards.
 
     Raises `UserError` for a budget that leaves a supporter without a label.
     """
-    spread = uncertainty(judgements, rubric)
+    spread = {} if evenly else uncertainty(judgements, rubric)
     usual = float(np.mean(list(spread.values()))) if spread else 1.0
     by_card = sorted(dialogues, key=lambda one: (card_of(one), one.trial))
     parts = group_by(by_card, lambda one: (one.language, supporter_of(one)))

@@ -17,6 +17,7 @@ from tests.bench import (
     data,
     false_alarms,
     growth,
+    known_truth,
     labels,
     people,
     report,
@@ -41,6 +42,7 @@ PARTS: dict[str, Callable[..., None]] = {
     "report": report.main,
     "training": training.main,
     "people": people.main,
+    "known-truth": known_truth.main,
 }
 for name, part in PARTS.items():
     app.command(name)(part)

@@ -9,9 +9,11 @@ and of a judge generated over the bundled synthetic score set. Boards of several
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -27,9 +29,10 @@ from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Imported
 from data_prep.scores.synthetic import build
 from evalsuite.statistics.prediction_powered import Scored, powered
-from evalsuite.statistics.suggestions import chances
+from evalsuite.statistics.suggestions import chances, rank_correlation
 from tests.bench.boards import add_boards, systematic
 from tests.bench.figures import OUT, Bench, OutOption
+from tests.evalsuite import ppi_oracle
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,20 @@ def generated(knows: bool) -> Iterator[Judged]:
         yield Judged(f"synthetic {dimension}", judge, people, spread if knows else rng.permutation(spread))
 
 
+LIBRARY = Path(ppi_oracle.__file__).with_name("ppi_python.json")  # ppi-python's figures of `ppi_oracle.CASES`
+
+
+def beside_library(name: str) -> tuple[float, float, float]:
+    """Of a case of ppi-python: our λ as the library counts it (unlabelled dialogues alone), our estimate, and the width of its
+    interval."""
+    judge, people, labels = ppi_oracle.data(name)
+    there = np.arange(len(judge)) < labels
+    parts = (judge, np.ones(len(judge)), there * people, there * judge, there.astype(float))
+    found = powered(Scored(*(part.reshape(-1, 1, 1) for part in parts)))
+    low, high = np.percentile(found.both[1][:, 0, 0], [2.5, 97.5])
+    return float(found.tuning[0, 0]) * (1 - labels / len(judge)), float(found.both[0][0, 0]), float(high - low)
+
+
 def main(
     source: Annotated[str, typer.Option(help="EmpathicComm's folder.")],
     cards: Annotated[int, typer.Option(min=10, help="Cards of a sample.")] = 300,
@@ -164,6 +181,14 @@ def main(
         bench.add(f"{one.name}: width, both", found.both_width)
         bench.add(f"{one.name}: width, both, drawn by the judge's true errors", active.both_width)
         bench.add(f"{one.name}: coverage, drawn so, %", 100 * active.both, at_least=93, aim="93 to 97")
+    for name, library in json.loads(LIBRARY.read_text(encoding="utf-8")).items():
+        lam, mean, width = beside_library(name)
+        bench.add(f"{name}: λ, ppi-python's", library["lambda"])
+        bench.add(f"{name}: λ, ours", lam)
+        on_line = library["at_0"] + lam * (library["at_1"] - library["at_0"])
+        bench.add(f"{name}: our estimate minus the library's at our λ", mean - on_line, at_most=1e-9, aim="0")
+        bench.add(f"{name}: width of the interval, ppi-python's", library["high"] - library["low"])
+        bench.add(f"{name}: width of the interval, ours", width)
     few = min(samples, 100)  # a width is a mean: it needs fewer samples than a coverage
     for key, population in [
         *(("by how far the three lie apart", one) for one in panels(imported)),
@@ -174,5 +199,9 @@ def main(
         bench.add(f"{population.name}: width, both, drawn {key}", drawn_so)
         bench.add(f"{population.name}: width, both, random choice", evenly)
         bench.add(f"{population.name}: labels of a random choice as narrow as {labels} drawn {key}", enough)
+        assert population.unsure is not None, "these have a spread"
+        told = rank_correlation(population.unsure, np.abs(population.people - population.judge))
+        bench.add(f"{population.name}: Spearman's correlation of spread and error", told.mean or 0.0)
+        bench.add(f"{population.name}: its lower bound, above 0 where a draw by spread is advised", told.low or 0.0)
     add_boards(bench, samples)
     bench.deliver(out)

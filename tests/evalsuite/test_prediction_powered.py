@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shutil
 from collections import Counter
@@ -22,7 +23,8 @@ from evalsuite.statistics.leaderboard import boards_of
 from evalsuite.statistics.prediction_powered import Scored, powered
 from evalsuite.statistics.suggestions import chances, closest, drawn, read_weights, split, suggest, uncertainty
 from tests.bench.boards import SHAPES, boards
-from tests.bench.labels import Judged, generated, needed, savings
+from tests.bench.labels import LIBRARY, Judged, beside_library, generated, needed, savings
+from tests.evalsuite import ppi_oracle
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 from tests.evalsuite.test_comparison import make_run
 from tests.people_study import url_of
@@ -69,6 +71,25 @@ def test_the_judge_alone_is_wrong_where_it_is_too_kind() -> None:
     truth = population.people.mean()
     assert ((low <= truth) & (truth <= high)).mean() < 0.05
     assert found.both[0].mean() == pytest.approx(truth, abs=1)
+
+
+def test_the_estimate_is_that_of_the_authors_library() -> None:
+    """ppi-python's figures (`ppi_oracle.py` made them): the same estimate at the same λ, and nearly the same λ and width."""
+    expected = json.loads(LIBRARY.read_text(encoding="utf-8"))
+    assert expected.keys() == ppi_oracle.CASES.keys()
+    for name, library in expected.items():
+        lam, mean, width = beside_library(name)
+        assert mean == pytest.approx(library["at_0"] + lam * (library["at_1"] - library["at_0"]), abs=1e-9), name
+        if ppi_oracle.CASES[name][0] >= 40:
+            assert lam == pytest.approx(library["lambda"], abs=0.1), name
+            assert 0.95 < width / (library["high"] - library["low"]) < 1.15, name
+
+
+def test_the_librarys_figures_are_what_the_library_says() -> None:
+    """Where ppi-python is installed."""
+    pytest.importorskip("ppi_py")
+    kept = json.loads(LIBRARY.read_text(encoding="utf-8"))
+    assert {name: pytest.approx(one, abs=1e-6) for name, one in kept.items()} == ppi_oracle.figures()
 
 
 @SIZES

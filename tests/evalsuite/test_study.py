@@ -9,29 +9,54 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import kendalltau
 
 from core.records import Dialogue, Judgement
-from evalsuite.statistics.between_frameworks import Framework, call_table, dimension_table, kendall, rank_table, reliabilities
+from core.statistics.bootstrap import RESAMPLES
+from core.tables import Estimate
+from evalsuite.fdaef import tasks
+from evalsuite.statistics.between_frameworks import (
+    Examined,
+    Framework,
+    averages_of,
+    call_table,
+    dimension_table,
+    rank_tables,
+    reliabilities,
+    tau,
+)
 from tests.conftest import EscEval
+from tests.ecdbench_corpora import released, write
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 
-def test_tau_is_scipys() -> None:
+def test_tau_lies_between_what_the_pairs_that_hold_allow() -> None:
+    """Three supporters on 40 cards: the first far below the others, which are alike."""
     rng = np.random.default_rng(0)
-    x, y = rng.integers(4, size=(30, 6)).astype(float), rng.integers(4, size=(30, 6)).astype(float)
-    for found, one, other in zip(kendall(x, y), x, y, strict=True):
-        expected = kendalltau(one, other).statistic
-        assert found == pytest.approx(expected) or (np.isnan(found) and np.isnan(expected))
+    scores = np.array([20, 60, 60])[:, None] + rng.normal(0, 8, (40, 3, 2))
+    one, other = (
+        averages_of(title, title, "abc", part, np.ones_like(part))
+        for title, part in zip("xy", (scores, 100 - scores), strict=True)
+    )
+    # Two of three pairs stand, the third may be either way: (2 ± 1) / 3.
+    same, opposite = tau(one, one), tau(one, other)
+    assert (same.mean, same.n) == (1, 3) and same.low == pytest.approx(1 / 3) and same.high == 1
+    assert (opposite.mean, opposite.low) == (-1, -1) and opposite.high == pytest.approx(-1 / 3)
+    alone = averages_of("z", "z", "ab", scores[:1, :2], np.ones((1, 2, 2)))
+    assert tau(alone, one) == Estimate(1.0, -1.0, 1.0, 2), "one card makes no order stand"
 
 
 def test_reliability_is_the_share_that_is_no_luck() -> None:
     """Cells of variance 9, trials of variance 4: a mean over two trials has the reliability 9 / (9 + 4 / 2)."""
     rng = np.random.default_rng(1)
     cells = [[np.array([level + rng.normal(0, 2)]) for _ in range(2)] for level in rng.normal(0, 3, 6000)]
-    assert reliabilities(cells)[0] == pytest.approx(9 / 11, abs=0.02)
-    assert np.isnan(reliabilities([trials[:1] for trials in cells])).all(), "one trial says nothing of luck"
+    whole = np.ones((1, len(cells)))
+    assert reliabilities(cells, whole)[0, 0] == pytest.approx(9 / 11, abs=0.02)
+    assert np.isnan(reliabilities([trials[:1] for trials in cells], whole)).all(), "one trial says nothing of luck"
+    # A weight of 0 leaves a cell out.
+    some = np.ones((1, len(cells)))
+    some[0, 50:] = 0
+    assert reliabilities(cells, some)[0] == pytest.approx(reliabilities(cells[:50], np.ones((1, 50)))[0])
 
 
 def frameworks(seed: int, upside_down: bool = False) -> list[Framework]:
@@ -56,13 +81,13 @@ def frameworks(seed: int, upside_down: bool = False) -> list[Framework]:
 
 def test_frameworks_that_measure_the_same_agree() -> None:
     both = frameworks(2)
-    _, ranks = rank_table(both, "en")
-    tau = ranks.rows[0][2]
-    assert tau.mean == 1 and tau.low > 0.3  # type: ignore[union-attr, operator]
+    _, ranks = rank_tables(both, "en")
+    seen = ranks.rows[0][2]
+    assert seen.mean == 1 and seen.low > 0.3  # type: ignore[union-attr, operator]
     dimensions = dimension_table(both[0], both[1], "en")
     assert dimensions is not None
     _, _, seen, cleared, *trust = dimensions.rows[0]
-    assert 0.6 < seen.mean < 0.9 < cleared <= 1, "noise apart, they are one"  # type: ignore[union-attr, operator]
+    assert 0.6 < seen.mean < 0.9 < cleared.mean <= 1, "noise apart, they are one"  # type: ignore[union-attr, operator]
     assert all(0.6 < part < 0.95 for part in trust)  # type: ignore[operator]
     calls = call_table(both, "en")
     assert calls is not None
@@ -72,9 +97,30 @@ def test_frameworks_that_measure_the_same_agree() -> None:
 
 def test_frameworks_that_measure_the_opposite_do_not() -> None:
     both = frameworks(3, upside_down=True)
-    assert rank_table(both, "en")[1].rows[0][2].mean == -1  # type: ignore[union-attr]
+    assert rank_tables(both, "en")[1].rows[0][2].mean == -1  # type: ignore[union-attr]
     dimensions = dimension_table(both[0], both[1], "en")
-    assert dimensions is not None and dimensions.rows[0][3] < -0.9  # type: ignore[operator]
+    assert dimensions is not None and dimensions.rows[0][3].mean < -0.9  # type: ignore[union-attr, operator]
+
+
+def test_a_benchmark_is_ranked_with_the_supporters_that_it_knows() -> None:
+    """Items of two models: one is right on eight of ten, the other on five, the same items in every draw."""
+    rng = np.random.default_rng(4)
+    right = np.array([[1] * 80 + [0] * 20, [1] * 50 + [0] * 50], dtype=float)
+    picks = rng.integers(100, size=(RESAMPLES, 100))
+    totals = {
+        name: 100 * np.concatenate([[row.mean()], row[picks].mean(axis=1)]) for name, row in zip("db", right, strict=True)
+    }
+    every: list[Framework | Examined] = [*frameworks(2), Examined("ECDBench", totals, 100, 200)]
+    averages, ranks = rank_tables(every, "en")
+    assert [row[3] for row in averages.rows] == [None, averages.rows[1][3], None, averages.rows[3][3]]
+    assert averages.rows[3][3].mean == 80  # type: ignore[union-attr]
+    assert [(row[2].mean, row[2].n) for row in ranks.rows] == [(1.0, 4), (1.0, 2), (1.0, 2)]  # type: ignore[union-attr]
+    calls = call_table(every, "en")
+    assert calls is not None
+    title, items, questions, each, apart, pairs, needed = calls.rows[2]
+    assert (title, items, questions, each, apart, pairs) == ("ECDBench", 100, 200, 1.0, 1, 1)
+    # By hand: both right half of the time apart; the standard error of the gap is √(0.3 · 0.7 / 100).
+    assert needed == pytest.approx(2 * 100 * (1.959964 + 0.841621) ** 2 * 0.0021 / 0.09, rel=0.15)
 
 
 def behave(body: dict[str, Any], count: int) -> Answer:
@@ -97,3 +143,37 @@ def test_three_frameworks_run_on_the_same_supporters(esc_eval: EscEval) -> None:
     assert [row[3] for row in tables["study-ranks-en"]["rows"]] == ["others", "the same", "others"]
     assert sum(row[2] for row in tables["study-calls-en"]["rows"]) == asked, "every call is in the table"
     assert len(tables["study-dimensions-en"]["rows"]) == 7 * 6
+
+
+@pytest.mark.slow
+def test_ecdbench_joins_where_its_data_are(esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """lm-eval asks for real; a rule of the test stands for the log-probabilities."""
+    from lm_eval.tasks import TaskManager
+
+    from tests.evalsuite.test_ecdbench_run import HARNESS, Scripted
+
+    write(tmp_path / "corpora", {name: text for name, text in released().items() if name.startswith(("RTE/", "COPA/"))})
+    models: list[Scripted] = []
+
+    def scripted(url: str, name: str, *more: object) -> Scripted:
+        models.append(Scripted(lambda _, option: len(option) * (1 if name == "a" else -1)))
+        return models[-1]
+
+    # lm-eval's whole index takes minutes to read on a busy machine.
+    paths = [str(tasks.TASKS), *(str(HARNESS / name) for name in ("glue/rte", "super_glue/copa"))]
+    monkeypatch.setattr(tasks, "load_manager", lambda: TaskManager(include_path=paths, include_defaults=False))
+    monkeypatch.setattr(tasks, "language_model", scripted)
+    with Endpoint(behave, models=("a", "b", "all")) as endpoint:
+        call = ["study", "--supporter", f"a@{endpoint.url}", "--supporter", f"b@{endpoint.url}", "--model"]
+        call += [f"all@{endpoint.url}", "--language", "en", "--limit", "2", "--trials", "1", "--exchanges", "1"]
+        call += ["--data", str(tmp_path / "corpora"), "--out", "s"]
+        code, error = esc_eval(*call)
+        assert code == 0, error
+        assert len(models) == 2
+        assert esc_eval(*call)[0] == 0 and len(models) == 2, "no model is asked twice"
+    tables = {table["key"]: table for table in json.loads(Path("s/study.json").read_text())["tables"]}
+    assert tables["study-averages-en"]["columns"][-1] == "ECDBench 1.0"
+    asked = {row[0]: row[-1] for row in tables["study-averages-en"]["rows"]}
+    assert asked["a"]["mean"] != asked["b"]["mean"] and asked["silent"] is None, "floors answer no questions"
+    assert [row[2]["n"] for row in tables["study-ranks-en"]["rows"]] == [5, 5, 2, 5, 2, 2]
+    assert tables["study-calls-en"]["rows"][-1][0] == "ECDBench 1.0"
