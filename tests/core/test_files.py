@@ -64,7 +64,8 @@ def failing() -> Iterator[Turn]:
 
 def unwritable() -> Iterator[Any]:
     yield TURNS[0]
-    yield HumanScore.model_construct(dialogue_id="d", value=object())  # nothing that JSON has
+    fields: dict[str, Any] = {"dialogue_id": "d", "value": object()}  # nothing that JSON has
+    yield HumanScore.model_construct(**fields)
 
 
 @pytest.mark.parametrize("records", [failing, unwritable])
