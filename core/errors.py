@@ -9,7 +9,8 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 EXIT_BAD_INPUT = 2
@@ -18,6 +19,15 @@ EXIT_INTERRUPTED = 130
 
 class UserError(Exception):
     """Wrong input or environment: printed as one clear line, exit code 2, no traceback."""
+
+
+@contextmanager
+def at(place: object) -> Iterator[None]:
+    """A block whose `UserError` gets the place at which it arose in front."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from None
 
 
 def printable(text: str) -> str:

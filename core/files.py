@@ -221,9 +221,11 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
     return value
 
 
-def explain(error: ValidationError) -> str:
+def explain(error: Exception) -> str:
     """The first problem of a pydantic error as `field: what is wrong` (and how many more there are); of fields that are
-    missing, all."""
+    missing, all. Any other error's text."""
+    if not isinstance(error, ValidationError):
+        return str(error)
     first, *more = error.errors(include_url=False, include_context=False)
     alike = [first, *(other for other in more if other["type"] == first["type"] == "missing")]
     more = [other for other in more if other not in alike]

@@ -26,6 +26,7 @@ from core.errors import UserError
 from core.files import sha256_file, write_json, write_jsonl
 
 T = TypeVar("T")
+R = TypeVar("R")
 _EXAMPLES = 3  # places kept for each reason
 
 
@@ -55,16 +56,20 @@ class Step:
         self, items: Iterable[T], fault: Callable[[T], str | None], what: Callable[[T], str] = attrgetter("id")
     ) -> list[T]:
         """The items without a `fault`; the others are dropped for it. All are counted; `what` names an item."""
-        kept = []
+        return self.make(items, lambda item: fault(item) or item, what)
+
+    def make(self, items: Iterable[T], record: Callable[[T], R | str], what: Callable[[T], str] = attrgetter("id")) -> list[R]:
+        """The `record` of each item; where that is a text, it is the reason for which the item is dropped."""
+        made = []
         for item in items:
             self.taken += 1
-            reason = fault(item)
-            if reason is None:
-                kept.append(item)
+            result = record(item)
+            if isinstance(result, str):
+                self.drop(result, what(item))
             else:
-                self.drop(reason, what(item))
-        self.kept += len(kept)
-        return kept
+                made.append(result)
+        self.kept += len(made)
+        return made
 
     def check(self) -> None:
         """Raise `AssertionError` when something vanished without a reason: that is a bug, not bad input."""

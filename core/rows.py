@@ -66,9 +66,7 @@ class CorpusReader:
             yield
         except Dropped as reason:
             self.step.drop(str(reason), row.where)
-        except Malformed as problem:
-            self.malformed(row, str(problem))
-        except ValidationError as error:
+        except (Malformed, ValidationError) as error:
             self.malformed(row, explain(error))
 
     def jsonl(self, path: Path, first: int = 1) -> Iterator[CorpusRow]:

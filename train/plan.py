@@ -15,7 +15,7 @@ import orjson
 import typer
 from rich.console import Console
 
-from core.errors import UserError
+from core.errors import at
 from core.files import load_yaml
 from core.paths import IN_FILE
 from core.records import Language, Message
@@ -267,10 +267,8 @@ def plan(
 
     # A plan for GPUs is made without one, where the trainer's settings refuse bf16 unless they hear of a CPU.
     recipe = read_recipe(config, [*context.args, "--use_cpu", "true"])
-    try:
+    with at(config):
         figures = make_plan(recipe, gpu, gpus, mfu)
-    except UserError as error:
-        raise UserError(f"{config}: {error}") from None
     if as_json:
         typer.echo(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode())
         return

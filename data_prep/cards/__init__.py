@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from core.errors import UserError
 from core.files import check_unique, explain, read_json, read_jsonl
@@ -68,12 +68,9 @@ def _published(path: Path) -> list[RoleCard]:
     cards = []
     for number, entry in enumerate(entries):
         try:
-            published = _Published.model_validate(entry)
-            cards.append(_card(published))
-        except ValidationError as error:
-            raise UserError(f"{path}: entry {number}: {explain(error)}") from None
+            cards.append(_card(_Published.model_validate(entry)))
         except ValueError as error:
-            raise UserError(f"{path}: entry {number}: {error}") from None
+            raise UserError(f"{path}: entry {number}: {explain(error)}") from None
     return cards
 
 

@@ -80,16 +80,7 @@ def heuristic_cards(items: Iterable[SupportDialogue | Post], steps: Mapping[Lang
 
     A post has no situation beside its text, so it makes no card here. `steps` count each language by itself.
     """
-    cards = []
-    for item in items:
-        step, card = steps[item.language], heuristic_card(item)
-        step.taken += 1
-        if isinstance(card, str):
-            step.drop(card, item.id)
-        else:
-            step.kept += 1
-            cards.append(card)
-    return cards
+    return [card for item in items for card in steps[item.language].make([item], heuristic_card)]
 
 
 def heuristic_card(item: SupportDialogue | Post) -> RoleCard | str:

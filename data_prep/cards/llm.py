@@ -7,14 +7,15 @@ becomes an `Unread` with its raw text. Prompts are configs/prompts/cards, in our
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from core.judge_prompts import transcript
 from core.ledger import Step
 from core.prompts import load_pack
 from core.records import Identifier, Language, Number, Post, Record, RoleCard, SupportDialogue
-from data_prep.cards import parse_card_text
+from data_prep.cards import card_text, parse_card_text
 from data_prep.cards.heuristic import card_id
 from data_prep.cards.taxonomy import Taxonomy
 from serve.answers import Reply, choice_probabilities
@@ -22,6 +23,7 @@ from serve.batch import Batch
 from serve.failures import Unanswered
 from serve.questions import Question
 
+T = TypeVar("T")
 PACK = "cards"
 NO_EVENT = "feelings without an event"
 UNANSWERED: dict[str, str] = {"infrastructure": "no answer", "rejected": "rejected by the server"}  # why an item is asked again
@@ -32,7 +34,6 @@ _CARD_LINES = {
     "en": r"Age: [^\n]{1,90}\nGender: (male|female|not mentioned)\nOccupation: [^\n]{1,130}\nProblem: [^\n]{1,600}",
     "zh": r"年龄：[^\n]{1,20}\n性别：(男|女|未提及)\n职业：[^\n]{1,40}\n问题：[^\n]{1,200}",
 }
-_HEADINGS = {"en": ("Age", "Gender", "Occupation", "Problem"), "zh": ("年龄", "性别", "职业", "问题")}
 _SITUATION = {"en": "Situation: ", "zh": "处境："}
 
 
@@ -101,6 +102,24 @@ class Prompt:
     regex: str | None = None
 
 
+def _sorted_out(
+    answers: Mapping[str, Reply | Unread], steps: Mapping[str, Step], read: Callable[[str, Reply], T | Unread]
+) -> tuple[dict[str, T], list[Unread]]:
+    """What each answer says by `read`, by its key, and those that say nothing; each is counted in the step of its key."""
+    values: dict[str, T] = {}
+    unread: list[Unread] = []
+    for key, answer in answers.items():
+        value = answer if isinstance(answer, Unread) else read(key, answer)
+        steps[key].taken += 1
+        if isinstance(value, Unread):
+            steps[key].drop(value.reason, key)
+            unread.append(value)
+        else:
+            steps[key].kept += 1
+            values[key] = value
+    return values, unread
+
+
 def _unread(key: str, step: str, reason: str, raw: str = "") -> Unread:
     return Unread(id=key, step=step, reason=reason, raw=raw)
 
@@ -112,19 +131,11 @@ def extract(
     items: Sequence[SupportDialogue | Post], asker: Asker, steps: Mapping[Language, Step]
 ) -> tuple[list[RoleCard], list[Unread]]:
     """A card for every item whose reply can be read, in the items' order; one prompt for posts, another for dialogues."""
-    answers = asker.ask({item.id: extraction_prompt(item) for item in items}, "extract")
-    cards, unread = [], []
-    for item in items:
-        steps[item.language].taken += 1
-        answer = answers[item.id]
-        card = answer if isinstance(answer, Unread) else read_card(item, answer)
-        if isinstance(card, Unread):
-            steps[item.language].drop(card.reason, item.id)
-            unread.append(card)
-        else:
-            steps[item.language].kept += 1
-            cards.append(card)
-    return cards, unread
+    by_id = {item.id: item for item in items}
+    answers = asker.ask({key: extraction_prompt(item) for key, item in by_id.items()}, "extract")
+    steps_of = {key: steps[item.language] for key, item in by_id.items()}
+    cards, unread = _sorted_out(answers, steps_of, lambda key, reply: read_card(by_id[key], reply))
+    return list(cards.values()), unread
 
 
 def extraction_prompt(item: SupportDialogue | Post) -> Prompt:
@@ -164,13 +175,6 @@ def read_card(item: SupportDialogue | Post, reply: Reply) -> RoleCard | Unread:
 
 
 # --- filter and categories -------------------------------------------------------------------------------------------------
-
-
-def card_text(card: RoleCard) -> str:
-    """A card as the model reads it: four lines; what the card does not say is left out."""
-    values = (card.age, card.gender, card.occupation, card.problem)
-    colon = ": " if card.language == "en" else "："
-    return "\n".join(f"{name}{colon}{value}" for name, value in zip(_HEADINGS[card.language], values, strict=True) if value)
 
 
 def filter_cards(
@@ -237,18 +241,9 @@ def _choose(
     """The place (from 0) of the option chosen for every card by its id."""
     name = f"level {level}"
     answers = asker.ask({key: _category_prompt(card, options) for key, (card, options) in asked.items()}, name)
-    places, unread = {}, []
-    for key, (_, options) in asked.items():
-        step.taken += 1
-        answer = answers[key]
-        choice = answer if isinstance(answer, Unread) else read_choice(answer, _numbers(options), key, name)
-        if isinstance(choice, Unread):
-            step.drop(choice.reason, key)
-            unread.append(choice)
-        else:
-            step.kept += 1
-            places[key] = int(choice) - 1
-    return places, unread
+    steps = dict.fromkeys(asked, step)
+    chosen, unread = _sorted_out(answers, steps, lambda key, reply: read_choice(reply, _numbers(asked[key][1]), key, name))
+    return {key: int(number) - 1 for key, number in chosen.items()}, unread
 
 
 def _numbers(options: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import typer
 
 from core.errors import UserError
 from core.files import check_unique, sha256_file
-from core.ledger import Build, Step
+from core.ledger import Build
 from core.options import OutOption, SeedOption, choice, console, writes
 from core.paths import IN_FILE, SHEET, Verbs
 from core.records import RoleCard
@@ -111,26 +111,16 @@ def import_(
 
 def _write(build: Build, cards: list[RoleCard], outcomes: dict[str, Outcome]) -> None:
     """cards.jsonl and dropped.jsonl, in the order of the cards' file; the step that counts them."""
-    step = build.step("settle")
-    files: dict[str, list[RoleCard]] = {"kept": [], "dropped": []}
-    for card in cards:
-        outcome = outcomes[card.id]
-        _count(step, card, outcome)
-        if outcome.state != "open":
-            answers = {"quality": outcome.quality, "category": outcome.category}
-            files[outcome.state].append(card.model_copy(update=answers))
-    build.write("cards.jsonl", files["kept"])
-    build.write("dropped.jsonl", files["dropped"])
 
+    def unsettled(card: RoleCard) -> str | None:
+        if outcomes[card.id].state == "open":
+            return f"waits for a third person ({' and '.join(outcomes[card.id].open)})"
+        return "invalid" if outcomes[card.id].state == "dropped" else None
 
-def _count(step: Step, card: RoleCard, outcome: Outcome) -> None:
-    step.taken += 1
-    if outcome.state == "kept":
-        step.kept += 1
-    elif outcome.state == "dropped":
-        step.drop("invalid", card.id)
-    else:
-        step.drop(f"waits for a third person ({' and '.join(outcome.open)})", card.id)
+    build.step("settle").sieve(cards, unsettled)
+    for state, name in (("kept", "cards.jsonl"), ("dropped", "dropped.jsonl")):
+        settled = [(card, outcome) for card in cards if (outcome := outcomes[card.id]).state == state]
+        build.write(name, [card.model_copy(update={"quality": o.quality, "category": o.category}) for card, o in settled])
 
 
 def _write_third(

@@ -23,7 +23,6 @@ from data_prep.role_play.contamination import (
     by_chance,
     contaminated,
     link,
-    match_records,
     read_documents,
 )
 
@@ -71,7 +70,7 @@ def check_contamination(
     figures = _figures(wanted, documents, flagged)
     build.figures |= figures
     _report(wanted, documents, matches, figures, max_examples)
-    build.write("matches.jsonl", match_records(matches, wanted))
+    build.write("matches.jsonl", matches)
     build.finish(console)
     if flagged:
         alike = len({match.document_id for match in flagged})

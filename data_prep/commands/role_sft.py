@@ -16,7 +16,6 @@ from core.paths import IN_FILE, IN_NAME, IN_PLACES
 from core.rows import CorpusItem
 from core.tables import Table, to_console
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.role_play.contamination import match_records
 from data_prep.role_play.held_out import HeldOut, check_source
 from data_prep.role_play.mix import (
     STEPS,
@@ -110,7 +109,7 @@ def role_sft(
         _print_held(result.held)
     build.write("train.jsonl", result.train)
     build.write("valid.jsonl", result.valid)
-    build.write("links.jsonl", match_records(result.matches, evaluation))
+    build.write("links.jsonl", result.matches)
     write_dataset(result, build, DATASET)
     places_read = places | {name: place for name, place in held_places.items() if name not in places}
     sources = [as_read(source_at(name, place), (held | items)[name]) for name, place in places_read.items()]

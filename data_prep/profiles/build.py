@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from core.files import check_unique, explain, read_jsonl
 from core.ledger import Step
@@ -149,10 +149,8 @@ def read(seed: Seed, profile: Profile, step: StepName, reply: Reply) -> Profile 
             return _with(profile, {"scenario": text})
         values = read_lines(text, headings(step, seed.language))
         return _with(profile, _MAKERS[step](seed, values))
-    except ValidationError as error:
-        return failed(f"unreadable: {explain(error)}")
     except ValueError as error:
-        return failed(f"unreadable: {error}")
+        return failed(f"unreadable: {explain(error)}")
 
 
 def read_lines(text: str, wanted: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from core.errors import UserError
 from core.files import CONFIGS, check_unique, explain, load_yaml, read_bytes, read_placed
@@ -82,10 +82,8 @@ def load_profiles(path: Path, topics: dict[str, str] | None = None) -> list[Prof
     for where, row in read_placed(path, _Row, "SAGE profile file"):
         try:
             profiles.append(_profile(row, (topics or {}).get(row.id, "")))
-        except ValidationError as error:
-            raise UserError(f"{where}: {explain(error)}") from None
         except ValueError as error:
-            raise UserError(f"{where}: {error}") from None
+            raise UserError(f"{where}: {explain(error)}") from None
     return profiles
 
 

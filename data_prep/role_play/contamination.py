@@ -30,7 +30,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
@@ -88,14 +88,16 @@ _STOP_ZH = frozenset("的了是我你他她它们在和就都也不有这那很�
 Document = tuple[str, Language, str]  # id, language, text to search
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(Record):
     """A document that a card may come from. Rank 1 is the card's best; scores (0 to about 10) compare between cards."""
 
-    card_id: str
-    document_id: str
-    score: float
-    rank: int
+    card_id: Identifier
+    document_id: Identifier
+    language: Language
+    score: Number
+    rank: Whole
+    flagged: bool
+    """The score is at or above the threshold."""
 
 
 def document_text(turns: Iterable[Turn | tuple[str, str]]) -> str:
@@ -121,7 +123,14 @@ def link(cards: Sequence[RoleCard], documents: Sequence[Document], top: int = 10
             best = _search([_query(cards[place]) for place in places], [text for _, text in among], language, top)
             for place, hits in zip(places, best, strict=True):
                 matches_of[place] = [
-                    Match(cards[place].id, among[document][0], score, rank)
+                    Match(
+                        card_id=cards[place].id,
+                        document_id=among[document][0],
+                        language=language,
+                        score=score,
+                        rank=rank,
+                        flagged=score >= THRESHOLD,
+                    )
                     for rank, (document, score) in enumerate(hits, start=1)
                 ]
     return [match for place in sorted(matches_of) for match in matches_of[place]]
@@ -129,7 +138,7 @@ def link(cards: Sequence[RoleCard], documents: Sequence[Document], top: int = 10
 
 def contaminated(matches: Iterable[Match]) -> list[Match]:
     """The matches that count as contamination, in the order given."""
-    return [match for match in matches if match.score >= THRESHOLD]
+    return [match for match in matches if match.flagged]
 
 
 def by_chance(cards: int, dialogues: int, language: Language) -> tuple[float, float]:
@@ -140,31 +149,6 @@ def by_chance(cards: int, dialogues: int, language: Language) -> tuple[float, fl
     rows = BY_CHANCE[language]
     _, low, high = max((row for row in rows if row[0] <= dialogues), default=rows[0])
     return cards * low, cards * high
-
-
-class MatchRecord(Record):
-    """A match as it is written to a file. `flagged`: the score is at or above the threshold; rank 1 is the card's best."""
-
-    card_id: Identifier
-    document_id: Identifier
-    language: Language
-    score: Number
-    rank: Whole
-    flagged: bool
-
-
-def match_records(matches: Iterable[Match], cards: Iterable[RoleCard]) -> Iterator[MatchRecord]:
-    """Matches as records, in their order."""
-    languages = {card.id: card.language for card in cards}
-    for match in matches:
-        yield MatchRecord(
-            card_id=match.card_id,
-            document_id=match.document_id,
-            language=languages[match.card_id],
-            score=match.score,
-            rank=match.rank,
-            flagged=match.score >= THRESHOLD,
-        )
 
 
 def terms(text: str, language: Language) -> list[str]:

@@ -57,31 +57,25 @@ def held_drafts(held: Mapping[str, Sequence[CorpusItem]], made: Made, prompts: P
     Raises `UserError` for a corpus whose cards tell of the scored lines (`check_source`), and for a given card that a model
     made from the dialogue.
     """
-    step = build.step("held out: role cards")
-    drafts = []
-    for name, items in held.items():
+    for name in held:
         check_source(name)
-        for item in items:
-            assert isinstance(item, SupportDialogue)
-            step.taken += 1
-            card = made.get((item.dialogue.source, item.dialogue.source_id)) or _card(item)
-            if isinstance(card, str):
-                step.drop(f"no card ({card})", item.id)
-                continue
-            if card.card_method == "llm":
-                raise UserError(
-                    f"--cards: {card.id} was made by a model from the held-out dialogue {item.id}, whose lines are scored; "
-                    "leave it out (the dialogue then gets a card from its own situation)"
-                )
-            draft = support_draft(item, card, prompts)
-            if card.quality == "invalid":
-                step.drop("its card is invalid", item.id)
-            elif draft.turns < LEAST_HELD:
-                step.drop(f"fewer than {LEAST_HELD} turns", item.id)
-            else:
-                drafts.append(draft)
-                step.kept += 1
-    return drafts
+
+    def draft_of(item: CorpusItem) -> Draft | str:
+        assert isinstance(item, SupportDialogue)
+        card = made.get((item.dialogue.source, item.dialogue.source_id)) or _card(item)
+        if isinstance(card, str):
+            return f"no card ({card})"
+        if card.card_method == "llm":
+            raise UserError(
+                f"--cards: {card.id} was made by a model from the held-out dialogue {item.id}, whose lines are scored; "
+                "leave it out (the dialogue then gets a card from its own situation)"
+            )
+        if card.quality == "invalid":
+            return "its card is invalid"
+        draft = support_draft(item, card, prompts)
+        return f"fewer than {LEAST_HELD} turns" if draft.turns < LEAST_HELD else draft
+
+    return build.step("held out: role cards").make((item for items in held.values() for item in items), draft_of)
 
 
 def held_out_figures(

@@ -174,27 +174,18 @@ def _drafts(
     items: Mapping[str, Sequence[CorpusItem]], cards_made: Made, prompts: PromptPack, general: PromptPack, build: Build
 ) -> list[Draft]:
     """Dialogues with what their trained side is told. A support dialogue needs a card."""
-    step = build.step("role cards")
-    drafts = []
-    for item in (item for name in items for item in items[name]):
-        step.taken += 1
+
+    def draft(item: CorpusItem) -> Draft | str:
         if isinstance(item, RolePlay):
-            drafts.append(role_play_draft(item, general))
-        elif isinstance(item, SupportDialogue):
-            made = cards_made.get((item.dialogue.source, item.dialogue.source_id))
-            card = made or heuristic_card(item)
-            if made is not None and made.quality == "invalid":
-                step.drop("its card is invalid", item.id)
-                continue
-            if isinstance(card, str):
-                step.drop(f"no card ({card})", item.id)
-                continue
-            drafts.append(support_draft(item, card, prompts))
-        else:
-            step.drop("single turn", item.id)
-            continue
-        step.kept += 1
-    return drafts
+            return role_play_draft(item, general)
+        if not isinstance(item, SupportDialogue):
+            return "single turn"
+        card = cards_made.get((item.dialogue.source, item.dialogue.source_id)) or heuristic_card(item)
+        if isinstance(card, str):
+            return f"no card ({card})"
+        return "its card is invalid" if card.quality == "invalid" else support_draft(item, card, prompts)
+
+    return build.step("role cards").make((item for name in items for item in items[name]), draft)
 
 
 def _long_enough(drafts: Sequence[Draft], least: int, build: Build) -> list[Draft]:

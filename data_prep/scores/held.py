@@ -26,13 +26,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import StringConstraints, ValidationError, model_validator
+from pydantic import StringConstraints, model_validator
 
-from core.errors import UserError, near
-from core.files import explain
+from core.errors import UserError, at, near
+from core.files import validated
 from core.records import Count, Dialogue, HumanScore, Identifier, Language, Record, Role, Turn, dialogue_id
 from core.rows import read_table
-from data_prep.scores.human import checked, read_dialogues
+from data_prep.scores.human import read_dialogues
 from data_prep.sources.support import merged
 
 SOURCE = "held"
@@ -141,9 +141,7 @@ def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
         yield where, _HeldDialogue(**talk._asdict(), **begun_with, turns=tuple(said[talk]))
 
 
-def read_ratings(
-    paths: Sequence[Path], held: dict[Talk, Dialogue], check: Callable[[HumanScore], None] | None = None
-) -> list[HumanScore]:
+def read_ratings(paths: Sequence[Path], held: dict[Talk, Dialogue], check: Callable[[HumanScore], None]) -> list[HumanScore]:
     """The ratings of `.csv` and `.jsonl` files as scores of the held dialogues, each given to `check`.
 
     Raises `UserError` with file, line and column for a malformed rating, one of a dialogue that is not `held`, one that an
@@ -156,11 +154,9 @@ def read_ratings(
                 raise UserError(f"{where}: {_unknown(rating.talk, held)}")
             dialogue = held[rating.talk]
             fields = rating.model_dump(exclude={"situation", "supporter", "trial"})
-            try:
-                score = HumanScore.model_validate({"dialogue_id": dialogue.id, "language": dialogue.language} | fields)
-            except ValidationError as error:
-                raise UserError(f"{where}: {explain(error)}") from None
-            checked(score, check, where)
+            score = validated(HumanScore, {"dialogue_id": dialogue.id, "language": dialogue.language} | fields, where)
+            with at(where):
+                check(score)
             key = (score.dialogue_id, score.annotator, score.rubric, score.dimension)
             if key in scores:
                 raise UserError(f"{where}: {score.annotator} rated {rating.talk} / {score.dimension} twice")

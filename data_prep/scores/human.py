@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from core.errors import UserError, near
+from core.errors import UserError, at, near
 from core.files import check_unique, read_jsonl, read_placed
 from core.ledger import Build, Step
 from core.records import Comparison, Dialogue, HumanScore, Judgement, Preference
@@ -46,19 +46,18 @@ class Imported:
         """
         rated = {score.dialogue_id for score in (*self.scores, *self.turn_scores)}
         rated |= {judgement.dialogue_id for judgement in self.judgements}
-        step = build.step("dialogues")
-        dialogues: dict[str, Dialogue] = {}
-        for dialogue in self.dialogues:
-            step.taken += 1
+        seen: set[str] = set()
+
+        def unused(dialogue: Dialogue) -> str | None:
             if dialogue.id not in rated:
-                step.drop("no score", dialogue.id)
-            elif dialogue.id in dialogues:
-                step.drop("in two corpora, the first stands", dialogue.id)
-            else:
-                dialogues[dialogue.id] = dialogue
-                step.kept += 1
+                return "no score"
+            again = dialogue.id in seen
+            seen.add(dialogue.id)
+            return "in two corpora, the first stands" if again else None
+
+        dialogues = build.step("dialogues").sieve(self.dialogues, unused)
         if self.dialogues:
-            build.write("dialogues.jsonl", dialogues.values())
+            build.write("dialogues.jsonl", dialogues)
         build.write("scores.jsonl", _once(self.scores, build.step("scores")))
         if self.turn_scores:
             build.write("turn_scores.jsonl", _once(self.turn_scores, build.step("scores of turns")))
@@ -86,16 +85,16 @@ def _key(score: HumanScore) -> tuple[object, ...]:
 
 
 def _once(scores: Iterable[HumanScore], step: Step) -> list[HumanScore]:
-    kept: dict[tuple[object, ...], HumanScore] = {}
-    for score in scores:
-        step.taken += 1
-        first = kept.setdefault(_key(score), score)
-        if first is score:
-            step.kept += 1
-        else:
-            what = "same value" if first.value == score.value else "another value, the first stands"
-            step.drop(f"given twice: {what}", f"{score.dialogue_id}/{score.dimension}")
-    return list(kept.values())
+    values: dict[tuple[object, ...], float] = {}
+
+    def again(score: HumanScore) -> str | None:
+        if _key(score) not in values:
+            values[_key(score)] = score.value
+            return None
+        same = values[_key(score)] == score.value
+        return f"given twice: {'same value' if same else 'another value, the first stands'}"
+
+    return step.sieve(scores, again, lambda score: f"{score.dialogue_id}/{score.dimension}")
 
 
 def read_dialogues(paths: Sequence[Path]) -> list[Dialogue]:
@@ -105,7 +104,7 @@ def read_dialogues(paths: Sequence[Path]) -> list[Dialogue]:
     return dialogues
 
 
-def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
+def read_scores(path: Path, check: Callable[[HumanScore], None] = lambda score: None) -> list[HumanScore]:
     """Scores from a `.jsonl` or `.csv` file in the form above, in file order; each is given to `check`.
 
     Raises `UserError` with file, line and column for whatever is malformed, refused by `check` (a `UserError`), or given twice
@@ -113,20 +112,12 @@ def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -
     """
     scores: dict[tuple[object, ...], HumanScore] = {}
     for where, score in read_table(path, HumanScore, "scores"):
-        checked(score, check, where)
+        with at(where):
+            check(score)
         if _key(score) in scores:
             raise UserError(f"{where}: {score.annotator} gave {score.dialogue_id} / {score.dimension} twice")
         scores[_key(score)] = score
     return list(scores.values())
-
-
-def checked(score: HumanScore, check: Callable[[HumanScore], None] | None, where: str) -> None:
-    """Give a score to `check`; what that refuses is a `UserError` with the score's place."""
-    try:
-        if check is not None:
-            check(score)
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None
 
 
 def read_preferences(paths: Sequence[Path]) -> list[Preference]:
@@ -196,10 +187,8 @@ class Check:
         if name not in self._rubrics:
             if name.endswith((".yaml", ".yml")) or "/" in name:
                 raise UserError(f"rubric: {name!r} is a path; write the rubric's name and give its file with --rubric")
-            try:
+            with at("rubric"):
                 self._rubrics[name] = load_rubric(name)
-            except UserError as error:
-                raise UserError(f"rubric: {error}") from None
         return self._rubrics[name]
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from core.errors import UserError, near, need_modules
+from core.errors import UserError, at, near, need_modules
 from core.files import digest
 from core.judge_prompts import PromptMethod, judge_messages
 from core.ledger import Step
@@ -113,24 +113,19 @@ def mean_targets(
     """
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     seen: set[tuple[str, str, str]] = set()
-    used = []
-    for score in scores:
-        step.taken += 1
-        reason = _unused(score, dialogues, rubric, score_rubric or rubric.name, annotators)
-        if reason:
-            step.drop(reason, f"{score.dialogue_id}/{score.dimension}")
-            continue
-        try:
+    used = step.sieve(
+        scores,
+        lambda score: _unused(score, dialogues, rubric, score_rubric or rubric.name, annotators),
+        lambda score: f"{score.dialogue_id}/{score.dimension}",
+    )
+    for score in used:
+        with at(f"dialogue {score.dialogue_id}, dimension {score.dimension}"):
             check_scale(score, rubric)
-        except UserError as error:
-            raise UserError(f"dialogue {score.dialogue_id}, dimension {score.dimension}: {error}") from None
-        step.kept += 1
         key = (score.dialogue_id, score.dimension, score.annotator)
         if key in seen:
             raise UserError(f"scores: {score.annotator} gave {score.dialogue_id} / {score.dimension} in two files")
         seen.add(key)
         values[score.dialogue_id][score.dimension].append(score.value)
-        used.append(score)
     return {name: {key: exact_mean(numbers) for key, numbers in by.items()} for name, by in values.items()}, used
 
 

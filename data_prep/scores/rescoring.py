@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from core.errors import UserError
+from core.errors import UserError, at
 from core.records import HumanScore
 from core.statistics.means import exact_mean
 from data_prep.scores.annotation import ACCEPTED, TOLERATED, Asked, Mode
@@ -79,10 +79,8 @@ def contested(scores: Sequence[HumanScore], mode: Mode = "native") -> Contested:
     again: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     joint: dict[str, list[str]] = defaultdict(list)
     for (dialogue, dimension), values in _grouped(scores).items():
-        try:
+        with at(f"dialogue {dialogue}, {dimension}"):
             names = who_again({name: score.value for name, score in values.items()}, mode)
-        except UserError as error:
-            raise UserError(f"dialogue {dialogue}, {dimension}: {error}") from None
         if names is None:
             joint[dialogue].append(dimension)
         for name in names or ():

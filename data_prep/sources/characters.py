@@ -341,8 +341,7 @@ def _book(file: Path, value: Any, reader: CorpusReader) -> Iterator[tuple[Corpus
         try:
             conversations = _conversations(_Plot.model_validate(plot).conversation)
         except (ValidationError, Malformed) as error:
-            problem = explain(error) if isinstance(error, ValidationError) else str(error)
-            reader.malformed(reader.row(where, None), problem)
+            reader.malformed(reader.row(where, None), explain(error))
             continue
         for position, conversation in enumerate(conversations):
             yield reader.row(f"{where}, conversation {position}", conversation), f"{file.stem}/{number}/{position}", profiles

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from core.errors import UserError
+from core.errors import UserError, at
 from serve.checkpoints.tensors import Stored, safetensors_problem, stored_tensors
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -54,10 +54,8 @@ def adapter_rank(folder: Path, what: str = "adapter") -> int:
         rank = max([int(config["r"]), *(config.get("rank_pattern") or {}).values()])
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
         raise UserError(f"{config_file}: r: not a LoRA adapter's config; expected PEFT's JSON with the rank in r") from None
-    try:
+    with at(f"{config_file}: r"):
         lora_rank_limit(rank)
-    except UserError as error:
-        raise UserError(f"{config_file}: r: {error}") from None
     return rank
 
 

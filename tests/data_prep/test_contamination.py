@@ -27,7 +27,6 @@ from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check_contamination import check_contamination
 from data_prep.role_play.contamination import (
     THRESHOLD,
-    Match,
     by_chance,
     contaminated,
     document_text,
@@ -198,9 +197,12 @@ def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
     assert link(cards, documents, top=3) == whole
 
 
-def test_the_threshold_is_part_of_what_counts() -> None:
-    at, below = Match("c", "a", THRESHOLD, 1), Match("c", "b", THRESHOLD - 1e-6, 2)
-    assert contaminated([at, below]) == [at]
+def test_the_threshold_is_part_of_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = pairs("en")[0]
+    [best] = link([pair.card], [pair.document])
+    for threshold, flagged in ((best.score, 1), (best.score + 1e-6, 0)):
+        monkeypatch.setattr("data_prep.role_play.contamination.THRESHOLD", threshold)
+        assert len(contaminated(link([pair.card], [pair.document]))) == flagged
 
 
 @pytest.mark.parametrize(("dialogues", "expected"), [(5, (2, 4)), (99, (2, 4)), (100, (1, 3)), (5000, (1, 3))])
