@@ -213,6 +213,15 @@ def read_json(path: Path, what: str) -> Any:
         raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
 
 
+def first_object(path: Path, what: str) -> dict[str, Any]:
+    """The object in the first line of a JSONL file, which tells files of several forms apart; {} for any other first line."""
+    try:
+        value = load_json(read_bytes(path, what).lstrip().partition(b"\n")[0])
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def read_object(path: Path, what: str) -> dict[str, Any]:
     """A JSON file that holds one object, or a `UserError`."""
     value = read_json(path, what)

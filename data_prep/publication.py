@@ -60,6 +60,10 @@ def shared_licences(place: Path, sources: Collection[str]) -> dict[str, str]:
 
 def sources_in(path: Path) -> Iterator[str]:
     """The corpora that a file of records names (cards, dialogues and examples name theirs)."""
+    return _values(path, "source")
+
+
+def _values(path: Path, field: str) -> Iterator[str]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -67,8 +71,8 @@ def sources_in(path: Path) -> Iterator[str]:
                     record = orjson.loads(line)
                 except orjson.JSONDecodeError as error:
                     raise UserError(f"{path}:{number}: {error}") from None
-                if isinstance(record, dict) and "source" in record:
-                    yield str(record["source"])
+                if isinstance(record, dict) and field in record:
+                    yield str(record[field])
 
 
 def _sources(folder: Path, records: Iterable[str], manifest: Mapping[str, Any]) -> set[str]:
@@ -103,7 +107,7 @@ def _card(folder: Path, repo: str, manifest: Mapping[str, Any], records: Iterabl
     kinds = set(licences.values())
     metadata = {
         **licence_fields(kinds.pop() if len(kinds) == 1 else "several"),
-        "language": sorted({language for name in files for language in _languages(folder / name)}),
+        "language": sorted({language for name in files for language in _values(folder / name, "language")}),
         "tags": ["esc-eval", "emotional-support-dialogue"],
         "configs": configs,
     }
@@ -124,8 +128,3 @@ def _card(folder: Path, repo: str, manifest: Mapping[str, Any], records: Iterabl
         "",
     ]
     return f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---\n\n{body.rstrip()}\n\n" + "\n".join(held)
-
-
-def _languages(path: Path) -> set[str]:
-    with path.open("rb") as lines:
-        return {str(record["language"]) for line in lines if line.strip() and "language" in (record := orjson.loads(line))}

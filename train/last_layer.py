@@ -26,8 +26,8 @@ from safetensors.torch import load_file, save_file
 from transformers import DynamicCache
 
 from core.files import atomic_path
-from train.decoding import Decoder, PromptGroup, Shares
 from train.examples import IGNORED
+from train.models import Decoder, PromptGroup, Shares
 from train.prefix_tree import alike, tree, visible
 from train.trainers import RankTrainer
 

@@ -1,7 +1,7 @@
 """`python -m train rank-test`: score a test split with a recipe's base, untrained and under each adapter, without a server.
 
-The answers are generated as a constrained server generates them (`train.decoding`). Examples of one dialogue share the reading
-of what their prompts have in common, as a server's prefix cache does, so that the methods' times compare.
+The answers are generated as a constrained server generates them (`train.models.Decoder`). Examples of one dialogue share the
+reading of what their prompts have in common, as a server's prefix cache does, so that the methods' times compare.
 """
 
 from __future__ import annotations
@@ -24,14 +24,24 @@ from core.paths import IN_FILE, IN_MODEL, Reads, Writes
 from core.records import Judgement
 from core.rubrics import Rubric
 from data_prep.scores.rank_sft import RankExample
-from train.decoding import Decoder, Shares, prompt_groups, token_batches
 from train.examples import chatml, encode_prompt, read_rank, rubric_beside, score_tokens
-from train.models import adapter_switched_on, check_adapters, load_adapters, load_base, load_tokenizer, precision
+from train.models import (
+    BATCH_TOKENS,
+    Decoder,
+    Shares,
+    adapter_switched_on,
+    check_adapters,
+    load_adapters,
+    load_base,
+    load_tokenizer,
+    precision,
+    prompt_groups,
+    token_batches,
+)
 from train.recipes import Recipe, may_read_trees, read_recipe
 from train.run import say
 
 UNTRAINED = "untrained"
-BATCH_TOKENS = 4096
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import yaml
 
+from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import digest, sha256_file, write_json, write_text
 from core.machine import bf16_instructions
@@ -165,7 +166,8 @@ def _claimed(recipe: Recipe[Any], data: Sequence[Prepared]) -> Path | None:
     if claim.is_file():
         before = orjson.loads(claim.read_bytes())
         if before != asked:
-            raise UserError(f"{out} was made by another recipe ({_difference(before, asked)}): give another --output_dir")
+            first = differing_leaves(before, asked)[0]
+            raise UserError(f"{out} was made by another recipe or other data ({first}): give another --output_dir")
     elif is_main_process():
         write_json(claim, asked)
     named = recipe.training.resume_from_checkpoint
@@ -189,16 +191,6 @@ def _checkpoints(out: Path) -> list[Path]:
     """checkpoint-N folders by step."""
     named = [path for path in out.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
     return sorted(named, key=lambda path: int(path.name.removeprefix("checkpoint-")))
-
-
-def _difference(before: Any, asked: Any) -> str:
-    old, new = before.get("settings"), asked["settings"]
-    if not isinstance(old, dict):
-        return "unreadable recipe.json"
-    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
-    return (
-        f"{changed[0]}: {old.get(changed[0])!r} then, {new.get(changed[0])!r} now" if changed else "the data files have changed"
-    )
 
 
 def checkpoint_problem(folder: Path, processes: int = 1) -> str | None:

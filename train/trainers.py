@@ -4,8 +4,8 @@ markers included), D scores a row, S scores of the scale.
 The simulator's is TRL's, with perplexity counted over tokens and seeker lines sampled at every evaluation.
 
 The ranker's: loss on the answer's tokens only (the logits of the prompt are never computed), as cross-entropy or with an
-ordinal term, and a validation in which the model generates its digits, as in scoring (`train.decoding`). Where every answer is
-one digit, a row holds all questions about a dialogue as a tree (`train.prefix_tree`), read once.
+ordinal term, and a validation in which the model generates its digits, as in scoring (`train.models.greedy`). Where every
+answer is one digit, a row holds all questions about a dialogue as a tree (`train.prefix_tree`), read once.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from core.statistics.means import mean_of_all
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
 from train.batches import SeededOrder
-from train.decoding import greedy
 from train.examples import IGNORED, encode_prompt
-from train.models import greedy_lines
+from train.models import greedy, greedy_lines
 from train.prefix_tree import alike, tree, visible
 from train.run import is_main_process, weights_are_divided
 from train.trackers import wandb_run

@@ -16,7 +16,6 @@ from data_prep.cards.sheets import named, read_sheet, write_csv
 COLUMNS = ("card_id", "keep", "note", "language", "age", "gender", "occupation", "problem", "category", "source")
 SHEET = "cards"  # of a workbook that somebody made of the file
 REJECTED = "rejected by a person"
-_WORDS = {"yes": True, "no": False}
 
 
 def write_sheet(path: Path, cards: Sequence[RoleCard]) -> None:
@@ -38,14 +37,12 @@ def read_decisions(path: Path, cards: Sequence[RoleCard]) -> dict[str, bool]:
     known = {card.id for card in cards}
     decisions: dict[str, bool] = {}
     for row in read_sheet(path, SHEET, ("card_id", "keep"), others=True):
-        card, word = named(row.cells["card_id"], known), row.cells["keep"].strip().lower()
+        card = named(row.cells["card_id"], known)
         if card not in known:
             raise row.fault("card_id", f"{card!r} is none of the {len(known)} cards given")
         if card in decisions:
             raise row.fault("card_id", f"{card} has a decision already")
-        if word not in _WORDS:
-            raise row.fault("keep", "write yes or no" + (f", not {word[:40]!r}" if word else "; it is empty"))
-        decisions[card] = _WORDS[word]
+        decisions[card] = row.keep
     undecided = [card.id for card in cards if card.id not in decisions]
     if undecided:
         raise UserError(f"{path}: card_id: no row for {', '.join(undecided[:3])} ({len(undecided)} cards without a decision)")

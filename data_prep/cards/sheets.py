@@ -19,6 +19,7 @@ from core.errors import UserError, near, need_modules
 from core.files import atomic_path, read_bytes
 from core.tables import FORMULA_STARTS, guarded, unguarded
 
+YES_OR_NO = ("yes", "no")
 _DELIMITERS = (",", ";", "\t")
 _LONGEST = 32_767  # characters in a cell of XLSX
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # XML has no place for these
@@ -36,6 +37,14 @@ class SheetRow:
     def fault(self, column: str, problem: str) -> UserError:
         """The error to raise about one cell."""
         return UserError(f"{self.where}, column {column}: {problem}")
+
+    @property
+    def keep(self) -> bool:
+        """What a person wrote under `keep`; raises `UserError` for another word than yes or no."""
+        word = self.cells["keep"].strip().lower()
+        if word not in YES_OR_NO:
+            raise self.fault("keep", "write yes or no" + (f", not {word[:40]!r}" if word else "; it is empty"))
+        return word == "yes"
 
 
 @dataclass(frozen=True)

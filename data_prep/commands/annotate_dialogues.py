@@ -3,6 +3,7 @@ contested, and the final means."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -65,8 +66,7 @@ def export(
     """
     rules = load_rubric(rubric)
     build = Build(out, "annotate-dialogues export", seed, {"rubric": rules.name, "each": each})
-    loaded = _dialogues(dialogues, rules, build)
-    played = _played(loaded, rules, cards, profiles, build)
+    loaded, played = _to_score(dialogues, rules, cards, profiles, build)
     sheets = annotation.assign(loaded, annotator, each, seed)
     refuse_to_overwrite(out, annotator, annotation.LAYOUT)
     for name, assigned in sheets.items():
@@ -112,8 +112,7 @@ def import_(
     rules = load_rubric(rubric)
     _check_files(sheet, review)
     build = Build(out, "annotate-dialogues import", seed, {"mode": chosen, "rubric": rules.name})
-    loaded = _dialogues(dialogues, rules, build)
-    played = _played(loaded, rules, cards, profiles, build)
+    loaded, played = _to_score(dialogues, rules, cards, profiles, build)
     scores: list[HumanScore] = []
     for path in sheet:
         build.input(path)
@@ -161,8 +160,7 @@ def label_studio_files(
     """
     rules = load_rubric(rubric)
     build = Build(out, "annotate-dialogues label-studio", settings={"rubric": rules.name})
-    loaded = _dialogues(dialogues, rules, build)
-    played = _played(loaded, rules, cards, profiles, build)
+    loaded, played = _to_score(dialogues, rules, cards, profiles, build)
     for language in rules.languages:
         if spoken := [dialogue for dialogue in loaded if dialogue.language == language]:
             write_json(build.folder / f"tasks_{language}.json", label_studio.tasks(spoken, played))
@@ -210,28 +208,27 @@ def _dialogues(paths: list[Path], rubric: Rubric, build: Build) -> list[Dialogue
     return kept
 
 
-def _played(
-    dialogues: list[Dialogue], rubric: Rubric, cards: list[Path] | None, profiles: list[Path] | None, build: Build
-) -> dict[str, str]:
-    """Dialogue id → who its seeker is meant to be, where the rubric rates seekers. Raises `UserError` where that is unknown."""
+def _to_score(
+    paths: list[Path], rubric: Rubric, cards: list[Path] | None, profiles: list[Path] | None, build: Build
+) -> tuple[list[Dialogue], dict[str, str]]:
+    """The dialogues that can be scored and, where the rubric rates seekers, dialogue id → who its seeker is meant to be. Raises
+    `UserError` where that is unknown."""
+    dialogues, given = _dialogues(paths, rubric, build), [*(cards or []), *(profiles or [])]
     if rubric.rates != "seeker":
-        if cards or profiles:
+        if given:
             raise UserError(f"--cards, --profiles: rubric {rubric.name} rates the supporter, who knows neither: leave them out")
-        return {}
-    if not cards and not profiles:
+        return dialogues, {}
+    if not given:
         raise UserError(f"--rubric {rubric.name} rates the seeker against who it plays: give --cards FILE or --profiles FILE")
-    build.input(*(cards or []), *(profiles or []))
+    build.input(*given)
     known = load_played(cards or [], profiles or [])
-    return {dialogue.id: played_text(dialogue, known) for dialogue in dialogues}
+    return dialogues, {dialogue.id: played_text(dialogue, known) for dialogue in dialogues}
 
 
 def _check_files(sheets: list[Path], reviews: list[Path]) -> None:
     """Two people's work is two files, with names of their own."""
-    names = [path.stem for path in sheets]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise UserError(f"--sheet: {doubled[0]} is given twice; a file's name is its annotator's: one sheet each")
-    if annotation.ACCEPTED in names:
+    _check_names(sheets)
+    if annotation.ACCEPTED in (path.stem for path in sheets):
         raise UserError(f"--sheet: a sheet named {annotation.ACCEPTED}: rename it to its annotator's name")
     seen: dict[str, Path] = {}
     for path in [*sheets, *reviews]:
@@ -239,6 +236,11 @@ def _check_files(sheets: list[Path], reviews: list[Path]) -> None:
         if key in seen:
             raise UserError(f"{seen[key]} and {path} are the same to the byte: people's own sheets are needed")
         seen[key] = path
+
+
+def _check_names(sheets: list[Path]) -> None:
+    if doubled := [name for name, count in Counter(path.stem for path in sheets).items() if count > 1]:
+        raise UserError(f"--sheet: {min(doubled)} is given twice; a file's name is its annotator's: one sheet each")
 
 
 def _write_review(
@@ -334,8 +336,7 @@ def import_again(
     open_items = contested(first_round, chosen)
     again: list[HumanScore] = []
     jointly: list[HumanScore] = []
-    if doubled := sorted({path.stem for path in sheet if [p.stem for p in sheet].count(path.stem) > 1}):
-        raise UserError(f"--sheet: {doubled[0]} is given twice; one sheet each")
+    _check_names(sheet)
     for path in sheet:
         if path.stem != JOINT and path.stem not in open_items.by_annotator:
             names = [*open_items.by_annotator, JOINT]
@@ -393,15 +394,14 @@ def _first_round(
 
 
 def _count_contested(build: Build, first_round: Sequence[HumanScore], open_items: Contested) -> None:
-    items = {(score.dialogue_id, score.dimension) for score in first_round}
-    again = {(d, k) for asked in open_items.by_annotator.values() for d, keys in asked.items() for k in keys}
-    joint = {(d, k) for d, keys in open_items.joint.items() for k in keys}
-    step = build.step("scores of a dialogue on a dimension")
-    step.taken, step.kept = len(items), len(items - again - joint)
-    for dialogue, dimension in sorted(again):
-        step.drop("scored again by some", f"{dialogue}/{dimension}")
-    for dialogue, dimension in sorted(joint):
-        step.drop("reviewed jointly", f"{dialogue}/{dimension}")
+    again = {f"{d}/{k}" for asked in open_items.by_annotator.values() for d, keys in asked.items() for k in keys}
+    joint = {f"{d}/{k}" for d, keys in open_items.joint.items() for k in keys}
+
+    def open_for(item: str) -> str | None:
+        return "scored again by some" if item in again else "reviewed jointly" if item in joint else None
+
+    items = sorted({f"{score.dialogue_id}/{score.dimension}" for score in first_round})
+    build.step("scores of a dialogue on a dimension").sieve(items, open_for, str)
 
 
 def _show(rows: dict[str, list[Agreed]]) -> None:

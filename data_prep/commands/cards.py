@@ -104,7 +104,7 @@ def extract(
     else:
         assert model is not None
         settings["prompts"] = _prompts()
-        with _batch(model, out, concurrency) as batch:
+        with batch_of(model, out, concurrency) as batch:
             cards, unread = card_llm.extract(items, card_llm.Asker(batch), steps)
         build.write(CARDS, cards)
         build.write(UNREADABLE, unread)
@@ -128,7 +128,7 @@ def filter_(
     """
     loaded, build = _open(cards, out, "cards filter", {"model": model, "prompts": _prompts()})
     steps = _steps(build, "filter", (card.language for card in loaded))
-    with _batch(model, out, concurrency) as batch:
+    with batch_of(model, out, concurrency) as batch:
         kept, dropped, verdicts, unread = card_llm.filter_cards(loaded, card_llm.Asker(batch), steps)
     build.write(CARDS, kept)
     build.write(DROPPED, dropped)
@@ -154,7 +154,7 @@ def categorise(
     """
     loaded, build = _open(cards, out, "cards categorise", {"model": model, "prompts": _prompts()})
     steps = {level: build.step(f"level {level}") for level in (1, 3)}
-    with _batch(model, out, concurrency) as batch:
+    with batch_of(model, out, concurrency) as batch:
         placed, unread = card_llm.categorise(loaded, load_taxonomy(), card_llm.Asker(batch), steps)
     build.write(CARDS, placed)
     build.write(UNREADABLE, unread)
@@ -246,10 +246,11 @@ def _steps(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Langua
     return {language: build.step(f"{stage} {language}") for language in card_stats.LANGUAGES if language in present}
 
 
-def _batch(model: str, out: Path, concurrency: int | None) -> Batch:
+def batch_of(model: str, out: Path, concurrency: int | None, subject: str = "cards") -> Batch:
+    """The calls to a model whose answers make cards, or another subject, and are kept in `out`."""
     spec = load_spec(model)
     if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
-        console.print("Plumbing: what the embedded 135M model makes of cards says nothing about them.")
+        console.print(f"Plumbing: what the embedded 135M model makes of {subject} says nothing about them.")
     return Batch(spec, out / CALLS, console, concurrency=concurrency)
 
 

@@ -15,31 +15,23 @@ from core.options import ConcurrencyOption, ModelOption, OutOption, SeedOption, 
 from core.paths import IN_FILE, IN_PLACES, OUT_FILE, SHEET, Verbs
 from core.prompts import load_pack
 from core.records import Dialogue
-from core.specs import EMBEDDED_PREFIX, load_spec
 from core.tables import to_console
 from data_prep.cards import load_cards
 from data_prep.cards.sheets import refuse_to_overwrite
-from data_prep.commands.cards import exit_if_silent
+from data_prep.commands.cards import batch_of, exit_if_silent
 from data_prep.profiles import Profile, inspection, load_profiles, personamem, sage
 from data_prep.profiles import build as profile_build
 from data_prep.profiles import stats as profile_stats
 from data_prep.profiles.build import Seed, load_seeds, seed_of_card
 from data_prep.profiles.check import check_profiles, table
 from data_prep.profiles.vocabulary import load_vocabulary
-from serve.batch import Batch
 
 app = Verbs(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Profiles of seekers (EmoHarbor section 2.1): build, import, check, inspect, count.",
 )
-PROFILES, REJECTED, UNBUILT, DIALOGUES, CALLS = (
-    "profiles.jsonl",
-    "rejected.jsonl",
-    "unbuilt.jsonl",
-    "dialogues.jsonl",
-    "calls.sqlite",
-)
+PROFILES, REJECTED, UNBUILT, DIALOGUES = "profiles.jsonl", "rejected.jsonl", "unbuilt.jsonl", "dialogues.jsonl"
 _IMPORTS = (sage.NAME, personamem.NAME)
 
 ProfilesOption = Annotated[
@@ -80,14 +72,11 @@ def build(
         raise UserError("give --seeds (questionnaires), --cards (role cards) or both")
     check_unique("--seeds, --cards", (seed.id for seed in people), "ids")
     _known_topics(people)
-    spec = load_spec(model)
     settings = {"model": model, "temperature": temperature, "prompts": load_pack(profile_build.PACK).fingerprint()}
     made = Build(out, "profiles build", settings=settings)
     made.input(*seeds, *cards)
-    if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
-        console.print("Plumbing: what the embedded 135M model makes of people says nothing about them.")
     steps = {name: made.step(name) for name in profile_build.STEPS}
-    with Batch(spec, out / CALLS, console, concurrency=concurrency) as batch:
+    with batch_of(model, out, concurrency, "people") as batch:
         kept, rejected, unbuilt = profile_build.build(people, batch, steps, temperature)
     made.write(PROFILES, kept)
     made.write(REJECTED, rejected)

@@ -6,20 +6,18 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from core.errors import UserError
-from data_prep.cards.sheets import Choice, Layout, read_filled, write_both
+from data_prep.cards.sheets import YES_OR_NO, Choice, Layout, read_filled, write_both
 from data_prep.profiles.check import Finding
 from data_prep.profiles.record import Profile, profile_text
 
 NAME = "inspection"
-KEEP = {"yes": True, "no": False}
 REJECTED = "rejected by a person"
 LAYOUT = Layout(
     "profiles", ("profile_id", "language", "profile", "findings", "keep", "note"), ("keep", "note"), "profile_id", "profile"
 )
 _RULES = (
     "keep",
-    *KEEP,
+    *YES_OR_NO,
     "yes: one believable person, the parts fit together, nothing tells who a real person is. no: anything else.",
     "yes：一个可信的人，各部分对得上，看不出真实个人。no：其他情况。",
 )
@@ -52,15 +50,8 @@ def read_inspection(path: Path, profiles: Sequence[Profile]) -> Mapping[str, boo
     Raises `UserError` with file, line and column for an unknown or doubled profile, one whose text has changed since, and a
     `keep` that is empty or another word than yes or no.
     """
-    decisions = {}
-    for key, row in read_filled(path, LAYOUT, {profile.id: _shown(profile) for profile in profiles}, "profile").items():
-        word = row.cells["keep"].strip().lower()
-        if word not in KEEP:
-            raise row.fault("keep", f"write yes or no, not {word[:40]!r}" if word else "is empty; write yes or no")
-        decisions[key] = KEEP[word]
-    if not decisions:
-        raise UserError(f"{path}: no profile in it")
-    return decisions
+    rows = read_filled(path, LAYOUT, {profile.id: _shown(profile) for profile in profiles}, "profile")
+    return {key: row.keep for key, row in rows.items()}
 
 
 def _shown(profile: Profile) -> str:

@@ -14,11 +14,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import orjson
 from pydantic import Field
 
 from core.errors import UserError
-from core.files import CONFIGS, check_unique, explain, load_yaml, read_bytes, read_placed
+from core.files import CONFIGS, check_unique, explain, first_object, load_yaml, read_placed
 from core.records import Dialogue, Number, Part, Turn, dialogue_id
 from core.rows import RowModel
 from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
@@ -65,12 +64,7 @@ class _Result(RowModel):
 
 def is_sage(path: Path) -> bool:
     """Whether a file's first line is a row of SAGE's profile file; False for one that is not JSON."""
-    first = read_bytes(path, "profile file").lstrip().split(b"\n", 1)[0]
-    try:
-        value = orjson.loads(first)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(value, dict) and {"player", "scene", "task"} <= value.keys()
+    return {"player", "scene", "task"} <= first_object(path, "profile file").keys()
 
 
 def load_profiles(path: Path, topics: dict[str, str] | None = None) -> list[Profile]:

@@ -104,7 +104,7 @@ def read_dialogues(paths: Sequence[Path]) -> list[Dialogue]:
     return dialogues
 
 
-def read_scores(path: Path, check: Callable[[HumanScore], None] = lambda score: None) -> list[HumanScore]:
+def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
     """Scores from a `.jsonl` or `.csv` file in the form above, in file order; each is given to `check`.
 
     Raises `UserError` with file, line and column for whatever is malformed, refused by `check` (a `UserError`), or given twice
@@ -112,8 +112,9 @@ def read_scores(path: Path, check: Callable[[HumanScore], None] = lambda score: 
     """
     scores: dict[tuple[object, ...], HumanScore] = {}
     for where, score in read_table(path, HumanScore, "scores"):
-        with at(where):
-            check(score)
+        if check is not None:
+            with at(where):
+                check(score)
         if _key(score) in scores:
             raise UserError(f"{where}: {score.annotator} gave {score.dialogue_id} / {score.dimension} twice")
         scores[_key(score)] = score

@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree import ElementTree as xml
 
 from core.errors import UserError, near
-from core.files import read_json
+from core.files import check_unique, read_json
 from core.ledger import Step
 from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric
@@ -90,12 +90,7 @@ def read_results(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step
                 continue
             step.kept += 1
             scores += _of_annotation(annotation, known[item], rubric, where)
-    seen: set[tuple[str, str, str]] = set()
-    for score in scores:
-        key = (score.dialogue_id, score.annotator, score.dimension)
-        if key in seen:
-            raise UserError(f"{path}: {score.annotator} scored dialogue {score.dialogue_id} / {score.dimension} twice")
-        seen.add(key)
+    check_unique(path, (f"{s.annotator}/{s.dialogue_id}/{s.dimension}" for s in scores), "scores of one annotator")
     return scores
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic import AliasChoices, AliasPath, BeforeValidator, Field
 
 from core.records import Number, SupportDialogue
 from core.rows import RowModel, by_row
@@ -31,15 +31,9 @@ class _Utterance(RowModel):
     text: str = Field(validation_alias=AliasChoices("text", "content"))
 
 
-class _Seeker(RowModel):
-    empathy: Score = None
-    relevance: Score = None
-    initial_emotion_intensity: Score = None
-    final_emotion_intensity: Score = None
-
-
-class _Survey(RowModel):
-    seeker: _Seeker = _Seeker()
+def _answer(form: str, split: str) -> Any:
+    """A survey's answer: the original JSON's name of it, and the split files'."""
+    return Field(default=None, validation_alias=AliasChoices(AliasPath("survey_score", "seeker", form), split))
 
 
 class _Row(RowModel):
@@ -47,22 +41,15 @@ class _Row(RowModel):
     problem_type: str
     situation: str
     dialog: list[_Utterance]
-    survey_score: _Survey | None = None  # the original JSON
-    empathy: Score = None  # the split files
-    relevance: Score = None
-    init_intensity: Score = None
-    final_intensity: Score = None
+    empathy: Score = _answer("empathy", "empathy")
+    relevance: Score = _answer("relevance", "relevance")
+    emotion_before: Score = _answer("initial_emotion_intensity", "init_intensity")
+    emotion_after: Score = _answer("final_emotion_intensity", "final_intensity")
 
     def survey(self) -> dict[str, float]:
         """Answers that were given: empathy and relevance of the supporter, the seeker's emotion before and after (1–5 each)."""
-        seeker = self.survey_score.seeker if self.survey_score else None
-        answers = {
-            "empathy": seeker.empathy if seeker else self.empathy,
-            "relevance": seeker.relevance if seeker else self.relevance,
-            "emotion_before": seeker.initial_emotion_intensity if seeker else self.init_intensity,
-            "emotion_after": seeker.final_emotion_intensity if seeker else self.final_intensity,
-        }
-        return {name: value for name, value in answers.items() if value is not None}
+        answers = self.model_dump(include={"empathy", "relevance", "emotion_before", "emotion_after"}, exclude_none=True)
+        return dict(answers)
 
 
 def _item(source: str, value: Any, source_id: str) -> SupportDialogue:

@@ -17,7 +17,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from core.errors import UserError
-from core.files import explain, load_json, read_bytes
+from core.files import explain, first_object, load_json, read_bytes
 from core.records import Language, Role
 from core.rows import CorpusItem, CorpusReader, CorpusRow
 from data_prep.sources.play import play
@@ -91,7 +91,7 @@ class Play(_Form):
 
 def header(path: Path) -> Header:
     """The first line of a corpus file. Raises `UserError` for a file without one, naming line and field."""
-    first = _first_line(path)
+    first = read_bytes(path, "corpus file").partition(b"\n")[0]
     try:
         return Header.model_validate(load_json(first))
     except orjson.JSONDecodeError as error:
@@ -102,15 +102,7 @@ def header(path: Path) -> Header:
 
 def is_generic(path: Path) -> bool:
     """Does a JSONL file begin as a corpus of this form does: with a licence?"""
-    try:
-        first = load_json(_first_line(path))
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(first, dict) and "licence" in first
-
-
-def _first_line(path: Path) -> bytes:
-    return read_bytes(path, "corpus file").partition(b"\n")[0]
+    return "licence" in first_object(path, "corpus file")
 
 
 def dialogues(path: Path, reader: CorpusReader) -> Iterator[tuple[CorpusRow, Support | Play]]:

@@ -161,7 +161,7 @@ def test_folder_of_another_recipe(refused: Callable[..., str], tmp_path: Path) -
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "recipe.json").write_bytes(orjson.dumps({"settings": {"lora_r": 64}, "data": []}))
     before = (tmp_path / "out" / "recipe.json").read_bytes()
-    assert "was made by another recipe" in refused("role")
+    assert "was made by another recipe or other data (data: []" in refused("role")
     assert (tmp_path / "out" / "recipe.json").read_bytes() == before
 
 

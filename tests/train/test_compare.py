@@ -20,9 +20,8 @@ from core.tables import Estimate
 from data_prep.role_play.examples import RoleExample
 from tests.train.conftest import role_examples, write_data, write_recipe
 from train.compare import Line, draw_turns, line_figures, perplexity_figures, ratio, read_held_out, weighted
-from train.decoding import token_batches
 from train.examples import CHATML, IGNORED, Prepared, prepare_role
-from train.models import BaseAndAdapter, load_adapters, stock_rows
+from train.models import BaseAndAdapter, load_adapters, stock_rows, token_batches
 
 
 def example(name: str, *lines: str, system: str | None = "Play a person.") -> RoleExample:

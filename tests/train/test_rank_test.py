@@ -17,7 +17,7 @@ from core.rubrics import load_rubric
 from data_prep.scores.rank_sft import RankExample
 from tests.train.conftest import write_data, write_recipe
 from train import rank_test
-from train.decoding import PromptGroup, prompt_groups, token_batches
+from train.models import PromptGroup, prompt_groups, token_batches
 from train.rank_test import answers, judgements, method_beside, named_adapters
 from train.recipes import read_recipe
 
