@@ -22,7 +22,7 @@ from core.rubrics import Rubric
 
 PromptMethod = Literal["joint", "per_dimension", "paper"]
 JudgeMethod = Literal[PromptMethod, "bands", "json"]
-_NAMES = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
+SPEAKERS = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
 _INWARDLY = {"en": ", inwardly", "zh": "（心里）"}
 _TEMPLATES: dict[JudgeMethod, str] = {
     "joint": "judge_joint.j2",
@@ -54,7 +54,7 @@ def transcript_of_turns(turns: Sequence[Turn], language: Language, states: bool 
     With `states`, what the seeker thought (`state.text`) stands before what it then said, as a block of the same number;
     `thought` is what it thinks now, before its next turn.
     """
-    names, blocks = _NAMES[language], []
+    names, blocks = SPEAKERS[language], []
     inwardly = names["seeker"] + _INWARDLY[language]
     for number, turn in enumerate(turns, start=1):
         if states and (before := str((turn.state or {}).get("text", "")).strip()):

@@ -10,13 +10,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from core.files import digest
 
 Language = Literal["en", "zh"]
+LANGUAGES: tuple[Language, ...] = get_args(Language)
 Role = Literal["seeker", "supporter"]
 Message = dict[Literal["role", "content"], str]  # of a chat, as an endpoint takes it
 # How a dialogue ended. `infrastructure`: a server was lost. `rejected`: a server worked, but answered one call with an error

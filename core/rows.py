@@ -100,24 +100,20 @@ class CorpusReader:
             text = read_bytes(path, "corpus file").decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise UserError(f"{path}: not UTF-8: {error}") from None
-        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        line = 1
-        try:
-            names = reader.fieldnames or []
-            missing = [name for name in needed if name not in names]
-            if missing or len(set(names)) < len(names):
-                what = f"no column {', '.join(map(repr, missing))}" if missing else "a column stands twice"
-                raise UserError(f"{path}:1: {what}; found, parted by commas: {', '.join(names) or 'none'}")
-            line = reader.line_num + 1
-            for value in reader:
-                row = self.row(f"{path}:{line}", value)
-                line = reader.line_num + 1
-                if None in value or None in value.values():
-                    self.malformed(row, f"expected {len(names)} columns")
-                    continue
+        records = csv_records(path, text)
+        _, names = next(records, (1, []))
+        missing = [name for name in needed if name not in names]
+        if missing or len(set(names)) < len(names):
+            what = f"no column {', '.join(map(repr, missing))}" if missing else "a column stands twice"
+            raise UserError(f"{path}:1: {what}; found, parted by commas: {', '.join(names) or 'none'}")
+        for line, cells in records:
+            if not cells:  # a blank line
+                continue
+            row = self.row(f"{path}:{line}", dict(zip(names, cells, strict=False)))
+            if len(cells) == len(names):
                 yield row
-        except csv.Error as error:  # an open quote swallows the rest of the file: nothing after it can be trusted
-            raise UserError(f"{path}:{line}: malformed CSV: {error}") from None
+            else:
+                self.malformed(row, f"expected {len(names)} columns")
 
     def documents(self, path: Path, content: Callable[[Path], Any]) -> Iterator[CorpusRow]:
         """The rows of a JSON-lines file; of another file the one that `content` (it may raise `Malformed`) makes of it."""
@@ -140,6 +136,18 @@ class CorpusReader:
             raise UserError(f"{row.where}: {problem}")
         self.problems.append(f"{row.where}: {problem}")
         self.step.drop(MALFORMED, row.where)
+
+
+def csv_records(path: Path, text: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """The cells of every record of a CSV text, and the line that it begins on. Raises `UserError` for an open quote, which
+    swallows the rest of the file: nothing after it can be trusted."""
+    reader, line = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), 1
+    try:
+        for cells in reader:
+            yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{path}:{line}: malformed CSV: {error}") from None
 
 
 class Sampled(BaseModel):

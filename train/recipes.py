@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_
 
 from core.errors import UserError, near
 from core.files import CONFIGS, load_yaml
-from serve.checkpoints.lora import LORA_RANKS, PLAIN_FIELDS, PLAIN_INITS
+from serve.checkpoints.lora import LORA_RANKS, more_than_plain
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -204,22 +204,13 @@ def check_servable(config: LoraConfig | dict[str, Any]) -> None:
             take = f"{larger[0]} (it costs the same) or {smaller[-1]}" if larger and smaller else 8 if larger else smaller[-1]
             known = ", ".join(map(str, LORA_RANKS))
             raise UserError(f"lora_r: {rank}: vLLM reserves memory for ranks {known} only: take {take}")
-    if settings.get("bias", "none") != "none":
-        raise UserError(f"bias: {settings['bias']}: vLLM serves adapters without biases only: take none")
-    init = settings.get("init_lora_weights", True)
-    if isinstance(init, str) and init.lower() not in PLAIN_INITS:
-        raise UserError(
-            f"init_lora_weights: {init}: it changes the base's weights, so vLLM refuses the adapter: take true or one of "
-            + ", ".join(sorted(PLAIN_INITS))
-        )
     if refused := sorted(set(settings.get("modules_to_save") or ()) - SERVABLE_MODULES):
         raise UserError(
             f"lora_modules_to_save: {', '.join(refused)}: vLLM serves no fully trained modules beside an adapter (but "
             "classifier and score, which these models lack): leave it out"
         )
-    for name in sorted(set(settings) - PLAIN_FIELDS - {"modules_to_save"}):
-        if settings[name]:
-            raise UserError(f"{name}: it makes the adapter more than plain LoRA, which is all that vLLM serves: leave it out")
+    if problem := more_than_plain({name: value for name, value in settings.items() if name != "modules_to_save"}):
+        raise UserError(problem)
 
 
 def may_read_trees(recipe: Recipe[Any], examples: Sequence[RankExample]) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from core.errors import UserError, near, need_modules
 from core.files import atomic_path, read_bytes
+from core.rows import csv_records
 from core.tables import FORMULA_STARTS, guarded, unguarded
 
 YES_OR_NO = ("yes", "no")
@@ -276,15 +277,8 @@ def _csv_lines(path: Path) -> list[tuple[str, list[str]]]:
         raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as 'CSV UTF-8'") from None
     first = text.split("\n", 1)[0]
     delimiter = max(_DELIMITERS, key=first.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    lines, begins = [], 1
-    try:
-        for cells in reader:
-            lines.append((f"{path}:{begins}", [unguarded(cell) for cell in cells]))
-            begins = reader.line_num + 1
-    except csv.Error as error:  # an open quote swallows the rest of the file
-        raise UserError(f"{path}:{begins}: malformed CSV: {error}") from None
-    return lines
+    records = csv_records(path, text, delimiter)
+    return [(f"{path}:{line}", [unguarded(cell) for cell in cells]) for line, cells in records]
 
 
 def _xlsx_lines(path: Path, sheet: str) -> list[tuple[str, list[str]]]:

@@ -20,13 +20,12 @@ from rich.text import Text
 
 from core import page
 from core.files import explain, read_bytes, sha256_file, write_text
-from core.records import Language, RoleCard
+from core.records import LANGUAGES, Language, RoleCard
 from core.tables import Cell, Table
 from data_prep.cards.taxonomy import Taxonomy
 
 Stage = Literal["extract", "filter", "human-filter"]
 STAGES: dict[Stage, str] = {"extract": "Extract", "filter": "GPT-4_F", "human-filter": "Human_F"}
-LANGUAGES: tuple[Language, ...] = ("en", "zh")
 QUALITIES = ("high", "middle", "")  # "" holds invalid cards and those that nobody rated
 TABLE6: dict[Language, tuple[int, int, int, int, int]] = {  # the three stages, high, middle
     "en": (3673, 2792, 1708, 331, 1455),

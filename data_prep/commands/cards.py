@@ -23,7 +23,7 @@ from core.options import (
 )
 from core.paths import IN_FILE, IN_NAME, IN_PLACES, OUT_FILE, SHEET, Verbs
 from core.prompts import load_pack
-from core.records import Language, Post, RoleCard, SupportDialogue
+from core.records import LANGUAGES, Language, Post, RoleCard, SupportDialogue
 from core.specs import EMBEDDED_PREFIX, load_spec
 from core.tables import to_console
 from data_prep.cards import human as card_human
@@ -98,18 +98,14 @@ def extract(
         items += chosen
     _print_quotas(wanted, drawn)
     steps = _steps(build, "extract", (item.language for item in items))
-    unread: list[card_llm.Unread] = []
     if method is CardMethod.heuristic:
         build.write(CARDS, heuristic_cards(items, steps))
-    else:
-        assert model is not None
-        settings["prompts"] = _prompts()
-        with batch_of(model, out, concurrency) as batch:
-            cards, unread = card_llm.extract(items, card_llm.Asker(batch), steps)
-        build.write(CARDS, cards)
-        build.write(UNREADABLE, unread)
-    build.finish(console)
-    exit_if_silent(unread)
+        build.finish(console)
+        return
+    assert model is not None
+    settings["prompts"] = _prompts()
+    with batch_of(model, out, concurrency) as batch:
+        _finish(build, *card_llm.extract(items, card_llm.Asker(batch), steps))
 
 
 @app.command("filter")
@@ -130,12 +126,9 @@ def filter_(
     steps = _steps(build, "filter", (card.language for card in loaded))
     with batch_of(model, out, concurrency) as batch:
         kept, dropped, verdicts, unread = card_llm.filter_cards(loaded, card_llm.Asker(batch), steps)
-    build.write(CARDS, kept)
     build.write(DROPPED, dropped)
     build.write("verdicts.jsonl", verdicts)
-    build.write(UNREADABLE, unread)
-    build.finish(console)
-    exit_if_silent(unread)
+    _finish(build, kept, unread)
 
 
 @app.command()
@@ -155,11 +148,7 @@ def categorise(
     loaded, build = _open(cards, out, "cards categorise", {"model": model, "prompts": _prompts()})
     steps = {level: build.step(f"level {level}") for level in (1, 3)}
     with batch_of(model, out, concurrency) as batch:
-        placed, unread = card_llm.categorise(loaded, load_taxonomy(), card_llm.Asker(batch), steps)
-    build.write(CARDS, placed)
-    build.write(UNREADABLE, unread)
-    build.finish(console)
-    exit_if_silent(unread)
+        _finish(build, *card_llm.categorise(loaded, load_taxonomy(), card_llm.Asker(batch), steps))
 
 
 @app.command("human-filter")
@@ -219,7 +208,7 @@ def stats(
     stages = card_stats.stages_of(cards)
     for name, path in _stage_files(stage or []).items():
         stages.counts.pop(name, None)
-        for language in card_stats.LANGUAGES:
+        for language in LANGUAGES:
             stages.add(name, language, sum(card.language == language for p in path for card in load_cards(p)))
     tables = [card_stats.table6(loaded, stages), card_stats.table9(loaded, taxonomy)]
     bars = card_stats.distribution(loaded, taxonomy)
@@ -243,7 +232,7 @@ def _print_quotas(wanted: dict[str, int | None], drawn: dict[str, tuple[int, int
 def _steps(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Language, Step]:
     """A step for each language that occurs; `cards stats` finds stages by these names."""
     present = set(languages)
-    return {language: build.step(f"{stage} {language}") for language in card_stats.LANGUAGES if language in present}
+    return {language: build.step(f"{stage} {language}") for language in LANGUAGES if language in present}
 
 
 def batch_of(model: str, out: Path, concurrency: int | None, subject: str = "cards") -> Batch:
@@ -265,6 +254,13 @@ def _open(cards: Path, out: Path, command: str, settings: dict[str, Any]) -> tup
     build = Build(out, command, settings=settings)
     build.input(cards)
     return loaded, build
+
+
+def _finish(build: Build, cards: list[RoleCard], unread: list[card_llm.Unread]) -> None:
+    build.write(CARDS, cards)
+    build.write(UNREADABLE, unread)
+    build.finish(console)
+    exit_if_silent(unread)
 
 
 def exit_if_silent(unread: list[card_llm.Unread]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -14,7 +14,7 @@ from core.files import check_unique
 from core.ledger import Build
 from core.options import OutOption, console, writes
 from core.paths import IN_FILE
-from core.records import Language, RoleCard
+from core.records import LANGUAGES, RoleCard
 from data_prep.cards import load_cards
 from data_prep.role_play.contamination import (
     THRESHOLD,
@@ -85,7 +85,7 @@ def _figures(cards: Sequence[RoleCard], documents: Sequence[Document], flagged: 
     """By language that both have: cards, dialogues, cards flagged, and how many would be by chance alone (fewest, most)."""
     suspects = {match.card_id for match in flagged}
     figures = {}
-    for language in get_args(Language):
+    for language in LANGUAGES:
         asked = [card.id for card in cards if card.language == language]
         among = sum(other == language for _, other, _ in documents)
         if asked and among:

@@ -17,7 +17,7 @@ from core.ledger import Build
 from core.options import OutOption, StrictOption, console, writes
 from core.paths import IN_FOLDER, Writes
 from core.prompts import PUBLISHED, PromptPack
-from core.records import Language, RoleCard
+from core.records import LANGUAGES, Language, RoleCard
 from core.rows import CorpusReader
 from core.side_prompts import SUPPORTER_PAPER
 from data_prep.cards import load_cards
@@ -26,7 +26,6 @@ from data_prep.published.comparison import NotCompared, Part, compare
 from data_prep.published.prompts import (
     INTERNLM2_CODE,
     JUDGE_SYSTEM,
-    LANGUAGES,
     PublishedPrompts,
     edited,
     escaped,

@@ -31,7 +31,8 @@ class Finding:
 
 def check_profiles(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[Finding]:
     """All findings, profile by profile in their order."""
-    findings = [finding for profile in profiles for finding in _alone(profile, vocabulary)] + _repeats(profiles)
+    findings = [Finding(profile.id, *problem) for profile in profiles for problem in _alone(profile, vocabulary)]
+    findings += _repeats(profiles)
     order = {profile.id: place for place, profile in enumerate(profiles)}
     return sorted(findings, key=lambda finding: order[finding.profile_id])
 
@@ -58,39 +59,29 @@ def table(findings: Sequence[Finding], profiles: int) -> Table:
     return Table("profile-findings", f"{profiles} profiles checked", ("Profile", "", "Field", "Finding"), tuple(rows), notes)
 
 
-def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[Finding]:
-    """Findings that a profile has for itself."""
+def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[tuple[Kind, str, str]]:
+    """What a profile has against it for itself: kind, field and problem."""
     who, likes, case = profile.demographics, profile.preferences, profile.counselling
     for name in empty_fields(profile):
-        yield Finding(profile.id, "missing", name, "empty")
+        yield "missing", name, "empty"
     if case.scenario and case.scenario not in vocabulary.keys:
-        yield Finding(
-            profile.id, "wrong", "counselling.scenario", f"unknown {case.scenario!r}: {near(case.scenario, vocabulary.keys)}"
-        )
+        yield "wrong", "counselling.scenario", f"unknown {case.scenario!r}: {near(case.scenario, vocabulary.keys)}"
     if (profile.language == "zh") != bool(_HAN.search(case.problem)):
-        yield Finding(profile.id, "wrong", "counselling.problem", f"is not in the profile's language, {profile.language}")
+        yield "wrong", "counselling.problem", f"is not in the profile's language, {profile.language}"
     if likes.mbti and likes.big_five and _AGAINST[likes.mbti[0]] == likes.big_five.extraversion:
-        yield Finding(
-            profile.id, "look", "preferences.mbti", f"{likes.mbti}, yet extraversion is {likes.big_five.extraversion}"
-        )
+        yield "look", "preferences.mbti", f"{likes.mbti}, yet extraversion is {likes.big_five.extraversion}"
     if who.age is None:
         return
     if vocabulary.age_group(who.age) is None:
-        yield Finding(profile.id, "look", "demographics.age", f"{who.age} is in no age group")
+        yield "look", "demographics.age", f"{who.age} is in no age group"
     for occupation in vocabulary.occupations:
         if occupation.names(who.occupation) and not occupation.youngest <= who.age <= occupation.oldest:
             allowed = f"{occupation.youngest} to {occupation.oldest}"
-            yield Finding(
-                profile.id, "look", "demographics.occupation", f"{who.occupation!r} at {who.age} (expected at {allowed})"
-            )
+            yield "look", "demographics.occupation", f"{who.occupation!r} at {who.age} (expected at {allowed})"
     for scenario in vocabulary.scenarios:
         if scenario.key == case.scenario and who.age < scenario.youngest:
-            yield Finding(
-                profile.id,
-                "look",
-                "counselling.scenario",
-                f"{scenario.key} at {who.age} (expected from {scenario.youngest} on)",
-            )
+            expected = f"expected from {scenario.youngest} on"
+            yield "look", "counselling.scenario", f"{scenario.key} at {who.age} ({expected})"
 
 
 def _repeats(profiles: Sequence[Profile]) -> list[Finding]:

@@ -12,13 +12,12 @@ from typing import get_args
 
 from core import page
 from core.files import write_text
-from core.records import Language
+from core.records import LANGUAGES
 from core.tables import Cell, Table
 from data_prep.profiles.record import LEVELS, TRAITS, BigFive, Mbti, Profile
 from data_prep.profiles.vocabulary import Vocabulary
 
 NOT_GIVEN = "not given"
-LANGUAGES: tuple[Language, ...] = get_args(Language)
 _MBTI: tuple[str, ...] = get_args(Mbti)
 _COLUMNS = ("en", "zh", "All")
 # Gender is free text; the plain words of both languages count together, all others as they stand.

@@ -22,7 +22,7 @@ import orjson
 
 from core.errors import UserError
 from core.files import CONFIGS, read_bytes, sha256_file
-from core.records import Language
+from core.records import LANGUAGES, Language
 from core.side_prompts import SUPPORTER_PAPER
 
 # The published names of the dimensions (keys of the score files, names of the adapters) and ours.
@@ -35,7 +35,6 @@ DIMENSIONS = {
     "tech": "skill",
     "overall": "overall",
 }
-LANGUAGES: tuple[Language, ...] = ("en", "zh")
 JUDGE_SYSTEM = "judge_paper_system.j2"
 INTERNLM2_CODE = "modeling_internlm2.py"
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 
 from core.errors import UserError, near
 from core.files import check_unique
+from core.grouping import group_by
 from core.ledger import Build
 from core.prompts import PromptPack, load_pack
 from core.records import Language, Message, RoleCard, RolePlay, SupportDialogue
@@ -216,9 +217,7 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
     flagged = _alike(evaluation, documents, CAUTIOUS)
     made = [card for card in evaluation if card.card_method != "written"]
     best = link(made, among, top=1)
-    by_source: dict[str, list[RoleCard]] = defaultdict(list)
-    for card in made:
-        by_source[_MADE_FROM.get(card.source.lower(), card.source.lower())].append(card)
+    by_source = group_by(made, lambda card: _MADE_FROM.get(card.source.lower(), card.source.lower()))
     for source, cards in sorted(by_source.items()):
         of_source = [document for document in among if support[document[0]] == source]
         best += link(cards, of_source, top=1)

@@ -20,6 +20,8 @@ from typing import Literal
 
 from core.errors import UserError
 from core.files import digest, write_text
+from core.grouping import group_by
+from core.judge_prompts import SPEAKERS
 from core.ledger import Step
 from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric, Scale
@@ -36,7 +38,6 @@ SHEET = "dialogues"
 _NAME = re.compile(r"\w[\w.-]{0,60}")
 _COLUMNS = ("row", "item", "language", "who", "text", "rules")
 _ANSWERS = ("score", "note")
-SPEAKERS = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
 _PLAYED = {"en": "Who the seeker is meant to be", "zh": "求助者应当是怎样的人"}
 _WHOLE = (
     "Fill in column score with a whole number in every row that has rules.",
@@ -138,9 +139,8 @@ def write_review(
 
     Rows stand language by language in the order of a hash: the order of the records would tell the supporters apart.
     """
-    values: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for score in scores:
-        values[score.dialogue_id, score.dimension].append(score.value)
+    groups = group_by(scores, lambda score: (score.dialogue_id, score.dimension))
+    values = {key: [score.value for score in group] for key, group in groups.items()}
     halves = rubric.halves if halves is None else halves
     rows: list[dict[str, str]] = []
     for dialogue in sorted(dialogues, key=lambda dialogue: (dialogue.language, digest(["review", dialogue.id]))):
@@ -340,27 +340,18 @@ class Settled:
 def to_review(scores: Sequence[HumanScore], rubric: Rubric, mode: Mode) -> Asked:
     """What a reviewer must decide: in paper mode everything that has a score, in native mode where scores lie more than
     `TOLERATED` apart."""
-    values_of: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for score in scores:
-        values_of[score.dialogue_id][score.dimension].append(score.value)
-    asked = {}
-    for dialogue, by_dimension in values_of.items():
-        wanted = tuple(
-            key
-            for key in rubric.dimensions
-            if (values := by_dimension[key]) and (mode == "paper" or max(values) - min(values) > TOLERATED)
-        )
-        if wanted:
-            asked[dialogue] = wanted
-    return asked
+    asked: dict[str, set[str]] = defaultdict(set)
+    for (dialogue, dimension), group in group_by(scores, lambda score: (score.dialogue_id, score.dimension)).items():
+        values = [score.value for score in group]
+        if mode == "paper" or max(values) - min(values) > TOLERATED:
+            asked[dialogue].add(dimension)
+    return {dialogue: tuple(key for key in rubric.dimensions if key in keys) for dialogue, keys in asked.items()}
 
 
 def settle(scores: Sequence[HumanScore], reviewed: Sequence[HumanScore], asked: Asked) -> Settled:
     """The reviewer's score where one was asked for, else the mean of the annotators; dialogues in the order of `scores`."""
     decided = {(score.dialogue_id, score.dimension): score.value for score in reviewed}
-    groups: dict[tuple[str, str], list[HumanScore]] = defaultdict(list)
-    for score in scores:
-        groups[score.dialogue_id, score.dimension].append(score)
+    groups = group_by(scores, lambda score: (score.dialogue_id, score.dimension))
     accepted, waiting = [], defaultdict(list)
     for (dialogue, dimension), group in groups.items():
         if dimension not in asked.get(dialogue, ()):

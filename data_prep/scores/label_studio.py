@@ -13,10 +13,11 @@ from xml.etree import ElementTree as xml
 
 from core.errors import UserError, near
 from core.files import check_unique, read_json
+from core.judge_prompts import SPEAKERS
 from core.ledger import Step
 from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric
-from data_prep.scores.annotation import SPEAKERS, Texts, item_of
+from data_prep.scores.annotation import Texts, item_of
 from data_prep.scores.human import human_score
 
 DIALOGUE = "dialogue"  # the name of the object that is scored, in a configuration

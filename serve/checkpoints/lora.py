@@ -6,6 +6,7 @@ Only plain adapters can be merged or converted exactly, and only they are served
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +64,27 @@ def check_plain(path: Path, config: dict[str, Any]) -> None:
     """Raise `UserError` unless an adapter's config describes a plain LoRA, one that adds scale·B·A to weight matrices."""
     if config.get("peft_type") != "LORA":
         raise UserError(f"{path}: peft_type: LORA expected, got {config.get('peft_type')!r}")
+    if problem := more_than_plain(config):
+        raise UserError(f"{path}: {problem}")
+
+
+def more_than_plain(config: Mapping[str, Any]) -> str | None:
+    """The setting of a LoRA's config that makes it more than a plain one, and what to do; None for a plain one."""
     if config.get("bias") not in {None, "none"}:
-        raise UserError(f"{path}: bias: {config['bias']!r}: trained biases cannot be served by vLLM; train with bias none")
+        return f"bias: {config['bias']!r}: trained biases cannot be served by vLLM; train with bias none"
     init = config.get("init_lora_weights", True)
     if isinstance(init, str) and init.lower() not in PLAIN_INITS:
-        raise UserError(
-            f"{path}: init_lora_weights: {init!r} also changes the base's weights; convert it to a plain LoRA with PEFT's "
-            "path_initial_model_for_weight_conversion first"
+        return (
+            f"init_lora_weights: {init!r} also changes the base's weights: train with true or one of "
+            f"{', '.join(sorted(PLAIN_INITS))}; a trained one PEFT makes plain (path_initial_model_for_weight_conversion)"
         )
     for field in sorted(set(config) - PLAIN_FIELDS):
         if config[field]:
-            raise UserError(
-                f"{path}: {field}: {str(config[field])[:60]} is more than a plain LoRA on weight matrices: it can neither be "
-                "merged or converted exactly nor served by vLLM; train the adapter without it"
+            return (
+                f"{field}: {str(config[field])[:60]} is more than a plain LoRA on weight matrices: it can neither be merged or "
+                "converted exactly nor served by vLLM; train the adapter without it"
             )
+    return None
 
 
 def module_pairs(path: Path) -> dict[str, dict[str, Stored]]:

@@ -3,7 +3,6 @@ needed."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -117,15 +116,13 @@ def check_checkpoint(folder: Path, what: str) -> None:
                 f"{what} refused: {pickles[0]} is a pickle, which can run code when it is loaded; convert it to safetensors"
             )
         raise UserError(f"{what} missing or half written: {folder} has no *.safetensors")
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError):
-            raise UserError(f"{what} half written: {index} is not a safetensors index") from None
-        for shard in shards:
-            if not (folder / shard).is_file():
-                raise UserError(f"{what} half written: {folder} lacks {shard}, which its index lists")
+    try:
+        shards = weight_files(folder)
+    except (UserError, KeyError, AttributeError, TypeError):
+        raise UserError(f"{what} half written: {folder / INDEX} is not a safetensors index") from None
+    for shard in shards:
+        if not shard.is_file():
+            raise UserError(f"{what} half written: {folder} lacks {shard.name}, which its index lists")
     for path in weights:
         if (problem := safetensors_problem(path)) is not None:
             raise UserError(f"{what} half written: {path} {problem}; copy or convert it again")
