@@ -1,7 +1,9 @@
-"""Options that several verbs share: one name, one meaning, one help text."""
+"""What programs have in common: how an app begins, and the options that several verbs share: one name, one meaning, one help
+text."""
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -9,10 +11,35 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError, near
-from core.paths import IN_PLACES, IN_SPEC, Writes
+from core.paths import IN_PLACES, IN_SPEC, Verbs, Writes
 
 console = Console(highlight=False, markup=False)  # what is printed is plain text
 T = TypeVar("T", bound=str)
+
+
+def program(about: str, epilog: str | None = None) -> Verbs:
+    """An app with -h, --version and completion, to which verbs are added."""
+    settings = {"help_option_names": ["-h", "--help"]}
+    app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, context_settings=settings, help=about, epilog=epilog)
+
+    @app.callback()
+    def options(
+        shown: Annotated[
+            bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
+        ] = False,
+    ) -> None:
+        pass
+
+    return app
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        try:
+            typer.echo(f"esc-eval {version('esc-eval')}")
+        except PackageNotFoundError:
+            typer.echo("esc-eval, not installed: run from its sources")
+        raise typer.Exit
 
 
 def choice(option: str, text: str, known: tuple[T, ...]) -> T:

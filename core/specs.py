@@ -16,8 +16,8 @@ from core.errors import UserError, near
 from core.files import CONFIGS, digest, read_named, sha256_file
 from core.machine import Precision, precision
 from core.masking import PlainUrl
+from core.records import Language
 
-Language = Literal["en", "zh"]
 PlayRole = Literal["seeker", "supporter", "judge"]
 Group = Literal["closed", "open", "domain"]
 Constraint = Literal["structured_outputs", "json_schema", "none"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.errors import run_cli
-from core.program import program
+from core.options import program
 from evalsuite.commands import ecdbench, feel, health, people, push, role_play
 from evalsuite.commands.abstain import abstain
 from evalsuite.commands.agree import agree, correlate

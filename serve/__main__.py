@@ -18,8 +18,8 @@ from rich.console import Console
 from core.errors import UserError, run_cli
 from core.files import CONFIGS
 from core.machine import Machine
+from core.options import program
 from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads, Writes
-from core.program import program
 from core.specs import ModelSpec, load_spec
 from core.tables import to_console
 from serve.checkpoints.chatglm import convert_chatglm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.errors import run_cli
-from core.program import program
+from core.options import program
 from train.compare import compare
 from train.plan import plan
 from train.rank_test import rank_test

@@ -184,7 +184,7 @@ def filter_cards(
 
     The last are neither kept nor dropped by verdict: they count as drops of their step until a rerun or a person decides.
     """
-    answers = asker.ask({card.id: _filter_prompt(card) for card in cards}, "filter")
+    answers = asker.ask({card.id: _choice_prompt(card, "filter", ("0", "1")) for card in cards}, "filter")
     kept: list[RoleCard] = []
     dropped: list[RoleCard] = []
     verdicts, unread = [], []
@@ -240,7 +240,10 @@ def _choose(
 ) -> tuple[dict[str, int], list[Unread]]:
     """The place (from 0) of the option chosen for every card by its id."""
     name = f"level {level}"
-    answers = asker.ask({key: _category_prompt(card, options) for key, (card, options) in asked.items()}, name)
+    prompts = {
+        key: _choice_prompt(card, "categorise", _numbers(options), options=options) for key, (card, options) in asked.items()
+    }
+    answers = asker.ask(prompts, name)
     steps = dict.fromkeys(asked, step)
     chosen, unread = _sorted_out(answers, steps, lambda key, reply: read_choice(reply, _numbers(asked[key][1]), key, name))
     return {key: int(number) - 1 for key, number in chosen.items()}, unread
@@ -250,16 +253,10 @@ def _numbers(options: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(number) for number in range(1, len(options) + 1))
 
 
-def _filter_prompt(card: RoleCard) -> Prompt:
+def _choice_prompt(card: RoleCard, name: str, choices: tuple[str, ...], **values: object) -> Prompt:
     pack = load_pack(PACK)
-    text = pack.render(card.language, "filter.j2", data=card_text(card))
-    return Prompt(pack.render(card.language, "filter_system.j2"), text, choices=("0", "1"))
-
-
-def _category_prompt(card: RoleCard, options: Sequence[str]) -> Prompt:
-    pack = load_pack(PACK)
-    text = pack.render(card.language, "categorise.j2", data=card_text(card), options=options)
-    return Prompt(pack.render(card.language, "categorise_system.j2"), text, choices=_numbers(options))
+    text = pack.render(card.language, f"{name}.j2", data=card_text(card), **values)
+    return Prompt(pack.render(card.language, f"{name}_system.j2"), text, choices=choices)
 
 
 def read_choice(reply: Reply, choices: Sequence[str], key: str, step: str) -> str | Unread:

@@ -16,7 +16,9 @@ from core.settings import Settings
 Path3 = tuple[str, str, str]  # English names of levels 1 to 3
 
 
-class _Node(Settings):
+class Labelled(Settings):
+    """What has a name in both languages."""
+
     en: Annotated[str, Field(min_length=1)]
     zh: Annotated[str, Field(min_length=1)]
 
@@ -25,20 +27,20 @@ class _Node(Settings):
         return self.en if language == "en" else self.zh
 
 
-class Leaf(_Node):
+class Leaf(Labelled):
     """A category of level 3 and the cards of high and middle quality printed for it (None where the cell is lost)."""
 
     high: Annotated[int, Field(ge=0)] | None = None
     middle: Annotated[int, Field(ge=0)] | None = None
 
 
-class Group(_Node):
+class Group(Labelled):
     """A category of level 2."""
 
     children: Annotated[tuple[Leaf, ...], Field(min_length=1)]
 
 
-class Area(_Node):
+class Area(Labelled):
     """A category of level 1."""
 
     children: Annotated[tuple[Group, ...], Field(min_length=1)]
@@ -58,7 +60,7 @@ class Taxonomy(Settings):
 
     @model_validator(mode="after")
     def _unique(self) -> Taxonomy:
-        nodes: list[_Node] = []
+        nodes: list[Labelled] = []
         for area in self.categories:
             nodes += [area, *area.children, *(leaf for group in area.children for leaf in group.children)]
         for names in ([node.en for node in nodes], [node.zh for node in nodes]):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from core.files import CONFIGS, read_yaml
 from core.records import Language
-from core.settings import Settings
+from core.settings import Pattern, Settings
+from data_prep.cards.taxonomy import Labelled
 
 Age = Annotated[int, Field(ge=0, le=120)]
 
 
-class _Named(Settings):
+class _Named(Labelled):
     key: Annotated[str, Field(pattern=r"^[a-z][a-z_]*$")]
-    en: Annotated[str, Field(min_length=1)]
-    zh: Annotated[str, Field(min_length=1)]
-
-    def label(self, language: Language) -> str:
-        return self.en if language == "en" else self.zh
 
 
 class Scenario(_Named):
@@ -41,23 +36,13 @@ class AgeGroup(_Named):
 class Occupation(Settings):
     """Words by which an occupation is known (regular expressions, case does not matter) and the ages that go with it."""
 
-    words: Annotated[tuple[str, ...], Field(min_length=1)]
+    words: Annotated[tuple[Pattern, ...], Field(min_length=1)]
     youngest: Age = 0
     oldest: Age = 120
 
-    @field_validator("words")
-    @classmethod
-    def _compile(cls, words: tuple[str, ...]) -> tuple[str, ...]:
-        for word in words:
-            try:
-                re.compile(word)
-            except re.error as error:
-                raise ValueError(f"{word!r} is not a regular expression: {error}") from None
-        return words
-
     def names(self, occupation: str) -> bool:
         """Whether an occupation's text is of this kind."""
-        return any(re.search(word, occupation, re.IGNORECASE) for word in self.words)
+        return any(word.search(occupation) for word in self.words)
 
 
 class Vocabulary(Settings):

@@ -120,7 +120,10 @@ def link(cards: Sequence[RoleCard], documents: Sequence[Document], top: int = 10
         places = [place for place, card in enumerate(cards) if card.language == language]
         among = sorted((id, text) for id, other, text in documents if other == language)
         if among:
-            best = _search([_query(cards[place]) for place in places], [text for _, text in among], language, top)
+            queries = [
+                set(terms(f"{card.problem}\n{card.occupation}", language)) for card in (cards[place] for place in places)
+            ]
+            best = _search(queries, [text for _, text in among], language, top)
             for place, hits in zip(places, best, strict=True):
                 matches_of[place] = [
                     Match(
@@ -160,10 +163,6 @@ def terms(text: str, language: Language) -> list[str]:
     for run in _HAN.findall(text):
         words += [a + b for a, b in pairwise(run) if a not in _STOP_ZH or b not in _STOP_ZH]
     return words
-
-
-def _query(card: RoleCard) -> set[str]:
-    return set(terms(f"{card.problem}\n{card.occupation}", card.language))
 
 
 @dataclass(frozen=True)

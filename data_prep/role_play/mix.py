@@ -7,7 +7,7 @@ role cards were made from the same corpora, so what they may have come from is t
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,8 +134,9 @@ def build_set(
     result = RoleSet()
     kept_out = held_drafts(held, made, prompts, build) if held else []
     drafts = _drafts(items, made, prompts, general, build)
-    there = _tally(drafts)
-    drafts = _long_enough(drafts, config.min_turns, build)
+    there = Counter((draft.source, draft.language) for draft in drafts)
+    least = config.min_turns
+    drafts = build.step("turns").sieve(drafts, lambda draft: f"fewer than {least} turns" if draft.turns < least else None)
     drafts = distinct(drafts, config.near_duplicate, build)
     if held:
         drafts = apart(drafts, kept_out, config.near_duplicate, build)
@@ -145,9 +146,9 @@ def build_set(
         build.figures["held_out"] = result.held
     drafts = _decontaminated(drafts, evaluation, result, build)
     drafts = _fitting(drafts, config, config.min_turns, prompts, general, build)
-    usable = _tally(drafts)
+    usable = Counter((draft.source, draft.language) for draft in drafts)
     drafts, result.left = _by_quota(drafts, evaluation, config, seed, build)
-    result.shortfall = _shortfall(config, items, there, usable, _tally(drafts))
+    result.shortfall = _shortfall(config, items, there, usable, Counter((draft.source, draft.language) for draft in drafts))
     valid = set() if held else _held_out(drafts, config.valid_share, seed)
     check_unique(
         "--valid-source", (draft.id for draft in (*kept_out, *drafts)), "dialogue ids (made of file names: rename a file)"
@@ -187,10 +188,6 @@ def _drafts(
         return "its card is invalid" if card.quality == "invalid" else support_draft(item, card, prompts)
 
     return build.step("role cards").make((item for name in items for item in items[name]), draft)
-
-
-def _long_enough(drafts: Sequence[Draft], least: int, build: Build) -> list[Draft]:
-    return build.step("turns").sieve(drafts, lambda draft: f"fewer than {least} turns" if draft.turns < least else None)
 
 
 def _documents(drafts: Iterable[Draft]) -> list[tuple[str, Language, str]]:
@@ -284,7 +281,6 @@ def _by_quota(
     Nothing fills a quota that cannot be met.
     """
     step = build.step("quotas")
-    step.taken = len(drafts)
     wanted = {(quota.source, quota.language): quota.count for quota in config.quotas}
     groups: dict[tuple[str, Language], list[str]] = defaultdict(list)
     for draft in drafts:
@@ -300,12 +296,14 @@ def _by_quota(
         if not flagged:
             break
         dropped_ids |= flagged
-    for draft in drafts:
+
+    def unused(draft: Draft) -> str | None:
         if draft.id in dropped_ids:
-            step.drop("matches an evaluation card", draft.id)
-        elif draft.id not in chosen:
-            step.drop("over quota" if (draft.source, draft.language) in wanted else "no quota", draft.id)
-    step.kept = len(kept)
+            return "matches an evaluation card"
+        over = "over quota" if (draft.source, draft.language) in wanted else "no quota"
+        return None if draft.id in chosen else over
+
+    kept = step.sieve(drafts, unused)
     return kept, [match for match in link(evaluation, _documents(kept), top=1) if match.rank == 1]
 
 
@@ -322,19 +320,12 @@ def _held_out(drafts: Sequence[Draft], share: float, seed: int) -> set[str]:
     return held
 
 
-def _tally(drafts: Iterable[Draft]) -> dict[tuple[str, str], int]:
-    counts: dict[tuple[str, str], int] = defaultdict(int)
-    for draft in drafts:
-        counts[draft.source, draft.language] += 1
-    return counts
-
-
 def _shortfall(
     config: RoleSftConfig,
     items: Mapping[str, Sequence[CorpusItem]],
-    there: Mapping[tuple[str, str], int],
-    usable: Mapping[tuple[str, str], int],
-    taken: Mapping[tuple[str, str], int],
+    there: Counter[tuple[str, Language]],
+    usable: Counter[tuple[str, Language]],
+    taken: Counter[tuple[str, Language]],
 ) -> list[dict[str, Any]]:
     rows = []
     for quota in config.quotas:
@@ -345,10 +336,10 @@ def _shortfall(
                 "language": quota.language,
                 "given": quota.source in items,
                 "quota": quota.count,
-                "dialogues": there.get(key, 0),
-                "usable": usable.get(key, 0),
-                "taken": taken.get(key, 0),
-                "short": quota.count - taken.get(key, 0),
+                "dialogues": there[key],
+                "usable": usable[key],
+                "taken": taken[key],
+                "short": quota.count - taken[key],
             }
         )
     return rows

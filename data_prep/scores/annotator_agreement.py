@@ -105,7 +105,8 @@ def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0,
     if not shared:
         return None
     clusters = [item.cluster for item, _ in shared]
-    weights, without = _drawn(clusters, seed, resamples), _left_out(clusters, seed)
+    names, column = np.unique(clusters, return_inverse=True)  # how often an item counts is how often its cluster does
+    weights, without = _drawn(len(names), seed, resamples)[:, column], left_out(len(names), seed)[:, column]
     by_pair: dict[tuple[str, str], list[tuple[int, float, float]]] = defaultdict(list)
     for row, (_, values) in enumerate(shared):
         for (a, first), (b, second) in itertools.combinations(values, 2):
@@ -150,17 +151,10 @@ def _order(item: ScoredItem) -> tuple[str, int]:
     return item.cluster, -1 if item.part is None else item.part
 
 
-def _left_out(clusters: Sequence[str], seed: int) -> Counts:
-    """How often each item counts in a jackknife: once in the data as they are, then not where its cluster is left out."""
-    names, column = np.unique(clusters, return_inverse=True)
-    return left_out(len(names), seed)[:, column]
-
-
-def _drawn(clusters: Sequence[str], seed: int, resamples: int) -> Counts:
-    """How often each item counts (draws × items): once in the data as they are, then as often as its cluster is drawn."""
-    names, column = np.unique(clusters, return_inverse=True)
-    drawn = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=resamples)
-    return np.concatenate([np.ones((1, len(names))), drawn.astype(float)])[:, column]
+def _drawn(clusters: int, seed: int, resamples: int) -> Counts:
+    """Weights for a bootstrap (1 + draws × clusters): every cluster once, then as often as it is drawn."""
+    drawn = np.random.default_rng(seed).multinomial(clusters, np.full(clusters, 1 / clusters), size=resamples)
+    return np.concatenate([np.ones((1, clusters)), drawn.astype(float)])
 
 
 def _places(numbers: Counts) -> tuple[Counts, NDArray[np.intp]]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AliasChoices, AliasPath, BeforeValidator, Field
 from rich.console import Console
 
 from core.errors import UserError, near
@@ -38,27 +38,18 @@ _LEFT_OUT = {
 # --- ESConv ---------------------------------------------------------------------------------------------------------------
 
 
-class _Feedback(RowModel):
-    feedback: esconv.Score = None
-
-
 class _Rated(RowModel):
     """An utterance with the seeker's rating, under the names of the three published forms."""
 
     speaker: str
-    text: str = ""
-    content: str = ""
-    rating: esconv.Score = None
-    feedback: esconv.Score = None
-    annotation: _Feedback = _Feedback()
+    text: str = Field(default="", validation_alias=AliasChoices("text", "content"))
+    rating: esconv.Score = Field(
+        default=None, validation_alias=AliasChoices("rating", "feedback", AliasPath("annotation", "feedback"))
+    )
 
     @property
     def role(self) -> Role:
         return ROLES[self.speaker]
-
-    @property
-    def answer(self) -> float | None:
-        return next((v for v in (self.rating, self.feedback, self.annotation.feedback) if v is not None), None)
 
 
 class _RatedDialogue(RowModel):
@@ -101,11 +92,11 @@ def turn_ratings(dialogue: Dialogue, utterances: Sequence[_Rated], step: Step, w
     latest: dict[int, float] = {}
     turn, rated, speaking = -1, -1, ""
     for utterance in utterances:
-        if (utterance.text or utterance.content).strip() and utterance.role != speaking:
+        if utterance.text.strip() and utterance.role != speaking:
             turn, speaking = turn + 1, utterance.role
         if speaking == "supporter":
             rated = turn
-        if utterance.answer is None:
+        if utterance.rating is None:
             continue
         step.taken += 1
         if rated < 0:
@@ -113,7 +104,7 @@ def turn_ratings(dialogue: Dialogue, utterances: Sequence[_Rated], step: Step, w
             continue
         if rated in latest:
             step.drop("rated again later", where)
-        latest[rated] = utterance.answer
+        latest[rated] = utterance.rating
     assert turn == len(dialogue.turns) - 1, f"{dialogue.id}: turns are not merged as its source does"
     step.kept += len(latest)
     return [human_score(dialogue, "seeker", "esconv_turns", "helpfulness", value, turn) for turn, value in latest.items()]

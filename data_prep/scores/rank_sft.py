@@ -224,13 +224,11 @@ def describe(splits: dict[Split, list[Case]], rubric: Rubric) -> dict[str, Any]:
     return {
         "wanted": dict(SHARES),
         "shares": {"examples": shares(of_examples)} | {what: shares([s for s, _ in pairs]) for what, pairs in unique.items()},
-        "on_several_sides": {what: _shared(name for _, name in pairs) for what, pairs in unique.items()},
+        "on_several_sides": {
+            what: sum(count > 1 for count in Counter(name for _, name in pairs).values()) for what, pairs in unique.items()
+        },
         "labels": rows,
     }
-
-
-def _shared(names: Iterable[str]) -> int:
-    return sum(count > 1 for count in Counter(names).values())
 
 
 # --- train, valid and test --------------------------------------------------------------------------------------------------

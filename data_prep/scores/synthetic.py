@@ -25,6 +25,7 @@ from core.errors import UserError
 from core.files import check_unique, read_jsonl, read_yaml
 from core.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_id
 from data_prep.bundled import BUNDLED
+from data_prep.scores.human import human_score
 from data_prep.scores.synthetic_rules import ASPECTS, Aspect, LabelledPart, Reply, score
 
 LEAST = {
@@ -396,14 +397,11 @@ def build(
                     for exchange, text in zip(base.exchanges, texts, strict=True)
                     for turn in (Turn(role="seeker", text=exchange.seeker), Turn(role="supporter", text=text))
                 ]
-                name = dialogue_id("synthetic", base.id, variant, "none", 0)
-                source_id = f"{base.id}/{variant}"
-                dialogues.append(
-                    Dialogue(id=name, language=language, source="synthetic", source_id=source_id, turns=tuple(turns))
-                )
-                by = {"dialogue_id": name, "language": language, "annotator": "construction", "rubric": "esc_eval"}
+                name, source_id = dialogue_id("synthetic", base.id, variant, "none", 0), f"{base.id}/{variant}"
+                dialogue = Dialogue(id=name, language=language, source="synthetic", source_id=source_id, turns=tuple(turns))
+                dialogues.append(dialogue)
                 for dimension, value in score(replies, [e.question for e in base.exchanges]).items():
-                    scores.append(HumanScore.model_validate(by | {"dimension": dimension, "value": value}))
+                    scores.append(human_score(dialogue, "construction", "esc_eval", dimension, value))
     return dialogues, scores
 
 
