@@ -15,18 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import run_cli
+from train import run
 from train.examples import check_disjoint, prepare_rank, read_rank, rubric_beside, score_tokens
 from train.models import load_base, load_tokenizer
 from train.recipes import RankArguments, Recipe, lora_config, may_read_trees, parse_recipe
-from train.run import (
-    check_machine,
-    export_adapter,
-    finished,
-    open_output,
-    say,
-    step_clock,
-    trained_steps,
-)
 from train.trackers import set_up_trackers, settings_log
 
 
@@ -35,7 +27,7 @@ def main(recipe: Recipe[RankArguments]) -> None:
     from train.trainers import RankTrainer, add_scores, as_trees, balanced_weights, keys_of, score_metrics
 
     data, training = recipe.data, recipe.training
-    check_machine(recipe)
+    run.check_machine(recipe)
     peft_config = lora_config(recipe.model)
 
     # Data
@@ -52,9 +44,9 @@ def main(recipe: Recipe[RankArguments]) -> None:
         over_scale=data.loss_over == "scale",
     )
     train = prepare(train_file, read(train_file, limit=data.max_train_examples, seed=training.seed))
-    say(train.summary())
+    run.say(train.summary())
     valid = prepare(valid_file, read(valid_file, limit=data.max_valid_examples))
-    say(valid.summary())
+    run.say(valid.summary())
     check_disjoint(train, valid)
     keys = keys_of([*train.examples, *valid.examples])
     add_scores(train.rows, train.examples, keys, balanced_weights(train.examples) if data.class_weights == "balanced" else None)
@@ -64,13 +56,13 @@ def main(recipe: Recipe[RankArguments]) -> None:
         # Where nothing is shared (one question a dialogue, or the paper's order), plain rows spare the attention its mask.
         if any(len(rows) < len(split.rows) for rows, split in zip(trees, (train, valid), strict=True)):
             train.rows, valid.rows = trees
-            say(train.packed())
-            say(valid.packed())
+            run.say(train.packed())
+            run.say(valid.packed())
 
     # Output folder
-    checkpoint = open_output(recipe, train, valid)
-    if finished(recipe):
-        say(f"already trained: {training.output_dir}/adapter")
+    checkpoint = run.open_output(recipe, train, valid)
+    if run.finished(recipe):
+        run.say(f"already trained: {training.output_dir}/adapter")
         return
 
     # Model and trainer
@@ -85,7 +77,9 @@ def main(recipe: Recipe[RankArguments]) -> None:
         from train.last_layer import LastLayerTrainer, applies
 
         if applies(base, peft_config):
-            say("only the last layer is adapted, and not its keys and values: what is below it is computed once a row and kept")
+            run.say(
+                "only the last layer is adapted, and not its keys and values: what is below it is computed once a row and kept"
+            )
             make_trainer = partial(LastLayerTrainer, kept=Path(data.kept_dir) if data.kept_dir else None)
             if "places" not in train.rows[0]:
                 train.rows = as_trees(train.rows, train.examples)
@@ -98,17 +92,17 @@ def main(recipe: Recipe[RankArguments]) -> None:
         peft_config=peft_config,
         data_collator=RankPadding(tokenizer.pad_token_id),
         compute_metrics=score_metrics(keys, scores),
-        callbacks=[settings_log(recipe, train, valid), step_clock(recipe)],
+        callbacks=[settings_log(recipe, train, valid), run.step_clock(recipe)],
         score_tokens=list(tokens.values()),
         digits=max(len(example.labels) for example in valid.examples),
         over_scale=data.loss_over == "scale",
         ordinal_weight=data.ordinal_weight if data.loss == "ordinal" else 0.0,
     )
-    say(f"{training.world_size} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
+    run.say(f"{training.world_size} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
 
     # Train
     if checkpoint:
-        say(f"resuming from {checkpoint}")
+        run.say(f"resuming from {checkpoint}")
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     # Evaluate
@@ -117,14 +111,14 @@ def main(recipe: Recipe[RankArguments]) -> None:
     valid_figures = {name.replace("eval_", "valid_", 1): value for name, value in figures.items() if name.endswith(endings)}
     metrics = {name: value for name, value in valid_figures.items() if "majority" not in name}
     majority = {name.replace("majority_", ""): value for name, value in valid_figures.items() if "majority" in name}
-    say(
+    run.say(
         f"validation: ACC {100 * metrics['valid_average_acc']:.1f} % (majority class {100 * majority['valid_average_acc']:.1f} "
         f"%), ACC_soft {100 * metrics['valid_average_acc_soft']:.1f} %, n {metrics['valid_average_n']:.0f}"
     )
 
     # Save
-    metrics |= {"steps": trained_steps(trainer)}
-    say(f"adapter: {export_adapter(trainer, recipe, [train, valid], metrics, {'majority class': majority})}")
+    metrics |= {"steps": run.trained_steps(trainer)}
+    run.say(f"adapter: {run.export_adapter(trainer, recipe, [train, valid], metrics, {'majority class': majority})}")
 
 
 if __name__ == "__main__":

@@ -11,18 +11,10 @@ import sys
 from pathlib import Path
 
 from core.errors import run_cli
+from train import run
 from train.examples import check_disjoint, prepare_role, read_role
 from train.models import load_base, load_tokenizer
 from train.recipes import Recipe, RoleArguments, lora_config, parse_recipe
-from train.run import (
-    check_machine,
-    export_adapter,
-    finished,
-    open_output,
-    say,
-    step_clock,
-    trained_steps,
-)
 from train.trackers import set_up_trackers, settings_log
 
 
@@ -30,7 +22,7 @@ def main(recipe: Recipe[RoleArguments]) -> None:
     from train.trainers import RoleTrainer, SampleLines, perplexity  # torch is slow to load, and errors come first
 
     data, training = recipe.data, recipe.training
-    check_machine(recipe)
+    run.check_machine(recipe)
     peft_config = lora_config(recipe.model)
 
     # Data
@@ -38,15 +30,15 @@ def main(recipe: Recipe[RoleArguments]) -> None:
     train_file, valid_file = Path(data.train_file), Path(data.valid_file)
     train_examples = read_role(train_file, data.max_train_examples, training.seed)
     train = prepare_role(train_file, train_examples, tokenizer, training.max_length)
-    say(train.summary())
+    run.say(train.summary())
     valid = prepare_role(valid_file, read_role(valid_file, data.max_valid_examples), tokenizer, training.max_length)
-    say(valid.summary())
+    run.say(valid.summary())
     check_disjoint(train, valid)
 
     # Output folder
-    checkpoint = open_output(recipe, train, valid)
-    if finished(recipe):
-        say(f"already trained: {training.output_dir}/adapter")
+    checkpoint = run.open_output(recipe, train, valid)
+    if run.finished(recipe):
+        run.say(f"already trained: {training.output_dir}/adapter")
         return
 
     # Model and trainer
@@ -60,13 +52,13 @@ def main(recipe: Recipe[RoleArguments]) -> None:
         processing_class=tokenizer,
         peft_config=peft_config,
         compute_metrics=perplexity,
-        callbacks=[samples, settings_log(recipe, train, valid), step_clock(recipe)],
+        callbacks=[samples, settings_log(recipe, train, valid), run.step_clock(recipe)],
     )
-    say(f"{training.world_size} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
+    run.say(f"{training.world_size} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
 
     # Train
     if checkpoint:
-        say(f"resuming from {checkpoint}")
+        run.say(f"resuming from {checkpoint}")
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     # Evaluate
@@ -75,7 +67,7 @@ def main(recipe: Recipe[RoleArguments]) -> None:
     # After training: before it, DeepSpeed has no engine to evaluate with below stage 3.
     with trainer.accelerator.unwrap_model(trainer.model).disable_adapter():
         base = trainer.evaluate(metric_key_prefix="base")
-    say(
+    run.say(
         f"perplexity of held-out seeker lines: base {base['base_perplexity']:.3f}, trained {figures['eval_perplexity']:.3f} "
         f"({figures['eval_perplexity'] / base['base_perplexity']:.3f} ×), over {figures['eval_scored_tokens']:.0f} tokens, "
         "dialogues cut to max_length"
@@ -86,10 +78,10 @@ def main(recipe: Recipe[RoleArguments]) -> None:
         "valid_perplexity": figures["eval_perplexity"],
         "valid_scored_tokens": figures["eval_scored_tokens"],
         "valid_dialogues": len(valid.rows),
-        "steps": trained_steps(trainer),
+        "steps": run.trained_steps(trainer),
     }
     baselines = {"the base": {"valid_perplexity": base["base_perplexity"]}}
-    say(f"adapter: {export_adapter(trainer, recipe, [train, valid], metrics, baselines)}")
+    run.say(f"adapter: {run.export_adapter(trainer, recipe, [train, valid], metrics, baselines)}")
 
 
 if __name__ == "__main__":

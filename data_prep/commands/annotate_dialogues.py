@@ -4,7 +4,7 @@ contested, and the final means."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, get_args
@@ -25,7 +25,7 @@ from data_prep.scores import annotation, label_studio
 from data_prep.scores.annotation import Mode
 from data_prep.scores.annotator_agreement import Agreed, agreement, agreement_table
 from data_prep.scores.human import Check, read_dialogues, read_scores
-from data_prep.scores.rescoring import JOINT, Contested, contested, finish
+from data_prep.scores.rescoring import JOINT, contested, finish
 
 app = Verbs(no_args_is_help=True, help="Scoring of dialogues by people, with a second review (table 16, appendix C.2).")
 
@@ -128,12 +128,7 @@ def import_(
     settled = annotation.settle(scores, decided, asked)
     if settled.waiting:
         refuse_to_overwrite(out, [annotation.REVIEW], annotation.REVIEW_LAYOUT)
-    step = build.step("scores of a dialogue on a dimension")
-    step.taken = len({(s.dialogue_id, s.dimension) for s in scores})
-    step.kept = len(settled.accepted)
-    for dialogue_id, dimensions in settled.waiting.items():
-        for dimension in dimensions:
-            step.drop("waits for a reviewer", f"{dialogue_id}/{dimension}")
+    _count(build, scores, {"waits for a reviewer": _items(settled.waiting)})
     rows = agreement(scores, [rules], seed)
     build.figures = {"agreement": [asdict(row) for row in rows]}
     build.write("scores.jsonl", scores)
@@ -243,6 +238,17 @@ def _check_names(sheets: list[Path]) -> None:
         raise UserError(f"--sheet: {min(doubled)} is given twice; a file's name is its annotator's: one sheet each")
 
 
+def _count(build: Build, scores: Sequence[HumanScore], unsettled: Mapping[str, Set[str]]) -> None:
+    """Count what was scored, a dialogue and dimension each; `unsettled` has those that are dropped, by the reason."""
+    reasons = {item: reason for reason, items in unsettled.items() for item in items}
+    scored = sorted({f"{score.dialogue_id}/{score.dimension}" for score in scores})
+    build.step("scores of a dialogue on a dimension").sieve(scored, reasons.get, str)
+
+
+def _items(asked: annotation.Asked) -> set[str]:
+    return {f"{dialogue}/{dimension}" for dialogue, dimensions in asked.items() for dimension in dimensions}
+
+
 def _write_review(
     build: Build,
     dialogues: list[Dialogue],
@@ -306,7 +312,8 @@ def export_again(
     for name, asked in sheets.items():
         for file in annotation.write_review(build.folder, spoken, asked, first_round, rules, name, halves=True):
             build.output(file, len(asked))
-    _count_contested(build, first_round, open_items)
+    again = set().union(*map(_items, open_items.by_annotator.values()))
+    _count(build, first_round, {"scored again by some": again, "reviewed jointly": _items(open_items.joint)})
     build.finish(console)
 
 
@@ -346,10 +353,8 @@ def import_again(
         read = annotation.read_review(path, spoken, asked, rules, build.step(f"sheet {path.name}"), halves=True)
         (jointly if path.stem == JOINT else again).extend(read)
     final = finish(first_round, again, jointly, chosen)
-    step = build.step("scores of a dialogue on a dimension")
-    step.taken, step.kept = len(final.accepted) + len(final.waiting), len(final.accepted)
-    for dialogue, dimension in final.waiting:
-        step.drop("waits for a second score or the joint review", f"{dialogue}/{dimension}")
+    waiting = {f"{dialogue}/{dimension}" for dialogue, dimension in final.waiting}
+    _count(build, first_round, {"waits for a second score or the joint review": waiting})
     rows = {
         "before": agreement(first_round, [rules], seed),
         "after": agreement(final.scores, [rules], seed),
@@ -391,17 +396,6 @@ def _first_round(
     if len(set(keys)) < len(keys):
         raise UserError("--gold: an annotator scored a dialogue's dimension twice, in two files")
     return rules, first_round, spoken
-
-
-def _count_contested(build: Build, first_round: Sequence[HumanScore], open_items: Contested) -> None:
-    again = {f"{d}/{k}" for asked in open_items.by_annotator.values() for d, keys in asked.items() for k in keys}
-    joint = {f"{d}/{k}" for d, keys in open_items.joint.items() for k in keys}
-
-    def open_for(item: str) -> str | None:
-        return "scored again by some" if item in again else "reviewed jointly" if item in joint else None
-
-    items = sorted({f"{score.dialogue_id}/{score.dimension}" for score in first_round})
-    build.step("scores of a dialogue on a dimension").sieve(items, open_for, str)
 
 
 def _show(rows: dict[str, list[Agreed]]) -> None:

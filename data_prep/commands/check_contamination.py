@@ -84,7 +84,7 @@ def check_contamination(
 def _figures(cards: Sequence[RoleCard], documents: Sequence[Document], flagged: Sequence[Match]) -> dict[str, dict[str, Any]]:
     """By language that both have: cards, dialogues, cards flagged, and how many would be by chance alone (fewest, most)."""
     suspects = {match.card_id for match in flagged}
-    figures = {}
+    figures: dict[str, dict[str, Any]] = {}
     for language in LANGUAGES:
         asked = [card.id for card in cards if card.language == language]
         among = sum(other == language for _, other, _ in documents)
