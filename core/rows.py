@@ -17,6 +17,7 @@ from core.errors import UserError
 from core.files import explain, load_json, read_bytes, read_json
 from core.ledger import Step
 from core.records import Count, Language, Post, RolePlay, SupportDialogue
+from core.settings import Settings
 
 CorpusItem = SupportDialogue | Post | RolePlay
 M = TypeVar("M", bound=BaseModel)
@@ -150,19 +151,17 @@ def csv_records(path: Path, text: str, delimiter: str = ",") -> Iterator[tuple[i
         raise UserError(f"{path}:{line}: malformed CSV: {error}") from None
 
 
-class Sampled(BaseModel):
+class Sampled(Settings):
     """A corpus's line in table 5 of ESC-Eval: QA or MD (multi-turn), who made it, how many were drawn for role cards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     format: Literal["QA", "MD"]
     resource: Literal["Human", "ChatGPT"]
     count: Count
 
 
-class RolePlayYield(BaseModel):
+class RolePlayYield(Settings):
     """How many dialogues of one language a corpus gives the simulator's training set."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     published: Annotated[int, Field(gt=0)]
     """Dialogues of the whole corpus, as its authors state them."""
     read: Annotated[int, Field(ge=0)] = 0
@@ -184,10 +183,9 @@ class RolePlayYield(BaseModel):
         return self.published * self.usable // self.read if self.read else self.published
 
 
-class Origin(BaseModel):
+class Origin(Settings):
     """Where `fetch` gets a corpus: a repository on GitHub or a dataset of the hub, at one commit."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     github: str | None = None
     """OWNER/NAME."""
     hub: str | None = None
@@ -206,10 +204,9 @@ class Origin(BaseModel):
         return self
 
 
-class CorpusFacts(BaseModel):
+class CorpusFacts(Settings):
     """What a corpus is, where a user gets it and under which licence: an entry of configs/data/corpora.yaml."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     about: str
     kind: Literal["support", "post", "role_play"]
     languages: tuple[Language, ...]
@@ -221,7 +218,7 @@ class CorpusFacts(BaseModel):
     paper: str
     table5: Sampled | None = None
     beside: tuple[str, ...] = ()
-    role_sft: dict[Language, RolePlayYield] = {}
+    role_sft: dict[Language, RolePlayYield] = Field(default={})
     fetch: Origin | None = None
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from core.addresses import FORM, SPEC_FILES, address_of, check_key_variable, record_name
 from core.errors import UserError, near
@@ -17,6 +17,7 @@ from core.files import CONFIGS, digest, read_named, sha256_file
 from core.machine import Precision, precision
 from core.masking import PlainUrl
 from core.records import Language
+from core.settings import Settings
 
 PlayRole = Literal["seeker", "supporter", "judge"]
 Group = Literal["closed", "open", "domain"]
@@ -33,11 +34,7 @@ REASONING_TOKENS = 4096
 KEY_VARIABLES = set[str]()  # what the specs of this process name as api_key_env: no server that is launched inherits them
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class Sampling(_Part):
+class Sampling(Settings):
     """How replies are drawn."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.0
@@ -59,7 +56,7 @@ class Sampling(_Part):
 LEFT_TO_THE_CHECKPOINT = Sampling(temperature=None, top_p=None, max_tokens=512)
 
 
-class Price(_Part):
+class Price(Settings):
     """What a million tokens cost, in the currency of --max-cost."""
 
     input: Annotated[float, Field(ge=0)]
@@ -72,7 +69,7 @@ class Price(_Part):
         return (prompt_tokens * self.input + completion_tokens * self.output) / 10**6
 
 
-class Endpoint(_Part):
+class Endpoint(Settings):
     """Where an OpenAI-compatible server answers, and what it takes."""
 
     base_url: PlainUrl | None = None
@@ -111,7 +108,7 @@ class Endpoint(_Part):
         return self
 
 
-class ServeOptions(_Part):
+class ServeOptions(Settings):
     """How the launcher starts this checkpoint. Servers listen on 127.0.0.1."""
 
     engine: Engine = "vllm"
@@ -181,17 +178,17 @@ class ServeOptions(_Part):
         return self
 
 
-class Floor(_Part):
+class Floor(Settings):
     """A supporter that needs no model. A judge that rates it as highly as a model is found out by it."""
 
     kind: Literal["fixed", "parrot", "reference"]
     """fixed: always says `text`. parrot: repeats the seeker's last line. reference: says what the supporter of the source
     dialogue said, reply by reply."""
-    text: dict[Language, str] = {}
+    text: dict[Language, str] = Field(default={})
     """What is said, by language; by a parrot only before the seeker has spoken."""
 
 
-class ModelSpec(_Part):
+class ModelSpec(Settings):
     """One model that can play seeker, supporter or judge: a checkpoint to serve, a server that answers, or both."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]

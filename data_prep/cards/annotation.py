@@ -20,6 +20,7 @@ import numpy as np
 
 from core.errors import UserError, near
 from core.files import CONFIGS, load_yaml, write_text
+from core.grouping import group_by
 from core.records import Language, RoleCard
 from core.statistics.reliability import Counts, cohen_kappa, estimate, jackknife, krippendorff_alpha, left_out, ratio
 from core.tables import Estimate
@@ -176,8 +177,7 @@ _IN_TEXT = 37  # what the paper's text says (section 2.2.3); table 9 has the row
 def shuffled(cards: Sequence[RoleCard], seed: int, worker: str) -> list[RoleCard]:
     """The cards in this worker's own order: one language after the other, shuffled inside each."""
     result: list[RoleCard] = []
-    for language in sorted({card.language for card in cards}):
-        block = [card for card in cards if card.language == language]
+    for language, block in sorted(group_by(cards, lambda card: card.language).items()):
         random.Random(f"{seed}/annotate/{worker}/{language}").shuffle(block)
         result += block
     return result
@@ -197,15 +197,14 @@ def write_third(
 ) -> list[str]:
     """The third person's sheet (third.csv, third.xlsx): what both workers said, and in `decide` what is asked for."""
     rows = []
-    for language in sorted({card.language for card in cards}):
-        for card in (card for card in cards if card.language == language):
-            first, second = (by_card[card.id] for by_card in marks)
-            rows.append(
-                _card_cells(card)
-                | {"first_quality": first.quality, "second_quality": second.quality, "decide": _DECIDE[asked[card.id]]}
-                | {"first_category": leaf_name(first.category, card.language, taxonomy)}
-                | {"second_category": leaf_name(second.category, card.language, taxonomy)}
-            )
+    for card in sorted(cards, key=lambda card: card.language):
+        first, second = (by_card[card.id] for by_card in marks)
+        rows.append(
+            _card_cells(card)
+            | {"first_quality": first.quality, "second_quality": second.quality, "decide": _DECIDE[asked[card.id]]}
+            | {"first_category": leaf_name(first.category, card.language, taxonomy)}
+            | {"second_category": leaf_name(second.category, card.language, taxonomy)}
+        )
     return _write(folder, "third", THIRD_SHEET, rows, QUALITIES[:2], taxonomy)
 
 

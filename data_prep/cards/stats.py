@@ -149,11 +149,6 @@ def _quality(card: RoleCard) -> str:
     return card.quality if card.quality in ("high", "middle") else ""
 
 
-def placed(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> Counter[tuple[tuple[str, ...], str]]:
-    """How many cards stand at each (place, quality)."""
-    return Counter((place_of(card, taxonomy), _quality(card)) for card in cards)
-
-
 @dataclass(frozen=True)
 class Bar:
     """A place in the tree (or none in it) and its cards by quality, those of deeper places among them."""
@@ -173,16 +168,12 @@ class Bar:
 
 def tree(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> list[Bar]:
     """Every place of the taxonomy in its order, then cards outside of it and without a category."""
-    counts = placed(cards, taxonomy)
+    counts: Counter[tuple[tuple[str, ...], str]] = Counter()
+    for card in cards:
+        place = place_of(card, taxonomy)
+        counts.update((place[:depth], _quality(card)) for depth in range(1, len(place) + 1))
     order = [path[:depth] for path in taxonomy.leaves for depth in (1, 2, 3)] + [(OUTSIDE,), (NO_CATEGORY,)]
-    bars = []
-    for place in dict.fromkeys(order):
-        below: Counter[str] = Counter()
-        for (other, quality), number in counts.items():
-            if other[: len(place)] == place:
-                below[quality] += number
-        bars.append(Bar(place, tuple(below[quality] for quality in QUALITIES)))
-    return bars
+    return [Bar(place, tuple(counts[place, quality] for quality in QUALITIES)) for place in dict.fromkeys(order)]
 
 
 def distribution(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> list[Bar]:

@@ -7,7 +7,7 @@ role cards were made from the same corpora, so what they may have come from is t
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -282,9 +282,8 @@ def _by_quota(
     """
     step = build.step("quotas")
     wanted = {(quota.source, quota.language): quota.count for quota in config.quotas}
-    groups: dict[tuple[str, Language], list[str]] = defaultdict(list)
-    for draft in drafts:
-        groups[draft.source, draft.language].append(draft.id)
+    by_source = group_by(drafts, lambda draft: (draft.source, draft.language))
+    groups = {key: [draft.id for draft in group] for key, group in by_source.items()}
     for (source, language), ids in groups.items():
         random.Random(f"{seed}/quota/{source}/{language}").shuffle(ids)
     dropped_ids: set[str] = set()
@@ -309,14 +308,12 @@ def _by_quota(
 
 def _held_out(drafts: Sequence[Draft], share: float, seed: int) -> set[str]:
     """Ids of the validation examples: that share of each source's dialogues, so that no source dialogue is on both sides."""
-    groups: dict[tuple[str, Language], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for draft in drafts:
-        groups[draft.source, draft.language][draft.source_id].append(draft.id)
     held: set[str] = set()
-    for (source, language), dialogues in groups.items():
+    for (source, language), group in group_by(drafts, lambda draft: (draft.source, draft.language)).items():
+        dialogues = group_by(group, lambda draft: draft.source_id)
         names = list(dialogues)
         random.Random(f"{seed}/valid/{source}/{language}").shuffle(names)
-        held.update(id for name in names[: round(share * len(names))] for id in dialogues[name])
+        held.update(draft.id for name in names[: round(share * len(names))] for draft in dialogues[name])
     return held
 
 

@@ -88,9 +88,8 @@ def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], copies: int
     if not 1 <= copies <= len(annotators):
         raise UserError(f"--each {copies}: there are {len(annotators)} annotators")
     sheets: dict[str, list[Dialogue]] = {name: [] for name in annotators}
-    for language in sorted({dialogue.language for dialogue in dialogues}):
+    for language, block in sorted(group_by(dialogues, lambda dialogue: dialogue.language).items()):
         rng = random.Random(f"{seed}/annotate-dialogues/{language}")
-        block = [dialogue for dialogue in dialogues if dialogue.language == language]
         rng.shuffle(block)
         assigned: dict[str, list[Dialogue]] = {name: [] for name in annotators}
         circle: list[str] = []
