@@ -167,10 +167,6 @@ class ServeOptions(Settings):
         of_vllm = ("tensor_parallel", "data_parallel", "data_parallel_local", "replicas", "fp8", "eager", "reasoning_parser")
         if self.engine == "transformers" and (other := [name for name in of_vllm if name in self.model_fields_set]):
             raise ValueError(f"{other[0]}: belongs to engine vllm, this spec's is transformers")
-        return self
-
-    @model_validator(mode="after")
-    def _even(self) -> ServeOptions:
         if self.data_parallel_local is not None and self.data_parallel % self.data_parallel_local:
             raise ValueError("data_parallel is not a multiple of data_parallel_local, what each machine holds")
         if self.data_parallel_local is not None and self.replicas > 1:

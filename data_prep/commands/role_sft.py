@@ -24,9 +24,10 @@ from data_prep.role_play.mix import (
     RoleSftConfig,
     build_set,
     check_quotas,
+    prospects,
+    prospects_table,
 )
 from data_prep.role_play.outputs import as_read, write_data_card, write_dataset
-from data_prep.role_play.prospects import prospects, prospects_table
 from data_prep.sources import parse_places, read_source, source_at
 
 CONFIG = CONFIGS / "data" / "role_sft.yaml"

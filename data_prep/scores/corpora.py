@@ -22,8 +22,8 @@ from core.ledger import Build, Step
 from core.records import Dialogue, HumanScore, Judgement, Number, Part, Role, SupportDialogue, Turn, Whole
 from core.rows import CorpusReader, CorpusRow, Dropped, RowModel
 from data_prep.scores.human import Imported, human_score
-from data_prep.sources import SCORED, SOURCES, corpus_files, esconv, read_counted, read_source, source_named
-from data_prep.sources.support import ROLES, merged
+from data_prep.sources import SCORED, SOURCES, corpus_files, read_counted, read_source, source_named
+from data_prep.sources.support import ROLES, Score, merged
 
 MECHANISMS = ("emotional_reactions", "interpretations", "explorations")
 _JUDGES = {"gpt": "gpt-4o", "claude": "claude-3.7-sonnet", "gemini": "gemini-2.5-pro"}  # EmpathicComm's file names
@@ -43,7 +43,7 @@ class _Rated(RowModel):
 
     speaker: str
     text: str = Field(default="", validation_alias=AliasChoices("text", "content"))
-    rating: esconv.Score = Field(
+    rating: Score = Field(
         default=None, validation_alias=AliasChoices("rating", "feedback", AliasPath("annotation", "feedback"))
     )
 

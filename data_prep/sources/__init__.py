@@ -21,7 +21,7 @@ from core.options import name_and_value
 from core.records import RolePlay, SupportDialogue
 from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, Source, by_row
 from core.settings import Settings
-from data_prep.sources import characters, esconv, generic, play, posts, support, synthetic_esc
+from data_prep.sources import characters, generic, play, posts, support, synthetic_esc
 
 
 class CorpusList(Settings):
@@ -32,7 +32,7 @@ class CorpusList(Settings):
 
 
 _LIST = read_yaml(CONFIGS / "data" / "corpora.yaml", CorpusList, "list of corpora")
-_SUPPORT = (support, esconv, synthetic_esc)
+_SUPPORT = (support, synthetic_esc)
 _ROLE_PLAY = (play, characters)
 _READERS = {name: read for module in (posts, *_SUPPORT, *_ROLE_PLAY, generic) for name, read in module.READERS.items()}
 # The sample corpora that this repository brings are in the form of our own records.

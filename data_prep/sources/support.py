@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from pydantic import ConfigDict
+from pydantic import AliasChoices, AliasPath, BeforeValidator, ConfigDict, Field
 
 from core.files import load_json, read_bytes
-from core.records import Language, Role, SupportDialogue, Turn, Whole
+from core.records import Language, Number, Role, SupportDialogue, Turn, Whole
 from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel, by_row
 
 ROLES: dict[str, Role] = {"usr": "seeker", "seeker": "seeker", "speaker": "seeker"}
@@ -60,6 +61,58 @@ def by_role(spoken: Iterable[tuple[str, str]], roles: dict[str, Role]) -> list[t
 def _exchanges(pairs: Iterable[tuple[str, str]]) -> list[tuple[Role, str]]:
     """What a seeker and a supporter said in turn, as turns."""
     return [turn for seeker, supporter in pairs for turn in (("seeker", seeker), ("supporter", supporter))]
+
+
+MISSING = -1  # in ESConv's split files: a survey question that was not answered
+# An answer of ESConv's seekers, 1–5; None where it is missing.
+Score = Annotated[
+    Annotated[Number, Field(ge=1, le=5)] | None,
+    BeforeValidator(lambda value: None if value in ("", MISSING, str(MISSING)) else value),
+]
+
+
+class _EsconvUtterance(RowModel):
+    speaker: str
+    text: str = Field(validation_alias=AliasChoices("text", "content"))
+
+
+def _answer(form: str, split: str) -> Any:
+    """A survey's answer: the original JSON's name of it, and the split files'."""
+    return Field(default=None, validation_alias=AliasChoices(AliasPath("survey_score", "seeker", form), split))
+
+
+class _Esconv(RowModel):
+    """ESConv (Liu et al., ACL 2021): crowdsourced emotional-support dialogues with the seeker's situation and survey.
+
+    Three published forms: the original JSON (`ESConv.json`, also `FailedESConv.json`), and two JSON-lines splits whose turns
+    say `usr`/`sys` (FADO's, with the survey; MultiESC's, with the turns of one side merged, without the survey). MultiESC has
+    the same dialogues as ESConv in another order: it is a corpus of its own here (`esconv_multi`), so that ids do not collide.
+    """
+
+    emotion_type: str
+    problem_type: str
+    situation: str
+    dialog: list[_EsconvUtterance]
+    empathy: Score = _answer("empathy", "empathy")
+    relevance: Score = _answer("relevance", "relevance")
+    emotion_before: Score = _answer("initial_emotion_intensity", "init_intensity")
+    emotion_after: Score = _answer("final_emotion_intensity", "final_intensity")
+
+
+def _esconv(source: str, value: Any, source_id: str) -> SupportDialogue:
+    """The corpus has no ids: `source_id` is `file stem/position`. `survey` holds the answers that were given: empathy and
+    relevance of the supporter, the seeker's emotion before and after (1–5 each)."""
+    raw = _Esconv.model_validate(value)
+    return support_dialogue(
+        source,
+        source_id,
+        "en",
+        by_role(((u.speaker, u.text) for u in raw.dialog), ROLES),
+        situation=raw.situation.strip(),
+        problem=raw.problem_type.strip(),
+        emotion=raw.emotion_type.strip(),
+        survey=raw.model_dump(include={"empathy", "relevance", "emotion_before", "emotion_after"}, exclude_none=True),
+    )
 
 
 class _EmoLlmExchange(RowModel):
@@ -321,6 +374,7 @@ def _cpsycoun(value: Any, _: str) -> SupportDialogue:
 
 
 READERS = {
+    **{name: by_row(partial(_esconv, name)) for name in ("esconv", "esconv_failed", "esconv_multi")},
     "augesc": by_row(_augesc),
     "cpsycoun": by_row(_cpsycoun, lambda reader, file: reader.documents(file, _cpsycoun_file)),
     "emollm": by_row(_emollm, CorpusReader.json_list),

@@ -19,8 +19,7 @@ from data_prep.__main__ import app
 from data_prep.bundled import BUNDLED
 from data_prep.role_play.contamination import document_text
 from data_prep.role_play.examples import RoleExample
-from data_prep.role_play.mix import RoleSftConfig
-from data_prep.role_play.prospects import prospects
+from data_prep.role_play.mix import RoleSftConfig, prospects
 from data_prep.sources import SOURCES
 
 pytest.importorskip("datasets")
