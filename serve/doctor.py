@@ -33,6 +33,7 @@ from serve.sizes import GIB
 DRIVER = 580  # the oldest that runs CUDA 13, which vLLM 0.33 and torch 2.14 are built for
 DISK = 60 * 10**9  # seeker and ranker in bf16, and a merged copy of the ranker
 LEAST = 5 * 10**9
+State = Literal["note", "missing"]
 CALLS = 256  # connections to a server that does not report its queue
 
 _ASK = """
@@ -57,13 +58,18 @@ class Finding:
     """One line: what was looked at, whether it is there, and what mends it where it is needed and missing."""
 
     name: str
-    state: Literal["ok", "note", "missing"]
+    state: Literal["ok"] | State
     text: str
     remedy: str = ""
 
     def __str__(self) -> str:
         mark = {"ok": "ok", "note": "--", "missing": "MISSING"}[self.state]
         return f"{mark:<8}{self.name:<12}{self.text}{': ' + self.remedy if self.remedy else ''}"
+
+
+def _looked_for(name: str, there: str | None, otherwise: str, remedy: str, state: State = "note") -> Finding:
+    """What was found, or of that `state` what there is instead, with its remedy."""
+    return Finding(name, "ok", there) if there else Finding(name, state, otherwise, remedy)
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ def findings() -> Iterator[Finding]:
 
 
 def _gpus(has: Installed) -> Iterator[Finding]:
-    state: Literal["note", "missing"] = "missing" if has.on_gpus else "note"
+    state: State = "missing" if has.on_gpus else "note"
     names = smi("--query-gpu=name,driver_version", "--format=csv,noheader")
     if not names or not names.strip():
         if shutil.which("nvidia-smi") is None:
@@ -148,7 +154,7 @@ def _packages(has: Installed) -> Iterator[Finding]:
     elif problem := told.get("torch_error"):
         yield Finding("torch", "missing", f"{has.torch} cannot be imported ({problem})", extras)
     elif told.get("cuda") and not told.get("available"):
-        state: Literal["note", "missing"] = "missing" if has.on_gpus else "note"
+        state: State = "missing" if has.on_gpus else "note"
         text = f"{has.torch} for CUDA {told['cuda']}, which finds no GPU"
         yield Finding("torch", state, text, "update the driver, or see CUDA_VISIBLE_DEVICES")
     else:
@@ -166,40 +172,28 @@ def _packages(has: Installed) -> Iterator[Finding]:
         yield Finding("vLLM", "ok", f"{has.vllm}, {told.get('platform') or 'platform not known'}")
     router = _version("vllm-router")
     if router or has.vllm:
-        need = "" if router else "only serve.replicas needs it: pip install vllm-router"
-        yield Finding("router", "ok" if router else "note", router or "vllm-router not installed", need)
+        needed = "only serve.replicas needs it: pip install vllm-router"
+        yield _looked_for("router", router, "vllm-router not installed", needed)
     if has.on_gpus:
-        kernels = [f"{name} {version}" for name in ("kernels", "flash-attn") if (version := _version(name))]
-        text = ", ".join(kernels) or "none beside vLLM's own"
-        yield Finding(
-            "kernels",
-            "ok" if kernels else "note",
-            text,
-            "" if kernels else "training uses sdpa; prebuilt FlashAttention: pip install 'esc-eval[kernels]'",
-        )
+        kernels = ", ".join(f"{name} {version}" for name in ("kernels", "flash-attn") if (version := _version(name)))
+        remedy = "training uses sdpa; prebuilt FlashAttention: pip install 'esc-eval[kernels]'"
+        yield _looked_for("kernels", kernels, "none beside vLLM's own", remedy)
 
 
 def _compiler(has: Installed) -> Iterator[Finding]:
     """Triton compiles when it runs, and so does torch for CPUs."""
-    state: Literal["note", "missing"] = "missing" if has.on_gpus else "note"
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("gcc", "clang", "cc")), None)
-    if compiler and shutil.which(compiler):
-        yield Finding("compiler", "ok", compiler)
-    else:
-        yield Finding("compiler", state, "no gcc", "Triton compiles when it runs: apt install gcc, or name one in CC")
+    state: State = "missing" if has.on_gpus else "note"
+    compiler = next(filter(shutil.which, [named] if (named := os.environ.get("CC")) else ["gcc", "clang", "cc"]), None)
+    yield _looked_for("compiler", compiler, "no gcc", "Triton compiles when it runs: apt install gcc, or name one in CC", state)
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
-    if header.is_file():
-        yield Finding("headers", "ok", str(header))
-    else:
-        package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
-        yield Finding(
-            "headers", state, f"no {header}", f"Triton needs it: apt install {package}, or a Python that uv or pyenv made"
-        )
+    package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
+    remedy = f"Triton needs it: apt install {package}, or a Python that uv or pyenv made"
+    yield _looked_for("headers", str(header) if header.is_file() else None, f"no {header}", remedy, state)
 
 
 def _room(has: Installed) -> Iterator[Finding]:
     """Room for checkpoints, which only servers and trainings here need."""
-    state: Literal["note", "missing"] = "missing" if has.vllm or has.torch else "note"
+    state: State = "missing" if has.vllm or has.torch else "note"
     for name, folder, variable in (("hub cache", hub_cache(), "HF_HOME"), ("own cache", cache_dir(), "ESC_EVAL_CACHE")):
         there = next(place for place in (folder, *folder.parents) if place.exists())
         free = shutil.disk_usage(there).free
@@ -237,14 +231,9 @@ def _ports() -> Finding:
 
 def _schedulers() -> Iterator[Finding]:
     job = os.environ.get("SLURM_JOB_ID")
-    if shutil.which("sbatch"):
-        yield Finding("Slurm", "ok", f"here{', in job ' + job if job else ''}")
-    else:
-        yield Finding("Slurm", "note", "no sbatch", "only configs/launch/slurm_*.sh need it")
-    ray = _version("ray")
-    yield Finding(
-        "Ray", "ok" if ray else "note", ray or "not installed", "" if ray else "only one server over several machines needs it"
-    )
+    here = f"here{', in job ' + job if job else ''}" if shutil.which("sbatch") else None
+    yield _looked_for("Slurm", here, "no sbatch", "only configs/launch/slurm_*.sh need it")
+    yield _looked_for("Ray", _version("ray"), "not installed", "only one server over several machines needs it")
 
 
 def _keys() -> Iterator[Finding]:
@@ -259,9 +248,8 @@ def _keys() -> Iterator[Finding]:
             used.setdefault(variable, []).append(name)
     used["HF_TOKEN"] = ["models that the hub gives on consent only"]
     for variable, models in used.items():
-        present = bool(os.environ.get(variable))
-        text = f"{variable} {'set' if present else 'not set'}"
-        yield Finding("key", "ok" if present else "note", text, "" if present else f"only for {', '.join(models)}")
+        present = f"{variable} set" if os.environ.get(variable) else None
+        yield _looked_for("key", present, f"{variable} not set", f"only for {', '.join(models)}")
 
 
 def report(say: Callable[[str], None]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,19 +84,17 @@ def check_contamination(
 
 def _figures(cards: Sequence[RoleCard], documents: Sequence[Document], flagged: Sequence[Match]) -> dict[str, dict[str, Any]]:
     """By language that both have: cards, dialogues, cards flagged, and how many would be by chance alone (fewest, most)."""
-    suspects = {match.card_id for match in flagged}
-    figures: dict[str, dict[str, Any]] = {}
-    for language in LANGUAGES:
-        asked = [card.id for card in cards if card.language == language]
-        among = sum(other == language for _, other, _ in documents)
-        if asked and among:
-            figures[language] = {
-                "cards": len(asked),
-                "dialogues": among,
-                "flagged": sum(id in suspects for id in asked),
-                "by_chance": by_chance(len(asked), among, language),
-            }
-    return figures
+    cards_of, dialogues_of = Counter(card.language for card in cards), Counter(language for _, language, _ in documents)
+    return {
+        language: {
+            "cards": cards_of[language],
+            "dialogues": dialogues_of[language],
+            "flagged": len({match.card_id for match in flagged if match.language == language}),
+            "by_chance": by_chance(cards_of[language], dialogues_of[language], language),
+        }
+        for language in LANGUAGES
+        if cards_of[language] and dialogues_of[language]
+    }
 
 
 def _span(low: float, high: float) -> str:
