@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import orjson
 import yaml
@@ -149,8 +149,13 @@ def write_lines(path: Path, lines: Iterable[bytes]) -> int:
 
 def read_bytes(path: Path, what: str) -> bytes:
     """A file's bytes, or a `UserError` that says which file of what kind is missing or unreadable."""
+    with _opened(path, what) as handle:
+        return handle.read()
+
+
+def _opened(path: Path, what: str) -> BinaryIO:
     try:
-        return path.read_bytes()
+        return path.open("rb")
     except FileNotFoundError:
         raise UserError(f"{what} not found: {path}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -270,19 +275,24 @@ def read_jsonl(path: Path, model: type[M], what: str, allow_empty: bool = False)
 
 def read_placed(path: Path, model: type[M], what: str, allow_empty: bool = False) -> list[tuple[str, M]]:
     """The records of a JSONL file as `read_jsonl` has them, each with its place (`file:line`)."""
-    records: list[tuple[str, M]] = []
-    for number, line in enumerate(read_bytes(path, what).split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            value = load_json(line)
-        except orjson.JSONDecodeError as error:
-            raise UserError(f"{where}: malformed JSON: {error.msg} (column {error.colno})") from None
-        records.append((where, validated(model, value, where)))
+    records = list(each_placed(path, model, what))
     if not records and not allow_empty:
         raise UserError(f"{what} is empty: {path}")
     return records
+
+
+def each_placed(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]]:
+    """What `read_placed` has, read line by line: only one record is held at a time."""
+    with _opened(path, what) as handle:
+        for number, line in enumerate(handle, start=1):
+            if not line.strip():
+                continue
+            where = f"{path}:{number}"
+            try:
+                value = load_json(line)
+            except orjson.JSONDecodeError as error:
+                raise UserError(f"{where}: malformed JSON: {error.msg} (column {error.colno})") from None
+            yield where, validated(model, value, where)
 
 
 def check_unique(path: Path | str, ids: Iterable[str], what: str) -> None:

@@ -176,7 +176,7 @@ def _write_people(run: Run, people: Mapping[str, Sequence[BaseModel]]) -> None:
 
 def _write_judgements(judging: JudgementSet, outcome: Outcome) -> None:
     """Verdicts on whole dialogues; those on parts of them have a file of their own."""
-    if any(judgement.judge != judging.judge for judgement in judging.records()):
+    if any(judgement.judge != judging.judge for judgement in judging.each()):
         judging.clear()  # left by a judge that never answered
     write_lines(judging.folder / "judgements.jsonl", outcome.judgements.lines())
     if len(outcome.turn_judgements):

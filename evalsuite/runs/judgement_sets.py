@@ -6,7 +6,7 @@ in judges/NAME, and its stages are called `score NAME` and `gold NAME`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import orjson
 
 from core.differences import differing_leaves
 from core.errors import UserError, near
-from core.files import read_jsonl, write_jsonl
+from core.files import each_placed, write_jsonl
 from core.records import Judgement
 from evalsuite.runs.folder import Run
 from evalsuite.runs.run_config import SCORE, RunConfig
@@ -48,8 +48,13 @@ class JudgementSet:
 
     def records(self, name: str = VERDICTS[0]) -> list[Judgement]:
         """The verdicts of one of its files; none where there is no such file."""
+        return list(self.each(name))
+
+    def each(self, name: str = VERDICTS[0]) -> Iterator[Judgement]:
+        """What `records` has, read one by one."""
         path = self.folder / name
-        return read_jsonl(path, Judgement, "judgements", allow_empty=True) if path.exists() else []
+        for _, judgement in each_placed(path, Judgement, "judgements") if path.exists() else ():
+            yield judgement
 
     def clear(self) -> None:
         """Remove all records."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from core.files import read_object, write_json, write_json_of
+from core.files import each_placed, read_jsonl, read_object, write_json, write_json_of, write_jsonl
 from core.records import HumanScore, Turn
 
 TURNS = [
@@ -98,3 +98,14 @@ def test_a_process_that_is_killed_while_it_writes_leaves_what_was_there(tmp_path
     assert read_object(path, "it") == {"old": True}
     left = [file for file in tmp_path.iterdir() if file != path]
     assert [file.name.startswith(".report.json.") for file in left] == [True] and left[0].stat().st_size > 500_000
+
+
+def test_records_are_read_one_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "turns.jsonl"
+    write_jsonl(path, (Turn(role="seeker", text=str(number)) for number in range(50)))
+    known: list[weakref.ref[Turn]] = []
+    for where, turn in each_placed(path, Turn, "turns"):
+        gc.collect()
+        assert sum(each() is not None for each in known) <= 1 and where == f"{path}:{int(turn.text) + 1}"
+        known.append(weakref.ref(turn))
+    assert len(known) == 50 and [record.text for record in read_jsonl(path, Turn, "turns")] == [str(n) for n in range(50)]
