@@ -139,13 +139,14 @@ def test_a_supporters_card_has_its_reward_beside_the_base_and_the_floors(hub: Fa
     assert card.strip() == pushed["README.md"].decode().strip()
     stated = ModelCard(card).data
     assert isinstance(stated, ModelCardData)
-    (result,) = stated.eval_results or ()
+    assert stated.eval_results is not None
+    (result,) = stated.eval_results
     assert (result.metric_type, result.task_name) == ("reward", "supporting, for a judge's reward")
     assert result.metric_value == pytest.approx(made.metrics["reward"], abs=1e-4)
     told = [f"{name} {figures['reward']:.4g}" for name, figures in made.baselines.items()]
     assert result.metric_name == f"reward ({'; '.join(['judge judge', 'n = 4', *told])})" and len(told) == 4
     expected = {name: figures["reward"] for name, figures in made.baselines.items()}
-    assert result.metric_args["baselines"] == pytest.approx(expected, abs=1e-4)
+    assert result.metric_args is not None and result.metric_args["baselines"] == pytest.approx(expected, abs=1e-4)
     assert "# Supporter: LoRA adapter" in card and "seeker: seeker@URL" in card and "supporter" in (stated.tags or ())
     assert not [name for name, content in pushed.items() if started.url.encode() in content], "who served is nobody's business"
 
