@@ -144,7 +144,7 @@ def write_review(
     rows: list[dict[str, str]] = []
     for dialogue in sorted(dialogues, key=lambda dialogue: (dialogue.language, digest(["review", dialogue.id]))):
         if wanted := [key for key in rubric.dimensions if key in asked.get(dialogue.id, ())]:
-            given = {key: " / ".join(f"{value:g}" for value in sorted(values[dialogue.id, key])) for key in wanted}
+            given = {key: " / ".join(f"{value:g}" for value in sorted(values.get((dialogue.id, key), []))) for key in wanted}
             rows += _rows(dialogue, rubric, wanted, played or {}, given)
     return _write(folder, name, REVIEW_LAYOUT, rows, rubric, halves)
 

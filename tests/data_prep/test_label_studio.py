@@ -81,7 +81,7 @@ def test_results_become_scores(given: Path) -> None:
         (lambda tasks: tasks[0].pop("annotations"), "no data.item or no annotations"),
         (lambda tasks: tasks[0]["annotations"][0]["result"].pop(0), f"no score on {KEYS[0]}"),
         (lambda tasks: tasks[0]["annotations"][0]["result"][0]["value"].update(choices=["9"]), "is no score of rubric feel"),
-        (lambda tasks: tasks[0]["annotations"].append(annotation(1, "1")), "annotator-1 scored"),
+        (lambda tasks: tasks[0]["annotations"].append(annotation(1, "1")), "duplicate scores of one annotator: annotator-1/"),
     ],
 )
 def test_what_cannot_be_read_is_told(given: Path, change: Callable[[Any], object], message: str) -> None:

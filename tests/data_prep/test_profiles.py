@@ -246,7 +246,7 @@ def test_check_exits_by_what_it_finds(run: Run) -> None:
     [
         (("key: money", "key: study"), "'study' stands twice"),
         (("first: 18", "first: 19"), "young has to begin at 18"),
-        (("pensioner", "pension("), r"pattern 'pension\(':"),
+        (("pensioner", "pension("), "pattern 'pension(':"),
     ],
 )
 def test_an_unsound_vocabulary_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
