@@ -56,7 +56,7 @@ class Step:
         self, items: Iterable[T], fault: Callable[[T], str | None], what: Callable[[T], str] = attrgetter("id")
     ) -> list[T]:
         """The items without a `fault`; the others are dropped for it. All are counted; `what` names an item."""
-        return self.make(items, lambda item: fault(item) or item, what)
+        return [item for (item,) in self.make(items, lambda item: fault(item) or (item,), what)]  # an item may be a text
 
     def make(self, items: Iterable[T], record: Callable[[T], R | str], what: Callable[[T], str] = attrgetter("id")) -> list[R]:
         """The `record` of each item; where that is a text, it is the reason for which the item is dropped."""

@@ -107,3 +107,9 @@ def test_a_corpus_without_a_readable_row_is_an_error(text: str, message: str, tm
     (tmp_path / "support_en.jsonl").write_text(text)
     with pytest.raises(UserError, match=message):
         read_source("bundled_support", str(tmp_path), Build(tmp_path / "out", "test"), QUIET)
+
+
+def test_texts_are_sieved_as_other_items_are() -> None:
+    step = Step("texts")
+    assert step.sieve(["a", "b", "c"], {"a": "too short"}.get, str) == ["b", "c"]
+    assert (step.taken, step.kept, step.dropped, step.examples) == (3, 2, {"too short": 1}, {"too short": ["a"]})
