@@ -330,7 +330,9 @@ class EmoHarbor(Resolved):
         return dialogue.model_copy(update={"turns": tuple(turns)})
 
     @classmethod
-    def card(cls, person: Profile) -> RoleCard:
+    def card(cls, person: Profile | RoleCard) -> RoleCard:
+        if isinstance(person, RoleCard):
+            return person
         who = person.demographics
         return RoleCard(
             id=person.id,
