@@ -71,11 +71,11 @@ def _open_trackio(recipe: Recipe[Any], data: Sequence[Prepared]) -> None:
             bucket_id=training.trackio_bucket_id,
             private=training.hub_private_repo,
             resume="allow",
-            config=_told(recipe, data),
+            config=_run_settings(recipe, data),
         )
 
 
-def _told(recipe: Recipe[Any], data: Sequence[Prepared]) -> dict[str, Any]:
+def _run_settings(recipe: Recipe[Any], data: Sequence[Prepared]) -> dict[str, Any]:
     """What a run is known by: the recipe and the data's hashes."""
     return {"recipe": recipe.settings(), "data": [prepared.identity() for prepared in data]}
 
@@ -93,6 +93,6 @@ def settings_log(recipe: Recipe[Any], *data: Prepared) -> TrainerCallback:
     class SettingsLog(TrainerCallback):
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
             if run := wandb_run():
-                run.config.update(_told(recipe, data), allow_val_change=True)
+                run.config.update(_run_settings(recipe, data), allow_val_change=True)
 
     return SettingsLog()

@@ -81,6 +81,10 @@ def _answer(form: str, split: str) -> Any:
     return Field(default=None, validation_alias=AliasChoices(AliasPath("survey_score", "seeker", form), split))
 
 
+class _EsconvSurvey(RowModel):
+    seeker: dict[str, Any] = {}
+
+
 class _Esconv(RowModel):
     """ESConv (Liu et al., ACL 2021): crowdsourced emotional-support dialogues with the seeker's situation and survey.
 
@@ -93,6 +97,7 @@ class _Esconv(RowModel):
     problem_type: str
     situation: str
     dialog: list[_EsconvUtterance]
+    survey_score: _EsconvSurvey | None = None  # only its form is looked at here; the answers below are read out of it
     empathy: Score = _answer("empathy", "empathy")
     relevance: Score = _answer("relevance", "relevance")
     emotion_before: Score = _answer("initial_emotion_intensity", "init_intensity")

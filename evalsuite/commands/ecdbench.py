@@ -161,23 +161,23 @@ def run(
 
     Example: esc-eval ecdbench run --model embedded --judge embedded --data corpora --limit 20
     """
-    said = Console(highlight=False, markup=False, quiet=as_json)
+    notices = Console(highlight=False, markup=False, quiet=as_json)
     need_modules("lm_eval", purpose="running tasks")
     known, spec = load_benchmark(benchmark), load_spec(model)
     planned = plan_tasks(known, load_layout(layout), data, dataset, hub)
     planned.check()
     judging = resolved_judge(out, judge) if judge and planned.summaries else None
     for line in (*coverage(known, planned), *_left_out(planned.missing)):
-        said.print(line, soft_wrap=True)
+        notices.print(line, soft_wrap=True)
     items = limit or known.sample or 300
     with open_run(out) as folder:
-        examination = Examination(known, spec, name or spec.name, items, seed, chat, tokenizer, said)
+        examination = Examination(known, spec, name or spec.name, items, seed, chat, tokenizer, notices)
         scores, summaries = examination.ask(folder, planned)
     lost = sum(dialogue.lost for dialogue in summaries)
     if judging and not lost:
         if judging.judge.name == spec.name:
-            said.print(f"{spec.name} scores its own summaries: read completeness and conciseness with care")
-        scores += judge_summaries(judging, out / "summaries.jsonl", said)
+            notices.print(f"{spec.name} scores its own summaries: read completeness and conciseness with care")
+        scores += judge_summaries(judging, out / "summaries.jsonl", notices)
     tables: list[Table] = []
     if planned.local or planned.hub or judging:
         write_jsonl(out / "scores.jsonl", scores)
@@ -189,7 +189,7 @@ def run(
     if planned.missing:
         tables.append(left_out_table(known, planned.missing))
     if deliver("ecdbench", plain(tables), tables, out, as_json, [table for table in tables if table.key != LEFT_OUT]):
-        said.print("\n".join(_next_commands(out, bool(scores), bool(summaries) and judging is None)), soft_wrap=True)
+        notices.print("\n".join(_next_commands(out, bool(scores), bool(summaries) and judging is None)), soft_wrap=True)
     exit_if_lost(lost, len(summaries), "summaries")
 
 

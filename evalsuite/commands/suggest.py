@@ -84,7 +84,7 @@ def suggest_dialogues(
         wanted = [one for one in records.dialogues if (one.language, supporter_of(one)) in pairs]
     if not wanted:
         raise UserError(f"{run}: no verdict on a whole dialogue, so nothing says who is to be told apart: give --supporter")
-    told = None if evenly else spread_and_error(*_labelled(records, verdicts, judge, people or []), records.rubric)
+    association = None if evenly else spread_and_error(*_labelled(records, verdicts, judge, people or []), records.rubric)
     found = suggest(wanted, verdicts, records.rubric, budget, seed, evenly)
     write_jsonl(out / "dialogues.jsonl", [one.dialogue for one in found])
     write_weights(out / WEIGHTS, {one.dialogue.id: 1 / one.chance for one in found})
@@ -94,8 +94,8 @@ def suggest_dialogues(
         + ("a random choice" if evenly else f"{known} of these with the judge's own spread"),
         soft_wrap=True,
     )
-    if told is not None and known:
-        console.print(_insight(told), soft_wrap=True)
+    if association is not None and known:
+        console.print(_insight(association), soft_wrap=True)
     for (language, name), count in sorted(
         Counter((one.dialogue.language, supporter_of(one.dialogue)) for one in found).items()
     ):
@@ -123,15 +123,15 @@ def _labelled(
     return [one for one in asked if one.turn is None], whole
 
 
-def _insight(told: Estimate) -> str:
+def _insight(association: Estimate) -> str:
     """Whether the judge's spread goes with its error, in a sentence."""
-    if told.mean is None or told.low is None:
+    if association.mean is None or association.low is None:
         return (
-            f"Whether the judge's spread goes with its error is not known ({told.n} labelled dialogues). Where it does not, a "
+            f"Whether the judge's spread goes with its error is not known ({association.n} labelled dialogues). Where it does not, a "
             "random choice is better (--by random)"
         )
-    figures = f"Spearman's correlation {fmt(told, 2)}, over labelled dialogues"
-    if told.low > 0:
+    figures = f"Spearman's correlation {fmt(association, 2)}, over labelled dialogues"
+    if association.low > 0:
         return f"The judge's spread goes with its error: {figures}"
     return (
         f"warning: the judge's spread is not seen to go with its error: {figures}. A draw by it then needs more labels than a "
