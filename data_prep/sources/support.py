@@ -82,7 +82,7 @@ def _answer(form: str, split: str) -> Any:
 
 
 class _EsconvSurvey(RowModel):
-    seeker: dict[str, Any] = {}
+    seeker: dict[str, Any] = Field(default_factory=dict)
 
 
 class _Esconv(RowModel):

@@ -127,8 +127,8 @@ def _insight(association: Estimate) -> str:
     """Whether the judge's spread goes with its error, in a sentence."""
     if association.mean is None or association.low is None:
         return (
-            f"Whether the judge's spread goes with its error is not known ({association.n} labelled dialogues). Where it does not, a "
-            "random choice is better (--by random)"
+            f"Whether the judge's spread goes with its error is not known ({association.n} labelled dialogues). "
+            "Where it does not, a random choice is better (--by random)"
         )
     figures = f"Spearman's correlation {fmt(association, 2)}, over labelled dialogues"
     if association.low > 0:
