@@ -59,7 +59,20 @@ class EpochSampler(Sampler[int]):
         return iter([index for step in [*shuffled, left] for index in step])
 
 
-class SeededOrder(_Trainer):
+class NoFurtherStep(_Trainer):
+    """A trainer that takes no step beyond `max_steps`.
+
+    transformers asks only after a step: resumed from its last checkpoint, a training would take one more.
+    """
+
+    def _run_epoch(self, *args: Any, **settings: Any) -> None:
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+        else:
+            super()._run_epoch(*args, **settings)
+
+
+class SeededOrder(NoFurtherStep):
     """A trainer whose examples come in `EpochSampler`'s order (`train_sampling_strategy`: random or group_by_length).
 
     A step's examples are those of all processes together, so the same global batch on one GPU or sixteen makes the same steps.

@@ -35,7 +35,11 @@ from train.trackers import set_up_trackers, settings_log
 def main(recipe: Recipe[SupporterArguments]) -> None:
     from trl import GRPOTrainer  # torch is slow to load, and errors come first
 
+    from train.batches import NoFurtherStep
     from train.rollouts import Rollouts, brevity, judged, policy_server
+
+    class SupporterTrainer(NoFurtherStep, GRPOTrainer):
+        pass
 
     data, training = recipe.data, recipe.training
     check_machine(recipe)
@@ -72,7 +76,7 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
     model.generation_config.eos_token_id = policy_end(tokenizer)
     context = training.vllm_max_model_length or model.config.max_position_embeddings
     with policy_server():
-        trainer = GRPOTrainer(
+        trainer = SupporterTrainer(
             model=model,
             args=training,
             reward_funcs=[judged, brevity],

@@ -85,7 +85,7 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
     else:
         chunks = [orjson.loads(text) for text in written]
     split = packed and sum(map(len, chunks)) + len(orjson.dumps(rows)) + _REST > SPLIT_ABOVE
-    card_fields = {"age", "gender", "occupation", "problem"}
+    card_fields = ("age", "gender", "occupation", "problem")
     return {
         "rows": rows,
         "packed": packed,

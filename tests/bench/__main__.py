@@ -63,6 +63,7 @@ QUICK: dict[str, str] = {
     "role-sft": "1400 7000",
     "data": "--cards 100",
     "training": "--steps 6",
+    "known-truth": "--samples 40",
 }
 
 

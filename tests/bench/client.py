@@ -21,7 +21,8 @@ from serve.transport import Transport
 from tests.bench.endpoint_process import endpoint
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.one_run import CALLS, DIMENSIONS, PATH, TURNS, Spent, run_config, spend, varied
-from tests.bench.rivals import PEERS, RIVALS
+from tests.bench.rivals import RIVALS
+from tests.peers import PEERS
 
 LATENCY, IN_FLIGHT, IN_FLIGHT_AT_ONCE = 0.2, 256, 64
 FEW, MANY, SLOW = 500, 10_000, 2.0  # dialogues under way at once, with answers after so many seconds

@@ -27,7 +27,6 @@ from tests.bench.one_run import PATH, Spent, peak_memory
 
 Body = dict[str, Any]
 Ask = Callable[[Body], Awaitable[str]]
-PEERS = Path(__file__).resolve().parents[2] / ".venv-peers" / "bin" / "python"
 _OWN = ("model", "messages", "temperature", "max_tokens", "logprobs", "top_logprobs")  # OpenAI's; the rest is the server's
 
 

@@ -23,9 +23,9 @@ from data_prep.cards import bundled_cards, load_cards
 from evalsuite import Results, score
 from evalsuite.statistics.summary import AVERAGE
 from tests.endpoint import Answer, Endpoint
+from tests.peers import python_with
 
 ROOT = Path(__file__).parents[2]
-PEERS = ROOT / ".venv-peers/bin/python"
 ROLLOUTS = """
 import asyncio, json, os, sys
 import verifiers as vf
@@ -78,14 +78,12 @@ class Made:
 @pytest.fixture(scope="module")
 def made() -> Made:
     """In one process that has verifiers."""
-    if not PEERS.exists():
-        message = "verifiers is not here: make setup-peers"
-        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    python = python_with("verifiers")
     with Endpoint(behave=scripted, models=("policy", "seeker", "judge", "mute")) as endpoint:
         url = endpoint.url
         common = {"seeker": f"seeker@{url}", "limit": 2, "exchanges": 3, "free_characters": 20, "length_cost": 0.05}
         several = [common | {"judge": f"{judge}@{url}"} for judge in ("judge", "mute")]
-        command = [str(PEERS), "-c", ROLLOUTS, url, orjson.dumps(several).decode()]
+        command = [str(python), "-c", ROLLOUTS, url, orjson.dumps(several).decode()]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stderr[-3000:]

@@ -20,10 +20,18 @@ from core.specs import load_spec
 from evalsuite.environment import Brevity, Environment, judged
 from serve.checkpoints.model_card import read_training
 from tests.endpoint import Answer, Endpoint
+from tests.peers import packages_with, python_with
 from tests.train.grpo_toy import WANTED, behave, rewards, share, toy_cards, toy_recipe, train_toy
 from train.recipes import parse_recipe
 
 ROOT = Path(__file__).parents[2]
+TRAIN = """
+import runpy, sys
+
+sys.path += [sys.argv[1]]  # behind our own: only what is missing here comes from there
+sys.argv = ["train/esc_supporter.py", *sys.argv[2:]]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 TRACKED = """
 import json, trackio
 from trackio.sqlite_storage import SQLiteStorage
@@ -163,19 +171,19 @@ def test_a_policys_server_that_is_not_there_is_said_in_one_line(served: Endpoint
 def test_trackio_keeps_the_figures_on_this_machine(served: Endpoint, tmp_path: Path) -> None:
     """trackio itself, without a network, in the process of a training and read back in another: before, in and after the steps;
     the same command goes on in the same run."""
-    pytest.importorskip("trackio", reason="`report_to: trackio` is not tested here: no trackio")
+    packages = packages_with("trackio")  # it wants an older pillow than vLLM does
     nowhere = "http://127.0.0.1:9"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRACKIO_"))}
     environment |= {
         "TRACKIO_DIR": str(tmp_path / "store"),
         "HF_HOME": str(tmp_path / "hf"),
-        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONPATH": str(ROOT),
     }
     environment |= {"HTTP_PROXY": nowhere, "HTTPS_PROXY": nowhere, "NO_PROXY": "127.0.0.1", "OMP_NUM_THREADS": "1"}
 
     def output_of(*command: str | Path) -> str:
         done = subprocess.run(
-            [sys.executable, *map(str, command)],
+            [*map(str, command)],
             env=environment,
             cwd=ROOT,
             capture_output=True,
@@ -189,9 +197,9 @@ def test_trackio_keeps_the_figures_on_this_machine(served: Endpoint, tmp_path: P
     out = tmp_path / "out-0"
     recipe = toy_recipe(tmp_path, served.url, 0, 2, report_to="trackio", run_name="toy")
     for _ in range(2):
-        output_of(ROOT / "train" / "esc_supporter.py", "--config", recipe)
+        output_of(sys.executable, "-c", TRAIN, packages, "--config", recipe)
         (out / "metrics.json").rename(out / "kept.json")  # as if it had been killed before its end
-    name, config, logs = orjson.loads(output_of("-c", TRACKED).splitlines()[-1])
+    name, config, logs = orjson.loads(output_of(python_with("trackio"), "-c", TRACKED).splitlines()[-1])
     assert name.startswith("toy-") and config["recipe"]["num_generations"] == 8
     assert [log["train/reward"] for log in logs if "train/reward" in log] == rewards(out)
     card = read_training(out / "adapter")
