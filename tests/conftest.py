@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -77,6 +78,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if SHARED:
         place = {name: number for number, name in enumerate(GROUPS)}
         items.sort(key=lambda item: place.get(group(item.nodeid), len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: no garbage collection looks through torch, vLLM and all tests again."""
+    gc.collect()
+    gc.freeze()
 
 
 # For a vLLM of a test's own: two threads would wait for each other whenever somebody else has a core.

@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from core.errors import run_cli
-from tests.test_path_options import COMMANDS, VERBS
+from tests.test_path_options import APPS, COMMANDS, VERBS
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -40,18 +41,35 @@ def said(*command: str) -> str:
     return run.stdout
 
 
-def completed(line: str) -> list[str]:
-    """What a real bash, which has loaded a program's completion, offers at the end of a line."""
-    program = line.split()[0]
+@pytest.fixture
+def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[str]]:
+    """What `esc-eval` tells a bash that asks for the end of a line."""
+
+    def told(line: str) -> list[str]:
+        monkeypatch.setenv("_ESC_EVAL_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
+        with pytest.raises(SystemExit):
+            APPS["esc-eval"](prog_name="esc-eval")
+        return capsys.readouterr().out.split()
+
+    return told
+
+
+def completed_in_bash(program: str, *lines: str) -> list[list[str]]:
+    """What a real bash, which has loaded a program's completion, offers at the end of each line."""
     bash = f"""
         eval "$({program} --show-completion bash)"
-        COMP_WORDS=({line.replace("|", "")}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - {0 if line.endswith(" ") else 1}))
-        COMP_LINE={line!r}; COMP_POINT=${{#COMP_LINE}}
         function=$(complete -p {program} | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
-        $function {program}
-        printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    return said("bash", "-c", bash).split()
+    for line in lines:
+        bash += f"""
+        COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - {0 if line.endswith(" ") else 1}))
+        COMP_LINE={line!r}; COMP_POINT=${{#COMP_LINE}}
+        $function {program}
+        echo "${{COMPREPLY[@]}}"
+        """
+    return [offered.split() for offered in said("bash", "-c", bash).splitlines()]
 
 
 @pytest.mark.usefixtures("installed")
@@ -74,14 +92,19 @@ def test_every_verb_has_a_short_option_for_help(verb: str, capsys: pytest.Captur
     assert end.value.code == 0 and f"Usage: {verb} " in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
-def test_a_real_bash_completes_verbs_options_and_values(installed: Path) -> None:
+@pytest.fixture
+def runs(installed: Path) -> None:
+    """Two run folders, a folder that is none, and a spec."""
     for run in ("mine", "esc_eval/a"):
         (installed / "runs" / run).mkdir(parents=True)
         (installed / "runs" / run / "calls.sqlite").touch()
     (installed / "runs" / "weights").mkdir()
     (installed / "runs" / "weights" / "config.json").touch()
     (installed / "judge-of-mine.yaml").touch()
+
+
+@pytest.mark.usefixtures("runs")
+def test_verbs_options_and_values_are_completed(completed: Callable[[str], list[str]]) -> None:
     for line, offered in {
         "esc-eval lead": ["leaderboard"],
         "esc-eval score --judge-p": ["--judge-prompts"],
@@ -92,12 +115,18 @@ def test_a_real_bash_completes_verbs_options_and_values(installed: Path) -> None
         "esc-eval report ": ["runs/esc_eval/a", "runs/mine"],
         "esc-eval compare runs/mine runs/e": ["runs/esc_eval/a"],
         "esc-eval agree --rubric emo": ["emoharbor"],
-        "esc-serve up embedded-r": ["embedded-ranker"],
-        "esc-data role-s": ["role-sft"],
-        "esc-train rank": ["rank-test"],
     }.items():
         assert completed(line) == offered, line
     configs = completed("esc-eval run --config ")
-    assert {Path(config).name for config in configs} >= {"demo.yaml", "esc_eval.yaml"} and all(
-        map(Path.exists, map(Path, configs))
-    )
+    assert {Path(config).name for config in configs} >= {"demo.yaml", "esc_eval.yaml"}
+    assert all(Path(config).exists() for config in configs)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+@pytest.mark.usefixtures("runs")
+def test_a_real_bash_completes_every_program() -> None:
+    typed = "esc-eval lead", "esc-eval score --judge embedded-r", "esc-eval compare runs/mine runs/e"
+    assert completed_in_bash("esc-eval", *typed) == [["leaderboard"], ["embedded-ranker"], ["runs/esc_eval/a"]]
+    assert completed_in_bash("esc-serve", "esc-serve up embedded-r") == [["embedded-ranker"]]
+    assert completed_in_bash("esc-data", "esc-data role-s") == [["role-sft"]]
+    assert completed_in_bash("esc-train", "esc-train rank") == [["rank-test"]]

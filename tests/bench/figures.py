@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,7 @@ import typer
 from rich.console import Console
 
 from core.files import read_object, write_json, write_text
+from core.machine import bf16_instructions
 from core.tables import Table, to_console, to_markdown
 
 OUT = Path("runs/bench")
@@ -75,9 +77,10 @@ def growth(per_piece: Mapping[int, float]) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """What of the machine matters for a figure: cores, and their load before the measurement."""
+    """What of the machine matters for a figure: its cores, what they compute fast, and their load before the measurement."""
     return {
         "cores": len(os.sched_getaffinity(0)),
+        "bf16": "bf16" if bf16_instructions() else "no bf16",
         "load": round(os.getloadavg()[0], 1),
         "machine": platform.machine(),
         "python": platform.python_version(),
@@ -91,7 +94,7 @@ class Bench:
         self.figures: list[Figure] = []
         self.notes: list[str] = []
         self._record = {"key": key, "title": title, "machine": machine(), "sizes": sizes}
-        self._console = Console()
+        self._console = Console(width=None if sys.stdout.isatty() else 160)
 
     def say(self, line: str) -> None:
         """One line of progress."""
@@ -124,11 +127,11 @@ def table_of(record: Mapping[str, Any]) -> Table:
     """The table of a benchmark's JSON."""
     names = Figure.__dataclass_fields__
     figures = [Figure(**{name: given[name] for name in names if name in given}) for given in record["figures"]]
-    where = record["machine"]
+    where = {"bf16": "", **record["machine"]}  # figures of earlier versions do not say it
+    has = ", ".join(filter(None, [where["machine"], where["bf16"], f"Python {where['python']}"]))
     notes = [
         ", ".join(f"{name} {value}" for name, value in record["sizes"].items()),
-        f"{where['cores']} cores ({where['machine']}, Python {where['python']}), load before it {where['load']}; "
-        f"{record['finished']}",
+        f"{where['cores']} cores ({has}), load before it {where['load']}; {record['finished']}",
         *record["notes"],
     ]
     return Table(record["key"], record["title"], COLUMNS, tuple(figure.row() for figure in figures), tuple(filter(None, notes)))

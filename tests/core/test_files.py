@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import subprocess
 import sys
@@ -46,7 +45,6 @@ def test_one_record_is_held_at_a_time(tmp_path: Path) -> None:
 
     def turns() -> Iterator[Turn]:
         for number in range(50):
-            gc.collect()
             assert sum(each() is not None for each in known) <= 1
             turn = Turn(role="seeker", text=str(number))
             known.append(weakref.ref(turn))
@@ -105,7 +103,6 @@ def test_records_are_read_one_at_a_time(tmp_path: Path) -> None:
     write_jsonl(path, (Turn(role="seeker", text=str(number)) for number in range(50)))
     known: list[weakref.ref[Turn]] = []
     for where, turn in each_placed(path, Turn, "turns"):
-        gc.collect()
         assert sum(each() is not None for each in known) <= 1 and where == f"{path}:{int(turn.text) + 1}"
         known.append(weakref.ref(turn))
     assert len(known) == 50 and [record.text for record in read_jsonl(path, Turn, "turns")] == [str(n) for n in range(50)]

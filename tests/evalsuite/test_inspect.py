@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,9 @@ from core.records import Dialogue, Judgement
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint
+from tests.peers import python_with
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 
@@ -125,3 +130,30 @@ def test_the_task_holds_the_dialogues_of_ours_and_gives_its_scores(run: Path) ->
     )
     is_our_run(log, run)
     assert log.stats.role_usage.keys() >= {"seeker", "judge"}
+
+
+def test_the_command_asks_servers_over_http_and_gives_our_scores(run: Path) -> None:
+    """`inspect eval` as documented, with three of Inspect's providers: the supporter by an address of its own, the seeker as
+    OpenAI's model, the judge as one of vLLM."""
+    inspect = python_with("Inspect's command with its providers").with_name("inspect")
+    log = Path("net").resolve()
+    with Endpoint(lambda body, _: Answer(scripted(body["messages"])), models=("supporter", "seeker", "judge")) as started:
+        names = ("MINE", "OPENAI", "VLLM")
+        environment = {f"{name}_BASE_URL": started.url for name in names} | {f"{name}_API_KEY": "none" for name in names}
+        command = ["eval", "evalsuite/inspect_task.py", "--model", "openai-api/mine/supporter"]
+        command += ["--model-role", "seeker=openai/seeker", "--model-role", "judge=vllm/judge"]
+        command += ["-T", "limit=3", "-T", "exchanges=2", "--log-dir", str(log), "--display", "none"]
+        done = subprocess.run(
+            [str(inspect), *command],
+            cwd=ROOT,  # as documented: from the checkout
+            env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert not done.returncode, done.stdout + done.stderr
+        asked = Counter(request["model"] for request in started.requests)
+    assert asked["supporter"] == asked["seeker"] == 6 and asked["judge"] >= 3
+    (path,) = log.glob("*.eval")
+    is_our_run(read_eval_log(str(path)), run)

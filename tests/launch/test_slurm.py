@@ -197,6 +197,7 @@ def rays() -> list[str]:
     return found
 
 
+@pytest.mark.full
 def test_ray_joins_two_nodes_and_is_stopped_at_the_end(slurm: Cluster, project: Path, ray: Path) -> None:
     with Endpoint(models=("embedded", "esc-role", "esc-rank")) as endpoint:
         job = submit_ray(slurm, project, endpoint.url)

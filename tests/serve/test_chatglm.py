@@ -187,7 +187,7 @@ print("ANSWER", json.dumps([name, list(free.prompt_token_ids), len(one.token_ids
 
 
 @pytest.mark.vllm
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 def test_vllms_chatglm_takes_it_without_remote_code(source: Source, tmp_path: Path) -> None:

@@ -139,14 +139,17 @@ def test_parameters_are_those_of_transformers(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", IN_TRANSFORMERS)
-def test_the_cache_is_that_of_vllm(name: str, tmp_path: Path) -> None:
+def test_the_cache_is_that_of_vllm(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What its cache classes keep for a request of full length, on each of 1 to 8 GPUs."""
     pytest.importorskip("vllm")
     import torch
+    import vllm.model_executor.models.registry as registry
     from transformers import AutoConfig
     from vllm.config import ModelConfig, ParallelConfig
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 
+    # It looks at a model's class in a process of its own, which imports all of vLLM each time.
+    monkeypatch.setattr(registry, "_run_in_subprocess", lambda look: look())
     fields, context, batched = IN_TRANSFORMERS[name], 8192, 2048
     if name == "Gemma-3-1B":
         context = 32768

@@ -22,6 +22,7 @@ from serve.checkpoints.model_card import read_training
 from tests.endpoint import Answer, Endpoint
 from tests.peers import packages_with, python_with
 from tests.train.grpo_toy import WANTED, behave, rewards, share, toy_cards, toy_recipe, train_toy
+from tests.train.test_training import launch
 from train.recipes import parse_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -129,6 +130,18 @@ def test_the_reward_rises_over_thirty_steps(served: Endpoint, tmp_path: Path, se
     assert len(curve) == 30 and curve[0] < 0.15 and sum(curve[-5:]) / 5 > 0.9, curve
 
 
+@pytest.mark.full
+def test_two_processes_hold_dialogues_of_their_own_and_learn_together(tmp_path: Path) -> None:
+    """Over gloo, eight dialogues a process and step."""
+    with Endpoint(behave=behave, models=("seeker", "judge")) as endpoint:
+        recipe = toy_recipe(tmp_path, endpoint.url, 0, 12, per_device_train_batch_size=8, per_device_eval_batch_size=4)
+        assert "2 process(es)" in launch("supporter", recipe, 2)
+    curve = rewards(tmp_path / "out-0")
+    assert len(curve) == 12 and sum(curve[-3:]) / 3 > curve[0] + 0.3, curve
+    card = read_training(tmp_path / "out-0" / "adapter")
+    assert card is not None and card.hardware.startswith("2 process(es)")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -168,6 +181,7 @@ def test_a_policys_server_that_is_not_there_is_said_in_one_line(served: Endpoint
         train_toy(tmp_path, served.url, 0, 1, **settings)
 
 
+@pytest.mark.full
 def test_trackio_keeps_the_figures_on_this_machine(served: Endpoint, tmp_path: Path) -> None:
     """trackio itself, without a network, in the process of a training and read back in another: before, in and after the steps;
     the same command goes on in the same run."""
