@@ -133,15 +133,19 @@ def test_the_task_holds_the_dialogues_of_ours_and_gives_its_scores(run: Path) ->
 
 
 def test_the_command_asks_servers_over_http_and_gives_our_scores(run: Path) -> None:
-    """`inspect eval` as documented, with three of Inspect's providers: the supporter by an address of its own, the seeker as
-    OpenAI's model, the judge as one of vLLM."""
+    """`inspect eval` as documented, with two of Inspect's providers: supporter and seeker each by an address of its own, the
+    judge as a model of vLLM."""
     inspect = python_with("Inspect's command with its providers").with_name("inspect")
     log = Path("net").resolve()
-    with Endpoint(lambda body, _: Answer(scripted(body["messages"])), models=("supporter", "seeker", "judge")) as started:
-        names = ("MINE", "OPENAI", "VLLM")
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        return Answer(scripted(body["messages"]), model=body["model"])
+
+    with Endpoint(behave, models=("supporter", "seeker", "judge")) as started:
+        names = ("MINE", "THEIRS", "VLLM")
         environment = {f"{name}_BASE_URL": started.url for name in names} | {f"{name}_API_KEY": "none" for name in names}
         command = ["eval", "evalsuite/inspect_task.py", "--model", "openai-api/mine/supporter"]
-        command += ["--model-role", "seeker=openai/seeker", "--model-role", "judge=vllm/judge"]
+        command += ["--model-role", "seeker=openai-api/theirs/seeker", "--model-role", "judge=vllm/judge"]
         command += ["-T", "limit=3", "-T", "exchanges=2", "--log-dir", str(log), "--display", "none"]
         done = subprocess.run(
             [str(inspect), *command],
