@@ -261,7 +261,7 @@ test-full: setup  ## What is too long for every run: long versions, real servers
 	$(BIN)/python -m pytest -m full
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile full
 
-test-fast: setup  ## Unit tests only, under a minute
+test-fast: setup  ## Without what starts servers, browsers, schedulers or trainings
 	@# The ignored files are slow ones that load torch when they are merely looked at.
 	$(WORKED) $(BIN)/python -m pytest $(SHARING) -m "not slow and not vllm and not browser and not slurm and not gpu and not full" --ignore-glob='*test_internlm2*'
 

@@ -88,7 +88,7 @@ def test_the_estimate_is_that_of_the_authors_library() -> None:
 
 
 def test_the_librarys_figures_are_what_the_library_says() -> None:
-    command = [python_with("ppi-python"), ppi_oracle.__file__]
+    command = [str(python_with("ppi-python")), ppi_oracle.__file__]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=240).stdout)
     kept = json.loads(LIBRARY.read_text(encoding="utf-8"))
     assert {name: pytest.approx(one, abs=1e-6) for name, one in kept.items()} == found
