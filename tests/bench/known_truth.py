@@ -208,10 +208,14 @@ def observed(design: Design, rng: np.random.Generator, gaps: Floats | None = Non
     ]
 
 
-def true_variance(name: str) -> float | None:
-    """Of a component, or of several that the design cannot tell apart; None for what is not drawn with the cards."""
+def true_variance(name: str, judges: int) -> float | None:
+    """Of a component, or of several that the design cannot tell apart; None for what is not drawn with the cards. With one
+    judge, what crosses the judge is part of what does not."""
     parts = name.split(", ")
-    return sum(TRUE[part] for part in parts) if all(part in TRUE for part in parts) else None
+    if not all(part in TRUE for part in parts):
+        return None
+    hidden = [f"{part} × judge" for part in parts] if judges == 1 else []
+    return sum(TRUE.get(part, 0.0) for part in (*parts, *hidden))
 
 
 def component_studies(design: Design, samples: int, seed: int = 0) -> list[Components]:
@@ -339,7 +343,8 @@ def correlation_coverage(shape: Measures, samples: int) -> tuple[float, float]:
 def component_coverage(design: Design, samples: int) -> dict[str, float]:
     """For every component that crosses the card, the share of runs whose interval holds it."""
     runs = component_studies(design, samples)
-    names = [(place, part.name, truth) for place, part in enumerate(runs[0].parts) if (truth := true_variance(part.name))]
+    truths = [true_variance(part.name, design.judges) for part in runs[0].parts]
+    names = [(place, part.name, truth) for place, (part, truth) in enumerate(zip(runs[0].parts, truths, strict=True)) if truth]
     return {
         name: held([Estimate(run.parts[place].variance, run.parts[place].low, run.parts[place].high, 0) for run in runs], truth)
         for place, name, truth in names
