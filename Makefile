@@ -108,7 +108,7 @@ $(LAUNCH)/.ready: pyproject.toml
 	$(LAUNCH)/bin/uv pip install --quiet --no-config --python $(LAUNCH)/bin/python ray==2.60.0 skypilot==0.14.1
 	@touch $@
 
-setup-peers: $(PEERS)/.ready  ## Inspect AI, openai-python and verifiers, and this project, in an environment of their own: for bench and for tests
+setup-peers: $(PEERS)/.ready  ## Inspect AI, openai-python, verifiers, trackio, ppi-python and this project, in an environment of their own: for bench and for tests
 
 $(PEERS)/.ready: BIN := $(PEERS)/bin
 $(PEERS)/.ready: pyproject.toml
@@ -261,7 +261,7 @@ test-full: setup  ## What is too long for every run: long versions, real servers
 	$(BIN)/python -m pytest -m full
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile full
 
-test-fast: setup  ## Without what starts servers, browsers, schedulers or trainings
+test-fast: setup  ## Fast tests: no vLLM, browser, scheduler or training
 	@# The ignored files are slow ones that load torch when they are merely looked at.
 	$(WORKED) $(BIN)/python -m pytest $(SHARING) -m "not slow and not vllm and not browser and not slurm and not gpu and not full" --ignore-glob='*test_internlm2*'
 

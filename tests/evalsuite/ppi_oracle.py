@@ -1,7 +1,7 @@
 """What ppi-python, by the authors of prediction-powered inference, makes of data that the tests make again.
 
-    pip install ppi-python    # in an environment of its own: it brings a downloader along
-    python tests/evalsuite/ppi_oracle.py > tests/evalsuite/ppi_python.json
+    make setup-peers    # it brings a downloader along, so it is not in our environment
+    .venv-peers/bin/python tests/evalsuite/ppi_oracle.py > tests/evalsuite/ppi_python.json
 
 Needs numpy and ppi-python alone. The library tells unlabelled data from labelled; here the judge's mean is over all, which is
 the same estimate at another λ: its λ is ours times unlabelled / all.

@@ -220,7 +220,7 @@ def test_a_half_written_checkpoint_is_passed_over(
     """A job that was killed while it saved, and is queued again, goes on from the checkpoint before."""
     from tests.train.test_training import here, losses, weights
 
-    data = write_data(tmp_path, "role")
+    data = write_data(tmp_path, "role", train=32)  # the last step is in the middle of an epoch
     for name in ("whole", "cut"):
         here("role", write_recipe(tmp_path / f"{name}.yaml", "role", tiny["llama"], data, tmp_path / name, max_steps=4))
     out = tmp_path / "cut"
@@ -235,6 +235,11 @@ def test_a_half_written_checkpoint_is_passed_over(
     whole, resumed = weights(tmp_path / "whole"), weights(out)
     assert all((whole[name] == resumed[name]).all() for name in whole)
     served_as_printed(said, out)
+    # Killed after its last step, before the adapter was written: no step is taken beyond `max_steps`.
+    (out / "metrics.json").unlink()
+    here("role", tmp_path / "cut.yaml")
+    assert not (out / "checkpoint-5").exists()
+    capsys.readouterr()
     # Where none is whole, it begins again.
     (out / "metrics.json").unlink()
     for step in (2, 4):
