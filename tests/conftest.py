@@ -69,7 +69,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
     return Groups(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "esc_eval" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)  # a verb from its options to its files
     users = {module(item.nodeid) for item in items if "embedded" in getattr(item, "fixturenames", ())}
     if users - set(ONE_SERVER):
         raise pytest.UsageError(
@@ -161,7 +165,7 @@ def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         return
     folder = tmp_path_factory.mktemp("embedded")
     settings = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
-    settings |= {"name": "embedded-fp32", "serve": {"dtype": "float32", "eager": True}, "context_length": 8192}
+    settings |= {"name": "embedded-fp32", "serve": settings["serve"] | {"dtype": "float32"}}
     settings["sampling"] = {"temperature": 0.0, "max_tokens": 24}
     spec_file = folder / "embedded-fp32.yaml"
     spec_file.write_text(yaml.safe_dump(settings))

@@ -24,7 +24,8 @@ def write_spec(folder: Path, max_tokens: int, *extra_args: str, eager: bool = Tr
     it had been trained in them."""
     settings: dict[str, Any] = yaml.safe_load((CONFIGS / "models" / "embedded.yaml").read_text())
     settings |= {"name": NAME, "sampling": {"temperature": 0.0, "max_tokens": max_tokens}, "learnt": list(learnt)}
-    settings["serve"] |= {"extra_args": list(extra_args), "eager": eager}
+    settings["serve"]["extra_args"] += extra_args
+    settings["serve"]["eager"] = eager
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{NAME}.yaml"
     path.write_text(yaml.safe_dump(settings))
