@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -75,6 +76,8 @@ class _Cuts(logging.Handler):
 
 def load_manager() -> Any:
     """lm-eval's tasks and ours. Takes some seconds."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # else a job's log is full of lm-eval's bars; read when tqdm is imported
     import datasets
     from lm_eval.tasks import TaskManager
 

@@ -35,7 +35,7 @@ def study_sheet(
         others = [call_table(every, language), dimension_table(frameworks[0], frameworks[-1], language)]
         tables += [*ranks, *(table for table in others if table is not None)]
         if ranks:
-            findings += _findings(ranks[1], language)
+            findings += [*_same(ranks[0], language), *_findings(ranks[1], language)]
             charts.append(_averages(every, language))
     return Sheet(
         title=STUDY,
@@ -52,6 +52,14 @@ def study_sheet(
         charts=charts,
         figures={"plumbing": plumbing},
     )
+
+
+def _same(averages: Table, language: Language) -> Iterator[str]:
+    """Frameworks that rank nobody."""
+    for title, *cells in zip(averages.columns[1:], *(row[1:] for row in averages.rows), strict=True):
+        means = [cell.mean for cell in cells if isinstance(cell, Estimate)]
+        if len(means) > 1 and len(set(means)) == 1:
+            yield f"{LANGUAGES[language]}, {title}: all supporters have the same average, so it ranks nobody."
 
 
 def _findings(ranks: Table, language: Language) -> Iterator[str]:

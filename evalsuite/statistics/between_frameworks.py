@@ -277,7 +277,7 @@ def associations(mine: Cells, theirs: Cells) -> list[list[Association]]:
 
 def dimension_table(one: Framework, other: Framework, language: Language) -> Table | None:
     """Correlations of the dimensions of two frameworks that judged the same dialogues, as seen and disattenuated; None where
-    they share fewer than three cells."""
+    they share fewer than three cells. Pairs of which one does not vary are counted below the table."""
     (mine, names), (theirs, names2) = _cells(one, language), _cells(other, language)
     found = associations(mine, theirs)
     if not found:
@@ -286,8 +286,10 @@ def dimension_table(one: Framework, other: Framework, language: Language) -> Tab
         (name, name2, pair.seen, pair.cleared, *pair.reliability)
         for name, of_one in zip(names, found, strict=True)
         for name2, pair in zip(names2, of_one, strict=True)
+        if pair.seen.mean is not None
     ]
-    rows.sort(key=lambda row: -(-2 if row[2].mean is None else row[2].mean) if isinstance(row[2], Estimate) else 0)
+    rows.sort(key=lambda row: -(row[2].mean or 0) if isinstance(row[2], Estimate) else 0)
+    still = len(names) * len(names2) - len(rows)
     return Table(
         f"study-dimensions-{language}",
         f"Which dimensions go together, {one.title} and {other.title}, {language}",
@@ -297,7 +299,8 @@ def dimension_table(one: Framework, other: Framework, language: Language) -> Tab
             "Pearson's correlation over the same dialogues (means over trials of a supporter and card; n = these), "
             f"[95 % interval: {JACKKNIFE}; cards are left out]. Disattenuated: by the root of both reliabilities, cut at 1, "
             "[jackknife with Student's t]; reliability: the share of the variance of such a mean that is not the luck of the "
-            "trials. A dash: one trial alone, or nothing varies.",
+            "trials. A dash: one trial alone, or nothing but that luck."
+            + (f" Left out, because one of the two does not vary: {still} of {len(names) * len(names2)} pairs." if still else ""),
             "Supporters that differ in everything make every dimension go with every other: look at who was compared.",
         ),
         STUDY,

@@ -3,6 +3,7 @@ models."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from core.records import Dialogue, Judgement
 from core.statistics.bootstrap import RESAMPLES
 from core.tables import Estimate
 from evalsuite.fdaef import tasks
+from evalsuite.report.study import study_sheet
 from evalsuite.statistics.between_frameworks import (
     Examined,
     Framework,
@@ -100,6 +102,16 @@ def test_frameworks_that_measure_the_opposite_do_not() -> None:
     assert rank_tables(both, "en")[1].rows[0][2].mean == -1  # type: ignore[union-attr]
     dimensions = dimension_table(both[0], both[1], "en")
     assert dimensions is not None and dimensions.rows[0][3].mean < -0.9  # type: ignore[union-attr, operator]
+
+
+def test_what_does_not_vary_is_said_and_not_listed() -> None:
+    """One framework tells the supporters apart; the other gives everybody 50."""
+    one, other = frameworks(5)
+    still = [verdict.model_copy(update={"value": 50.0}) for verdict in other.judgements]
+    page = study_sheet([one, dataclasses.replace(other, judgements=still)], None, "abcd", "all", False)
+    assert page.findings == ["English, Other: all supporters have the same average, so it ranks nobody."]
+    (dimensions,) = (table for table in page.tables if table.key == "study-dimensions-en")
+    assert dimensions.rows == () and "Left out, because one of the two does not vary: 1 of 1 pairs" in dimensions.notes[0]
 
 
 def test_a_benchmark_is_ranked_with_the_supporters_that_it_knows() -> None:
