@@ -28,6 +28,8 @@ LIMIT       ?= 2
 ASK         := --model embedded@$(SERVE_URL_EMBEDDED)
 # One model on two cores: these keep tokenizers and telemetry out of the way.
 export TOKENIZERS_PARALLELISM = false
+# Without bytecode on disk every start of a program compiles all that it imports, and every run of the tests all tests.
+unexport PYTHONDONTWRITEBYTECODE
 export HF_HUB_DISABLE_TELEMETRY = 1
 
 # Tests in several processes. Each computes with one thread, or they would wait for each other.
@@ -88,7 +90,7 @@ $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 	@echo "3/5 this project"
 	@$(call INSTALL,--no-deps --editable .)
 	@echo "4/5 bytecode of what servers and commands import: else each of their first starts takes 15 s more"
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import $(IMPORTED)" 2> $(VENV)/bytecode.log || { cat $(VENV)/bytecode.log >&2; exit 1; }
+	@$(BIN)/python -c "import $(IMPORTED)" 2> $(VENV)/bytecode.log || { cat $(VENV)/bytecode.log >&2; exit 1; }
 	@echo "5/5 the embedded model, made into a checkpoint"
 	@$(BIN)/python -m serve embedded
 	@touch $@
