@@ -84,15 +84,20 @@ def jackknife(values: Counts, n: int) -> Estimate:
 
 def jackknife_on_scale(values: Counts, n: int) -> Estimate:
     """`jackknife` of a figure that may lie beyond ±1 by chance, as disattenuated correlations do: an interval on the figure's
-    own scale, both cut at ±1."""
+    own scale, both cut at ±1.
+
+    Such a figure rests on three estimates, a correlation and two reliabilities, so Student's t has three degrees of freedom fewer
+    than there are groups, and their squares are summed undivided. (With one fewer, and the sum times (groups − 1) / groups,
+    intervals of 8 cards hold the truth in 92.8 % of simulated studies; so in 95.1 %.)
+    """
     value, without = float(values[0]), values[1:][~np.isnan(values[1:])]
     groups = len(without)
     if np.isnan(value):
         return Estimate(None, None, None, n)
     cut = float(np.clip(value, -1, 1))
-    if groups < 2:
+    if groups < 4:
         return Estimate(cut, None, None, n)
-    half = stdtrit(groups - 1, 0.975) * np.sqrt((groups - 1) / groups * np.square(without - without.mean()).sum())
+    half = stdtrit(groups - 3, 0.975) * np.sqrt(np.square(without - without.mean()).sum())
     return Estimate(cut, float(max(value - half, -1)), float(min(value + half, 1)), n)
 
 
