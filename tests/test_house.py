@@ -117,6 +117,7 @@ def test_a_framework_stands_behind_its_door() -> None:
             assert doors <= own, f"{name} imports {doors}"
 
 
+@pytest.mark.slow
 def test_the_harness_imports_nothing_heavy() -> None:
     heavy = ("torch", "vllm", "deepspeed", "transformers", "scipy.stats", "statsmodels", "pandas")
     code = f"import sys, evalsuite.cli, evalsuite.api; print([m for m in {heavy} if m in sys.modules])"
@@ -134,6 +135,7 @@ BEHIND_AN_EXTRA = (
 )
 
 
+@pytest.mark.slow
 def test_what_the_harness_imports_is_in_the_base_install() -> None:
     base = {canonicalize_name(Requirement(r).name) for r in PROJECT["dependencies"]}
     module_of = {"yaml": "pyyaml"}

@@ -72,6 +72,7 @@ def completed_in_bash(program: str, *lines: str) -> list[list[str]]:
     return [offered.split() for offered in said("bash", "-c", bash).splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("program", SCRIPTS)
 def test_every_program_has_help_and_a_version(program: str) -> None:
@@ -79,6 +80,7 @@ def test_every_program_has_help_and_a_version(program: str) -> None:
     assert f"Usage: {program} " in said(program, "-h")
 
 
+@pytest.mark.slow
 def test_a_room_runs_as_a_module_too() -> None:
     for module in ("data_prep", "serve", "train"):
         assert f"Usage: python -m {module} " in said(sys.executable, "-m", module, "-h")
@@ -122,6 +124,7 @@ def test_verbs_options_and_values_are_completed(completed: Callable[[str], list[
     assert all(Path(config).exists() for config in configs)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 @pytest.mark.usefixtures("runs")
 def test_a_real_bash_completes_every_program() -> None:

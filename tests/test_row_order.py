@@ -29,6 +29,8 @@ from serve.__main__ import app as serve
 from tests.files_of_rows import read_sheet, write_all, write_sheet
 from train.__main__ import app as train
 
+pytestmark = pytest.mark.slow
+
 APPS = {"esc-eval": esc_eval, "data_prep": data_prep, "train": train, "serve": serve}
 SHUFFLES = 2
 

@@ -289,7 +289,10 @@ def dimension_table(one: Framework, other: Framework, language: Language) -> Tab
         if pair.seen.mean is not None
     ]
     rows.sort(key=lambda row: -(row[2].mean or 0) if isinstance(row[2], Estimate) else 0)
-    still = len(names) * len(names2) - len(rows)
+    pairs = len(names) * len(names2)
+    still = (
+        f" Left out, because one of the two does not vary: {pairs - len(rows)} of {pairs} pairs." if len(rows) < pairs else ""
+    )
     return Table(
         f"study-dimensions-{language}",
         f"Which dimensions go together, {one.title} and {other.title}, {language}",
@@ -300,7 +303,11 @@ def dimension_table(one: Framework, other: Framework, language: Language) -> Tab
             f"[95 % interval: {JACKKNIFE}; cards are left out]. Disattenuated: by the root of both reliabilities, cut at 1, "
             "[jackknife with Student's t]; reliability: the share of the variance of such a mean that is not the luck of the "
             "trials. A dash: one trial alone, or nothing but that luck."
-            + (f" Left out, because one of the two does not vary: {still} of {len(names) * len(names2)} pairs." if still else ""),
+            + (
+                f" Left out, because one of the two does not vary: {still} of {len(names) * len(names2)} pairs."
+                if still
+                else ""
+            ),
             "Supporters that differ in everything make every dimension go with every other: look at who was compared.",
         ),
         STUDY,

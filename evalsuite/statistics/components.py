@@ -166,9 +166,9 @@ def _intervals(
     """95 % intervals of the components: cards are left out in turn, in `_GROUPS` groups where there are more.
 
     Student's t on the scale of the cube root, on which a variance is nearly normal (Wilson and Hilferty): on its own scale such
-    an interval holds the truth in 88 to 96 % of simulated runs of 12 cards. The root is taken `_SHIFT` standard errors above the
-    component, which may be near 0 or below it, where the root is too steep: there the interval would be several times as wide,
-    and hold the truth in 83 %.
+    an interval holds the truth in 88 to 96 % of simulated runs of 12 cards. The root is taken `_SHIFT` standard errors above
+    the component, which may be near 0 or below it, where the root is too steep: an interval of a small component was up to
+    four times as wide, and held the truth in 83 %.
     """
     groups = cards % _GROUPS
     number = int(groups.max()) + 1

@@ -39,6 +39,7 @@ def test_a_shape_is_the_base_s_own(recipe: Recipe) -> None:
     assert (whole["hidden_size"], whole["vocab_size"]) == {"role": (5120, 152064), "rank": (4096, 92544)}[recipe.task]
 
 
+@pytest.mark.slow
 def test_rows_fill_the_recipe_s_length(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -92,12 +93,14 @@ def test_any_error_is_a_part_s_own(check: Check) -> None:
     assert part.problem == "KeyError: 'seconds'" and "logs/dialogues.log" in part.remedy
 
 
+@pytest.mark.slow
 def test_a_command_that_takes_too_long_is_ended(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, "LIMIT", 1)
     with pytest.raises(Failed, match="waiting\n.*took longer than 1 s"):
         check.command("role", "bash", "-c", "echo waiting >&2; sleep 60")
 
 
+@pytest.mark.slow
 def test_a_training_that_takes_more_than_planned_fails(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures that only a GPU gives, put into a training's timing."""
 

@@ -97,6 +97,7 @@ def test_planted_pairs_are_what_they_claim(language: Language, kind: str) -> Non
     assert sorted(jaccards)[len(given) // 2] < 0.05 and max(jaccards) < 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("crowd", ["alone", "among unrelated dialogues"])
 def test_planted_sources_are_found_and_little_else(crowd: str, kind: str) -> None:

@@ -184,6 +184,7 @@ def call(folder: Path, out: Path, *more: str) -> str:
     return result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["grouped", "random"])
 def test_one_seed_gives_the_same_bytes_and_another_does_not(split: str, score_set: Path, tmp_path: Path) -> None:
     some = read_jsonl(score_set / "dialogues.jsonl", Dialogue, "dialogues")[::8]
@@ -199,6 +200,7 @@ def test_one_seed_gives_the_same_bytes_and_another_does_not(split: str, score_se
         assert (tmp_path / "a" / file).read_bytes() != (tmp_path / "c" / file).read_bytes(), file
 
 
+@pytest.mark.slow
 def test_bundled_set_through_the_command(score_set: Path, tmp_path: Path) -> None:
     output = call(score_set, tmp_path)
     splits = {file: read_jsonl(tmp_path / file, RankExample, "examples") for file in FILES}
@@ -248,6 +250,7 @@ def test_a_ranker_can_learn_from_the_short_pack(method: PromptMethod, tmp_path: 
         assert len(system) < 100 and len(user) < 250, "no rules, no level descriptions"
 
 
+@pytest.mark.slow
 def test_random_rows_are_told_to_share_dialogues(score_set: Path, tmp_path: Path) -> None:
     output = call(score_set, tmp_path, "--split", "random", "--method", "paper")
     labels = json.loads((tmp_path / "labels.json").read_text())

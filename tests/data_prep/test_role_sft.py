@@ -66,6 +66,7 @@ def steps(out: Path) -> dict[str, dict[str, Any]]:
     return {step["step"]: step for step in json.loads((out / "manifest.json").read_text())["steps"]}
 
 
+@pytest.mark.slow
 def test_quotas_are_met_where_they_can_be_and_the_rest_is_a_shortfall(build: Builder) -> None:
     out = build()
     counts: dict[tuple[str, str], int] = {}
@@ -97,6 +98,7 @@ def test_train_and_valid_share_no_dialogue_and_valid_is_drawn_from_every_source(
     assert len(parts["valid"]) == 2 + 6 + 2
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_and_another_one_another_set(build: Builder) -> None:
     def files(out: Path) -> dict[str, bytes]:
         return {p.relative_to(out).as_posix(): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
@@ -186,6 +188,7 @@ def test_what_an_evaluation_card_was_made_from_is_left_out(build: Builder, tmp_p
     assert document_text(source.dialogue.turns)[:60].replace("\n", " ")[:40] in (out / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_what_is_found_in_the_sample_is_replaced_from_the_rest(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     first = {e.id for e in examples(build("first"))}
     caught = sorted(id for id in first if id.startswith("bundled-support-en"))[:3]
@@ -232,6 +235,7 @@ def test_given_cards_fit_are_single_and_valid(
         }
 
 
+@pytest.mark.slow
 def test_a_set_with_nothing_in_it_leaves_an_earlier_one_as_it_was(build: Builder) -> None:
     def files(out: Path) -> dict[str, bytes]:
         return {p.relative_to(out).as_posix(): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
@@ -242,6 +246,7 @@ def test_a_set_with_nothing_in_it_leaves_an_earlier_one_as_it_was(build: Builder
     assert files(build("out", quotas=QUOTAS)) == before
 
 
+@pytest.mark.slow
 def test_long_dialogues_are_shortened_by_whole_exchanges_or_dropped(build: Builder) -> None:
     out = build(max_tokens=420, quotas=[QUOTAS[2] | {"count": 14}])
     found = steps(out)["length"]

@@ -201,6 +201,7 @@ def _bytes(pair: Built) -> bytes:
     return b"\n".join(orjson.dumps(r.model_dump()) for part in pair for r in part)
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes(built: Built) -> None:
     assert _bytes(build(0)) == _bytes(built)
     assert _bytes(build(1)) != _bytes(built)
@@ -358,6 +359,7 @@ def test_bad_pools_give_one_clear_error(tmp_path: Path) -> None:
             build(languages=("en",), folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_nobody_in_a_crisis_is_answered_coldly_or_harmfully() -> None:
     crises = {base.id for language in LANGUAGES for base in load_bases(language) if base.crisis}
     assert crises

@@ -78,6 +78,7 @@ def asked(kind: type[LocalCompletionsAPI], toy: Toy) -> list[tuple[float, bool]]
     return list(lm.loglikelihood([Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(questions)]))
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_one_request_an_option(toy: Toy) -> None:
     expected = asked(LocalCompletionsAPI, toy)
     assert len(toy.bodies) == 14
@@ -90,6 +91,7 @@ def test_figures_are_those_of_one_request_an_option(toy: Toy) -> None:
     assert all(math.isfinite(value) for value, _ in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "ids", "told"), [(20, True, 20), (5, True, None), (10**6, False, None)])
 def test_what_a_server_tells_decides_how_it_is_asked(toy: Toy, most: int, ids: bool, told: int | None) -> None:
     expected = asked(LocalCompletionsAPI, toy)

@@ -25,6 +25,8 @@ from tests.bench.known_truth import (
     without_effect,
 )
 
+pytestmark = pytest.mark.slow
+
 FULL = pytest.mark.full
 # Studies and kinds of studies; the least share of one kind whose interval may hold the truth, and the least and most of all.
 SIZES = pytest.mark.parametrize(

@@ -165,6 +165,7 @@ def test_sampling_that_is_left_is_left_to_the_checkpoint() -> None:
     assert "the server's own temperature, at most 512 tokens" in _assumed(remote, None)
 
 
+@pytest.mark.slow
 def test_table_4_asks_ranker_and_baselines_in_the_same_prompts(imported: Path, tmp_path: Path) -> None:
     """`make reproduce-table4`, as it is."""
     pack = tmp_path / "out" / "prompts"

@@ -87,6 +87,7 @@ def test_the_estimate_is_that_of_the_authors_library() -> None:
             assert 0.95 < width / (library["high"] - library["low"]) < 1.15, name
 
 
+@pytest.mark.slow
 def test_the_librarys_figures_are_what_the_library_says() -> None:
     command = [str(python_with("ppi-python")), ppi_oracle.__file__]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=240).stdout)
@@ -205,6 +206,7 @@ def answer(folder: Path, value_of: Callable[[Dialogue, str], int]) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_from_suggest_through_a_study_to_the_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(2)

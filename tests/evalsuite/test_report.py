@@ -245,6 +245,7 @@ def test_transcripts_hold_every_turn_and_raw_text_of_unreadable_verdicts_only(tm
     assert all(mark[5] is None for _, marks in bodies for mark in marks if mark[2] is not None)
 
 
+@pytest.mark.slow
 def test_long_transcripts_are_packed_and_unpack_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = make_content(cards=20)
     plain = built(tmp_path, content)[0].data("transcript-data")
@@ -255,6 +256,7 @@ def test_long_transcripts_are_packed_and_unpack_to_the_same(tmp_path: Path, monk
     assert len(plain["chunks"]) == 2  # 160 dialogues in chunks of 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack_above", [0, 10**9], ids=["packed", "plain"])
 def test_injected_text_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack_above: int) -> None:
     monkeypatch.setattr(transcripts, "PACK_ABOVE", pack_above)

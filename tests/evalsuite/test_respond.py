@@ -76,6 +76,7 @@ def test_every_history_begins_and_ends_with_the_seeker_and_alternates(spoken: li
         assert spoken[place.turn].role == "supporter" and place.text.startswith(spoken[place.turn].text)
 
 
+@pytest.mark.slow
 def test_replies_are_asked_recorded_measured_and_not_asked_again(folder: Path) -> None:
     command = ("--config", "c.yaml", "--dialogues", "d.jsonl")
     with Endpoint() as endpoint:

@@ -35,6 +35,7 @@ KEY = "sk-9f2c71d05be84a63"
 MODELS = ("embedded", "my-model")
 
 
+@pytest.mark.slow
 def test_the_key_is_nowhere_but_in_the_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,6 +120,7 @@ def calls_and_imports(path: Path) -> tuple[list[ast.Call], set[str]]:
     return [node for node in nodes if isinstance(node, ast.Call)], {module.split(".")[0] for module in modules}
 
 
+@pytest.mark.slow
 def test_nothing_that_is_read_can_run() -> None:
     """No pickle, no code made from text, no shell, no remote code, and YAML by its safe loader only."""
     # `import-esc-eval` runs two scripts of a user's own clone when told to, in a process of its own and without imports, files

@@ -228,6 +228,7 @@ def bare(schema: Any) -> Iterator[str]:
             yield from bare(value)
 
 
+@pytest.mark.slow
 def test_no_record_and_no_row_of_a_corpus_takes_true_for_a_number() -> None:
     for package in (data_prep, evalsuite, train):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

@@ -119,6 +119,7 @@ async def test_a_hanging_server_times_out_and_is_asked_again(tmp_path: Path) -> 
         assert (await ask(tmp_path, endpoint, question(), timeout_s=0.3))[0].text == "fine"
 
 
+@pytest.mark.slow
 async def test_retry_after_is_honoured(tmp_path: Path) -> None:
     with Endpoint(flaky(Answer(status=429, headers={"Retry-After": "1"}))) as endpoint:
         started = time.monotonic()

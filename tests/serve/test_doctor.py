@@ -137,6 +137,7 @@ def test_gpus_and_their_memory_as_a_plan_sees_them(
     assert [one.memory for one in machine.Machine.here().gpus] == [23034 * 2**20, 81559 * 2**20], "a UUID names one, too"
 
 
+@pytest.mark.slow
 def test_the_real_machine() -> None:
     """The program as it is: a line a finding, and exit code 0 where the tests run."""
     asked = subprocess.run([sys.executable, "-m", "evalsuite.cli", "doctor"], capture_output=True, text=True)

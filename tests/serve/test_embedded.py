@@ -99,6 +99,7 @@ def test_a_failed_build_leaves_nothing_and_a_killed_one_is_cleared_away(tmp_path
     assert sorted(p.name for p in tmp_path.iterdir()) == [".x.lock", "x"]
 
 
+@pytest.mark.slow
 def test_two_processes_build_once(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from serve.checkpoints.embedded import build_once\n"

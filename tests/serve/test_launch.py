@@ -30,6 +30,8 @@ from tests.conftest import EscEval
 from tests.endpoint import Endpoint
 from tests.serve.test_plan import spec
 
+pytestmark = pytest.mark.slow
+
 HEALTHY = """
 import http.server, subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

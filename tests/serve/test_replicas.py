@@ -112,6 +112,7 @@ def replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerPlan
     return [plan if plan.workers else replace(plan, argv=[sys.executable, "-c", WORKER, PORT], env={}) for plan in plans]
 
 
+@pytest.mark.slow
 def test_a_model_is_up_as_long_as_one_replica_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     router, *workers = replicas(tmp_path, monkeypatch)
     shows = "import http.server, sys; print('behind', sys.argv[2:], flush=True); "  # a router that only says whom it was given

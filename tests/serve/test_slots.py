@@ -125,6 +125,7 @@ def test_vllms_queue_is_read_from_its_metrics() -> None:
     assert queue_length(b"process_cpu_seconds_total 1.5\n") is None
 
 
+@pytest.mark.slow
 async def test_the_client_asks_a_server_for_its_queue_but_never_one_with_a_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +166,7 @@ async def test_the_client_asks_a_server_for_its_queue_but_never_one_with_a_key(
             server.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "refused", [Answer(status=429, headers={"Retry-After": "0"}), Answer("late", delay=5)], ids=["429", "timed out"]
 )
@@ -200,6 +202,7 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_may_open_no_more_files_is_a_full_server(tmp_path: Path) -> None:
     """60 calls at once, files for six more connections: each is retried until there is room, and fewer are under way."""
     with Endpoint(lambda body, count: Answer("fine", delay=0.05)) as endpoint:

@@ -16,6 +16,8 @@ from data_prep.__main__ import app
 from serve.checkpoints.model_card import Training
 from tests.train.conftest import untrained
 
+pytestmark = pytest.mark.slow
+
 ADAPTER = BUNDLED_ADAPTERS / "esc-rank-embedded"
 RECIPE = CONFIGS / "train" / "esc_rank_embedded.yaml"
 FIRST_STEPS = Path(__file__).parent / "bundled_adapter.json"  # what the training itself logged first
