@@ -37,7 +37,7 @@ EXAMINED = (
 @dataclass(frozen=True)
 class Averages:
     """What one framework says of supporters: `seen` [supporters] on 0–100 and draws of it [RESAMPLES, supporters], over `n`
-    cards, profiles or items. `people` is who is played."""
+    cards, profiles or items; a draw in which a metric is not defined is NaN. `people` is who is played."""
 
     title: str
     people: str
@@ -60,7 +60,7 @@ class Averages:
 
         first, second = np.array(list(combinations([self.names.index(name) for name in names], 2))).T
         gap = self.seen[first] - self.seen[second]
-        error = (self.draws[:, first] - self.draws[:, second]).std(axis=0)
+        error = np.nanstd(self.draws[:, first] - self.draws[:, second], axis=0)
         known = (error > 0) & (self.n > 1)
         p = 2 * t.sf(np.abs(gap) / np.where(known, error, 1), max(self.n - 1, 1))
         return gap, np.where(known, p, 1.0)
@@ -114,10 +114,11 @@ class Examined:
 
     def averages(self, language: Language) -> Averages | None:
         """The totals, in whichever language; None where there are none."""
-        if not self.totals:
+        names = [name for name in sorted(self.totals) if not np.isnan(self.totals[name][0])]
+        if not names:
             return None
-        every = np.stack([self.totals[name] for name in sorted(self.totals)], axis=1)
-        return Averages(self.title, "items", sorted(self.totals), every[0], every[1:], self.items)
+        every = np.stack([self.totals[name] for name in names], axis=1)
+        return Averages(self.title, "items", names, every[0], every[1:], self.items)
 
 
 def as_one_judge(judgements: Sequence[Judgement]) -> Iterator[Judgement]:
@@ -372,7 +373,7 @@ def _question_row(benchmark: Examined, language: Language) -> list[tuple[Cell, .
         return []
     pairs = list(combinations(range(len(found.names)), 2))
     gaps, p = found.gaps(found.names)
-    errors = [(found.draws[:, a] - found.draws[:, b]).std() for a, b in pairs]
+    errors = [np.nanstd(found.draws[:, a] - found.draws[:, b]) for a, b in pairs]
     apart = int((paired.holm(p) <= paired.ALPHA).sum())
     wanted = norm.isf(paired.ALPHA / len(pairs) / 2) + norm.isf(1 - POWER)
     needed = [

@@ -122,6 +122,8 @@ def test_a_benchmark_is_ranked_with_the_supporters_that_it_knows() -> None:
     totals = {
         name: 100 * np.concatenate([[row.mean()], row[picks].mean(axis=1)]) for name, row in zip("db", right, strict=True)
     }
+    totals["d"][3] = np.nan  # a draw without any item that one of the metrics is made of
+    totals["e"] = np.full(1 + RESAMPLES, np.nan)  # nothing that was asked is defined
     every: list[Framework | Examined] = [*frameworks(2), Examined("ECDBench", totals, 100, 200)]
     averages, ranks = rank_tables(every, "en")
     assert [row[3] for row in averages.rows] == [None, averages.rows[1][3], None, averages.rows[3][3]]
