@@ -185,9 +185,9 @@ def _intervals(
 
 
 def _jackknife_error(without: Floats) -> Floats:
-    """The standard error of figures [figures], from the same with one group left out each [groups, figures]."""
-    number = len(without)
-    error: Floats = np.sqrt((number - 1) / number * np.square(without - without.mean(axis=0)).sum(axis=0))
+    """The standard error of figures [figures], from the same with one group left out each [groups, figures]; without the factor
+    (groups − 1) / groups, with which intervals of 12 cards hold the truth in a hundredth of the runs less."""
+    error: Floats = np.sqrt(np.square(without - without.mean(axis=0)).sum(axis=0))
     return error
 
 
