@@ -25,7 +25,7 @@ from evalsuite.runs.run_config import RunConfig
 from evalsuite.statistics.agreement import agreement, agreement_tables
 from evalsuite.statistics.judges import Bin, calibration, calibration_error, calibration_table
 from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.paired import ALPHA, p_text
+from evalsuite.statistics.paired import ALPHA, fewest_cards, p_text
 from evalsuite.statistics.people import verdicts_of_people
 from evalsuite.statistics.reply_length import LengthEffect, length_effects, replies_of
 from evalsuite.statistics.summary import AVERAGE, TROUBLE, dimension_label, languages_of
@@ -164,6 +164,14 @@ def _spoken(estimate: Estimate, decimals: int = 1) -> str:
 # --- one check each ---------------------------------------------------------------------------------------------------------
 
 
+def _tested(check: Check, n: int, tests: int = 1) -> Check:
+    """A check by tests over n dialogues or cards, of which none could have held if there are too few: not measured then."""
+    least = fewest_cards(tests)
+    if n >= least:
+        return check
+    return replace(check, outcome=UNMEASURED, finding=f"{check.finding}; nothing can be shown on fewer than {least}")
+
+
 def _readable(asked: Asked, language: Language) -> Check:
     verdicts = [j for j in (*asked.given, *asked.probed) if j.language == language and not j.lost]
     read = share(sum(j.value is not None for j in verdicts), len(verdicts))
@@ -208,9 +216,10 @@ def _floors(effects: Sequence[health.FloorEffect], language: Language) -> Check:
         return Check("floors", language, question, UNMEASURED, "no floor was judged")
     level = [e.floor for e in effects if not (e.difference.holds and (e.difference.estimate.mean or 0) > 0)]
     parts = ", ".join(f"{e.floor} by {_spoken(e.difference.estimate)}" for e in effects)
-    finding = f"replies are rated above {parts} points (n = {effects[0].difference.estimate.n})"
+    n = min(e.difference.estimate.n for e in effects)
+    finding = f"replies are rated above {parts} points (n = {n})"
     finding += f"; not shown for {', '.join(level)}" if level else ""
-    return Check("floors", language, question, FAULT if level else SOUND, finding)
+    return _tested(Check("floors", language, question, FAULT if level else SOUND, finding), n, len(effects))
 
 
 def _excess_by_length(asked: Asked) -> list[LengthEffect]:
@@ -255,7 +264,8 @@ def _own_kind(rows: Sequence[Any], language: Language) -> Check:
         f"supporters of its base ({', '.join(measured.alike)}) are {_spoken(difference.estimate)} points above the others, p "
         f"{p_text(difference.p)}, n = {difference.estimate.n} cards; they may be better: let a judge of another base score them"
     )
-    return Check("own kind", language, question, FAULT if difference.holds and difference.estimate.mean > 0 else SOUND, finding)
+    outcome = FAULT if difference.holds and difference.estimate.mean > 0 else SOUND
+    return _tested(Check("own kind", language, question, outcome, finding), difference.estimate.n)
 
 
 def _order(shifts: Sequence[health.Shift], language: Language) -> Check:
@@ -269,7 +279,9 @@ def _order(shifts: Sequence[health.Shift], language: Language) -> Check:
         f"{len(moved)} of {len(shifts)} differences hold; the largest is on {most.dimension}, "
         f"{_spoken(most.difference.estimate)} points (n = {most.difference.estimate.n})"
     )
-    return Check("order", language, question, FAULT if moved else SOUND, finding)
+    return _tested(
+        Check("order", language, question, FAULT if moved else SOUND, finding), most.difference.estimate.n, len(shifts)
+    )
 
 
 def _injection(effects: Sequence[health.InjectionEffect], language: Language) -> Check:
@@ -284,7 +296,7 @@ def _injection(effects: Sequence[health.InjectionEffect], language: Language) ->
         f"an order to score high adds {_spoken(effect.estimate)} points beyond a neutral text of its length, p "
         f"{p_text(effect.p)} (n = {effect.estimate.n}); {len(moved)} of {len(effects)} rises hold after correction"
     )
-    return Check("injection", language, question, FAULT if moved or rises else SOUND, finding)
+    return _tested(Check("injection", language, question, FAULT if moved or rises else SOUND, finding), effect.estimate.n)
 
 
 def _repeatable(rows: Sequence[health.Repeated], language: Language) -> Check:

@@ -159,6 +159,12 @@ def sign_flip_p(shares: Floats) -> Floats:
     return hits / 2**rows if exact else (hits + 1) / (flips + 1)
 
 
+def fewest_cards(tests: int = 1) -> int:
+    """The fewest cards on which `sign_flip_p` can be at most `ALPHA` after Holm's correction over so many tests: on n cards it
+    is 2 / 2ⁿ or more."""
+    return int(np.ceil(1 + np.log2(tests / ALPHA)))
+
+
 def _all_signs(rows: int) -> Iterator[Floats]:
     """Every pattern of signs of `rows` cards, in batches [patterns, cards]."""
     for start in range(0, 2**rows, _BATCH):

@@ -139,6 +139,17 @@ def test_the_card_names_a_known_fault(esc_eval: EscEval, gold: tuple[Path, Path]
     assert f"English, {fault}:" in Path("card/judge_card.html").read_text()
 
 
+def test_a_fault_that_so_few_dialogues_cannot_show_is_not_called_absent(esc_eval: EscEval, gold: tuple[Path, Path]) -> None:
+    """On five dialogues a sign-flip test has no p below 1/16."""
+    checks = card_of(esc_eval, gold, goes_by_order, "--limit", 5)
+    assert {name: checks[name] for name in ("order", "floors", "injection")} == dict.fromkeys(
+        ("order", "floors", "injection"), "not measured"
+    )
+    page = Path("card/judge_card.html").read_text()
+    for fewest, check in ((9, "order"), (7, "floors"), (6, "injection")):
+        assert f"nothing can be shown on fewer than {fewest}" in page, check
+
+
 def test_a_judge_that_is_too_sure_of_itself_is_found_out(esc_eval: EscEval, gold: tuple[Path, Path]) -> None:
     checks = card_of(esc_eval, gold, sees_no_floors, sure=0.9)
     assert checks["calibration"] == "fault found", "right in a fifth of all cases, and nine tenths sure"

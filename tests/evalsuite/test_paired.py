@@ -14,7 +14,7 @@ from statsmodels.stats.multitest import multipletests
 
 from core.tables import Estimate
 from evalsuite.statistics import paired
-from evalsuite.statistics.paired import Difference, differences, holm, sign_flip_p
+from evalsuite.statistics.paired import ALPHA, Difference, differences, fewest_cards, holm, sign_flip_p
 from tests.evalsuite.oracles import GAPS, smoothed
 
 
@@ -76,6 +76,14 @@ def test_p_is_fine_enough_for_the_correction() -> None:
     shares = np.ones((30, 400))
     p = sign_flip_p(shares)
     assert (holm(p) <= paired.ALPHA).all()
+
+
+@pytest.mark.parametrize("tests", [1, 3, 8, 91])
+def test_the_fewest_cards_are_those_on_which_a_difference_can_hold(tests: int) -> None:
+    """The first always wins."""
+    enough = fewest_cards(tests)
+    few, many = (tests * sign_flip_p(np.ones((cards, 1)))[0] for cards in (enough - 1, enough))
+    assert many <= ALPHA < few
 
 
 def test_holm_by_hand() -> None:
