@@ -212,7 +212,7 @@ def test_ray_joins_two_nodes_and_is_stopped_at_the_end(slurm: Cluster, project: 
     ("second", "first", "complaint"),
     [
         ("exit 3", ":", "ended before it joined"),  # what Ray does on the first node is seen in the other
-        ("sleep 1000", 'exec {real} "$@"', "did not join Ray at .* within 5 s"),
+        pytest.param("sleep 1000", 'exec {real} "$@"', "did not join Ray at .* within 5 s", marks=pytest.mark.full),
     ],
 )
 def test_ray_fails_when_the_second_node_does_not_come(

@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.timeout(600),
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
 ]

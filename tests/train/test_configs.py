@@ -6,7 +6,9 @@ Nothing is trained. The header's lines are run as far as their parsers: accelera
 from __future__ import annotations
 
 import fnmatch
+import json
 import math
+import os
 import re
 import shlex
 import subprocess
@@ -496,32 +498,36 @@ def test_the_gpus_are_those_of_the_scheduler_unless_the_command_line_says_others
 
 
 RESOLVE = """
-import json, sys
+import json, os, sys
+from accelerate.state import AcceleratorState
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 from trl import SFTConfig
 from deepspeed.runtime.config import DeepSpeedConfig
 
-training = SFTConfig(
-    output_dir=sys.argv[1], use_cpu=True, per_device_train_batch_size=2, gradient_accumulation_steps=3, max_grad_norm=0.5
-)
-config = HfTrainerDeepSpeedConfig(training.deepspeed_plugin.hf_ds_config.config)
-config.trainer_config_process(training)
-found = DeepSpeedConfig(config.config)
-print(json.dumps({
-    "stage": found.zero_config.stage,
-    "gather": found.zero_config.gather_16bit_weights_on_model_save,
-    "init": training.deepspeed_plugin.zero3_init_flag,
-    "rows": found.train_micro_batch_size_per_gpu,
-    "accumulation": found.gradient_accumulation_steps,
-    "clipping": found.gradient_clipping,
-    "bf16": found.bfloat16_config.enabled,
-    "mismatches": config.mismatches,
-}))
+for environment in json.loads(sys.argv[2]):
+    os.environ.update(environment)
+    AcceleratorState._reset_state(reset_partial_state=True)  # as if it were another process: loading torch takes the time
+    training = SFTConfig(
+        output_dir=sys.argv[1], use_cpu=True, per_device_train_batch_size=2, gradient_accumulation_steps=3, max_grad_norm=0.5
+    )
+    config = HfTrainerDeepSpeedConfig(training.deepspeed_plugin.hf_ds_config.config)
+    config.trainer_config_process(training)
+    found = DeepSpeedConfig(config.config)
+    print(json.dumps({
+        "stage": found.zero_config.stage,
+        "gather": found.zero_config.gather_16bit_weights_on_model_save,
+        "init": training.deepspeed_plugin.zero3_init_flag,
+        "rows": found.train_micro_batch_size_per_gpu,
+        "accumulation": found.gradient_accumulation_steps,
+        "clipping": found.gradient_clipping,
+        "bf16": found.bfloat16_config.enabled,
+        "mismatches": config.mismatches,
+    }))
 """
 
 
-def resolving(name: str, folder: Path) -> subprocess.Popen[str]:
-    """From the file to DeepSpeed's own config as `accelerate launch` does it; in a process of its own, as it sets globals."""
+def given_by_accelerate(name: str) -> dict[str, str]:
+    """What `accelerate launch` with a file of configs/accelerate adds to the environment."""
     from accelerate.commands.launch import launch_command_parser
     from accelerate.utils.launch import prepare_deepspeed_cmd_env
 
@@ -532,29 +538,21 @@ def resolving(name: str, folder: Path) -> subprocess.Popen[str]:
     asked, _ = launch(path, "--main_process_port", "0")
     asked.deepspeed_fields_from_accelerate_config = ",".join(fields)
     _, environment = prepare_deepspeed_cmd_env(asked)
-    return subprocess.Popen(
-        [sys.executable, "-c", RESOLVE, str(folder)],
-        env=environment | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
+    return {name: value for name, value in environment.items() if os.environ.get(name) != value}
 
 
 @pytest.mark.slow
 def test_deepspeed_takes_what_is_left_open_from_the_recipe(tmp_path: Path) -> None:
-    with resolving("zero2", tmp_path) as second, resolving("zero3", tmp_path) as third:  # beside each other: both import torch
-        for process, stage in ((second, 2), (third, 3)):
-            told, complaint = process.communicate()
-            assert process.returncode == 0, complaint
-            assert orjson.loads(told.splitlines()[-1]) == {
-                "stage": stage,
-                "gather": stage == 3,
-                "init": stage == 3,
-                "rows": 2,
-                "accumulation": 3,
-                "clipping": 0.5,
-                "bf16": True,
-                "mismatches": [],
-            }
+    """From the file to DeepSpeed's own config as `accelerate launch` does it; in a process of its own, as it sets globals."""
+    given = [given_by_accelerate(name) for name in ("zero2", "zero3")]
+    told = subprocess.run(
+        [sys.executable, "-c", RESOLVE, str(tmp_path), json.dumps(given)],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert told.returncode == 0, told.stderr
+    found = [orjson.loads(line) for line in told.stdout.splitlines() if line.startswith("{")]
+    of_both = {"rows": 2, "accumulation": 3, "clipping": 0.5, "bf16": True, "mismatches": []}
+    assert found == [{"stage": stage, "gather": stage == 3, "init": stage == 3, **of_both} for stage in (2, 3)]
