@@ -28,10 +28,15 @@ def test_the_workflow_is_one_by_the_forges_own_schema() -> None:
     passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS)
 
 
-def test_every_target_that_the_workflow_makes_exists() -> None:
-    makefile = (ROOT / "Makefile").read_text()
+def test_what_the_workflow_runs_exists() -> None:
+    """Its scripts, what they run of ours, and all their targets."""
     steps = [step for job in yaml.safe_load(WORKFLOWS[0].read_text())["jobs"].values() for step in job["steps"]]
-    targets = re.findall(r"make ([\w-]+)", "\n".join(step.get("run", "") for step in steps))
+    scripts = set(re.findall(r"bash (\.ci/\w+)", "\n".join(step.get("run", "") for step in steps)))
+    assert scripts == {".ci/run", ".ci/full"}
+    code = "\n".join((ROOT / script).read_text() for script in scripts)
+    assert all((ROOT / name).is_file() for name in re.findall(r"^\.ci/\w+", code, re.MULTILINE))
+    targets = {target for line in re.findall(r"^make (.+)", code, re.MULTILINE) for target in line.split()}
+    makefile = (ROOT / "Makefile").read_text()
     assert targets and all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
