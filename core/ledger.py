@@ -126,11 +126,9 @@ class Build:
         self.steps.append(Step(name, taken=count, kept=count))
         return self.steps[-1]
 
-    def write(self, name: str, records: Iterable[BaseModel]) -> int:
-        """Write records as JSON lines, an output of this name; returns how many."""
-        count = write_jsonl(self.folder / name, records)
-        self.output(name, count)
-        return count
+    def write(self, name: str, records: Iterable[BaseModel]) -> None:
+        """Write records as JSON lines, an output of this name."""
+        self.output(name, write_jsonl(self.folder / name, records))
 
     def output(self, name: str, records: int | None = None) -> None:
         """Remember a file that was written to `folder` by other means."""

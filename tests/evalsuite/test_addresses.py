@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from core.addresses import check_key_variable
 from core.errors import UserError
 from core.files import CONFIGS
 from core.specs import load_spec
@@ -75,6 +76,19 @@ def test_a_spec_at_an_address_keeps_what_it_says_but_not_its_key() -> None:
     assert identity(spec) == identity(load_spec("gpt-4"))
     with pytest.raises(UserError, match="a floor needs no model"):
         load_spec("silent@http://127.0.0.1:1/v1")
+
+
+@pytest.mark.parametrize(
+    ("variable", "named"),
+    [("MY_KEY", True), ("my_key", False), ("my_set_key", True), ("odd-but-set", False), ("sk-abc", False)],
+    ids=["capitals", "small letters", "small letters, set", "a hyphen, set", "a key"],
+)
+def test_what_is_taken_for_the_name_of_a_variable(variable: str, named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("my_set_key", "x")
+    monkeypatch.setenv("odd-but-set", "x")
+    refused = nullcontext() if named else pytest.raises(UserError, match="never the key itself")
+    with refused:
+        check_key_variable(variable, "here")
 
 
 @pytest.mark.parametrize("dialect", ["openai", "vllm"])

@@ -95,6 +95,7 @@ def test_what_a_killed_run_left_half_written_is_cleared_away_and_nothing_else(tm
 
 def test_differences_name_every_leaf() -> None:
     assert differing_leaves({"a": 1, "b": {"c": [1]}}, {"a": 1, "b": {"c": [2]}, "d": None}) == ["b.c: [1] → [2]"]
+    assert differing_leaves({"a": {"b": 1}}, {"a": 2}) == ['a: {"b":1} → 2'], "a part against a leaf"
 
 
 async def test_the_store_keeps_what_was_put_and_commits_before_it_returns(tmp_path: Path) -> None:
