@@ -128,21 +128,24 @@ def write_spec(path: Path, name: str, url: str, roles: list[str]) -> str:
 
 
 def test_shards_are_merged_into_one_run(slurm: Cluster, project: Path) -> None:
-    """Seven shards and the merge that waits for them, as the header has them, against a scripted endpoint."""
+    """Shards and the merge that waits for them, as the header has them but three, against a scripted endpoint."""
     with Endpoint(models=("embedded",)) as endpoint:
         models = [write_spec(project / f"{name}.yaml", name, endpoint.url, ["seeker", "supporter", "judge"]) for name in "abc"]
         config = demo_config(languages=["en"], limit=7, exchanges=1, seeker=models[0], supporters=models[1:], judge=models[0])
         config["out"] = "runs/full"
         (project / "configs" / "eval" / "esc_eval_full.yaml").write_text(yaml.safe_dump(config))
-        lines = header_lines(project / "configs" / "launch" / "slurm_run.sh")
-        job = slurm.submit(lines[0], project)
-        merge = slurm.submit(lines[1].replace("JOB", str(job)), project)
+        script = project / "configs" / "launch" / "slurm_run.sh"
+        lines = header_lines(script)
+        (parts,) = re.findall(r"^#SBATCH --array=1-(\d+)", script.read_text(), re.M)
+        assert f"full-%g {parts})" in lines[1], "as many are merged as are made"
+        job = slurm.submit(lines[0].replace("sbatch", "sbatch --array=1-3"), project)
+        merge = slurm.submit(lines[1].replace("JOB", str(job)).replace(f"full-%g {parts}", "full-%g 3"), project)
         assert slurm.ended(job) == slurm.ended(merge) == {"COMPLETED"}, logs(project)
     run = json.loads((project / "runs" / "full" / "config.json").read_bytes())
     assert run.get("shard") is None
     dialogues = (project / "runs" / "full" / "dialogues.jsonl").read_text().splitlines()
     assert len(dialogues) == 14 and (project / "runs" / "full" / "report.html").is_file()
-    assert len(list((project / "runs").glob("full-*"))) == 7
+    assert len(list((project / "runs").glob("full-*"))) == 3
 
 
 @pytest.mark.vllm
