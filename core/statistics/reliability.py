@@ -82,13 +82,20 @@ def jackknife(values: Counts, n: int) -> Estimate:
     return Estimate(round(value, 6), round(float(low), 6), round(float(high), 6), n)
 
 
+def jackknife_error(without: Counts) -> Counts:
+    """The standard error of figures [...], from the same with one group left out each [groups, ...]; without `jackknife`'s
+    factor (groups − 1) / groups, with which intervals that rest on a dozen cards are too narrow."""
+    error: Counts = np.sqrt(np.square(without - without.mean(axis=0)).sum(axis=0))
+    return error
+
+
 def jackknife_on_scale(values: Counts, n: int) -> Estimate:
     """`jackknife` of a figure that may lie beyond ±1 by chance, as disattenuated correlations do: an interval on the figure's
     own scale, both cut at ±1.
 
     Such a figure rests on three estimates, a correlation and two reliabilities, so Student's t has three degrees of freedom
-    fewer than there are groups, and deviations are squared and summed without `jackknife`'s factor (groups − 1) / groups. In
-    simulated studies of 8 cards this interval holds the truth in 95.1 %; with that factor and one degree fewer in 92.8 %.
+    fewer than there are groups, and the error is `jackknife_error`. In simulated studies of 8 cards this interval holds the
+    truth in 95.1 %; with one degree fewer and the factor (groups − 1) / groups in 92.8 %.
     """
     value, without = float(values[0]), values[1:][~np.isnan(values[1:])]
     groups = len(without)
@@ -97,7 +104,7 @@ def jackknife_on_scale(values: Counts, n: int) -> Estimate:
     cut = float(np.clip(value, -1, 1))
     if groups < 4:
         return Estimate(cut, None, None, n)
-    half = stdtrit(groups - 3, 0.975) * np.sqrt(np.square(without - without.mean()).sum())
+    half = float(stdtrit(groups - 3, 0.975) * jackknife_error(without))
     return Estimate(cut, float(max(value - half, -1)), float(min(value + half, 1)), n)
 
 

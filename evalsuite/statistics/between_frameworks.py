@@ -303,12 +303,7 @@ def dimension_table(one: Framework, other: Framework, language: Language) -> Tab
             "Pearson's correlation over the same dialogues (means over trials of a supporter and card; n = these), "
             f"[95 % interval: {JACKKNIFE}; cards are left out]. Disattenuated: by the root of both reliabilities, cut at 1, "
             "[jackknife with Student's t]; reliability: the share of the variance of such a mean that is not the luck of the "
-            "trials. A dash: one trial alone, or nothing but that luck."
-            + (
-                f" Left out, because one of the two does not vary: {still} of {len(names) * len(names2)} pairs."
-                if still
-                else ""
-            ),
+            f"trials. A dash: one trial alone, or nothing but that luck.{still}",
             "Supporters that differ in everything make every dimension go with every other: look at who was compared.",
         ),
         STUDY,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from core.statistics.bootstrap import Floats
+from core.statistics.reliability import jackknife_error
 
 FACETS = ("supporter", "card", "seeker", "judge")
 DRAW = "draw"
@@ -178,17 +179,10 @@ def _intervals(
     for group in range(number):
         kept = groups != group
         without.append(_henderson(scores[kept], [np.unique(codes[kept], return_inverse=True)[1] for codes in effects]))
-    shift = _SHIFT * _jackknife_error(np.array(without))
-    half = stdtrit(number - 1, 0.975) * _jackknife_error(np.cbrt(without + shift))
+    shift = _SHIFT * jackknife_error(np.array(without))
+    half = stdtrit(number - 1, 0.975) * jackknife_error(np.cbrt(without + shift))
     middle = np.cbrt(variances + shift)
     return list(zip(((middle - half) ** 3 - shift).tolist(), ((middle + half) ** 3 - shift).tolist(), strict=True))
-
-
-def _jackknife_error(without: Floats) -> Floats:
-    """The standard error of figures [figures], from the same with one group left out each [groups, figures]; without the factor
-    (groups − 1) / groups, with which intervals of 12 cards hold the truth in a hundredth of the runs less."""
-    error: Floats = np.sqrt(np.square(without - without.mean(axis=0)).sum(axis=0))
-    return error
 
 
 # --- how many cards a difference needs -------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 
 from core.records import Dialogue, Judgement
 from core.statistics.bootstrap import RESAMPLES
+from core.statistics.reliability import jackknife_on_scale
 from core.tables import Estimate
 from evalsuite.fdaef import tasks
 from evalsuite.report.study import study_sheet
@@ -104,6 +105,13 @@ def test_frameworks_that_measure_the_opposite_do_not() -> None:
     assert dimensions is not None and dimensions.rows[0][3].mean < -0.9  # type: ignore[union-attr, operator]
 
 
+def test_three_groups_are_too_few_for_a_correlation_and_two_reliabilities() -> None:
+    without = [0.5, 0.4, 0.6, 0.5]
+    assert jackknife_on_scale(np.array([0.5, *without[1:]]), 9) == Estimate(0.5, None, None, 9)
+    four = jackknife_on_scale(np.array([0.5, *without]), 9)
+    assert four.low == -1 and four.high == 1, "one degree of freedom"
+
+
 def test_what_does_not_vary_is_said_and_not_listed() -> None:
     """One framework tells the supporters apart; the other gives everybody 50."""
     one, other = frameworks(5)
@@ -111,7 +119,8 @@ def test_what_does_not_vary_is_said_and_not_listed() -> None:
     page = study_sheet([one, dataclasses.replace(other, judgements=still)], None, "abcd", "all", False)
     assert page.findings == ["English, Other: all supporters have the same average, so it ranks nobody."]
     (dimensions,) = (table for table in page.tables if table.key == "study-dimensions-en")
-    assert dimensions.rows == () and "Left out, because one of the two does not vary: 1 of 1 pairs" in dimensions.notes[0]
+    assert dimensions.rows == ()
+    assert dimensions.notes[0].endswith("luck. Left out, because one of the two does not vary: 1 of 1 pairs.")
 
 
 def test_a_benchmark_is_ranked_with_the_supporters_that_it_knows() -> None:

@@ -128,7 +128,7 @@ def write_spec(path: Path, name: str, url: str, roles: list[str]) -> str:
 
 
 def test_shards_are_merged_into_one_run(slurm: Cluster, project: Path) -> None:
-    """Shards and the merge that waits for them, as the header has them but three, against a scripted endpoint."""
+    """Three shards and the merge that waits for them, as the header has both, against a scripted endpoint."""
     with Endpoint(models=("embedded",)) as endpoint:
         models = [write_spec(project / f"{name}.yaml", name, endpoint.url, ["seeker", "supporter", "judge"]) for name in "abc"]
         config = demo_config(languages=["en"], limit=7, exchanges=1, seeker=models[0], supporters=models[1:], judge=models[0])
