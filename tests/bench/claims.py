@@ -1,0 +1,47 @@
+"""What the product claims, and how often the claim is true in simulated studies: the rows of `tests.bench known-truth`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.tables import Estimate
+
+COVERAGE, ERROR = "coverage", "false alarms"
+TOLERANCE = 3.0  # points by which a claim may fail before the product no longer prints it
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row. `promised` and `measured` are per cent of `studies`: how often an interval holds the truth (`COVERAGE`), or a
+    difference is found where there is none (`ERROR`), on studies of one `population`. `fewest` says on how many clusters."""
+
+    claim: str
+    population: str
+    clusters: int
+    kind: str
+    promised: float
+    measured: float
+    studies: int
+
+    @property
+    def kept(self) -> bool:
+        """Whether it fails by no more than `TOLERANCE` and what chance does to so many studies (two standard errors)."""
+        chance = 200 * np.sqrt(self.promised / 100 * (1 - self.promised / 100) / self.studies)
+        short = self.promised - self.measured if self.kind == COVERAGE else self.measured - self.promised
+        return bool(short <= TOLERANCE + chance)
+
+
+def coverage(claim: str, population: str, clusters: int, estimates: Iterable[Estimate], truth: float) -> Claim:
+    """The claim that 95 % of these intervals hold the truth; a refused interval (low None) claims nothing and does not count."""
+    given = [(e.low, e.high) for e in estimates if e.low is not None and e.high is not None]
+    held = [low - 1e-9 <= truth <= high + 1e-9 for low, high in given]
+    return Claim(claim, population, clusters, COVERAGE, 95.0, 100 * float(np.mean(held)) if held else float("nan"), len(held))
+
+
+def false_alarms(claim: str, population: str, clusters: int, found: Iterable[bool]) -> Claim:
+    """The claim that in at most 5 % of studies without a difference one is found."""
+    alarms = list(found)
+    return Claim(claim, population, clusters, ERROR, 5.0, 100 * float(np.mean(alarms)), len(alarms))
