@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -41,6 +41,7 @@ from evalsuite.runs.framework import framework_of
 from evalsuite.runs.judgement_sets import chosen_set, sets_of
 from evalsuite.runs.resolved import Resolved
 from evalsuite.statistics.leaderboard import Board, Score, Tally
+from evalsuite.statistics.paired import rank_text
 from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of
 from serve.callables import CALLERS_LOOP, CallableSpec, Model
 from serve.limits import Budget
@@ -61,8 +62,8 @@ class Standing:
     language: Language
     scorer: Scorer
     """Judge, method and condition."""
-    rank: int | None
-    """1 + the number of supporters that are better by a difference that holds."""
+    rank: str | None
+    """The places among models that the differences leave open, as `1–2`; None for a floor, and where nothing was tested."""
     supporter: str
     group: str | None
     scores: Mapping[str, Estimate]
@@ -84,6 +85,8 @@ class Results:
     """What a reader of the scores must know."""
     groups: Mapping[str, str] = field(default_factory=dict)
     """Supporter → group."""
+    floors: Collection[str] = ()
+    """Supporters that need no model."""
 
     @property
     def scores(self) -> Records[Score]:
@@ -97,11 +100,11 @@ class Results:
 
     @cached_property
     def _boards(self) -> list[Board]:
-        return Tally(self.dialogues, self.judgements, self.rubric).boards if self.rubric else []
+        return Tally(self.dialogues, self.judgements, self.rubric, self.floors).boards if self.rubric else []
 
     def _standings(self, board: Board) -> Iterator[Standing]:
         for place in board.order:
-            block, rank = board.scores[place], board.ranks[place]
+            block, rank = board.scores[place], rank_text(board.ranks[place])
             scores = {cell.dimension: cell.estimate for cell in block}
             group = self.groups.get(block[0].supporter)
             yield Standing(board.language, board.scorer, rank, block[0].supporter, group, scores)
@@ -120,6 +123,7 @@ def load_run(folder: str | Path, judge: str | None = None) -> Results:
         folder=folder,
         notes=[PLUMBING] if config.plumbing else [],
         groups=config.groups(),
+        floors=config.floors(),
     )
 
 

@@ -7,8 +7,8 @@ skewed and few, as they are against a supporter that always gets the same score:
 
 - A p is at most `ALPHA` only where the 95 % interval leaves out 0, so no table says "holds" beside an interval over 0. The
   interval (`smoothed_means`) allows for a cluster that nobody has seen, which t does not.
-- Clusters that are all alike have no error. Then p is what the ends of the scale allow: among all distributions within them with
-  a mean of 0, the one that gives equal clusters most often has two points.
+- Clusters that are all alike have no error. Then p is how often they would all be alike although the mean is 0, if what nobody
+  has seen lies half the scale away on the other side.
 
 A sign-flip test was here before. It asks whether two sides can be exchanged, not whether their means are equal: of 12 skewed
 scores against a constant it called 12 to 20 % different that were not (docs/measurements.md).
@@ -56,8 +56,7 @@ def student_p(means: ArrayLike, errors: ArrayLike, clusters: ArrayLike, most: fl
     free = n - 1 if degrees is None else np.asarray(degrees, dtype=np.float64)
     alike = ~(error > 1e-9 * most)
     t = np.abs(mean) / np.where(alike, 1, error)
-    end = most / (most + np.abs(mean))  # of two points with a mean of 0, at this one and the far end: how often it is this one
-    p = np.where(alike, end**n + (1 - end) ** n, 2 * stdtr(np.maximum(free, 1e-9), -t))
+    p = np.where(alike, (1 + np.abs(mean) / (most / 2)) ** -n, 2 * stdtr(np.maximum(free, 1e-9), -t))
     return np.where((n > 1) & ~np.isnan(mean), np.minimum(p, 1), np.nan)
 
 

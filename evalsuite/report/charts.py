@@ -104,7 +104,7 @@ def difference_charts(tally: Tally) -> Iterator[Chart]:
             f"differences-{number}",
             title,
             "Points of 0–100 by which the row's supporter is ahead of the column's (numbered as the rows), on the cards that "
-            "both have. A star: the difference holds after Holm's correction.",
+            "both have. A star: the difference holds (see the table below).",
             f"differences-{board.language}",
             panels(
                 "differences",

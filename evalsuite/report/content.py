@@ -136,7 +136,7 @@ def content_of(run: Run) -> ReportContent:
         raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score {run.folder} --config CONFIG` first")
     judges = sets_of(run.folder, config)
     dialogues = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
-    tally = Tally(dialogues, [judgement for one in judges for judgement in one.records()], scored.rubric)
+    tally = Tally(dialogues, [judgement for one in judges for judgement in one.records()], scored.rubric, config.floors())
     rubric = tally.rubric
     timing, used = run.timing(), run.usage()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy.special import stdtrit
 
 from core.records import Dialogue
 from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
-from core.statistics.bootstrap import SMOOTHED, estimate, resampled_means
-from core.tables import Table, fmt
+from core.statistics.bootstrap import LEVEL, SMOOTHED, Floats
+from core.statistics.inference import cluster_error, contributions, holds, holm_of, p_text, student_p
+from core.tables import Estimate, Table, fmt
 from evalsuite.checks.risk import risk_turns
 from evalsuite.report.headlines import ENDINGS
 from evalsuite.report.report import PLUMBING
@@ -31,12 +33,10 @@ AFTER = (
     "turns that voice danger %",
     "seeker took leave %",
 )
-UNBOUNDED = (0, 1)  # of these: no scale says how far they go
+UNBOUNDED = 2  # the first of these: no scale says how far they go
 NOTE = (
     "Other reply minus the one that was given; both go on from there with the same seeker and the same supporter, drawn anew. "
-    f"[{SMOOTHED} interval over draws; of turns and characters, which have no scale, the percentile bootstrap's], n = draws. "
-    "p: sign-flip test over draws, two-sided; it holds where p after Holm's "
-    f"correction over this table is at most {paired.ALPHA:g}."
+    f"[{SMOOTHED} over draws; of turns and characters, which have no scale, Student's t], n = draws. {paired.HOLDS}."
 )
 WHY = (
     "Why the given reply is drawn on as well: the dialogue as it was is one draw of many. Set against it alone, a difference "
@@ -57,25 +57,32 @@ def seeker_after(dialogue: Dialogue, turn: int) -> list[float]:
 
 
 def seeker_differences(forked: Forked) -> list[paired.Difference]:
-    """The other reply minus the one that was given, for each of `AFTER`, paired by draw."""
+    """The other reply minus the one that was given, for each of `AFTER`, paired by draw and corrected together."""
     whole = [dialogue for dialogue in forked.dialogues if not dialogue.lost]
     draws = sorted({dialogue.trial for dialogue in whole})
     values = np.full((len(draws), 2, len(AFTER)), np.nan)
     for dialogue in whole:
         side = 0 if dialogue.supporter == forked.changed else 1
         values[draws.index(dialogue.trial), side] = seeker_after(dialogue, forked.turn)
-    read = ~np.isnan(values)
-    rows = paired.differences(np.nan_to_num(values), read.astype(float), [(0, 1)])[:-1]  # an average over these means nothing
-    corrected = paired.holm_of([row.p for row in rows])
-    gaps, both = np.nan_to_num(values[:, 0] - values[:, 1]), read.all(axis=1)
-    drawn = resampled_means(gaps, both.astype(float))
-    for place in UNBOUNDED:
-        seen = rows[place].estimate
-        if seen.mean is not None:
-            rows[place] = replace(rows[place], estimate=estimate(seen.mean, drawn[:, place], seen.n, seen.n))
-    return [
-        replace(row, holm=p, holds=None if p is None else p <= paired.ALPHA) for row, p in zip(rows, corrected, strict=True)
-    ]
+    shares = np.nan_to_num(values[:, :, UNBOUNDED:]), (~np.isnan(values[:, :, UNBOUNDED:])).astype(float)
+    both = values[~np.isnan(values).any(axis=(1, 2))]
+    rows = [_unbounded(both[:, 0, place], both[:, 1, place]) for place in range(UNBOUNDED)]
+    rows += paired.differences(*shares, [(0, 1)])[:-1]  # an average over these means nothing
+    corrected = holm_of([row.p for row in rows])
+    return [replace(row, dimension=at, holm=p, holds=holds(p)) for at, (row, p) in enumerate(zip(rows, corrected, strict=True))]
+
+
+def _unbounded(first: Floats, second: Floats) -> paired.Difference:
+    """A difference over draws of what no scale bounds: Student's t alone."""
+    gaps = (first - second)[:, None]
+    (mean,), parts, (n,) = contributions(gaps, np.ones_like(gaps))
+    error = cluster_error(parts, n)[0]
+    p = float(student_p(mean, error, n, max(float(np.abs(gaps).max(initial=0)), 1e-9)))
+    half = stdtrit(max(n - 1, 1), (1 + LEVEL) / 2) * error
+    low, high = (float(mean - half), float(mean + half)) if half > 0 else (None, None)
+    means = [float(side.mean()) if n else None for side in (first, second)]
+    cell = Estimate(float(mean) if n else None, low, high, int(n))
+    return paired.Difference(0, 1, None, means[0], means[1], cell, None if np.isnan(p) else p, None, None)
 
 
 def score_differences(forked: Forked, rubric: Rubric) -> list[paired.Difference]:
@@ -122,8 +129,8 @@ def _finding(forked: Forked, average: paired.Difference | None) -> str:
     interval = "" if gap.low is None else f" [{gap.low:+.1f}, {gap.high:+.1f}]"
     told = "holds" if average.holds else "does not hold"
     return (
-        f"The other reply changes the average by {gap.mean:+.1f}{interval} points of 100, over {gap.n} draws; after Holm's "
-        f"correction over the dimensions this {told} (p {paired.p_text(average.holm)})."
+        f"The other reply changes the average by {gap.mean:+.1f}{interval} points of 100, over {gap.n} draws; this "
+        f"{told} (p {p_text(average.holm)})."
     )
 
 
@@ -133,7 +140,7 @@ def _table(key: str, title: str, names: Sequence[str], rows: Sequence[paired.Dif
         title=title,
         columns=("what", "other reply", "as it was", *paired.COLUMNS),
         rows=tuple((name, row.first_mean, row.second_mean, *paired.cells(row)) for name, row in zip(names, rows, strict=True)),
-        notes=(NOTE, "With fewer than six draws no difference can hold."),
+        notes=(NOTE,),
         section=FORK,
     )
 

@@ -24,28 +24,37 @@ ENDINGS: dict[Termination | None, str] = {
 
 
 def standings(boards: Sequence[Board], doubt: Callable[[str, str], str]) -> Iterator[str]:
-    """Who is best and worst in each language by average, as each scorer sees it, and how many of the others they are told apart
-    from; one sentence where there is but one supporter.
+    """Which model is best and worst in each language by average, as each scorer sees it, and of how many of the others it is told
+    apart; one sentence where there is but one. Floors are no rivals: `unbeaten` has them.
 
     `doubt(judge, language)` says why no best is to be named by a judge; "" where it may be.
     """
     for board in boards:
-        ranked = [board.scores[place][-1] for place in board.order if board.scores[place][-1].estimate.mean is not None]
+        models = set(board.models) or set(board.order)
+        averages = [board.scores[place][-1] for place in board.order if place in models]
+        ranked = [cell for cell in averages if cell.estimate.mean is not None]
         if not ranked:
             continue
         where = _where(board, boards)
         best, worst = ranked[0], ranked[-1]
-        apart = list(_apart(board))
         if len(ranked) == 1:
-            yield f"{where}: {best.supporter} ({_spoken(best.estimate)}) is the only supporter."
+            yield f"{where}: {best.supporter} ({_spoken(best.estimate)}) is the only {'model' if board.models else 'supporter'}."
             continue
+        among = [one for one in board.differences if {one.first, one.second} <= models]
+        names = {cell.supporter for cell in ranked}
+        apart = [(better, worse) for better, worse in _apart(board) if {better, worse} <= names]
         ahead, behind = sum(a == best.supporter for a, _ in apart), sum(b == worst.supporter for _, b in apart)
         others = len(ranked) - 1
         first = f"{best.supporter} ({_spoken(best.estimate)}; ahead of {_counted(ahead, others)} by a difference that holds)"
         last = f"{worst.supporter} ({_spoken(worst.estimate)}; behind {_counted(behind, others)} by a difference that holds)"
         if not apart:
             first, last = (f"{one.supporter} ({_spoken(one.estimate)})" for one in (best, worst))
-            yield f"{where}: no supporter is told apart from another; highest average {first}, lowest {last}."
+            found = (
+                "no supporter is shown to be better than another"
+                if any(one.holds is not None for one in among)
+                else "supporters could not be compared: the same dialogues, or fewer than two cards"
+            )
+            yield f"{where}: {found}; highest average {first}, lowest {last}."
         elif reason := doubt(board.scorer.judge, board.language):
             yield f"{where}: no best is named, because {reason}. Highest average {first}, lowest {last}."
         else:

@@ -46,6 +46,7 @@ def read_run(name: str, folder: Path, judge: str | None = None) -> RunRecords:
         dialogues=read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"),
         judgements=read_jsonl(judged.folder / VERDICTS[0], Judgement, "judgements"),
         cards={person.id: digest(person.model_dump(mode="json")) for person in read_people(folder)},
+        floors=config.floors(),
         turn_judgements=judged.records("turn_judgements.jsonl"),
         stage=judged.stage,
     )

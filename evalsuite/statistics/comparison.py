@@ -4,7 +4,7 @@ JSON."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -20,12 +20,14 @@ from core.specs import EMBEDDED_PREFIX
 from core.tables import Cell, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import (
+    FAMILIES,
     Contestant,
     Score,
     Tally,
     card_of,
     cells_of,
     contestants_of,
+    family,
     score_cells,
     score_columns,
     score_notes,
@@ -58,6 +60,8 @@ class RunRecords:
     dialogues: list[Dialogue]
     judgements: list[Judgement]
     cards: dict[str, str]
+    floors: Collection[str] = ()
+    """Supporters that need no model."""
     turn_judgements: Sequence[Judgement] = ()
     stage: str = "score"
     """What usage.json and the like call the verdicts."""
@@ -106,7 +110,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
 
     Two contestants of different runs belong together when they have the same supporter, or when neither's supporter is in the
     other's run; the same holds for their scorers (so the same supporter under two judges is compared). The later run's comes
-    first: a difference says what it gained. Holm's correction runs over all dimensions and pairs of a language.
+    first: a difference says what it gained. What is tested and corrected together is said by `leaderboard.family`.
     Raises `UserError` when the runs' rubrics differ.
     """
     first = runs[0]
@@ -130,18 +134,23 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
             contestants = contestants_of(run.dialogues, run.judgements, run.rubric, value, unit)
             rivals += [(run.name, one) for one in contestants if one.language == language]
         if rivals:
-            languages.append(_language(language, rivals, [run.name for run in runs], first.rubric))
+            floors = {name for run in runs for name in run.floors}
+            languages.append(_language(language, rivals, [run.name for run in runs], first.rubric, floors))
     changed = [(first.name, run.name, differing_leaves(first.config, run.config)) for run in runs[1:]]
     return Comparison(list(runs), value, languages, changed)
 
 
-def _language(language: Language, rivals: Sequence[Rival], runs: Sequence[str], rubric: Rubric) -> LanguageComparison:
+def _language(
+    language: Language, rivals: Sequence[Rival], runs: Sequence[str], rubric: Rubric, floors: Collection[str]
+) -> LanguageComparison:
     contestants = [one for _, one in rivals]
     parts = zip(rivals, _names(rivals), cells_of(contestants, rubric), strict=True)
     entries = [Entry(run, name, one, scores) for (run, one), name, scores in parts]
     cards = {run: {card for name, one in rivals if name == run for card in one.cards} for run in runs}
     shared = len(set.intersection(*cards.values()))
-    differences = paired.differences(*stack(contestants), _partners(rivals))
+    pairs = _partners(rivals)
+    families = [family(contestants[late], contestants[early], floors) for late, early in pairs]
+    differences = paired.differences(*stack(contestants), pairs, families=families)
     return LanguageComparison(language, entries, differences, {run: len(of_run) for run, of_run in cards.items()}, shared)
 
 
@@ -227,17 +236,18 @@ def _scores_table(comparison: Comparison, part: LanguageComparison) -> Table:
 
 
 def _differences_table(comparison: Comparison, part: LanguageComparison) -> Table:
-    """Pairs without shared cards are named in a note: their rows would be dashes only."""
+    """Pairs of the same dialogues are named in a note: nothing differs."""
     dimensions = len(comparison.rubric.dimensions)
     rows: list[tuple[Cell, ...]] = []
-    apart: list[str] = []
-    mixed = False
+    alike: list[str] = []
+    mixed = unpaired = False
     for start in range(0, len(part.differences), dimensions + 1):
         block = part.differences[start : start + dimensions + 1]
         first, second = part.entries[block[0].first], part.entries[block[0].second]
-        if not block[-1].estimate.n:
-            apart.append(f"{first.name} with {second.name}")
+        if first.contestant.scorer == second.contestant.scorer and first.contestant.same_dialogues(second.contestant):
+            alike.append(first.name if first.name == second.name else f"{first.name} and {second.name}")
             continue
+        unpaired |= block[-1].unpaired
         mixed |= first.contestant.scorer != second.contestant.scorer
         for one in block:
             label = dimension_label(comparison.rubric, dimension_at(comparison.rubric, one.dimension))
@@ -245,10 +255,11 @@ def _differences_table(comparison: Comparison, part: LanguageComparison) -> Tabl
     notes = []
     if rows:
         notes = [paired.NOTE, "Both means are over the shared cards only, so they may differ from the scores side by side."]
+        notes += [FAMILIES, *[paired.UNPAIRED] * unpaired]
     if mixed:
         notes.append("Where the judges differ, a difference is the judges' as well as the supporters'.")
-    if apart:
-        notes.append(f"Not compared, since they share no cards: {', '.join(apart)}.")
+    if alike:
+        notes.append(f"Not compared, since the same was said in both runs: {', '.join(alike)}.")
     return Table(
         key=f"compare-differences-{part.language}",
         title=f"Differences between runs, {part.language}",
@@ -359,7 +370,8 @@ def shared_cards(runs: Sequence[RunRecords]) -> SharedCards:
         ]
     counts = {language: sum(place[0] == language for place in shared) for language in languages_of(dialogues)}
     others = {name: lines for name, lines in apart.items() if lines}
-    return SharedCards(alike, others, Tally(dialogues, judgements, first.rubric), counts, dict(left_out))
+    floors = {name for run in alike for floor in run.floors for name in (floor, f"{run.name}/{floor}")}
+    return SharedCards(alike, others, Tally(dialogues, judgements, first.rubric, floors), counts, dict(left_out))
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:

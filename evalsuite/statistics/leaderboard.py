@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -22,10 +22,7 @@ from evalsuite.statistics import paired
 from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label, scorer_of, supporter_of
 
 OTHER = "other"  # supporters whose spec names no group
-RANK_NOTE = (
-    "Rank: 1 + the number of supporters whose average is better by a difference that holds (table of differences). Supporters "
-    "with the same rank are tied; a dash has no card in common with any other, or no average."
-)
+FAMILIES = "Corrected together: the pairs of models, and apart from them models with floors, within one judge and language."
 
 
 @dataclass(frozen=True)
@@ -50,6 +47,7 @@ class Contestant:
 
     `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one. `readable`
     counts its dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and under `average` all.
+    `said` maps card → what was said in its dialogues.
     """
 
     language: Language
@@ -59,6 +57,12 @@ class Contestant:
     readable: Counter[str] = field(default_factory=Counter)
     asked: Counter[str] = field(default_factory=Counter)
     read: Counter[str] = field(default_factory=Counter)
+    said: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+
+    def same_dialogues(self, other: Contestant) -> bool:
+        """Whether the same was said on every card that both have."""
+        shared = self.said.keys() & other.said.keys()
+        return bool(shared) and all(self.said[card] == other.said[card] for card in shared)
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ class Board:
     """All supporters in one language as one scorer sees them, counted once for every table and chart that shows them.
 
     `contestants` come by name; `scores` are theirs, each on every dimension and then on the average. `order` holds their places
-    by falling average, and `differences` are those of every two in the average, the better first.
+    by falling average, and `differences` are those of every two in the average, the better first. `floors` name supporters that
+    need no model.
     """
 
     language: Language
@@ -75,6 +80,7 @@ class Board:
     scores: list[list[Score]]
     order: list[int]
     differences: list[paired.Difference]
+    floors: Collection[str] = ()
 
     @property
     def cells(self) -> list[Score]:
@@ -82,19 +88,25 @@ class Board:
         return [cell for place in self.order for cell in self.scores[place]]
 
     @property
-    def ranks(self) -> list[int | None]:
-        """The contestants' ranks with ties: 1 + the number of those that are better by a difference that holds.
+    def models(self) -> list[int]:
+        """The places of the contestants that are no floors."""
+        return [place for place, one in enumerate(self.contestants) if one.supporter not in self.floors]
 
-        "Better" is by the average on shared cards. None for a contestant that could be compared with no other.
-        """
-        ranks: list[int | None] = [None] * len(self.contestants)
-        for difference in self.differences:
-            if difference.estimate.mean is None:
-                continue
-            worse = difference.second if difference.estimate.mean > 0 else difference.first
-            for place in (difference.first, difference.second):
-                ranks[place] = (ranks[place] or 1) + bool(difference.holds and place == worse)
-        return ranks
+    @property
+    def ranks(self) -> list[tuple[int, int] | None]:
+        """The ranks among models that the differences leave open (`paired.rank_ranges`); None for a floor."""
+        return paired.rank_ranges(self.differences, len(self.contestants), self.models)
+
+    @property
+    def saturated(self) -> dict[str, float]:
+        """Dimension → score, where it is the same end of the scale for every dialogue of several models."""
+        columns = list(zip(*([cell.estimate.mean for cell in self.scores[place][:-1]] for place in self.models), strict=True))
+        names = [cell.dimension for cell in self.scores[0][:-1]]
+        return {
+            name: of_all[0]
+            for name, of_all in zip(names, columns, strict=True)
+            if len(of_all) > 1 and of_all[0] in (0.0, 100.0) and set(of_all) == {of_all[0]}
+        }
 
 
 def card_of(dialogue: Dialogue) -> str:
@@ -113,12 +125,14 @@ def contestants_of(
 ) -> list[Contestant]:
     """Every language × scorer × supporter with its scores, sorted by them (English first).
 
-    A dialogue's repeats and turns are averaged first, so that each dialogue counts once. A score s becomes
-    (s − min) / (max − min) × 100 of its dimension's scale. `value` says whether verdicts or their expectations (from token
+    A dialogue's repeats and turns are averaged first, so that each dialogue counts once; trials in which the very same was said
+    (at temperature 0) are one dialogue. A score s becomes (s − min) / (max − min) × 100 of its dimension's scale. `value` says whether verdicts or their expectations (from token
     probabilities) are taken.
     Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
     """
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
+    said = {dialogue.id: tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}
+    first: dict[tuple[object, ...], str] = {}  # who said what on which card → the first dialogue that has it
     columns = {name: index for index, name in enumerate(rubric.dimensions)}
     contestants: dict[tuple[Language, Scorer, str], Contestant] = {}
     verdicts: dict[tuple[Language, Scorer, str], dict[str, list[list[float]]]] = {}
@@ -130,7 +144,8 @@ def contestants_of(
         contestant = contestants.setdefault(key, Contestant(*key))
         if not judgement.lost:
             contestant.asked.update((judgement.dimension, AVERAGE))
-        figures = verdicts.setdefault(key, {}).setdefault(dialogue.id, [[] for _ in columns])
+        draw = first.setdefault((*key, card_of(dialogue), said[dialogue.id]), dialogue.id)
+        figures = verdicts.setdefault(key, {}).setdefault(draw, [[] for _ in columns])
         if judgement.value is None:
             continue
         contestant.read.update((judgement.dimension, AVERAGE))
@@ -147,6 +162,7 @@ def contestants_of(
                 if repeats:
                     row[:, column] += (exact_mean(repeats) - scale.min) * 100 / scale.span, 1
             contestant.readable[card] += any(figures)
+            contestant.said.setdefault(card, set()).add(said[id])
     order = list(get_args(Language))
     return sorted(contestants.values(), key=lambda one: (order.index(one.language), one.scorer, one.supporter))
 
@@ -175,8 +191,21 @@ def cells_of(contestants: Sequence[Contestant], rubric: Rubric) -> list[list[Sco
     ]
 
 
+def family(first: Contestant, second: Contestant, floors: Collection[str]) -> str | None:
+    """Which differences a pair is corrected with (`paired.differences`): those of models, or those of models with floors. None
+    where nothing is asked: of two floors, and of the same dialogues by the same scorer."""
+    ends = (first.supporter in floors) + (second.supporter in floors)
+    if ends == 2 or (first.scorer == second.scorer and first.same_dialogues(second)):
+        return None
+    return "floors" if ends else "models"
+
+
 def boards_of(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
+    dialogues: Sequence[Dialogue],
+    judgements: Sequence[Judgement],
+    rubric: Rubric,
+    value: Value = "value",
+    floors: Collection[str] = (),
 ) -> list[Board]:
     """A board for every language and scorer. See `contestants_of` for how scores are counted and what is refused."""
     boards = []
@@ -185,8 +214,9 @@ def boards_of(
         scores = cells_of(rivals, rubric)
         order = sorted(range(len(rivals)), key=lambda place: -_average(scores[place]))
         pairs = list(combinations(order, 2))
-        differences = paired.differences(*stack(rivals), pairs, average_only=True) if pairs else []
-        boards.append(Board(language, scorer, rivals, scores, order, differences))
+        families = [family(rivals[a], rivals[b], floors) for a, b in pairs]
+        differences = paired.differences(*stack(rivals), pairs, average_only=True, families=families) if pairs else []
+        boards.append(Board(language, scorer, rivals, scores, order, differences, floors))
     return boards
 
 
@@ -195,18 +225,18 @@ def leaderboard(
 ) -> Iterator[Table]:
     """One table a language: supporters × dimensions on 0–100 with 95 % intervals and n, their average, and the parse rate.
 
-    On 0–4 a figure is the mean × 25 of ESC-Eval's table 2. Several judges, methods or conditions are separate rows. With
-    several supporters there is a rank with ties (`Board.ranks`). Rows come by falling average. `groups` maps supporter → group
+    On 0–4 a figure is the mean × 25 of ESC-Eval's table 2. Several judges, methods or conditions are separate rows. Where
+    several models were tested there is a rank (`Board.ranks`). Rows come by falling average. `groups` maps supporter → group
     (`groups_of`), a mark beside the average; a supporter without one is `other`.
     """
     for language, of_language in group_by(boards, lambda board: board.language).items():
-        lines: list[tuple[tuple[Any, ...], list[Score], str, int | None]] = []
+        lines: list[tuple[tuple[Any, ...], list[Score], str, str | None]] = []
         for place, board in enumerate(of_language):
-            for block, rank in zip(board.scores, board.ranks, strict=True):
+            for block, rank in zip(board.scores, map(paired.rank_text, board.ranks), strict=True):
                 group = (groups or {}).get(block[0].supporter, OTHER)
                 lines.append(((place, -_average(block), block[0].supporter), block, group, rank))
         lines.sort(key=lambda line: line[0])
-        ranked = any(len(board.contestants) > 1 for board in of_language)
+        ranked = any(rank for *_, rank in lines)
         grouped = any(group != OTHER for _, _, group, _ in lines)
         heads = [*["rank"] * ranked, "supporter", *["judged by"] * (len(of_language) > 1), AVERAGE, *["group"] * grouped]
         columns = (*heads, *(column for column in score_columns(rubric) if column != AVERAGE))
@@ -221,16 +251,23 @@ def leaderboard(
             title=f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else ""),
             columns=columns,
             rows=tuple(rows),
-            notes=(*score_notes(cells, rubric, value), *[RANK_NOTE] * ranked),
+            notes=(*score_notes(cells, rubric, value), *[paired.RANKS] * ranked, *_saturation(of_language, rubric)),
             section=SCORES,
         )
+
+
+def _saturation(boards: Sequence[Board], rubric: Rubric) -> Iterator[str]:
+    """Which dimensions tell no model from another, and so do nothing but shrink the average's differences."""
+    ends = {(name, score) for board in boards for name, score in board.saturated.items()}
+    for score in sorted({score for _, score in ends}):
+        names = ", ".join(dimension_label(rubric, name) for name in rubric.dimensions if (name, score) in ends)
+        yield f"At {score:g} for every model: {names}. What the average says of differences rests on the other dimensions."
 
 
 def pairwise_differences(boards: Sequence[Board]) -> Iterator[Table]:
     """One table a language with several supporters: the difference of every two in their average, and whether it holds.
 
-    The better of two (by the leaderboard) comes first. Intervals, tests and Holm's correction: `paired.differences`,
-    the correction over all pairs of one scorer.
+    The better of two (by the leaderboard) comes first. Intervals, tests and Holm's correction: `paired.differences`.
     """
     for language, of_language in group_by(boards, lambda board: board.language).items():
         several = len(of_language) > 1
@@ -245,7 +282,11 @@ def pairwise_differences(boards: Sequence[Board]) -> Iterator[Table]:
                 title=f"Differences between supporters in the average, {language}",
                 columns=("supporter", "against", *["judged by"] * several, *paired.COLUMNS),
                 rows=tuple(rows),
-                notes=(paired.NOTE, *["Holm's correction runs over the pairs of one judge."] * several),
+                notes=(
+                    paired.NOTE,
+                    FAMILIES,
+                    *[paired.UNPAIRED] * any(one.unpaired for board in of_language for one in board.differences),
+                ),
                 section=SCORES,
             )
 
@@ -308,6 +349,8 @@ class Tally:
     dialogues: Sequence[Dialogue]
     judgements: Sequence[Judgement]
     rubric: Rubric
+    floors: Collection[str] = ()
+    """Supporters that need no model."""
 
     @cached_property
     def verdicts(self) -> list[Judgement]:
@@ -317,7 +360,7 @@ class Tally:
     @cached_property
     def boards(self) -> list[Board]:
         """One board a language and scorer."""
-        return boards_of(self.dialogues, self.judgements, self.rubric)
+        return boards_of(self.dialogues, self.judgements, self.rubric, floors=self.floors)
 
     @property
     def contestants(self) -> list[Contestant]:

@@ -1,4 +1,4 @@
-"""Paired statistics over cards: intervals, differences with sign-flip tests and Holm's correction.
+"""Paired statistics over cards: intervals of means and differences, tests, and the ranks that these leave open.
 
 What two contestants did on one card belongs together. So cards are drawn whole, and a difference is taken
 card by card. Arrays are [cards, contestants, dimensions]; a contestant is a supporter as one scorer sees it.
@@ -6,24 +6,37 @@ card by card. Arrays are [cards, contestants, dimensions]; a contestant is a sup
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.statistics.bootstrap import POINTS, SEED, SMOOTHED, Floats, estimate, gap_levels, smoothed_means
+from core.statistics.inference import (
+    ALPHA,
+    TEST,
+    beside_interval,
+    cluster_error,
+    contributions,
+    holds,
+    holm_of,
+    p_text,
+    student_p,
+    welch,
+)
 from core.tables import Cell, Estimate
 
-FLIPS = 9_999
-ALPHA = 0.05
 COLUMNS = ("difference", "p", "p (Holm)", "holds")
-NOTE = (
-    f"Difference in points of 0–100, [{SMOOTHED} over cards], n = shared cards: those on which both "
-    "sides have a readable verdict. p: paired sign-flip permutation test over the shared cards, two-sided. It holds where p "
-    f"after Holm's correction over this table is at most {ALPHA:g}. A dash: no shared cards, so nothing to pair."
+HOLDS = (
+    f"p: {TEST}, two-sided, and above {ALPHA:g} wherever the interval contains 0. A difference holds where p after Holm's correction "
+    f"is at most {ALPHA:g}; the averages are corrected together, and then the dimensions"
 )
-_BATCH = 500  # sign patterns at a time: bounds memory
+NOTE = (
+    f"Difference in points of 0–100, [{SMOOTHED} over cards], n = shared cards: those on which both sides have a readable verdict. "
+    f"{HOLDS}. A dash: not tested (two floors, the same dialogues, fewer than two cards)."
+)
+UNPAIRED = "Sides that share no card are compared unpaired: n counts the cards of both, p is Welch's."
 
 
 @dataclass(frozen=True)
@@ -31,8 +44,9 @@ class Difference:
     """First minus second contestant (places on the second axis) on one dimension, or on the average (`dimension` is None).
 
     `first_mean` and `second_mean` are over the shared cards only, those on which both have a readable verdict: the n of
-    `estimate`. All figures are None where they share none. `holm` is p after Holm's correction over all comparisons that were
-    made together, and `holds` says whether it is at most `ALPHA`.
+    `estimate`. Where they share none, each is over its own cards, n counts both, and the test is `unpaired`. `holm` is p after
+    Holm's correction over its family, and `holds` says whether it is at most `ALPHA`; all three are None where nothing was
+    tested.
     """
 
     first: int
@@ -44,6 +58,7 @@ class Difference:
     p: float | None
     holm: float | None
     holds: bool | None
+    unpaired: bool = False
 
 
 def card_estimates(sums: Floats, counts: Floats, readable: Sequence[int], levels: Floats = POINTS) -> list[list[Estimate]]:
@@ -93,13 +108,15 @@ def differences(
     pairs: Sequence[tuple[int, int]],
     average_only: bool = False,
     levels: Floats = POINTS,
+    families: Sequence[Hashable] | None = None,
 ) -> list[Difference]:
     """Every pair's difference on every dimension and on the average (with `average_only`, on that alone), in order of pairs.
 
     A card counts once: a contestant's observations on it are averaged first. The average's difference is the unweighted mean of
     the dimensions', each over its own shared cards. Intervals: `smoothed_means` over cards, none where `card_estimates` has
     none; each side may have any of `levels` on a card that nobody has seen.
-    p: `sign_flip_p`. Holm's correction runs over everything returned.
+    p: `student_p` over cards, `beside_interval`. Holm's correction runs over the averages of the pairs of one of `families` (all
+    pairs are one where these are not given), and apart from them over the dimensions. A pair whose family is None is not tested.
     """
     if not pairs:
         return []
@@ -107,21 +124,33 @@ def differences(
     first, second = (values[:, [pair[side] for pair in pairs]] for side in (0, 1))
     shared = ~np.isnan(first - second)  # [cards, pairs, dimensions]
     cards, size, dimensions = shared.shape
-    gaps = np.where(shared, first - second, 0.0)
-    n = shared.sum(axis=0)
-    flat = smoothed_means(gaps.reshape(cards, -1), shared.reshape(cards, -1).astype(np.float64), gap_levels(levels))
+    gaps, present = np.where(shared, first - second, 0.0), shared.astype(np.float64)
+    flat = smoothed_means(gaps.reshape(cards, -1), present.reshape(cards, -1), gap_levels(levels))
     draws = _with_average(flat.reshape(-1, size, dimensions))
-    first_means, second_means, means = (
-        _with_average(_over(np.where(shared, side, 0.0).sum(axis=0), n)) for side in (first, second, gaps)
+    means, parts, n = contributions(gaps, present)
+    first_means, second_means, means, parts = (
+        _with_average(part)
+        for part in (*(contributions(np.where(shared, side, 0.0), present)[0] for side in (first, second)), means, parts)
     )
     counted = np.concatenate([n, shared.any(axis=2).sum(axis=0)[:, None]], axis=1)
     on_cards = _with_fewest(n)
-    columns = [dimensions] if average_only else range(dimensions + 1)
-    # What each card adds to a mean: these are what the test flips.
-    shares = _with_average(gaps / np.maximum(n, 1))[:, :, columns]
-    p = sign_flip_p(shares.reshape(cards, -1)).reshape(size, -1)
-    p[np.isnan(means[:, columns])] = np.nan
-    corrected = holm(p.ravel()).reshape(p.shape)
+    errors, degrees = cluster_error(parts, on_cards), on_cards - 1.0
+    apart = np.logical_not(shared.any(axis=(0, 2)))
+    for row in np.flatnonzero(apart):
+        sides = [_alone(values[:, place], levels, SEED + side) for side, place in enumerate(pairs[row])]
+        (first_means[row], own, cards_own, drawn), (second_means[row], other, cards_other, drawn_other) = sides
+        means[row], draws[:, row] = first_means[row] - second_means[row], drawn - drawn_other
+        errors[row], degrees[row] = welch(own, other, (cards_own, cards_other))
+        counted[row], on_cards[row] = cards_own + cards_other, np.minimum(cards_own, cards_other)
+    columns = [dimensions] if average_only else list(range(dimensions + 1))
+    most = float(gap_levels(levels).max())
+    p = student_p(means, errors, on_cards, most, degrees)[:, columns]
+    p = beside_interval(p.ravel(), draws[:, :, columns].reshape(len(draws), -1)).reshape(p.shape)
+    if families is not None:
+        p[[family is None for family in families]] = np.nan
+    tested = [_none(value) for value in p.ravel()]
+    own_family = [families[row] if families else 0 for row in range(size)]
+    corrected = holm_of(tested, [(own_family[row], column == dimensions) for row in range(size) for column in columns])
     return [
         Difference(
             first=one,
@@ -130,13 +159,96 @@ def differences(
             first_mean=_none(first_means[row, column]),
             second_mean=_none(second_means[row, column]),
             estimate=estimate(means[row, column], draws[:, row, column], int(counted[row, column]), int(on_cards[row, column])),
-            p=_none(p[row, place]),
-            holm=_none(corrected[row, place]),
-            holds=None if np.isnan(corrected[row, place]) else bool(corrected[row, place] <= ALPHA),
+            p=tested[row * len(columns) + place],
+            holm=corrected[row * len(columns) + place],
+            holds=holds(corrected[row * len(columns) + place]),
+            unpaired=bool(apart[row]) and not np.isnan(means[row, column]),
         )
         for row, (one, other) in enumerate(pairs)
         for place, column in enumerate(columns)
     ]
+
+
+def _alone(values: Floats, levels: Floats, seed: int) -> tuple[Floats, Floats, NDArray[np.intp], Floats]:
+    """Of one contestant's values [cards, dimensions] by itself, the average last: means, errors, cards, and draws of the means."""
+    kept = values[~np.isnan(values).all(axis=1)]
+    present = (~np.isnan(kept)).astype(np.float64)
+    if not len(kept):
+        nothing = np.full(values.shape[1] + 1, np.nan)
+        return nothing, nothing, np.zeros(len(nothing), dtype=np.intp), nothing
+    sums = np.nan_to_num(kept)
+    means, parts, cards = contributions(sums, present)
+    on_cards = _with_fewest(cards)
+    draws = _with_average(smoothed_means(sums, present, levels, seed))
+    return _with_average(means), cluster_error(_with_average(parts), on_cards), on_cards, draws
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------------------
+
+RANKS = (
+    "Rank: the places that the differences leave open, from 1 + the number of supporters that are better by a difference that holds "
+    "to the number of all less those that are worse by one. Two supporters of which neither is better in this sense share a place."
+)
+
+
+def rank_ranges(
+    differences: Sequence[Difference], count: int, ranked: Collection[int] | None = None
+) -> list[tuple[int, int] | None]:
+    """The ranks, from best to worst, that differences of the average leave open to each of `count` contestants: at 95 % all true
+    ranks lie in them together (Mogstad, Romano, Shaikh and Wilhelm 2024, "Inference for ranks"). Only those in `ranked` (all by
+    default) have places; None for one that was tested against no other of them."""
+    among = [
+        one
+        for one in differences
+        if one.dimension is None and one.holds is not None and (ranked is None or {one.first, one.second} <= set(ranked))
+    ]
+    tested = {place for one in among for place in (one.first, one.second)}
+    better, worse = [0] * count, [0] * count
+    for one in among:
+        if one.holds:
+            winner, loser = (one.first, one.second) if (one.estimate.mean or 0) > 0 else (one.second, one.first)
+            better[loser] += 1
+            worse[winner] += 1
+    return [(1 + better[place], len(tested) - worse[place]) if place in tested else None for place in range(count)]
+
+
+def rank_text(rank: tuple[int, int] | None) -> str | None:
+    """`2`, or `1–3`; None stays None."""
+    return None if rank is None else str(rank[0]) if rank[0] == rank[1] else f"{rank[0]}–{rank[1]}"
+
+
+def _over(sums: Floats, counts: Floats) -> Floats:
+    """Sums by counts, NaN where there is nothing."""
+    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+
+
+def _with_average(values: Floats) -> Floats:
+    """Append the unweighted mean of the last axis; NaN where one is missing, since averages over fewer do not compare."""
+    return np.concatenate([values, values.mean(axis=-1, keepdims=True)], axis=-1)
+
+
+def _with_fewest(cards: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Append the least of the last axis: on how many cards the part of an average rests that has the fewest."""
+    return np.concatenate([cards, cards.min(axis=-1, keepdims=True)], axis=-1)
+
+
+def _none(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def cells(difference: Difference) -> tuple[Cell, ...]:
+    """A difference as the table cells under `COLUMNS`."""
+    said = None if difference.holds is None else "yes" if difference.holds else "no"
+    return difference.estimate, p_text(difference.p), p_text(difference.holm), said
+
+
+# --- until their callers have moved to core.statistics.inference ------------------------------------------------------------
+from core.statistics.inference import holm  # noqa: E402, F401
+
+
+from collections.abc import Iterator  # noqa: E402
+
+FLIPS, _BATCH = 9_999, 500
 
 
 def sign_flip_p(shares: Floats) -> Floats:
@@ -177,49 +289,3 @@ def _drawn_signs(rows: int, flips: int) -> Iterator[Floats]:
     rng = np.random.default_rng(SEED)
     for start in range(0, flips, _BATCH):
         yield 1 - 2 * rng.integers(2, size=(min(_BATCH, flips - start), rows)).astype(np.float64)
-
-
-def holm(p: Floats) -> Floats:
-    """p values after Holm's correction over those that are not NaN.
-
-    Three lines of our own: statsmodels' `multipletests` collects garbage on every call, seconds beside a run's records.
-    """
-    order = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]  # NaN comes last
-    corrected = np.full_like(p, np.nan)
-    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1)
-    return corrected
-
-
-def holm_of(p: Sequence[float | None]) -> list[float | None]:
-    """`holm` of p values of which some are None."""
-    return [_none(one) for one in holm(np.array([np.nan if one is None else one for one in p]))]
-
-
-def p_text(p: float | None) -> str | None:
-    """A p value as tables show it."""
-    return None if p is None else f"{p:.4f}"
-
-
-def _over(sums: Floats, counts: Floats) -> Floats:
-    """Sums by counts, NaN where there is nothing."""
-    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-
-
-def _with_average(values: Floats) -> Floats:
-    """Append the unweighted mean of the last axis; NaN where one is missing, since averages over fewer do not compare."""
-    return np.concatenate([values, values.mean(axis=-1, keepdims=True)], axis=-1)
-
-
-def _with_fewest(cards: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Append the least of the last axis: on how many cards the part of an average rests that has the fewest."""
-    return np.concatenate([cards, cards.min(axis=-1, keepdims=True)], axis=-1)
-
-
-def _none(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
-def cells(difference: Difference) -> tuple[Cell, ...]:
-    """A difference as the table cells under `COLUMNS`."""
-    holds = None if difference.holds is None else "yes" if difference.holds else "no"
-    return difference.estimate, p_text(difference.p), p_text(difference.holm), holds

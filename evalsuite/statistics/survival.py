@@ -20,8 +20,8 @@ import numpy as np
 from core.grouping import group_by
 from core.records import Dialogue, Language
 from core.statistics.bootstrap import LEVEL
+from core.statistics.inference import holm_of, p_text
 from core.tables import Cell, Estimate, Table
-from evalsuite.statistics import paired
 from evalsuite.statistics.summary import languages_of, supporter_of
 
 SURVIVAL = "How long seekers stay"  # heading of the report
@@ -157,7 +157,7 @@ def log_ranks(dialogues: Sequence[Dialogue]) -> list[LogRank]:
         tests.append(_log_rank(language, {name: watched[name] for name in names}))
         pairs = [_log_rank(language, {name: watched[name] for name in two}) for two in combinations(names, 2)]
         if len(names) > 2:
-            corrected = paired.holm_of([pair.p for pair in pairs])
+            corrected = holm_of([pair.p for pair in pairs])
             tests += [replace(pair, holm=p) for pair, p in zip(pairs, corrected, strict=True)]
     return tests
 
@@ -227,9 +227,7 @@ def estimate_of(step: Step) -> Estimate:
 
 
 def _test_table(tests: Sequence[LogRank]) -> Table:
-    rows = tuple(
-        (t.language, " / ".join(t.supporters), t.statistic, t.df, paired.p_text(t.p), paired.p_text(t.holm)) for t in tests
-    )
+    rows = tuple((t.language, " / ".join(t.supporters), t.statistic, t.df, p_text(t.p), p_text(t.holm)) for t in tests)
     notes = (
         f"{TEST.capitalize()}, two-sided; Holm's correction over the pairs of a language. It does not know that the same "
         "profiles were held with all supporters, which makes it cautious.",

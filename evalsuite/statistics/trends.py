@@ -42,8 +42,8 @@ class Point:
 class Trend:
     """One supporter in one language as one scorer sees it.
 
-    `slopes` maps dimension (and `average`) → the mean slope within dialogues, in points of 0–100 a round, n = cards; p by the
-    paired sign-flip test against no slope, Holm's correction over the dimensions and the average.
+    `slopes` maps dimension (and `average`) → the mean slope within dialogues, in points of 0–100 a round, n = cards; tested
+    against no slope as `paired.differences` are.
     """
 
     language: Language
@@ -164,8 +164,7 @@ def tables(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Table]:
             rows=tuple(slopes),
             notes=(
                 "Mean over cards of the least-squares slope of a dialogue's own scores (0–100) by round, "
-                f"[{SMOOTHED}], n = cards with a dialogue that was judged in two rounds or more. p: sign-flip test "
-                "over cards against no slope; Holm's correction over a supporter's dimensions.",
+                f"[{SMOOTHED}], n = cards with a dialogue that was judged in two rounds or more. Against no slope, {paired.HOLDS}.",
             ),
             section=TRENDS,
         )

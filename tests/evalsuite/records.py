@@ -16,7 +16,8 @@ def make_rubric(*names: str, low: int = 0, high: int = 4) -> Rubric:
 
 
 def make_dialogue(name: str, supporter: str | None = "m", language: Language = "en", **more: Any) -> Dialogue:
-    turns = more.pop("turns", None) or (Turn(role="seeker", text="a"), Turn(role="supporter", text="b"))
+    # Each has words of its own: dialogues in which the very same is said are one.
+    turns = more.pop("turns", None) or (Turn(role="seeker", text=f"a {name}"), Turn(role="supporter", text="b"))
     return Dialogue(id=name, language=language, source="corpus", supporter=supporter, turns=turns, **more)
 
 
