@@ -141,7 +141,8 @@ def differences(
         (first_means[row], own, cards_own, drawn), (second_means[row], other, cards_other, drawn_other) = sides
         means[row], draws[:, row] = first_means[row] - second_means[row], drawn - drawn_other
         errors[row], degrees[row] = welch(own, other, (cards_own, cards_other))
-        counted[row], on_cards[row] = cards_own + cards_other, np.minimum(cards_own, cards_other)
+        both = ~np.isnan(means[row])
+        counted[row], on_cards[row] = (cards_own + cards_other) * both, np.minimum(cards_own, cards_other)
     columns = [dimensions] if average_only else list(range(dimensions + 1))
     most = float(gap_levels(levels).max())
     p = student_p(means, errors, on_cards, most, degrees)[:, columns]

@@ -1,34 +1,45 @@
-"""What statistics are held against: sign-flip test and Holm's correction as they are defined, Wilson by statsmodels, the
+"""What statistics are held against: Student's t by scipy and Holm's correction as it is defined, Wilson by statsmodels, the
 smoothed Bayesian bootstrap drawn row by row."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from itertools import product
+from math import sqrt
+from statistics import fmean
 
 import numpy as np
 import pytest
+from scipy.stats import t
 from statsmodels.stats.proportion import proportion_confint
 
 from core.tables import Estimate
 
 
-def sign_flip(shares: Sequence[int]) -> float:
-    """Two-sided p of whole numbers' sum under random signs: every pattern, one by one (`test_paired` has scipy's)."""
-    sums = [sum(map(operator.mul, signs, shares)) for signs in product((1, -1), repeat=len(shares))]
-    return sum(abs(each) >= abs(sum(shares)) for each in sums) / len(sums)
-
-
-def card_shares(gaps: Sequence[Sequence[int | None]]) -> list[int]:
-    """What each card [cards, dimensions] adds to the mean over dimensions of the means over cards, times a whole number."""
+def student(gaps: Sequence[Sequence[float | None]], most: float = 100) -> float | None:
+    """Two-sided p that the mean over dimensions of the means over cards [cards, dimensions] is 0, by scipy: a dimension's error is
+    of the cards that have it, the degrees of freedom are of the dimension that has the fewest; None where one has fewer than two."""
     columns = [[gap for gap in column if gap is not None] for column in zip(*gaps, strict=True)]
-    common = int(np.lcm.reduce([len(column) for column in columns]))
-    return [
-        sum(0 if gap is None else gap * common // len(column) for gap, column in zip(card, columns, strict=True))
+    n = min(map(len, columns))
+    if n < 2:
+        return None
+    means = [fmean(column) for column in columns]
+    parts = [
+        fmean(0 if gap is None else (gap - mean) / len(column) for gap, mean, column in zip(card, means, columns, strict=True))
         for card in gaps
-        if any(gap is not None for gap in card)
     ]
+    error = sqrt(n / (n - 1) * sum(part**2 for part in parts))
+    if error < 1e-9 * most:
+        return float((1 + abs(fmean(means)) / (most / 2)) ** -n)
+    return float(2 * t.sf(abs(fmean(means)) / error, n - 1))
+
+
+def agrees(p: float | None, raw: float | None, estimate: Estimate) -> bool:
+    """Whether a p is the test's own, or above 0.05 beside an interval that holds 0."""
+    if p is None or raw is None:
+        return p is raw
+    if estimate.low is not None and estimate.high is not None and estimate.low <= 0 <= estimate.high:
+        return p >= raw - 1e-9 and p > 0.05
+    return p == pytest.approx(raw, rel=1e-6, abs=1e-12)
 
 
 def corrected(p: Sequence[float | None]) -> list[float | None]:
@@ -62,3 +73,10 @@ def smoothed(sums: Sequence[float], levels: Sequence[float], counts: Sequence[fl
         draws.append(above / (weights[:-1] @ sizes + weights[-1] * usual))
     low, high = np.percentile(draws, [2.5, 97.5])
     return float(low), float(high)
+
+
+def sign_flip(shares: Sequence[int]) -> float:  # until test_judges has moved
+    raise NotImplementedError
+
+
+card_shares = sign_flip

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import ttest_ind
 from typer.testing import CliRunner
 
 from core.errors import UserError, run_cli
 from core.files import read_jsonl, write_json, write_jsonl
-from core.records import Dialogue, Judgement, RoleCard
+from core.records import Dialogue, Judgement, RoleCard, Turn
 from data_prep.profiles import Counselling, Demographics, Profile
 from evalsuite.commands import scored_runs as command
 from evalsuite.runs.records import read_runs
+from evalsuite.statistics import paired
 from evalsuite.statistics.comparison import RunRecords, as_json, compare, tables
-from tests.evalsuite.oracles import GAPS, card_shares, corrected, sign_flip, smoothed
+from tests.evalsuite.oracles import GAPS, agrees, corrected, smoothed, student
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("fluency", "empathy")
@@ -34,7 +38,8 @@ def make_run(folder: Path, scores: Scores, judge: str = "j", rubric: Any = RUBRI
     dialogues, judgements = [], []
     for supporter, own in scores.items():
         for card, score in enumerate(own):
-            dialogues.append(make_dialogue(f"{supporter}-{card}", supporter, card_id=f"c{card}"))
+            turns = (Turn(role="seeker", text=f"{card}"), Turn(role="supporter", text=f"{supporter} of {folder.name}"))
+            dialogues.append(make_dialogue(f"{supporter}-{card}", supporter, card_id=f"c{card}", turns=turns))
             judgements += [make_judgement(dialogues[-1].id, name, score, judge=judge) for name in RUBRIC.dimensions]
     folder.mkdir(parents=True)
     write_jsonl(folder / "dialogues.jsonl", dialogues)
@@ -66,8 +71,10 @@ def test_a_supporter_in_both_runs_by_hand(tmp_path: Path) -> None:
         assert (one["mean_first"], one["mean_against"]) == (pytest.approx(67.5), pytest.approx(42.5))
         assert one["difference"] == pytest.approx(25)
         assert (one["low"], one["high"]) == pytest.approx(smoothed([25.0] * 10, GAPS), abs=1.5)
-        # Ten shared cards, all better by one: 2 of the 2^10 sign patterns; three comparisons.
-        assert (one["cards"], one["p"], one["p_holm"], one["holds"]) == (10, 2 / 1024, pytest.approx(6 / 1024), True)
+        # Ten shared cards, all better by 25: the rule for cards that are alike. The average is alone, the dimensions are two.
+        tests = 1 if one["dimension"] == "average" else 2
+        assert (one["cards"], one["p"], one["p_holm"]) == (10, pytest.approx(1.5**-10), pytest.approx(tests * 1.5**-10))
+        assert one["holds"] is True
     assert [(s["name"], s["dimension"], s["n"]) for s in english["scores"]][::3] == [
         ("old/m", "fluency", 10),
         ("new/m", "fluency", 11),
@@ -75,17 +82,31 @@ def test_a_supporter_in_both_runs_by_hand(tmp_path: Path) -> None:
     assert found["config_differences"] == [{"run": "old", "compared_with": "new", "differences": ["simulate.exchanges: 5 → 6"]}]
 
 
-def test_identical_runs_never_differ(tmp_path: Path) -> None:
+def test_the_same_dialogues_are_no_test(tmp_path: Path) -> None:
+    """Floors, and models at temperature 0, say the same in both runs."""
     scores: Scores = {"m": [1, 2, 3, None, 0, 4, 2, 2, 1, 3, 3, 4], "k": [0] * 12}
-    found = compare(read_runs([make_run(tmp_path / name, scores) for name in "ab"]))
+    found = compare(read_runs([make_run(tmp_path / name / "run", scores) for name in "ab"]))
     (each,) = found.languages
-    assert len(each.differences) == 2 * 3
-    for one in each.differences:
-        estimate = one.estimate
-        assert estimate.mean == 0 and estimate.low is not None and estimate.high is not None
-        assert -10 < estimate.low < 0 < estimate.high < 10, "other cards may differ"
-        assert (one.p, one.holm, one.holds) == (1, 1, False)
-    assert tables(found)[-1].rows == (("a", "b", "no difference"),)
+    assert [(one.estimate.mean, one.p, one.holm, one.holds) for one in each.differences] == [(0, None, None, None)] * 6
+    shown = {table.key: table for table in tables(found)}
+    assert shown["compare-differences-en"].rows == ()
+    assert any(note.startswith("Not compared, since the same was said") for note in shown["compare-differences-en"].notes)
+
+
+def test_floors_are_corrected_apart_and_not_against_each_other(tmp_path: Path) -> None:
+    """A model that gained in the second run is one test, whatever floors stand beside it."""
+    rng = np.random.default_rng(0)
+    level = rng.integers(0, 2, 12)
+    first = make_run(tmp_path / "a", {"m": level.tolist(), "silent": rng.integers(0, 3, 12).tolist()})
+    second = make_run(
+        tmp_path / "b", {"m": (level + rng.integers(1, 3, 12)).tolist(), "silent": rng.integers(0, 3, 12).tolist()}
+    )
+    runs = [replace(run, floors={"silent"}) for run in read_runs([first, second])]
+    (each,) = compare(runs).languages
+    named = {(each.entries[one.first].name, one.dimension): one for one in each.differences}
+    assert named["b/m", None].holm == named["b/m", None].p and named["b/m", None].holds
+    assert named["b/m", 0].holm == pytest.approx(2 * (named["b/m", 0].p or 0)), "two dimensions alike, and no floor"
+    assert {named["b/silent", dimension].p for dimension in (None, 0, 1)} == {None}
 
 
 def test_what_is_compared_with_what(tmp_path: Path) -> None:
@@ -98,17 +119,17 @@ def test_what_is_compared_with_what(tmp_path: Path) -> None:
 
 
 def test_two_judges_on_the_same_dialogues(tmp_path: Path) -> None:
-    first = make_run(tmp_path / "j", {"m": [1] * 8, "k": [2] * 8})
-    second = make_run(tmp_path / "k", {"m": [2] * 8, "k": [2] * 8}, judge="k")
+    first = make_run(tmp_path / "j" / "run", {"m": [1] * 12, "k": [2] * 12})
+    second = make_run(tmp_path / "k" / "run", {"m": [2] * 12, "k": [2] * 12}, judge="k")
     found = compare(read_runs([first, second]))
     (each,) = found.languages
     averages = [one for one in each.differences if one.dimension is None]
-    named = {each.entries[one.first].name: (one.estimate.mean, one.holds) for one in averages}
-    assert named == {"k/k": (0, False), "k/m": (25, True)}
+    named = {each.entries[one.first].contestant.supporter: (one.estimate.mean, one.holds) for one in averages}
+    assert named == {"k": (0, False), "m": (25, True)}, "one judge's scores against the other's are a test"
     shown = {table.key: table for table in tables(found)}
     assert shown["compare-scores-en"].columns[:3] == ("supporter", "run", "judged by")
     assert any("judges differ" in note for note in shown["compare-differences-en"].notes)
-    assert ("j", "k", 'score.judge.name: "j" → "k"') in shown["compare-config"].rows
+    assert 'score.judge.name: "j" → "k"' in [row[-1] for row in shown["compare-config"].rows]
 
 
 def test_several_judges_in_a_run_are_told_apart(tmp_path: Path) -> None:
@@ -147,15 +168,21 @@ def test_other_profiles_under_one_id_are_not_paired(tmp_path: Path) -> None:
     assert each.shared == 1 and {one.estimate.n for one in each.differences} == {1}
 
 
-def test_runs_without_shared_cards_stand_side_by_side_only(tmp_path: Path) -> None:
-    first = make_run(tmp_path / "a", {"m": [1, None]})
-    second = make_run(tmp_path / "b", {"m": [None, 2]})
-    found = compare(read_runs([first, second]))
+def test_runs_without_shared_cards_are_compared_unpaired(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    here, there = rng.integers(0, 3, 9).tolist(), rng.integers(1, 5, 7).tolist()
+    found = compare(
+        read_runs([make_run(tmp_path / "a", {"m": here + [None] * 7}), make_run(tmp_path / "b", {"m": [None] * 9 + there})])
+    )
+    (each,) = found.languages
+    for one in each.differences:
+        welch = ttest_ind(there, here, equal_var=False)
+        assert one.unpaired and one.estimate.n == 16 and agrees(one.p, float(welch.pvalue), one.estimate)
+        assert one.estimate.mean == pytest.approx(25 * (fmean(there) - fmean(here)))
     shown = {table.key: table for table in tables(found)}
-    assert shown["compare-differences-en"].rows == ()
-    assert "Not compared, since they share no cards: b/m with a/m." in shown["compare-differences-en"].notes
-    assert [row[0] for row in shown["compare-scores-en"].rows] == ["a/m", "b/m"]
-    assert {one["p"] for one in as_json(found)["languages"]["en"]["differences"]} == {None}
+    assert paired.UNPAIRED in shown["compare-differences-en"].notes
+    alone = compare(read_runs([make_run(tmp_path / "c", {"m": [1, None]}), make_run(tmp_path / "d", {"m": [None, 2]})]))
+    assert {one["p"] for one in as_json(alone)["languages"]["en"]["differences"]} == {None}, "of one card each nothing is known"
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
@@ -172,15 +199,16 @@ def test_a_run_that_was_only_scored_has_no_simulate_config(tmp_path: Path) -> No
 
 def test_plumbing_is_named(tmp_path: Path) -> None:
     first, second = (
-        make_run(tmp_path / "a", {"m": [1]}),
-        make_run(tmp_path / "b", {"m": [1]}, seeker={"checkpoint": "embedded:x"}),
+        make_run(tmp_path / "a", {"m": [1, 2]}),
+        make_run(tmp_path / "b", {"m": [1, 2]}, seeker={"name": "s", "checkpoint": "embedded:x"}),
     )
     assert any(note.startswith("Plumbing") and "(b)" in note for note in tables(compare(read_runs([first, second])))[0].notes)
 
 
 def records(name: str, given: list[tuple[int | None, int | None]]) -> RunRecords:
     """A run in memory: one supporter's scores on both dimensions, card by card."""
-    dialogues = [make_dialogue(f"d{card}", card_id=f"c{card}") for card in range(len(given))]
+    said = [(Turn(role="seeker", text=f"{card}"), Turn(role="supporter", text=name)) for card in range(len(given))]
+    dialogues = [make_dialogue(f"d{card}", card_id=f"c{card}", turns=turns) for card, turns in enumerate(said)]
     judgements = [
         make_judgement(f"d{card}", dimension, value)
         for card, values in enumerate(given)
@@ -194,33 +222,39 @@ RUNS = st.integers(1, 6).flatmap(lambda n: st.tuples(*[st.lists(st.tuples(MARK, 
 
 
 @given(RUNS, st.integers(0, 2))
-def test_any_two_runs_against_every_pattern_of_signs_and_holms_definition(
+def test_any_two_runs_against_scipy_and_holms_definition(
     runs: tuple[list[tuple[int | None, int | None]], list[tuple[int | None, int | None]]], more: int
 ) -> None:
-    """Means over shared cards, exact p, Holm's correction over the block; the first run may have further cards."""
+    """Means over shared cards, Student's t, Holm's correction of the dimensions; the first run may have further cards."""
     old, new = runs
     longer = old + [(4, 4)] * more
     (each,) = compare([records("old", longer), records("new", new)]).languages
     assert (each.cards, each.shared) == ({"old": len(longer), "new": len(new)}, len(new))
     gaps = [
-        [None if x is None or y is None else y - x for x, y in zip(*card, strict=True)] for card in zip(old, new, strict=True)
+        [None if x is None or y is None else 25.0 * (y - x) for x, y in zip(*card, strict=True)]
+        for card in zip(old, new, strict=True)
     ]
     columns = [[gap for gap in column if gap is not None] for column in zip(*gaps, strict=True)]
-    means = [25 * fmean(column) if column else None for column in columns]
-    p = [sign_flip(column) if column else None for column in columns]
+    if not any(columns):
+        assert {one.p is not None for one in each.differences} <= {one.unpaired for one in each.differences}
+        return
+    means = [fmean(column) if column else None for column in columns]
+    p = [student([[gap] for gap in column]) if column else None for column in columns]
     defined = None not in means
     means.append(fmean(means) if defined else None)  # type: ignore[arg-type]
-    p.append(sign_flip(card_shares(gaps)) if defined else None)
+    p.append(student(gaps) if defined else None)
     sizes = [*map(len, columns), sum(any(gap is not None for gap in card) for card in gaps)]
     fewest = [*sizes[:-1], min(sizes)]  # an average is no surer than the dimension on the fewest cards
-    for one, mean, raw, holm, n, least in zip(each.differences, means, p, corrected(p), sizes, fewest, strict=True):
+    reported = [one.p for one in each.differences]
+    holm = [*corrected(reported[:-1]), reported[-1]]
+    for one, mean, raw, own, n, least in zip(each.differences, means, p, holm, sizes, fewest, strict=True):
         assert one.estimate.mean == pytest.approx(mean) and one.estimate.n == n
-        assert (one.p, one.holm) == (pytest.approx(raw), pytest.approx(holm))
-        assert one.holds == (None if holm is None else holm <= 0.05)
+        assert agrees(one.p, raw, one.estimate) and one.holm == pytest.approx(own)
+        assert one.holds == (None if own is None else own <= 0.05)
         assert (one.estimate.low is None) == (one.estimate.high is None) == (mean is None or least < 2)
     (back,) = compare([records("new", new), records("old", longer)]).languages
     assert [one.estimate.mean and -one.estimate.mean for one in back.differences] == pytest.approx(means)
-    assert [(one.p, one.holds) for one in back.differences] == [(one.p, one.holds) for one in each.differences]
+    assert [one.holds for one in back.differences] == [one.holds for one in each.differences]
 
 
 # --- the command ----------------------------------------------------------------------------------------------------------
@@ -230,7 +264,7 @@ app.command()(command.compare)
 
 
 def test_command_prints_json_alone_and_writes_every_table(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / name, {"m": [1, 2, 3]}) for name in "ab"]
+    folders = [make_run(tmp_path / name, {"m": scores}) for name, scores in (("a", [1, 2, 3]), ("b", [3, 2, 1]))]
     out = tmp_path / "out"
     result = CliRunner().invoke(app, [*map(str, folders), "--json", "--out", str(out)])
     assert result.exit_code == 0

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import ttest_ind
 
 from core.errors import UserError
-from core.records import Dialogue, Judgement
+from core.records import Dialogue, Judgement, Turn
 from core.rubrics import Rubric
 from core.tables import Estimate, Table
-from evalsuite.statistics.leaderboard import Tally, boards_of, leaderboard, pairwise_differences
+from evalsuite.statistics import paired
+from evalsuite.statistics.leaderboard import Board, Tally, boards_of, leaderboard, pairwise_differences
 from evalsuite.statistics.summary import AVERAGE, Value, distributions
-from tests.evalsuite.oracles import card_shares, corrected, sign_flip, smoothed
+from tests.evalsuite.oracles import agrees, corrected, smoothed, student
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("fluency", "empathy")
@@ -112,7 +114,9 @@ def test_best_average_first_and_corpora_under_their_source() -> None:
     dialogues = [make_dialogue("a", "low"), make_dialogue("b", "high"), make_dialogue("c", None)]
     judgements = [make_judgement(name, "fluency", score) for name, score in (("a", 1), ("b", 3), ("c", 2))]
     table = board(dialogues, judgements, make_rubric("fluency"))
-    assert [row[1] for row in table.rows] == ["high", "corpus", "low"]
+    assert [row[0] for row in table.rows] == ["high", "corpus", "low"], (
+        "one dialogue each: nothing was tested, nobody has a rank"
+    )
 
 
 def test_other_rubrics_are_passed_over() -> None:
@@ -159,33 +163,88 @@ def field(figures: dict[str, list[list[float | None]]], **more: Any) -> tuple[li
     return dialogues, judgements
 
 
-def test_ranks_have_ties_where_a_difference_does_not_hold() -> None:
+def test_a_rank_is_the_range_that_the_differences_leave_open() -> None:
     figures: dict[str, list[list[float | None]]] = {
-        "a": [[2 + card % 2, 2] for card in range(12)],
-        "b": [[3 - card % 2, 2] for card in range(12)],  # the same mean: +1 and −1 by turns
-        "c": [[1, 2] for _ in range(12)],  # worse on every card
+        "a": [[3 + card % 2, 3] for card in range(12)],
+        "b": [[4 - card % 2, 3] for card in range(12)],  # the same mean: +1 and −1 by turns
+        "c": [[1, 1 + (card % 3 > 0)] for card in range(12)],  # worse on every card
     }
     (one,) = boards_of(*field(figures), RUBRIC)
-    assert [each.supporter for each in one.contestants] == ["a", "b", "c"] and one.ranks == [1, 1, 3]
+    assert [each.supporter for each in one.contestants] == ["a", "b", "c"] and one.ranks == [(1, 2), (1, 2), (3, 3)]
     (table,) = leaderboard(boards_of(*field(figures), RUBRIC), RUBRIC)
-    assert table.columns[:3] == ("rank", "supporter", "average")
-    assert [row[:2] for row in table.rows] == [(1, "a"), (1, "b"), (3, "c")]
+    assert table.columns[:3] == ("rank", "supporter", "average") and paired.RANKS in table.notes
+    assert [row[:2] for row in table.rows] == [("1–2", "a"), ("1–2", "b"), ("3", "c")]
     (pairs,) = pairwise_differences(boards_of(*field(figures), RUBRIC))
     assert pairs.columns == ("supporter", "against", "difference", "p", "p (Holm)", "holds")
     assert [(*row[:2], row[-1]) for row in pairs.rows] == [("a", "b", "no"), ("a", "c", "yes"), ("b", "c", "yes")]
-    # a − c is (1 or 2 on fluency, 0 on empathy) × 25 / 2; p by hand: 2 of 2^12 sign patterns reach the sum, Holm × 3.
-    assert pairs.rows[1][2:5] == (Estimate(18.75, *_bounds(pairs.rows[1][2]), 12), f"{2 / 4096:.4f}", f"{6 / 4096:.4f}")
-    assert pairs.rows[0][2:5] == (Estimate(0.0, *_bounds(pairs.rows[0][2]), 12), "1.0000", "1.0000")
 
 
-def _bounds(estimate: Any) -> tuple[float, float]:
-    return estimate.low, estimate.high
+def test_ranks_do_not_contradict_differences_that_hold() -> None:
+    """a beats c, and b stands between them, told apart from neither: a range for each, and a's does not end below c's."""
+    pairs = {(0, 1): False, (1, 2): False, (0, 2): True}
+    given = [
+        paired.Difference(a, b, None, 1, 0, Estimate(1.0, 0.5, 1.5, 9), 0.01, 0.01, held) for (a, b), held in pairs.items()
+    ]
+    assert paired.rank_ranges(given, 3) == [(1, 2), (1, 3), (2, 3)]
+    assert paired.rank_ranges(given, 3, [0, 2]) == [(1, 1), None, (2, 2)]
+    assert [*map(paired.rank_text, [(1, 2), (3, 3), None])] == ["1–2", "3", None]
+
+
+def test_floors_are_not_ranked_and_cost_models_nothing() -> None:
+    rng = np.random.default_rng(2)
+    base = rng.integers(1, 3, (12, 1)) + np.zeros((12, 2), dtype=int)
+    figures = {name: (base + rng.integers(0, 2, (12, 2)) + gain).tolist() for name, gain in (("a", 1), ("b", 0))}
+    floors = {f"floor{n}": rng.integers(0, 2, (12, 2)).tolist() for n in range(3)}
+    (alone,), (beside,) = boards_of(*field(figures), RUBRIC), boards_of(*field(figures | floors), RUBRIC, floors=floors)
+
+    def tested(board: Board) -> dict[tuple[str, str], tuple[float | None, float | None]]:
+        names = [one.supporter for one in board.contestants]
+        return {(names[one.first], names[one.second]): (one.p, one.holm) for one in board.differences}
+
+    assert tested(beside)["a", "b"] == tested(alone)["a", "b"], "the same p and the same correction"
+    assert all((p is None) == (a in floors and b in floors) for (a, b), (p, _) in tested(beside).items())
+    assert [beside.contestants[place].supporter for place in beside.models] == ["a", "b"]
+    assert [rank is None for rank in beside.ranks] == [False, False, True, True, True]
+
+
+def test_a_dimension_at_the_end_of_the_scale_is_named() -> None:
+    figures: dict[str, list[list[float | None]]] = {name: [[4, n] for n in range(4)] for name in ("a", "b")}
+    (one,) = boards_of(*field(figures), RUBRIC)
+    assert one.saturated == {"fluency": 100}
+    (table,) = leaderboard([one], RUBRIC)
+    assert any(note.startswith("At 100 for every model: Fluency.") for note in table.notes)
+
+
+def test_trials_in_which_the_same_is_said_are_one() -> None:
+    """At temperature 0 a second trial is the first once more: it adds nothing to n and nothing to the interval."""
+    turns = (Turn(role="seeker", text="a"), Turn(role="supporter", text="b"))
+    dialogues = [make_dialogue(f"{n}-{t}", card_id=f"c{n}", trial=t, turns=turns) for n in range(4) for t in range(3)]
+    verdicts = [make_judgement(one.id, name, int(one.id[0])) for one in dialogues for name in RUBRIC.dimensions]
+    (many,), (once,) = boards_of(dialogues, verdicts, RUBRIC), boards_of(dialogues[::3], verdicts[::6] + verdicts[1::6], RUBRIC)
+    assert [cell.estimate for cell in many.cells] == [cell.estimate for cell in once.cells] and many.cells[0].estimate.n == 4
 
 
 def test_few_cards_never_hold() -> None:
-    """Four cards: 2 of 16 sign patterns are as extreme, p = 0.125, however large the difference."""
-    (one,) = boards_of(*field({"a": [[4, 4]] * 4, "b": [[0, 0]] * 4}), RUBRIC)
-    assert one.ranks == [1, 1]
+    (one,) = boards_of(*field({"a": [[4, 4]] * 3, "b": [[2, 2]] * 3}), RUBRIC)
+    assert one.ranks == [(1, 2), (1, 2)]
+
+
+def test_dialogues_without_cards_are_compared_unpaired() -> None:
+    rng = np.random.default_rng(1)
+    values = {"a": rng.integers(2, 5, 30), "b": rng.integers(0, 4, 20)}
+    dialogues = [make_dialogue(f"{name}{n}", name) for name, own in values.items() for n in range(len(own))]
+    verdicts = [
+        make_judgement(f"{name}{n}", dimension, int(value))
+        for name, own in values.items()
+        for n, value in enumerate(own)
+        for dimension in RUBRIC.dimensions
+    ]
+    (one,) = boards_of(dialogues, verdicts, RUBRIC)
+    (difference,) = one.differences
+    assert difference.unpaired and difference.estimate.n == 50
+    assert difference.p == pytest.approx(ttest_ind(values["a"], values["b"], equal_var=False).pvalue)
+    (pairs,) = pairwise_differences([one])
+    assert paired.UNPAIRED in pairs.notes and one.ranks == [(1, 1), (2, 2)]
 
 
 def test_ranks_of_the_incomparable_are_undefined() -> None:
@@ -194,7 +253,7 @@ def test_ranks_of_the_incomparable_are_undefined() -> None:
     judgements += [make_judgement("x", name, 4) for name in RUBRIC.dimensions]
     (one,) = boards_of([*dialogues, alone], judgements, RUBRIC)
     found = dict(zip([each.supporter for each in one.contestants], one.ranks, strict=True))
-    assert found == {"a": 1, "alone": None, "b": 2, "unread": None}
+    assert found == {"a": (1, 1), "alone": None, "b": (2, 2), "unread": None}
 
 
 def test_a_single_supporter_has_no_rank_and_no_pairs() -> None:
@@ -205,7 +264,7 @@ def test_a_single_supporter_has_no_rank_and_no_pairs() -> None:
 
 def test_a_group_is_a_mark_and_does_not_sort() -> None:
     names = ("x", "tuned", "weights", "api", "api2")
-    records = field({name: [[place % 5, 2]] * 2 for place, name in enumerate(names)})
+    records = field({name: [[place % 5, 2]] * 3 for place, name in enumerate(names)})
     groups = {"tuned": "domain", "weights": "open", "api": "closed", "api2": "closed"}
     (table,) = leaderboard(boards_of(*records, RUBRIC), RUBRIC, groups=groups)
     assert table.columns[:4] == ("rank", "supporter", "average", "group")
@@ -259,10 +318,10 @@ def test_ranks_are_within_one_judge() -> None:
     judgements += [j.model_copy(update={"judge": "k", "value": 4 - (j.value or 0)}) for j in judgements]
     (table,) = leaderboard(boards_of(dialogues, judgements, RUBRIC), RUBRIC)
     assert [row[:3] for row in table.rows] == [
-        (1, "a", "j · joint"),
-        (2, "b", "j · joint"),
-        (1, "b", "k · joint"),
-        (2, "a", "k · joint"),
+        ("1", "a", "j · joint"),
+        ("2", "b", "j · joint"),
+        ("1", "b", "k · joint"),
+        ("2", "a", "k · joint"),
     ]
     (pairs,) = pairwise_differences(boards_of(dialogues, judgements, RUBRIC))
     assert [row[:3] for row in pairs.rows] == [("a", "b", "j · joint"), ("b", "a", "k · joint")]
@@ -334,33 +393,30 @@ def rivals(draw: st.DrawFn) -> dict[str, list[list[float | None]]]:
 
 
 @given(rivals())
-def test_ranks_against_every_pattern_of_signs_and_holms_definition(figures: dict[str, list[list[float | None]]]) -> None:
-    """Who is how much better on shared cards, its exact p, Holm's correction, and the ranks that follow."""
+def test_ranks_against_scipy_and_holms_definition(figures: dict[str, list[list[float | None]]]) -> None:
+    """Who is how much better on shared cards, Student's t, Holm's correction, and the ranks that follow."""
     pairs = [("a", "b"), ("a", "c"), ("b", "c")]
-    leads: list[float | None] = []
-    p: list[float | None] = []
-    for one, other in pairs:
+    (one,) = boards_of(*field(figures), RUBRIC)
+    names = [each.supporter for each in one.contestants]
+    found = {frozenset((names[each.first], names[each.second])): each for each in one.differences}
+    for first, second in pairs:
         gaps = [
-            [None if None in (x, y) else int(x) - int(y) for x, y in zip(*cards, strict=True)]  # type: ignore[arg-type]
-            for cards in zip(figures[one], figures[other], strict=True)
+            [None if None in (x, y) else 25.0 * (int(x) - int(y)) for x, y in zip(*cards, strict=True)]  # type: ignore[arg-type]
+            for cards in zip(figures[first], figures[second], strict=True)
         ]
         shared = [[gap for gap in column if gap is not None] for column in zip(*gaps, strict=True)]
-        leads.append(25 * fmean(fmean(column) for column in shared) if all(shared) else None)
-        p.append(sign_flip(card_shares(gaps)) if all(shared) else None)
-    holm = corrected(p)
-    expected: dict[str, int | None] = dict.fromkeys("abc")
-    for (one, other), lead, own in zip(pairs, leads, holm, strict=True):
-        if lead is not None and own is not None:
-            worse = other if lead > 0 else one
-            for name in (one, other):
-                expected[name] = (expected[name] or 1) + (own <= 0.05 and name == worse)
-    records = field(figures)
-    assert dict(zip("abc", boards_of(*records, RUBRIC)[0].ranks, strict=True)) == expected
-    (table,) = pairwise_differences(boards_of(*records, RUBRIC))
-    shown = {frozenset(map(str, row[:2])): row for row in table.rows}
-    for (one, other), lead, raw, own in zip(pairs, leads, p, holm, strict=True):
-        first, _, difference, *tested = shown[frozenset((one, other))]
-        assert isinstance(difference, Estimate)
-        assert difference.mean == (None if lead is None else pytest.approx(lead if first == one else -lead))
-        wanted = [None if raw is None else f"{raw:.4f}", None if own is None else f"{own:.4f}"]
-        assert tested == [*wanted, None if own is None else "yes" if own <= 0.05 else "no"]
+        each = found[frozenset((first, second))]
+        if not any(shared):
+            assert each.unpaired or each.p is None
+            continue
+        sign = 1 if names[each.first] == first else -1
+        lead = fmean(fmean(column) for column in shared) if all(shared) else None
+        assert each.estimate.mean == (None if lead is None else pytest.approx(sign * lead))
+        assert agrees(each.p, student(gaps) if lead is not None else None, each.estimate)
+    assert [each.holm for each in one.differences] == pytest.approx(corrected([each.p for each in one.differences]))
+    held = [(each, (each.estimate.mean or 0) > 0) for each in one.differences if each.holm is not None]
+    tested = {place for each, _ in held for place in (each.first, each.second)}
+    for place, rank in enumerate(one.ranks):
+        above = sum(each.holm <= 0.05 and (each.second if up else each.first) == place for each, up in held)  # type: ignore[operator]
+        below = sum(each.holm <= 0.05 and (each.first if up else each.second) == place for each, up in held)  # type: ignore[operator]
+        assert rank == ((1 + above, len(tested) - below) if place in tested else None)
