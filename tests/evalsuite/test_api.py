@@ -211,7 +211,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Results]:
     """Two supporters that a judge tells apart, in a run folder."""
 
     def judge(messages: list[Message]) -> str:
-        return "4321012" if "keeps you awake" in messages[-1]["content"] else "1111111"
+        return "4321012" if "keeps you awake" in messages[-1]["content"] else "0000000"
 
     async def curt(messages: list[Message]) -> str:
         return "I see."
@@ -228,7 +228,7 @@ def test_a_runs_records_are_those_of_its_report(scored: Results, esc_eval: EscEv
     assert isinstance(loaded.dialogues[0], Dialogue) and isinstance(loaded.judgements[0], Judgement)
     with (scored.folder / "tables" / "leaderboard-en.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [(standing.supporter, standing.rank) for standing in loaded.leaderboard] == [("good", 1), ("curt", 2)]
+    assert [(standing.supporter, standing.rank) for standing in loaded.leaderboard] == [("good", "1"), ("curt", "2")]
     for standing, row in zip(loaded.leaderboard, rows, strict=True):
         assert (standing.supporter, str(standing.rank)) == (row["supporter"], row["rank"])
         assert f"{standing.scores[AVERAGE].mean:.2f}" == row[AVERAGE]

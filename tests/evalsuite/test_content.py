@@ -15,6 +15,7 @@ from core.files import write_json, write_jsonl
 from core.records import Dialogue
 from evalsuite.report.content import content_of, report_run
 from evalsuite.runs.folder import Run, open_run
+from evalsuite.statistics.paired import rank_text
 from tests.generated_report import make_content, write_run
 
 
@@ -43,7 +44,8 @@ def test_a_run_folder_becomes_a_report(run: Run) -> None:
     assert {row[3] for row in board.rows} == {"open", "domain"}  # groups of table 2, from the specs
     shown = {(row[board.columns.index("supporter")], row[board.columns.index("rank")]) for row in board.rows}
     english = content.tally.boards[0]
-    assert shown == {(one.supporter, rank) for one, rank in zip(english.contestants, english.ranks, strict=True)}
+    ranks = map(rank_text, english.ranks)
+    assert shown == {(one.supporter, rank) for one, rank in zip(english.contestants, ranks, strict=True)}
     charts = [chart.key for chart in content.charts]
     assert charts[charts.index("confusion-en") :][:3] == ["confusion-en", "confusion-zh", "calibration"]
     assert content.synthetic_gold and not content.plumbing
