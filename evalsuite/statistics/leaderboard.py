@@ -19,6 +19,7 @@ from core.statistics.bootstrap import SMOOTHED, Floats
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
+from evalsuite.statistics.clusters import card_of as card_of
 from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label, scorer_of, supporter_of
 
 OTHER = "other"  # supporters whose spec names no group
@@ -107,13 +108,6 @@ class Board:
             for name, of_all in zip(names, columns, strict=True)
             if len(of_all) > 1 and of_all[0] in (0.0, 100.0) and set(of_all) == {of_all[0]}
         }
-
-
-def card_of(dialogue: Dialogue) -> str:
-    """What dialogues are paired by: the card or profile, else the corpus item that the dialogue came from, else itself."""
-    if dialogue.card_id or dialogue.profile_id:
-        return f"card {dialogue.card_id or dialogue.profile_id}"
-    return f"item {dialogue.source} {dialogue.source_id}" if dialogue.source_id else f"dialogue {dialogue.id}"
 
 
 def contestants_of(

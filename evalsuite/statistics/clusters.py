@@ -1,0 +1,59 @@
+"""What is drawn whole wherever an interval or a test is made: a card with all its dialogues and scores, unless told otherwise.
+
+Scores of one card go together. Thirty cards with thirteen dialogues each are a sample of thirty, and an interval over 390 scores
+is half as wide as it may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from core.errors import UserError, near
+from core.records import Dialogue
+
+CARD, DIALOGUE = "card", "dialogue"
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """The cluster of each dialogue by its id; a dialogue that is not among them is a cluster by itself. `name` is what tables
+    call them."""
+
+    of: Mapping[str, str] = field(default_factory=dict)
+    name: str = "dialogues"
+
+    def __getitem__(self, dialogue_id: str) -> str:
+        return self.of.get(dialogue_id, dialogue_id)
+
+
+def card_of(dialogue: Dialogue) -> str:
+    """What dialogues are paired by: the card or profile, else the corpus item that the dialogue came from, else itself."""
+    if dialogue.card_id or dialogue.profile_id:
+        return f"card {dialogue.card_id or dialogue.profile_id}"
+    return f"item {dialogue.source} {dialogue.source_id}" if dialogue.source_id else f"dialogue {dialogue.id}"
+
+
+def cluster_key(by: str | None = None) -> Callable[[Dialogue], str]:
+    """The cluster of a dialogue: its card (`card_of`; so without `by`), itself (`dialogue`), or what it has in a field of its
+    record, where it has anything. Raises `UserError` for what is no field."""
+    if by in (None, CARD):
+        return card_of
+    if by == DIALOGUE:
+        return lambda dialogue: f"dialogue {dialogue.id}"
+    if by not in Dialogue.model_fields:
+        raise UserError(f"--cluster {by}: no field of a dialogue: {near(by or '', {CARD, DIALOGUE, *Dialogue.model_fields})}")
+
+    def value_of(dialogue: Dialogue) -> str:
+        value = getattr(dialogue, by)
+        return f"dialogue {dialogue.id}" if value is None else f"{by} {value}"
+
+    return value_of
+
+
+def clusters_of(dialogues: Iterable[Dialogue], by: str | None = None) -> Clusters:
+    """The clusters of these dialogues by `cluster_key`. They are called dialogues where none of them has two."""
+    key = cluster_key(by)
+    of = {dialogue.id: key(dialogue) for dialogue in dialogues}
+    name = "cards" if by in (None, CARD) else f"dialogues of one {by}"
+    return Clusters(of, name) if len(set(of.values())) < len(of) else Clusters()
