@@ -125,7 +125,7 @@ def differences(
     shared = ~np.isnan(first - second)  # [cards, pairs, dimensions]
     cards, size, dimensions = shared.shape
     gaps, present = np.where(shared, first - second, 0.0), shared.astype(np.float64)
-    flat = smoothed_means(gaps.reshape(cards, -1), present.reshape(cards, -1), gap_levels(levels))
+    flat = smoothed_means(gaps.reshape(cards, -1), present.reshape(cards, -1), gap_levels(levels), sides=2)
     draws = _with_average(flat.reshape(-1, size, dimensions))
     means, parts, n = contributions(gaps, present)
     first_means, second_means, means, parts = (

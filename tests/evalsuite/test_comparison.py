@@ -70,7 +70,7 @@ def test_a_supporter_in_both_runs_by_hand(tmp_path: Path) -> None:
         assert (one["name"], one["against"]) == ("new/m", "old/m"), "the later run's comes first"
         assert (one["mean_first"], one["mean_against"]) == (pytest.approx(67.5), pytest.approx(42.5))
         assert one["difference"] == pytest.approx(25)
-        assert (one["low"], one["high"]) == pytest.approx(smoothed([25.0] * 10, GAPS), abs=1.5)
+        assert (one["low"], one["high"]) == pytest.approx(smoothed([25.0] * 10, GAPS, unseen=1), abs=1.5)
         # Ten shared cards, all better by 25: the rule for cards that are alike. The average is alone, the dimensions are two.
         tests = 1 if one["dimension"] == "average" else 2
         assert (one["cards"], one["p"], one["p_holm"]) == (10, pytest.approx(1.5**-10), pytest.approx(tests * 1.5**-10))
