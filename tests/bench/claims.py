@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import pkgutil
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 
-from core.tables import Estimate
+from core.tables import Estimate, Table
 
 COVERAGE, ERROR = "coverage", "false alarms"
 TOLERANCE = 3.0  # points by which a claim may fail before the product no longer prints it
@@ -35,7 +37,7 @@ class Claim:
 
 
 def coverage(claim: str, population: str, clusters: int, estimates: Iterable[Estimate], truth: float) -> Claim:
-    """The claim that 95 % of these intervals hold the truth; a refused interval (low None) claims nothing and does not count."""
+    """The claim that 95 % of these intervals hold the truth; a refused one (low None) claims nothing and does not count."""
     given = [(e.low, e.high) for e in estimates if e.low is not None and e.high is not None]
     held = [low - 1e-9 <= truth <= high + 1e-9 for low, high in given]
     return Claim(claim, population, clusters, COVERAGE, 95.0, 100 * float(np.mean(held)) if held else float("nan"), len(held))
@@ -45,3 +47,33 @@ def false_alarms(claim: str, population: str, clusters: int, found: Iterable[boo
     """The claim that in at most 5 % of studies without a difference one is found."""
     alarms = list(found)
     return Claim(claim, population, clusters, ERROR, 5.0, 100 * float(np.mean(alarms)), len(alarms))
+
+
+def every_claim(studies: int, seed: int, only: Sequence[str] = ()) -> Iterator[Claim]:
+    """The claims of all modules `tests.bench.truth_SUBJECT`, or of some subjects."""
+    package = import_module("tests.bench")
+    subjects = [
+        one.name.removeprefix("truth_") for one in pkgutil.iter_modules(package.__path__) if one.name.startswith("truth_")
+    ]
+    for subject in only or subjects:
+        yield from import_module(f"tests.bench.truth_{subject}").claims(studies, seed)
+
+
+def claim_table(claims: Sequence[Claim]) -> Table:
+    """Every claim beside what was measured; those that fail are in it, too."""
+    return Table(
+        "claims",
+        "What is claimed, and how often it is true",
+        ("claim", "studies of", "clusters", "promised %", "measured %", "studies", "kept"),
+        tuple(
+            (
+                *(c.claim, c.population, c.clusters, f"{'≥' if c.kind == COVERAGE else '≤'} {c.promised:g}", c.measured),
+                *(c.studies, "yes" if c.kept else "NO"),
+            )
+            for c in claims
+        ),
+        (
+            f"Kept: by no more than {TOLERANCE:g} points, and two standard errors of so many studies, short of the promise. "
+            "Populations are whole levels of 0–4, clustered by card (tests/bench/populations.py).",
+        ),
+    )

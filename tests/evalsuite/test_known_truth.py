@@ -11,6 +11,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from tests.bench.claims import every_claim
 from tests.bench.known_truth import (
     DESIGNS,
     INSIGHTS,
@@ -64,9 +65,9 @@ def test_tau_lies_between_its_bounds(samples: int, kinds: int, least: float) -> 
 
 @pytest.mark.parametrize(("samples", "room"), [(30, 0.2), pytest.param(500, 0.06, marks=FULL)])
 def test_planned_cards_show_the_difference_as_often_as_wanted(samples: int, room: float) -> None:
-    """Power 0.8: with the true components, and on average with those of a pilot."""
+    """Power 0.8: with the true spread, and on average with that of a pilot, which plans for tails that it may not have seen."""
     alone, planned = shown(DESIGNS["one judge, 30 cards"], 8.0, samples)
-    assert abs(alone - 0.8) < room and abs(planned - 0.8) < room, (alone, planned)
+    assert abs(alone - 0.8) < room and -room / 2 < planned - 0.8 < room, (alone, planned)
 
 
 @pytest.mark.parametrize(("samples", "most"), [(40, 0.15), pytest.param(500, 0.08, marks=FULL)])
@@ -74,3 +75,11 @@ def test_planned_cards_show_the_difference_as_often_as_wanted(samples: int, room
 def test_a_fork_without_an_effect_seldom_shows_one(draws: int, samples: int, most: float) -> None:
     found = without_effect(draws, samples)
     assert max(found.scores, found.average, found.seeker) <= most, found
+
+
+@FULL
+def test_what_tables_claim_is_true() -> None:
+    """Every claim of the bench, on seeds that chose nothing; none may fail by more than it is allowed to."""
+    found = [*every_claim(studies=120, seed=31)]
+    assert len({claim.claim for claim in found}) > 15
+    assert not [claim for claim in found if not claim.kept]
