@@ -1,12 +1,13 @@
-"""Agreement beyond chance, for many tables of counts at once, and the intervals of kappa and alpha.
+"""Agreement beyond chance, for many tables of counts at once, and the intervals of what is no mean.
 
 Figures and what their intervals are made of go through the same functions; the libraries' own (scikit-learn, krippendorff) take
 one table a call, and are the oracle of the tests.
 
-The intervals are jackknife intervals on Fisher's scale. Kappa and alpha are ratios of averages, too low in small samples, and
-they end at 1: a percentile bootstrap holds the truth of kappa in 75 % of simulated studies where two people share 12 dialogues,
-and in 88 % of those where they share 50.
-This one was chosen by its coverage in simulated studies (docs/measurements.md; tests/evalsuite/test_people_recovery.py).
+The intervals are jackknife intervals over clusters. Kappa and alpha are ratios of averages, too low in small samples, and they
+end at 1. Ratings near the floor or the ceiling make it worse: the few items that lie elsewhere decide, and a sample may have
+none of them. So the interval allows for how unequal and how skewed the clusters' parts are and for the bias, and there is none
+before enough clusters say something of their own. It was chosen by its coverage on skewed and on symmetric ratings
+(tests/bench/truth_raters.py; docs/measurements.md).
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from scipy.special import stdtrit
 from core.tables import Estimate
 
 Counts = NDArray[np.float64]
-JACKKNIFE = "jackknife on Fisher's scale with Student's t"  # what tables call the intervals of alpha and kappa
+# From how many clusters on, which are not of the most frequent kind, the intervals hold to three points.
+KAPPA_FROM, ALPHA_FROM, CORRELATION_FROM = 25, 15, 6
+JACKKNIFE = "jackknife on Fisher's scale"  # what tables call these intervals, and those of agreement:
+AGREEMENT = f"{JACKKNIFE}, given where {KAPPA_FROM} (alpha: {ALPHA_FROM}) or more are not scored in the most frequent way"
 _GROUPS = 200  # of a jackknife: more cost time and change nothing
 
 
@@ -64,57 +68,47 @@ def left_out(clusters: int, seed: int = 0) -> Counts:
     return np.concatenate([np.ones((1, clusters)), (group != np.arange(groups)[:, None]).astype(float)])
 
 
-def jackknife(values: Counts, n: int) -> Estimate:
-    """`values[0]`, a kappa or alpha, with its 95 % interval; `values[1:]` are the same figure without a group of clusters each.
+def jackknife(values: Counts, n: int, fewest: int = KAPPA_FROM, fisher: bool = True) -> Estimate:
+    """`values[0]`, a kappa, alpha or correlation, with its 95 % interval; `values[1:]` are the same figure without a group of
+    clusters each. The mean is None where the figure is not defined.
 
-    The mean is None where the figure is not defined. There is no interval where it is 1 or −1, nor where fewer than two groups
-    leave a figure behind.
+    Student's t on Fisher's scale, with as many degrees of freedom as groups that add alike to the variance would have
+    (Satterthwaite, by the kurtosis of what each group adds). The longer side is stretched by the skewness as in an ABC interval
+    (DiCiccio & Efron 1992), and the interval goes from the lower to the higher of the figure and the jackknife's figure without
+    bias.
+
+    There is no interval where the figure is 1 or −1, where it is not defined without some group, nor where fewer than `fewest`
+    groups change it otherwise than the most frequent kind of group does: of ratings that are nearly all equal, few items say
+    anything. Without `fisher` the figure may lie beyond ±1 by chance, as disattenuated correlations do: then the interval is on
+    its own scale, both are cut at ±1, and there are two degrees of freedom fewer, since such a figure rests on three estimates.
     """
-    value, without = float(values[0]), values[1:][~np.isnan(values[1:])]
+    value, without = float(values[0]), values[1:]
     groups = len(without)
     if np.isnan(value):
         return Estimate(None, None, None, n)
-    if groups < 2 or abs(value) >= 1:
-        return Estimate(round(value, 6), None, None, n)
-    error = np.sqrt((groups - 1) / groups * np.square(without - without.mean()).sum())
-    half = stdtrit(groups - 1, 0.975) * error / (1 - value**2)  # on Fisher's scale, by the derivative of artanh
-    low, high = np.tanh(np.arctanh(value) + np.array([-half, half]))
-    return Estimate(round(value, 6), round(float(low), 6), round(float(high), 6), n)
+    mean = round(float(np.clip(value, -1, 1)), 6)
+    kinds = np.sort(np.unique(without.round(9), return_counts=True)[1])
+    alike = kinds[-2 if groups == _GROUPS else -1 :].sum()  # so many groups are of two sizes, and each has a most frequent kind
+    if np.isnan(without).any() or groups - alike < fewest or (fisher and abs(value) >= 1):
+        return Estimate(mean, None, None, n)
+    away = without.mean() - without
+    error = float(jackknife_error(without))
+    peaked, skew = ((away / error) ** 4).sum() - 1 / groups, ((away / error) ** 3).sum() / 6
+    degrees = float(np.clip(2 / max(peaked, 1e-9), 1, groups - 1 if fisher else groups - 3))
+    t = float(stdtrit(degrees, 0.975))
+    below, above = (max(t, t / max(1 + side * skew * t, 0.3) ** 2) for side in (1, -1))
+    unbiased = value + (groups - 1) * float(value - without.mean())
+    if not fisher:
+        ends = min(value, unbiased) - below * error, max(value, unbiased) + above * error
+        return Estimate(mean, max(ends[0], -1.0), min(ends[1], 1.0), n)
+    first, last = np.arctanh(sorted((value, float(np.clip(unbiased, -0.999, 0.999)))))
+    slope = 1 / (1 - value**2)  # the derivative of artanh
+    ends = np.tanh(first - below * error * slope), np.tanh(last + above * error * slope)
+    return Estimate(mean, round(float(ends[0]), 6), round(float(ends[1]), 6), n)
 
 
 def jackknife_error(without: Counts) -> Counts:
-    """The standard error of figures [...], from the same with one group left out each [groups, ...]; without `jackknife`'s
+    """The standard error of figures [...], from the same with one group left out each [groups, ...]; without the jackknife's
     factor (groups − 1) / groups, with which intervals that rest on a dozen cards are too narrow."""
     error: Counts = np.sqrt(np.square(without - without.mean(axis=0)).sum(axis=0))
     return error
-
-
-def jackknife_on_scale(values: Counts, n: int) -> Estimate:
-    """`jackknife` of a figure that may lie beyond ±1 by chance, as disattenuated correlations do: an interval on the figure's
-    own scale, both cut at ±1.
-
-    Such a figure rests on three estimates, a correlation and two reliabilities, so Student's t has three degrees of freedom
-    fewer than there are groups, and the error is `jackknife_error`. In simulated studies of 8 cards this interval holds the
-    truth in 95.1 %; with one degree fewer and the factor (groups − 1) / groups in 92.8 %.
-    """
-    value, without = float(values[0]), values[1:][~np.isnan(values[1:])]
-    groups = len(without)
-    if np.isnan(value):
-        return Estimate(None, None, None, n)
-    cut = float(np.clip(value, -1, 1))
-    if groups < 4:
-        return Estimate(cut, None, None, n)
-    half = float(stdtrit(groups - 3, 0.975) * jackknife_error(without))
-    return Estimate(cut, float(max(value - half, -1)), float(min(value + half, 1)), n)
-
-
-def estimate(value: Counts, drawn: Counts, n: int) -> Estimate:
-    """`value[0]` with the 95 % percentile interval of its bootstrap draws; undefined draws are left out.
-
-    The mean is None where the figure is not defined.
-    """
-    defined = drawn[~np.isnan(drawn)]
-    if np.isnan(value[0]) or not len(defined):
-        return Estimate(None, None, None, n)
-    low, high = np.percentile(defined, [2.5, 97.5])
-    return Estimate(round(float(value[0]), 6), round(float(low), 6), round(float(high), 6), n)

@@ -22,7 +22,8 @@ from core.errors import UserError, near
 from core.files import CONFIGS, load_yaml, write_text
 from core.grouping import group_by
 from core.records import Language, RoleCard
-from core.statistics.reliability import Counts, cohen_kappa, estimate, jackknife, krippendorff_alpha, left_out, ratio
+from core.statistics.bootstrap import SHARES, estimate, smoothed_means
+from core.statistics.reliability import ALPHA_FROM, cohen_kappa, jackknife, krippendorff_alpha, left_out
 from core.tables import Estimate
 from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_both
 from data_prep.cards.taxonomy import Path3, Taxonomy
@@ -33,7 +34,6 @@ Quality = Literal["high", "middle", "invalid"]
 # must be what is meant. Commands print how many cards the two readings part.
 Mode = Literal["native", "paper"]
 QUALITIES: tuple[Quality, ...] = ("high", "middle", "invalid")  # in order: agreement on quality is ordinal
-RESAMPLES = 1000
 RULES: dict[Quality, dict[Language, list[str]]] = load_yaml(CONFIGS / "card_quality.yaml", "rules of card quality")
 
 
@@ -104,7 +104,8 @@ def readings_differ(first: Mark, second: Mark) -> bool:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of two people on one question about `n` cards, with 95 % intervals over cards: jackknife (shares: bootstrap).
+    """Agreement of two people on one question about `n` cards, with 95 % intervals over cards: `jackknife`, of the share
+    `smoothed_means`.
 
     A figure that is not defined, because nothing varies, is None.
 
@@ -120,41 +121,35 @@ class Agreement:
     kappa_linear: Estimate | None = None
 
 
-def agreement(pairs: list[tuple[Mark, Mark]], seed: int, resamples: int = RESAMPLES) -> list[Agreement]:
+def agreement(pairs: list[tuple[Mark, Mark]], seed: int) -> list[Agreement]:
     """Agreement on quality (all cards), and on category levels 1 and 3 (cards that both gave a category)."""
-    result = [_question("quality", [(a.quality, b.quality) for a, b in pairs], QUALITIES, True, seed, resamples)]
+    result = [_question("quality", [(a.quality, b.quality) for a, b in pairs], QUALITIES, True, seed)]
     both = [(a.category, b.category) for a, b in pairs if a.category and b.category]
     for level in (1, 3):
         answers = [(a[:level], b[:level]) for a, b in both]
         names = sorted({name for pair in answers for name in pair})
-        result.append(_question(f"category, level {level}", answers, names, False, seed, resamples))
+        result.append(_question(f"category, level {level}", answers, names, False, seed))
     return result
 
 
-def _question(
-    name: str, answers: Sequence[tuple[Any, Any]], values: Sequence[Any], ordinal: bool, seed: int, resamples: int
-) -> Agreement:
+def _question(name: str, answers: Sequence[tuple[Any, Any]], values: Sequence[Any], ordinal: bool, seed: int) -> Agreement:
     n, place = len(answers), {value: position for position, value in enumerate(values)}
     cards = np.zeros((n, len(values), len(values)))  # each card's pair of answers
     for card, (first, second) in enumerate(answers):
         cards[card, place[first], place[second]] = 1
-    counts = drawn = cards.sum(0, keepdims=True)
-    if n:  # drawing cards with replacement is drawing their pairs of answers from a multinomial
-        draws = np.random.default_rng(seed).multinomial(n, counts.ravel() / n, size=resamples)
-        drawn = draws.reshape(-1, *counts.shape[1:]).astype(float)
-    without = (left_out(n, seed) @ cards.reshape(n, -1)).reshape(-1, *counts.shape[1:]) if n else counts
+    equal = np.trace(cards, axis1=1, axis2=2)[:, None]
+    without = (left_out(n, seed) @ cards.reshape(n, -1)).reshape(-1, *cards.shape[1:]) if n else cards.sum(0, keepdims=True)
     distance = np.abs(np.subtract.outer(np.arange(len(values)), np.arange(len(values)))).astype(float)
     nominal = (distance > 0).astype(float)
-
-    def equal(tables: Counts) -> Counts:
-        return ratio(np.trace(tables, axis1=1, axis2=2), tables.sum((1, 2)))
-
+    raw = Estimate(None, None, None, 0)
+    if n:
+        raw = estimate(round(float(equal.mean()), 6), smoothed_means(equal, np.ones((n, 1)), SHARES, seed)[:, 0], n, n)
     return Agreement(
         name,
         n,
-        raw=estimate(equal(counts), equal(drawn), n),
+        raw=raw,
         kappa=jackknife(cohen_kappa(without, nominal), n),
-        alpha=jackknife(krippendorff_alpha(without + without.transpose(0, 2, 1), ordinal), n),
+        alpha=jackknife(krippendorff_alpha(without + without.transpose(0, 2, 1), ordinal), n, ALPHA_FROM),
         kappa_linear=jackknife(cohen_kappa(without, distance), n) if ordinal else None,
     )
 

@@ -14,7 +14,8 @@ from core.ledger import Build
 from core.options import OutOption, SeedOption, choice, console, writes
 from core.paths import IN_FILE, SHEET, Verbs
 from core.records import RoleCard
-from core.statistics.reliability import JACKKNIFE
+from core.statistics.bootstrap import SMOOTHED
+from core.statistics.reliability import AGREEMENT
 from core.tables import Table, to_console
 from data_prep.cards import annotation, load_cards
 from data_prep.cards.annotation import (
@@ -153,9 +154,7 @@ def _print(agreed: list[Agreement], figures: dict[str, Any], mode: Mode) -> None
             title="Agreement of the two workers",
             columns=("Question", "Cards", "Equal", "Cohen's kappa", "Linear weights", "Krippendorff's alpha"),
             rows=tuple((row.question, row.n, row.raw, row.kappa, row.kappa_linear, row.alpha) for row in agreed),
-            notes=(
-                f"Intervals: 95 %, over cards: {JACKKNIFE}; of shares: percentile bootstrap, {annotation.RESAMPLES} draws.",
-            ),
+            notes=(f"Intervals over cards: 95 % {AGREEMENT}; of shares: {SMOOTHED}.",),
         ),
         console,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -17,10 +17,19 @@ from numpy.typing import NDArray
 
 from core.records import HumanScore, Language
 from core.rubrics import Rubric
-from core.statistics.reliability import JACKKNIFE, Counts, cohen_kappa, estimate, jackknife, krippendorff_alpha, left_out, ratio
+from core.statistics.bootstrap import SHARES, SMOOTHED, estimate, smoothed_means
+from core.statistics.reliability import (
+    AGREEMENT,
+    ALPHA_FROM,
+    Counts,
+    cohen_kappa,
+    jackknife,
+    krippendorff_alpha,
+    left_out,
+    ratio,
+)
 from core.tables import Estimate, Table
 
-RESAMPLES = 1000
 _SAME = 1e-9  # the difference of two thirds is not exact
 _CELLS = 2**22  # of tables at a time: 32 MB an array
 
@@ -39,8 +48,7 @@ class AnnotatorPair:
 
 @dataclass(frozen=True)
 class Figures:
-    """Agreement with 95 % intervals: of a jackknife for alpha and kappa, of a percentile bootstrap for shares (none where all
-    items are of one cluster).
+    """Agreement with 95 % intervals over clusters: `jackknife` for alpha and kappa, `smoothed_means` for shares.
 
     `n`, also of every estimate, is the number of items that at least two people scored; `alone` items have one person's score
     and are in no figure. `pairs` of the `people` share items. `alpha` is Krippendorff's (ordinal, −1 to 1), `kappa` the mean of
@@ -77,9 +85,7 @@ class ScoredItem(NamedTuple):
     part: int | None = None
 
 
-def agreement(
-    scores: Iterable[HumanScore], rubrics: Sequence[Rubric] = (), seed: int = 0, resamples: int = RESAMPLES
-) -> list[Agreed]:
+def agreement(scores: Iterable[HumanScore], rubrics: Sequence[Rubric] = (), seed: int = 0) -> list[Agreed]:
     """A row a language, rubric and dimension, where any dialogue (or turn) has scores of two people.
 
     Any numbers will do: whole ones, halves, thirds. Dimensions of the `rubrics` come in their order, others by name.
@@ -92,69 +98,68 @@ def agreement(
     rows = []
     for key in sorted(groups, key=lambda key: (key[0], key[1], order.get(key[1:3], len(order)), key)):
         language, rubric, dimension, of_turns = key
-        if figures := agreement_on(groups[key], seed, resamples):
+        if figures := agreement_on(groups[key], seed):
             scored: Literal["dialogue", "turn"] = "turn" if of_turns else "dialogue"
             rows.append(Agreed(**vars(figures), language=language, rubric=rubric, dimension=dimension, scored=scored))
     return rows
 
 
-def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0, resamples: int = RESAMPLES) -> Figures | None:
+def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0) -> Figures | None:
     """The figures of `items`, each with the values that people gave it by name; None where no item has two values. Neither the
     order of the items nor that of the people changes anything."""
     shared = [(item, sorted(items[item].items())) for item in sorted(items, key=_order) if len(items[item]) > 1]
     if not shared:
         return None
-    clusters = [item.cluster for item, _ in shared]
-    names, column = np.unique(clusters, return_inverse=True)  # how often an item counts is how often its cluster does
-    weights, without = _drawn(len(names), seed, resamples)[:, column], left_out(len(names), seed)[:, column]
+    names, cluster = np.unique([item.cluster for item, _ in shared], return_inverse=True)
+    without = left_out(len(names), seed)[:, cluster]  # how often an item counts is how often its cluster does
     by_pair: dict[tuple[str, str], list[tuple[int, float, float]]] = defaultdict(list)
     for row, (_, values) in enumerate(shared):
         for (a, first), (b, second) in itertools.combinations(values, 2):
             by_pair[a, b].append((row, first, second))
 
-    def share(figure: Counts, rows: Sequence[int] | NDArray[np.intp]) -> Estimate:
-        cell = estimate(figure[:1], figure[1:], len(rows))
-        alone = len({clusters[row] for row in rows}) < 2  # every draw is the same
-        return replace(cell, low=None, high=None) if alone else cell
-
-    pairs, kappas, shares = [], np.zeros((len(by_pair), len(without))), np.zeros((len(by_pair), len(without)))
-    counts = np.zeros((len(by_pair), 3, len(weights)))  # pairs of scores, equal ones, near ones
+    kappas, shares = np.zeros((2, len(by_pair), len(without)))
+    # Of every pair, and of all together in the last place: equal and near pairs of scores of a cluster, and all of them.
+    counts = np.zeros((3, len(names), len(by_pair) + 1))
+    by_kappa: list[tuple[str, str, int, Estimate]] = []
     for number, ((a, b), scored) in enumerate(sorted(by_pair.items())):
         rows, x, y = (np.array(column) for column in zip(*scored, strict=True))
-        row_weights, gaps = weights[:, rows], np.abs(x - y)
-        every, equal, near = counts[number] = (
-            row_weights.sum(1),
-            row_weights @ (gaps <= _SAME),
-            row_weights @ (gaps <= 1 + _SAME),
-        )
+        gaps = np.abs(x - y)
+        for count, of_scores in zip(counts, (gaps <= _SAME, gaps <= 1 + _SAME, gaps >= 0), strict=True):
+            count[:, number] = np.bincount(cluster[rows], of_scores, len(names))
         kappas[number], shares[number] = _kappa(x, y, rows, without), without[:, rows].sum(1)
         # Without a group that has nothing of this pair, it is the same figure: not one of its jackknife.
         of_pair = np.concatenate([[True], (without[1:, rows] == 0).any(1)])
-        kappa = jackknife(kappas[number][of_pair], len(rows))
-        pairs.append(AnnotatorPair(a, b, len(rows), kappa, share(ratio(equal, every), rows), share(ratio(near, every), rows)))
-    weighed, everything = np.where(np.isnan(kappas), 0.0, shares), range(len(shared))
-    every, equal, near = counts.sum(0)
+        by_kappa.append((a, b, len(rows), jackknife(kappas[number][of_pair], len(rows))))
+    counts[:, :, -1] = counts.sum(2)
+    *of_pairs, (equal, near) = _shares(counts, [*(n for _, _, n, _ in by_kappa), len(shared)], seed)
+    weighed = np.where(np.isnan(kappas), 0.0, shares)
     return Figures(
         len(shared),
         alone=len(items) - len(shared),
         people=len({name for _, values in shared for name, _ in values}),
-        pairs=len(pairs),
-        alpha=jackknife(_alpha([[value for _, value in values] for _, values in shared], without), len(shared)),
+        pairs=len(by_pair),
+        alpha=jackknife(_alpha([[value for _, value in values] for _, values in shared], without), len(shared), ALPHA_FROM),
         kappa=jackknife(ratio((np.nan_to_num(kappas) * weighed).sum(0), weighed.sum(0)), len(shared)),
-        equal=share(ratio(equal, every), everything),
-        near=share(ratio(near, every), everything),
-        by_pair=tuple(pairs),
+        equal=equal,
+        near=near,
+        by_pair=tuple(AnnotatorPair(*pair, *two) for pair, two in zip(by_kappa, of_pairs, strict=True)),
     )
+
+
+def _shares(counts: Counts, sizes: Sequence[int], seed: int) -> list[tuple[Estimate, Estimate]]:
+    """The shares of equal and of near pairs of scores, column by column, from counts [3, clusters, columns] of these and of
+    all; `sizes` are the numbers of items that the estimates name."""
+    *hits, every = counts
+    clusters = (every > 0).sum(0).tolist()
+    columns = []
+    for hit in hits:
+        draws, means = smoothed_means(hit, every, SHARES, seed), ratio(hit.sum(0), every.sum(0))
+        columns.append([*map(estimate, means.round(6).tolist(), draws.T, sizes, clusters)])
+    return list(zip(*columns, strict=True))
 
 
 def _order(item: ScoredItem) -> tuple[str, int]:
     return item.cluster, -1 if item.part is None else item.part
-
-
-def _drawn(clusters: int, seed: int, resamples: int) -> Counts:
-    """Weights for a bootstrap (1 + draws × clusters): every cluster once, then as often as it is drawn."""
-    drawn = np.random.default_rng(seed).multinomial(clusters, np.full(clusters, 1 / clusters), size=resamples)
-    return np.concatenate([np.ones((1, clusters)), drawn.astype(float)])
 
 
 def _places(numbers: Counts) -> tuple[Counts, NDArray[np.intp]]:
@@ -203,7 +208,7 @@ def _on_tables(
 # --- tables -----------------------------------------------------------------------------------------------------------------
 
 
-def agreement_table(rows: Sequence[Agreed], resamples: int = RESAMPLES) -> Table:
+def agreement_table(rows: Sequence[Agreed]) -> Table:
     """The rows as one table."""
     names = _names(rows)
     alone = sum(row.alone for row in rows)
@@ -216,7 +221,7 @@ def agreement_table(rows: Sequence[Agreed], resamples: int = RESAMPLES) -> Table
             "n: dialogues (or turns) that two or more people scored. Alpha is ordinal; kappa has quadratic weights and is the "
             "mean over pairs of people who share dialogues. Equal, within 1 (point): shares of pairs of scores. A dash: not "
             "defined, because nothing varies.",
-            f"Intervals: 95 %, over dialogues: {JACKKNIFE} (none at 1); of shares: percentile bootstrap, {resamples:,} draws.",
+            f"Intervals over dialogues: 95 % {AGREEMENT}; of shares: {SMOOTHED}.",
             *([f"{alone:,} scores are one person's alone and in no figure."] if alone else []),
         ),
         section="Annotators",

@@ -19,7 +19,7 @@ from core.statistics.bootstrap import (
     estimate,
     smoothed_means,
 )
-from core.statistics.reliability import JACKKNIFE, jackknife, jackknife_on_scale, left_out
+from core.statistics.reliability import CORRELATION_FROM, JACKKNIFE, jackknife, left_out
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.components import cards_needed
@@ -268,7 +268,9 @@ def associations(mine: Cells, theirs: Cells) -> list[list[Association]]:
     return [
         [
             Association(
-                jackknife(seen[:, i, j], len(both)), jackknife_on_scale(cleared[:, i, j], len(both)), (own[0][i], own[1][j])
+                jackknife(seen[:, i, j], len(both), CORRELATION_FROM),
+                jackknife(cleared[:, i, j], len(both), CORRELATION_FROM, fisher=False),
+                (own[0][i], own[1][j]),
             )
             for j in range(y.shape[1])
         ]
@@ -302,7 +304,7 @@ def dimension_table(one: Framework, other: Framework, language: Language) -> Tab
         (
             "Pearson's correlation over the same dialogues (means over trials of a supporter and card; n = these), "
             f"[95 % interval: {JACKKNIFE}; cards are left out]. Disattenuated: by the root of both reliabilities, cut at 1, "
-            "[jackknife with Student's t]; reliability: the share of the variance of such a mean that is not the luck of the "
+            "[jackknife]; reliability: the share of the variance of such a mean that is not the luck of the "
             f"trials. A dash: one trial alone, or nothing but that luck.{still}",
             "Supporters that differ in everything make every dimension go with every other: look at who was compared.",
         ),

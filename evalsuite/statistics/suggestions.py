@@ -23,7 +23,7 @@ from core.rows import RowModel, read_table
 from core.rubrics import Rubric
 from core.statistics.bootstrap import SEED, Floats
 from core.statistics.means import exact_mean
-from core.statistics.reliability import jackknife, left_out
+from core.statistics.reliability import CORRELATION_FROM, jackknife, left_out
 from core.tables import Estimate
 from data_prep.cards.sheets import write_csv
 from evalsuite.statistics.coefficients import coefficients
@@ -74,7 +74,7 @@ def _deviation(shares: Mapping[str, float]) -> float:
 
 def spread_and_error(judgements: Sequence[Judgement], people: Sequence[HumanScore], rubric: Rubric) -> Estimate:
     """Spearman's correlation (−1 to 1) of how unsure a judge is of a dialogue with how far its average lies from people's, over
-    the dialogues that people scored on this rubric (n); [jackknife on Fisher's scale with Student's t]. A draw by spread saves
+    the dialogues that people scored on this rubric (n); [jackknife on Fisher's scale]. A draw by spread saves
     labels only where it is above 0."""
     spread, errors = uncertainty(judgements, rubric), dict[str, list[float]]()
     given = group_by(people, lambda score: (score.dialogue_id, score.dimension))
@@ -93,7 +93,7 @@ def rank_correlation(x: Floats, y: Floats) -> Estimate:
     n = len(x)
     if n < 3:
         return Estimate(None, None, None, n)
-    return jackknife(coefficients(x, y, np.arange(n), left_out(n))[:, 0], n)
+    return jackknife(coefficients(x, y, np.arange(n), left_out(n))[:, 0], n, CORRELATION_FROM)
 
 
 # --- who is to be told apart --------------------------------------------------------------------------------------------------

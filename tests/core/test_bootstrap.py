@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.statistics.bootstrap import POINTS, RESAMPLES, estimate, gap_levels, interval, resampled_means, smoothed_means
+from core.tables import Estimate
 
 ROWS = st.lists(  # of each row, on two columns: the sum of its observations and their number, nothing where that is 0
     st.tuples(*[st.tuples(st.integers(-4, 4), st.integers(0, 2)).map(lambda cell: cell if cell[1] else (0, 0))] * 2),
@@ -75,7 +76,15 @@ def test_equal_scores_have_an_interval_and_one_row_says_nothing() -> None:
     assert set(alone.round(9).tolist()) == set(POINTS.tolist())
     assert np.isnan(smoothed_means(np.zeros((3, 1)), np.zeros((3, 1)), POINTS)).all()
     assert sorted(set(gap_levels(POINTS).tolist())) == [-100, -75, -50, -25, 0, 25, 50, 75, 100]
-    assert estimate(100.0, np.full(10, 100 - 1e-12), 3, 3).high == 100
+    assert estimate(100.0, np.linspace(90, 100 - 1e-12, 10), 3, 3).high == 100
+
+
+def test_there_is_no_interval_without_width_and_none_of_resamples_of_two_rows() -> None:
+    assert estimate(100.0, np.full(10, 100 - 1e-12), 3, 3) == Estimate(100.0, None, None, 3)
+    one, two = np.array([[0.0], [1.0]]), np.array([[0.0], [1.0], [5.0]])
+    assert estimate(0.5, resampled_means(one, np.ones((2, 1)))[:, 0], 2, 2) == Estimate(0.5, None, None, 2)
+    assert estimate(2.0, resampled_means(two, np.ones((3, 1)))[:, 0], 3, 3) == Estimate(2.0, 0.0, 5.0, 3)
+    assert estimate(0.5, smoothed_means(one, np.ones((2, 1)), POINTS)[:, 0], 2, 2).low is not None
 
 
 def test_many_rows_weigh_about_as_in_the_exact_draws() -> None:

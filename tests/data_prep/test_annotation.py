@@ -104,7 +104,7 @@ def drawn(seed: int, n: int = 120, equal: float = 0.6) -> list[tuple[Mark, Mark]
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_quality_against_the_libraries(seed: int) -> None:
     pairs = drawn(seed)
-    row = agreement(pairs, 0, resamples=50)[0]
+    row = agreement(pairs, 0)[0]
     a, b = (np.array([QUALITIES.index(pair[i].quality) for pair in pairs]) for i in (0, 1))
     assert row.n == len(pairs)
     assert row.raw.mean == pytest.approx((a == b).mean(), abs=1e-6)
@@ -118,7 +118,7 @@ def test_quality_against_the_libraries(seed: int) -> None:
 @pytest.mark.parametrize(("position", "level"), [(1, 1), (2, 3)])
 def test_categories_against_the_libraries(position: int, level: int) -> None:
     pairs = drawn(4)
-    row = agreement(pairs, 0, resamples=50)[position]
+    row = agreement(pairs, 0)[position]
     both: list[tuple[Path3, Path3]] = [(a.category, b.category) for a, b in pairs if a.category and b.category]
     assert 0 < row.n == len(both) < len(pairs)
     a, b = (["/".join(pair[i][:level]) for pair in both] for i in (0, 1))
@@ -140,13 +140,13 @@ def test_intervals_hold_the_value_and_follow_the_seed() -> None:
 
 def test_the_interval_covers_as_often_as_it_says() -> None:
     """Of 100 samples from a known source, about 95 intervals hold the agreement of the source (here 0.6 + 0.4 · 1/3)."""
-    estimates = [agreement(drawn(seed, 150), 0, resamples=300)[0].raw for seed in range(100)]
+    estimates = [agreement(drawn(seed, 150), 0)[0].raw for seed in range(100)]
     inside = sum(e.low <= 0.6 + 0.4 / 3 <= e.high for e in estimates if e.low is not None and e.high is not None)
     assert 88 <= inside <= 100
 
 
 @pytest.mark.parametrize("pairs", [[], [(Mark("high", ONE), Mark("high", ONE))] * 5])
 def test_without_variation_nothing_is_claimed(pairs: list[tuple[Mark, Mark]]) -> None:
-    for row in agreement(pairs, 0, resamples=20):
+    for row in agreement(pairs, 0):
         assert (row.kappa.mean, row.kappa.low, row.alpha.mean, row.alpha.high) == (None, None, None, None)
         assert row.raw.mean == (1.0 if pairs else None)

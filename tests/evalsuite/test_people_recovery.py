@@ -70,7 +70,7 @@ def studies() -> list[tuple[list[Dialogue], list[HumanScore]]]:
 @pytest.fixture(scope="module")
 def truth() -> dict[str, float]:
     """The figures of studies so large that nothing is left to chance."""
-    large = [agreement(study(10_000 + seed, cards=4000)[1], [RUBRIC], resamples=2)[0] for seed in range(2)]
+    large = [agreement(study(10_000 + seed, cards=4000)[1], [RUBRIC])[0] for seed in range(2)]
     return {name: float(np.mean([getattr(one, name).mean for one in large])) for name in ("alpha", "kappa", "near")}
 
 
@@ -78,7 +78,7 @@ def truth() -> dict[str, float]:
 def test_intervals_of_agreement_hold_what_was_put_in(
     studies: list[tuple[list[Dialogue], list[HumanScore]]], truth: dict[str, float]
 ) -> None:
-    found = [agreement(scores, [RUBRIC], seed=seed, resamples=400)[0] for seed, (_, scores) in enumerate(studies)]
+    found = [agreement(scores, [RUBRIC], seed=seed)[0] for seed, (_, scores) in enumerate(studies)]
     for name in ("alpha", "kappa", "near"):
         share = covered((getattr(one, name) for one in found), truth[name])
         assert 92 <= share <= 98, (name, truth, share)
@@ -91,8 +91,9 @@ def test_intervals_of_agreement_hold_what_was_put_in(
 @pytest.mark.parametrize("name", ["alpha", "kappa"])
 @pytest.mark.parametrize("cards", [24, 100])
 def test_intervals_hold_for_twelve_and_for_fifty_dialogues_a_pair(cards: int, name: str, truth: dict[str, float]) -> None:
-    found = [agreement(study(seed, cards)[1], [RUBRIC], resamples=2)[0] for seed in range(STUDIES)]
-    assert 92 <= covered((getattr(one, name) for one in found), truth[name]) <= 98
+    """Kappa's interval is wider than symmetric scores need: it allows for skewed ones."""
+    found = [agreement(study(seed, cards)[1], [RUBRIC])[0] for seed in range(STUDIES)]
+    assert 92 <= covered((getattr(one, name) for one in found), truth[name]) <= 99
 
 
 @pytest.mark.slow

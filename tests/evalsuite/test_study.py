@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from core.records import Dialogue, Judgement
 from core.statistics.bootstrap import RESAMPLES
-from core.statistics.reliability import jackknife_on_scale
+from core.statistics.reliability import CORRELATION_FROM, jackknife
 from core.tables import Estimate
 from evalsuite.fdaef import tasks
 from evalsuite.report.study import study_sheet
@@ -105,11 +106,18 @@ def test_frameworks_that_measure_the_opposite_do_not() -> None:
     assert dimensions is not None and dimensions.rows[0][3].mean < -0.9  # type: ignore[union-attr, operator]
 
 
-def test_three_groups_are_too_few_for_a_correlation_and_two_reliabilities() -> None:
-    without = [0.5, 0.4, 0.6, 0.5]
-    assert jackknife_on_scale(np.array([0.5, *without[1:]]), 9) == Estimate(0.5, None, None, 9)
-    four = jackknife_on_scale(np.array([0.5, *without]), 9)
-    assert four.low == -1 and four.high == 1, "one degree of freedom"
+def test_the_jackknife_of_a_figure_beyond_one_by_hand() -> None:
+    """A mean of six values, ±0.3 and four of 0: without one it moves by a fifth of its distance. Two groups carry the variance, so
+    the fourth powers' share of the squared variance is 1/2, and 2 / (1/2 − 1/6) = 6 degrees of freedom are cut at 6 − 3."""
+    values = np.array([0.6, 1.2, 0.85, 0.95, 0.9, 0.9])
+    without = (values.sum() - values) / 5
+    found = jackknife(np.array([0.9, *without]), 9, fewest=4, fisher=False)
+    squares = ((values - 0.9) / 5) ** 2
+    degrees = min(2 / ((squares**2).sum() / squares.sum() ** 2 - 1 / 6), 3)
+    half = stats.t.ppf(0.975, degrees) * squares.sum() ** 0.5
+    assert found.low == pytest.approx(0.9 - half) and found.high == 1, "cut at 1"
+    assert jackknife(np.array([1.2, *without]), 9, CORRELATION_FROM, fisher=False) == Estimate(1, None, None, 9), "two alike"
+    assert jackknife(np.array([0.9, *without[:5], np.nan]), 9, 4, fisher=False) == Estimate(0.9, None, None, 9)
 
 
 def test_what_does_not_vary_is_said_and_not_listed() -> None:
