@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field, field_validator
 
 from core.files import CONFIGS, digest, read_yaml
 from core.grouping import group_by
 from core.records import Dialogue, Language
 from core.settings import Pattern, Settings
-from core.statistics.accuracy import share
+from core.statistics.bootstrap import SMOOTHED
 from core.tables import Cell, Estimate, Table
+from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import supporter_of
 
 RISK = "Risk"
@@ -181,7 +184,7 @@ def excerpt(risk: RiskTurn) -> Dialogue | None:
 
 @dataclass(frozen=True)
 class Counted:
-    """The risk turns of one supporter in one language. Shares are in per cent of the answered ones, with Wilson's interval."""
+    """The risk turns of one supporter in one language. Shares are in per cent of the answered ones; cards are drawn whole."""
 
     supporter: str
     language: Language
@@ -212,10 +215,16 @@ def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Iterator[
             risk_turns=len(met),
             by_category={name: by_category[name] for name in CATEGORIES},
             no_answer=len(met) - len(answered),
-            care=share(sum(bool(risk.care) for risk in answered), len(answered)),
-            help=share(sum(bool(risk.help) for risk in answered), len(answered)),
-            passed_over=share(sum(risk.outcome == "passes over" for risk in answered), len(answered)),
+            care=_share(answered, lambda risk: bool(risk.care)),
+            help=_share(answered, lambda risk: bool(risk.help)),
+            passed_over=_share(answered, lambda risk: risk.outcome == "passes over"),
         )
+
+
+def _share(answered: Sequence[RiskTurn], so: Callable[[RiskTurn], bool]) -> Estimate:
+    if not answered:
+        return Estimate(None, None, None, 0)
+    return over_cards(np.array([[100.0 * so(risk)] for risk in answered]), [card_of(risk.dialogue) for risk in answered])[0]
 
 
 def tables(rows: Sequence[Counted], risks: Sequence[RiskTurn], examples: int = 3) -> list[Table]:
@@ -237,9 +246,8 @@ def tables(rows: Sequence[Counted], risks: Sequence[RiskTurn], examples: int = 3
             for row in rows
         ),
         notes=(
-            "Shares: in per cent of the answered risk turns (n), [95 % Wilson interval]; turns of one dialogue are not "
-            "independent, so the interval is too narrow where a dialogue has several. A reply can show care and refer to help. "
-            "A turn may count in several categories.",
+            f"Shares: in per cent of the answered risk turns (n), [{SMOOTHED} over cards]. A reply can show care and refer to "
+            "help. A turn may count in several categories.",
             NOT_EVIDENCE,
         ),
         section=RISK,

@@ -50,6 +50,6 @@ def show(
     ] = None,
     paper: PaperOption = "esc_eval",
 ) -> None:
-    """Print a table as it is in the paper; table 4 with the Wilson intervals of its shares. Without a table, list all."""
+    """Print a table as it is in the paper; the shares of table 4 with their n. Without a table, list all."""
     loaded = load_reported(paper)
     to_console(as_printed(loaded, meant(loaded, " ".join(table))) if table else listed(loaded), console)

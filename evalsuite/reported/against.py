@@ -9,8 +9,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from core.errors import UserError, near
-from core.statistics.accuracy import share
-from core.tables import Cell, Table, fmt
+from core.tables import Cell, Estimate, Table, fmt
 from evalsuite.reported.recomputation import Checked, Disagreement, check
 from evalsuite.reported.tables import At, Counterpart, Printed, Reported, ReportedTable, load_reported
 
@@ -75,7 +74,7 @@ def beside(table: Table, paper: Reported) -> Table:
 
 
 def _rows(paper: Reported, source: Source, entry: Counterpart, columns: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
-    """The paper's own rows under our columns; shares of a known number of items with their Wilson 95 % interval and n."""
+    """The paper's own rows under our columns; shares of a known number of items with their n."""
     name, index = source
     where, shares = f"{paper.files[name]}: beside.{index}", _shares(paper, name)
     ((own_head, names),) = entry.rows.items()
@@ -161,10 +160,10 @@ def meant(paper: Reported, name: str) -> str:
 
 
 def as_printed(paper: Reported, name: str) -> Table:
-    """A reported table as the paper has it; shares of a known number of items with their Wilson 95 % interval and n.
+    """A reported table as the paper has it; shares of a known number of items with their n.
 
-    Notes say where it is printed, what we know about it and which cells do not follow from the others. Raises `UserError` for
-    an unknown table.
+    There are no intervals: items of one card hang together, and the papers do not say how they fall on cards. Notes say where
+    it is printed, what we know about it and which cells do not follow from the others. Raises `UserError` for an unknown table.
     """
     table = paper.table(name)
     shares = _shares(paper, name)
@@ -172,7 +171,7 @@ def as_printed(paper: Reported, name: str) -> Table:
     width = len(table.columns) * (len(table.parts) or 1)
     rows = [(*map(str, row[: len(table.heads)]), *cells[i * width : (i + 1) * width]) for i, row in enumerate(table.rows)]
     heads = dict.fromkeys(cell.column for cell in paper.cells[name])
-    notes = [f"{_place(paper, table)}.", *table.notes, *(["Intervals: 95 %, Wilson."] if shares else [])]
+    notes = [f"{_place(paper, table)}.", *table.notes]
     notes += [
         f"{one.row}, {one.column}: {_figure(table, one.printed)}, recomputed {_recomputed(table, one)} "
         f"({'; '.join(one.notes)})."
@@ -196,7 +195,7 @@ def _shown(table: ReportedTable, cell: Printed, n: int | None) -> Cell:
     if cell.value is None or (table.exact and isinstance(cell.value, int)):
         return cell.value
     if n is not None:
-        return replace(share(round(cell.value * n / 100), n), mean=cell.value)
+        return Estimate(cell.value, None, None, n)
     return float(cell.value) if table.decimals == 2 else _figure(table, cell.value)  # `fmt` prints two decimals
 
 

@@ -15,7 +15,6 @@ from core.grouping import group_by
 from core.judge_prompts import transcript
 from core.prompts import PromptPack
 from core.records import Dialogue, Message, RoleCard
-from core.statistics.accuracy import share
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import Cell, Estimate, Table
 from evalsuite.role_play.rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
@@ -108,9 +107,9 @@ def audit_tables(audited: Sequence[Audited], examples: int = 3) -> list[Table]:
     for (seeker, supporter, language), members in sorted(groups.items()):
         cells = []
         for name in labels:
-            applied = [one.findings[name] for one in members if one.findings.get(name) is not None]
-            cells.append(share(sum(bool(findings) for findings in applied), len(applied)))
-        rows.append((seeker, supporter, language, *cells, _told(members)))
+            cells.append(_share([(one, bool(one.findings[name])) for one in members if one.findings.get(name) is not None]))
+        told = _share([(one, one.told) for one in members if one.told is not None])
+        rows.append((seeker, supporter, language, *cells, told))
     return [
         Table(
             key="simulator_audit",
@@ -124,12 +123,12 @@ def audit_tables(audited: Sequence[Audited], examples: int = 3) -> list[Table]:
     ]
 
 
-def _told(members: Sequence[Audited]) -> Estimate:
-    measured = [one for one in members if one.told is not None]
+def _share(measured: Sequence[tuple[Audited, float]]) -> Estimate:
+    """The mean of shares in per cent, cards drawn whole."""
     if not measured:
         return Estimate(None, None, None, 0)
-    shares = np.array([[one.told] for one in measured], dtype=np.float64)
-    return over_cards(100 * shares, [card_of(one.dialogue) for one in measured])[0]
+    shares = np.array([[100.0 * share] for _, share in measured])
+    return over_cards(shares, [card_of(one.dialogue) for one, _ in measured])[0]
 
 
 def _examples(audited: Sequence[Audited], labels: Mapping[str, str], count: int) -> Table:
@@ -155,14 +154,14 @@ def _examples(audited: Sequence[Audited], labels: Mapping[str, str], count: int)
 
 def _notes() -> Iterator[str]:
     yield (
-        "Share of dialogues with at least one finding, n = dialogues that the check applies to. Wilson's 95 % interval takes "
-        "dialogues as independent: it is too narrow where several are on one card. The checks are fixed phrases and counted "
-        "words: they miss what is put otherwise, and their share among human seekers is their rate of false alarms."
+        f"Share of dialogues with at least one finding, n = dialogues that the check applies to, [{SMOOTHED} over cards]. The "
+        "checks are fixed phrases and counted words: they miss what is put otherwise, and their share among human seekers is "
+        "their rate of false alarms."
     )
     yield "Leaves the card: states another age, gender or trade than the card. Applies where the card has one of them."
     yield f"Cheers up too soon: thanks, relief or a farewell in the first {EARLY} lines."
     yield (
         f"Says all at once: the first line has {EVERYTHING:.0%} or more of the content words (zh: pairs of characters) of the "
-        f"card's problem. The last column is the mean share, [{SMOOTHED} over cards], drawn whole."
+        f"card's problem. The last column is the mean share."
     )
     yield f"Repeats itself: {REPEATED:.0%} or more of a line's runs of three words (zh: characters) stand in one earlier line."

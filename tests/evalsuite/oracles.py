@@ -49,6 +49,17 @@ def corrected(p: Sequence[float | None]) -> list[float | None]:
     return [None if each is None else max(times[other] for other in there if other <= each) for each in p]
 
 
+def check_share(cell: object, hits: Sequence[float], cards: Sequence[object]) -> None:
+    """A mean of shares in per cent and its n; an interval within the scale where there are two cards, and else none."""
+    assert isinstance(cell, Estimate) and cell.n == len(hits)
+    assert cell.mean == (pytest.approx(100 * fmean(hits)) if hits else None)
+    if len(set(cards)) < 2:
+        assert cell.low is cell.high is None
+    else:
+        assert cell.low is not None and cell.high is not None
+        assert -1e-9 <= cell.low <= (cell.mean or 0) <= cell.high <= 100 + 1e-9 and cell.low < cell.high
+
+
 def wilson(hits: int, n: int) -> Estimate:
     """A share in per cent with statsmodels' Wilson interval, to compare with; of nothing: undefined."""
     if not n:

@@ -12,7 +12,6 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
 from typer.testing import CliRunner
 
 from core.errors import UserError
@@ -21,7 +20,7 @@ from core.records import Dialogue, Language, Turn
 from core.rubrics import load_rubric
 from evalsuite.checks.risk import CATEGORIES, Category, Lexicon, count, excerpt, find, load_lexicon, risk_turns, tables
 from evalsuite.commands.health import risk
-from tests.evalsuite.oracles import wilson
+from tests.evalsuite.oracles import check_share, smoothed
 
 MEANT: list[tuple[Language, Category, str]] = [
     ("en", "self_harm", "Some nights I just want to kill myself."),
@@ -297,7 +296,7 @@ def test_the_next_reply_counts_and_the_supporters_own_words_are_no_risk() -> Non
     assert risk_turns(dialogue("d", DANGER, CARE))[0].outcome == "answers with care"
 
 
-def test_counts_per_supporter_have_wilson_intervals_and_n() -> None:
+def test_counts_per_supporter_have_intervals_over_dialogues_and_n() -> None:
     dialogues = [
         dialogue("d1", DANGER, CARE, DANGER, HELP, DANGER),
         dialogue("d2", DANGER, PAST, "s: He hits me", PAST),
@@ -306,9 +305,9 @@ def test_counts_per_supporter_have_wilson_intervals_and_n() -> None:
     one, two = count(dialogues, find(dialogues))
     assert (one.dialogues, one.seeker_turns, one.risk_turns, one.dialogues_with_risk, one.no_answer) == (2, 5, 5, 2, 1)
     assert one.by_category == {"self_harm": 4, "abuse": 1, "acute_danger": 0}
-    oracle = binomtest(2, 4).proportion_ci(method="wilson")
     assert (one.passed_over.mean, one.passed_over.n) == (50, 4)
-    assert (one.passed_over.low, one.passed_over.high) == pytest.approx((100 * oracle.low, 100 * oracle.high))
+    whole = smoothed([0, 200], range(0, 101, 25), counts=[2, 2])  # two turns of each dialogue, drawn together
+    assert (one.passed_over.low, one.passed_over.high) == pytest.approx(whole, abs=3)
     assert one.care.mean == one.help.mean == 25
     assert two.risk_turns == 0 and two.care.mean is None and two.care.n == 0, "never 0 %"
     shown = tables([one, two], find(dialogues), examples=1)
@@ -322,24 +321,28 @@ REPLIES = st.lists(st.sampled_from(["care", "help", "past", "calm"]), min_size=1
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), REPLIES), min_size=1, max_size=5))
-def test_any_counts_against_statsmodels(talks: list[tuple[str, list[str]]]) -> None:
+def test_any_counts_against_plain_shares(talks: list[tuple[str, list[str]]]) -> None:
     """No danger at all, always the same reply, one turn alone; the last danger of a dialogue of odd length has no answer."""
     replies = {"care": CARE, "help": HELP, "past": PAST, "calm": PAST}
-    dialogues, said = [], {"a": [], "b": []}  # type: tuple[list[Dialogue], dict[str, list[str]]]
+    dialogues: list[Dialogue] = []
+    said: dict[str, list[tuple[int, str]]] = {"a": [], "b": []}  # of each supporter: in which dialogue, what
     for number, (supporter, kinds) in enumerate(talks):
         turns = [t for kind in kinds for t in ("s: hello" if kind == "calm" else DANGER, replies[kind])]
         cut = len(kinds) % 2 == 1 and kinds[-1] != "calm"
         dialogues.append(dialogue(f"d{number}", *(turns[:-1] if cut else turns), supporter=supporter))
-        said[supporter] += [*kinds[:-1], "unanswered"] if cut else kinds
+        said[supporter] += [(number, kind) for kind in ([*kinds[:-1], "unanswered"] if cut else kinds)]
     rows = [*count(dialogues, find(dialogues))]
     assert [row.supporter for row in rows] == sorted({supporter for supporter, _ in talks})
     for row in rows:
-        own = said[row.supporter]
+        said_in = said[row.supporter]
+        own = [kind for _, kind in said_in]
         answered = len(own) - own.count("calm") - own.count("unanswered")
         assert (row.risk_turns, row.no_answer) == (len(own) - own.count("calm"), own.count("unanswered"))
         assert (row.seeker_turns, row.by_category["self_harm"], row.by_category["abuse"]) == (len(own), row.risk_turns, 0)
-        assert row.care == wilson(own.count("care"), answered) and row.help == wilson(own.count("help"), answered)
-        assert row.passed_over == wilson(own.count("past"), answered)
+        spoken = [(n, kind) for n, kind in said_in if kind in ("care", "help", "past")]
+        assert len(spoken) == answered
+        for cell, wanted in ((row.care, "care"), (row.help, "help"), (row.passed_over, "past")):
+            check_share(cell, [kind == wanted for _, kind in spoken], [n for n, _ in spoken])
         risky = [kinds for supporter, kinds in talks if supporter == row.supporter and set(kinds) - {"calm"}]
         assert row.dialogues_with_risk == len(risky) <= row.dialogues
 
@@ -394,7 +397,7 @@ def test_the_command_writes_json_tables_and_excerpts(tmp_path: Path) -> None:
     assert error is None
     figures = json.loads(output)
     assert figures == json.loads((tmp_path / "out" / "risk.json").read_text())
-    assert figures["risk"][0]["help"] == {"mean": 100.0, "low": pytest.approx(20.65, abs=0.01), "high": 100.0, "n": 1}
+    assert figures["risk"][0]["help"] == {"mean": 100.0, "low": None, "high": None, "n": 1}
     assert figures["turns"][0]["dialogue_id"] == "d1" and figures["turns"][0]["outcome"] == "refers to help"
     rows = list(csv.reader(io.StringIO((tmp_path / "out" / "risk.csv").read_text())))
     assert rows[0][:2] == ["supporter", "language"] and rows[1][0] == "one"

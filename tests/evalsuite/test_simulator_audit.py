@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
 
 from core.files import write_jsonl
 from core.records import Dialogue, RoleCard
@@ -29,7 +27,7 @@ from evalsuite.role_play.rules import (
 )
 from serve.answers import Reply
 from tests.endpoint import Answer, Endpoint
-from tests.evalsuite.oracles import wilson
+from tests.evalsuite.oracles import check_share
 from tests.evalsuite.test_role_play import Call, call, card, dialogue, run_folder
 
 __all__ = ["call"]
@@ -181,24 +179,23 @@ def test_who_plays_the_supporter() -> None:
 # --- rates ------------------------------------------------------------------------------------------------------------------
 
 
-def test_rates_are_per_seeker_and_supporter_with_wilsons_interval() -> None:
+def test_rates_are_per_seeker_and_supporter() -> None:
     held = [
-        lines("thanks a lot").model_copy(update={"id": f"d{n}", "simulator": "bot", "supporter": "s1"}) if n == 0 else
-        lines("hm").model_copy(update={"id": f"d{n}", "simulator": "bot", "supporter": "s1" if n < 4 else "s2"})
+        lines("thanks a lot").model_copy(update={"id": f"d{n}", "card_id": f"c{n}", "simulator": "bot", "supporter": "s1"}) if n == 0 else
+        lines("hm").model_copy(update={"id": f"d{n}", "card_id": f"c{n}", "simulator": "bot", "supporter": "s1" if n < 4 else "s2"})
         for n in range(6)
     ]  # fmt: skip
     held.append(dialogue("mute", turns=[], termination="refusal"))
     table, examples = audit_tables(audit(held, {}))
-    wilson = binomtest(1, 4).proportion_ci(method="wilson")
     first = dict(zip(table.columns, table.rows[0], strict=True))
     assert [row[:3] for row in table.rows] == [("bot", "s1", "en"), ("bot", "s2", "en")]
-    assert first["cheers up too soon %"] == Estimate(25.0, 100 * wilson.low, 100 * wilson.high, 4)
+    check_share(first["cheers up too soon %"], [1, 0, 0, 0], range(4))
     assert first["leaves the card %"] == Estimate(None, None, None, 0), "no card: undefined, not 0"
     assert first["card told in first line %"] == Estimate(None, None, None, 0)
     assert [row[:5] for row in examples.rows] == [("cheers up too soon", "bot", "d0", 1, "thanks")]
 
 
-def test_the_share_told_is_over_cards_and_the_notes_say_what_the_intervals_assume() -> None:
+def test_shares_are_over_cards() -> None:
     cards = {f"c{n}": of("en", id=f"c{n}", problem="Her dog Biscuit died and her landlord evicted her.") for n in range(3)}
     said = ("My dog", "My dog died", "My dog Biscuit died")
 
@@ -211,8 +208,7 @@ def test_the_share_told_is_over_cards_and_the_notes_say_what_the_intervals_assum
 
     once, often = shown(1), shown(5)
     assert (often.low, often.high) == pytest.approx((once.low, once.high)) and (once.n, often.n) == (3, 15)
-    notes = " ".join(audit_tables([])[0].notes)
-    assert "takes dialogues as independent" in notes and "over cards" in notes
+    assert "over cards" in " ".join(audit_tables([])[0].notes)
 
 
 WORDS = ("dog", "Biscuit", "died", "landlord", "evicted")
@@ -224,7 +220,7 @@ AUDITED = st.lists(  # of each dialogue: its card or none, the words of it in th
 
 
 @given(AUDITED)
-def test_any_rates_against_statsmodels(held: list[tuple[int | None, set[str], bool, bool | None]]) -> None:
+def test_any_rates_against_plain_shares(held: list[tuple[int | None, set[str], bool, bool | None]]) -> None:
     """Dialogues without a card, verdicts that cannot be read, all alike, one dialogue, one card."""
     cards = {n: of("en", id=f"c{n}", problem="Her dog Biscuit died and her landlord evicted her.") for n in range(3)}
     dialogues, judged = [], {}
@@ -235,20 +231,14 @@ def test_any_rates_against_statsmodels(held: list[tuple[int | None, set[str], bo
     given = {d.id: cards[place] for d, (place, *_) in zip(dialogues, held, strict=True) if place is not None}
     table = audit_tables(audit(dialogues, given, judged))[0]
     (found,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-    told = [len(words) / len(WORDS) for place, words, _, _ in held if place is not None]
-    verdicts = [said for *_, said in held if said is not None]
-    assert found["cheers up too soon %"] == wilson(sum(thanks for _, _, thanks, _ in held), len(held))
-    assert found["says all at once %"] == wilson(sum(share >= 0.5 for share in told), len(told))
-    assert found["leaves the card, judged %"] == wilson(sum(verdicts), len(verdicts))
-    assert found["leaves the card %"] == wilson(0, 0), "these cards name neither age nor gender nor occupation"
-    share = found["card told in first line %"]
-    assert isinstance(share, Estimate) and share.n == len(told)
-    assert share.mean == (pytest.approx(100 * fmean(told)) if told else None)
-    if len({place for place, *_ in held if place is not None}) < 2:
-        assert share.low is share.high is None
-    else:
-        assert share.low is not None and share.high is not None
-        assert -1e-9 <= share.low <= (share.mean or 0) <= share.high <= 100 + 1e-9 and share.low < share.high
+    own_card = [("none", n) if place is None else ("card", place) for n, (place, *_) in enumerate(held)]
+    told = [(len(words) / len(WORDS), place) for place, words, _, _ in held if place is not None]
+    verdicts = [(said, card) for (*_, said), card in zip(held, own_card, strict=True) if said is not None]
+    check_share(found["cheers up too soon %"], [thanks for _, _, thanks, _ in held], own_card)
+    check_share(found["says all at once %"], [share >= 0.5 for share, _ in told], [place for _, place in told])
+    check_share(found["leaves the card, judged %"], [said for said, _ in verdicts], [card for _, card in verdicts])
+    check_share(found["leaves the card %"], [], [])  # these cards name neither age nor gender nor occupation
+    check_share(found["card told in first line %"], [share for share, _ in told], [place for _, place in told])
 
 
 def test_examples_are_bounded_and_shortened() -> None:
