@@ -16,6 +16,7 @@ from core.tables import to_console, to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
+    ClusterOption,
     HarbourOption,
     InRun,
     InRuns,
@@ -49,6 +50,7 @@ def compare(
     runs: Annotated[InRuns, typer.Argument(metavar="RUN RUN…", help="Scored run folders, the one to compare with first.")],
     judge: JudgedByOption = None,
     value: ValueOption = "value",
+    cluster: ClusterOption = None,
     as_json: JsonOption = False,
     out: Annotated[
         Path | None,
@@ -64,7 +66,7 @@ def compare(
 
     Example: esc-eval compare runs/before runs/after --out runs/before-after
     """
-    comparison = comparisons.compare(read_runs(runs, judge=judge), value_of(value))
+    comparison = comparisons.compare(read_runs(runs, judge=judge), value_of(value), cluster)
     tables = comparisons.tables(comparison)
     if out is not None:
         write_text(out / "compare.md", "\n".join(to_markdown(table) for table in tables))
@@ -88,6 +90,7 @@ def leaderboard(
         typer.Option("--dialogues", help="With --gold and without runs: what people scored (JSONL). Repeat for more."),
     ] = None,
     rubric: OwnRubricOption = None,
+    cluster: ClusterOption = None,
     out: Annotated[
         Path,
         typer.Option(help="Folder for leaderboard.html, .json, .md and every table as CSV."),
@@ -112,7 +115,7 @@ def leaderboard(
     if weights is not None and not people:
         raise UserError("--weights: they belong to people's scores: give --people, or leave them out")
     own = [] if people and not gold else rubric or []
-    content = _board(runs or [], judge, gold or [], dialogues or [], own)
+    content = _board(runs or [], judge, gold or [], dialogues or [], own, cluster)
     if people:
         tally = content.tally
         more = judge_and_people(tally.dialogues, tally.verdicts, tally.rubric, people, rubric or [], weights)
@@ -126,14 +129,16 @@ def leaderboard(
     print_paths(paths)
 
 
-def _board(runs: list[Path], judge: str | None, gold: list[Path], dialogues: list[Path], rubric: list[Path]) -> ReportContent:
+def _board(
+    runs: list[Path], judge: str | None, gold: list[Path], dialogues: list[Path], rubric: list[Path], cluster: str | None
+) -> ReportContent:
     if rubric and not gold:
         raise UserError("--rubric: it is for --gold: give both or leave it out")
     if runs and dialogues:
         raise UserError("--dialogues: the runs hold their own dialogues: leave it out, or the runs")
     if runs:
         records = read_runs(runs, least=1, judge=judge)
-        content = board(records)
+        content = board(records, cluster)
         if not gold:
             return content
         known = {dialogue.id: dialogue for record in records for dialogue in record.dialogues}
@@ -150,7 +155,7 @@ def _board(runs: list[Path], judge: str | None, gold: list[Path], dialogues: lis
     (rules,) = rubrics.values()
     alone = RunRecords("people", dialogues[0].parent, {"score": {}}, rules, spoken, verdicts_of_people(given), {})
     agreed = [agreement_table(rows)] if (rows := agreement(given, [rules])) else []
-    content = board([alone])
+    content = board([alone], cluster)
     return replace(content, title="Leaderboard by people", tables=[*content.tables, *agreed])
 
 
@@ -165,6 +170,10 @@ def discriminate(
             metavar="RUN", help="Scored run folder: its cards or profiles are the users, its supporters the models."
         ),
     ] = None,
+    scale: Annotated[
+        tuple[float, float] | None,
+        typer.Option("--scale", metavar="LOW HIGH", help="Lowest and highest score of --scores: for intervals of differences."),
+    ] = None,
     judge: JudgedByOption = None,
     value: ValueOption = "value",
     versus: HarbourOption = None,
@@ -174,14 +183,14 @@ def discriminate(
     """How well scores tell models apart: MSR, MAC, analysis of variance, and which pairs of models differ.
 
     MSR is the variance of the models' means by the mean variance of a model's scores among users, MAC = MSR / (1 + MSR). F
-    comes twice: as the paper's formula 13 has it (f_paper) and as one-way analysis of variance has it, whose p is printed.
-    Pairs are tested by a paired sign-flip permutation test over the users of both, with Holm's correction. With fewer than six
-    users no pair can reach 0.05, whatever the scores.
+    comes three times: as the paper's formula 13 has it (f_paper), as one-way analysis of variance has it (f), and as repeated
+    measures have it (f_blocked), whose p is printed, since the same users rate all models. Pairs are tested by Student's t over
+    the users of both, with Holm's correction; without --scale differences of --scores have no interval.
 
     What is undefined (one model, one user, no variance) is a dash with the reason below, in JSON null with the reason under
     `undefined`. Missing scores: a model's mean and variance are over its own users, a pair is tested over the users of both.
 
-    JSON of --scores: msr, mac, anova {f_paper, f, p, df}, pairwise {p: {"A vs B": corrected p}, test, correction, proportion,
+    JSON of --scores: msr, mac, anova {f_paper, f, p, df …}, pairwise {p: {"A vs B": corrected p}, test, correction, proportion,
     pairs …}, intervals and counts. JSON of a run: a list of the same for every language, judge and dimension, and their
     average.
 
@@ -193,10 +202,12 @@ def discriminate(
         for option, given in {"--value": value != "value", "--judge": judge is not None}.items():
             if given:
                 raise UserError(f"{option}: belongs to a run folder; a sheet of scores has one score a row")
-        discriminated = discrimination.discriminate(*discrimination.read_ratings(scores))
+        discriminated = discrimination.discriminate(*discrimination.read_ratings(scores, scale), scale)
         deliver("discriminate", discriminated.figures(), against(discrimination.tables(discriminated), versus), out, as_json)
         return
     assert run is not None
+    if scale is not None:
+        raise UserError("--scale: belongs to --scores; a run has the scale of its rubric")
     records = read_run(run.name, run, judge=judge)
     whole = [judgement for judgement in records.judgements if judgement.turn is None]
     contestants = contestants_of(records.dialogues, whole, records.rubric, value_of(value))

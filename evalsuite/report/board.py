@@ -17,9 +17,9 @@ RUNS = "Runs"  # heading of the page
 SETTINGS_SHOWN = 5  # of one run that does not compare
 
 
-def board(runs: Sequence[RunRecords]) -> ReportContent:
+def board(runs: Sequence[RunRecords], cluster: str | None = None) -> ReportContent:
     """What the page shows. Raises `UserError` where the runs share no card."""
-    together = shared_cards(runs)
+    together = shared_cards(runs, cluster)
     tally = together.tally
     first = together.runs[0].config
     scores_given = distributions(tally.verdicts, tally.rubric)

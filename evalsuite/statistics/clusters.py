@@ -1,13 +1,16 @@
 """What is drawn whole wherever an interval or a test is made: a card with all its dialogues and scores, unless told otherwise.
 
-Scores of one card go together. Thirty cards with thirteen dialogues each are a sample of thirty, and an interval over 390 scores
-is half as wide as it may be.
+Scores of one card go together. Thirty cards with thirteen dialogues each are a sample of thirty; an interval over 390 scores is
+half as wide as it may be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from core.errors import UserError, near
 from core.records import Dialogue
@@ -25,6 +28,9 @@ class Clusters:
 
     def __getitem__(self, dialogue_id: str) -> str:
         return self.of.get(dialogue_id, dialogue_id)
+
+
+DIALOGUES = Clusters()
 
 
 def card_of(dialogue: Dialogue) -> str:
@@ -56,4 +62,21 @@ def clusters_of(dialogues: Iterable[Dialogue], by: str | None = None) -> Cluster
     key = cluster_key(by)
     of = {dialogue.id: key(dialogue) for dialogue in dialogues}
     name = "cards" if by in (None, CARD) else f"dialogues of one {by}"
-    return Clusters(of, name) if len(set(of.values())) < len(of) else Clusters()
+    return Clusters(of, name) if len(set(of.values())) < len(of) else DIALOGUES
+
+
+_WITHIN = "\x1f"  # between the cluster and the card in the name of a row
+
+
+def row_key(by: str | None = None) -> Callable[[Dialogue], str]:
+    """What dialogues are paired by, with their cluster before it where that is not the card."""
+    key = cluster_key(by)
+    return key if by in (None, CARD, DIALOGUE) else lambda dialogue: f"{key(dialogue)}{_WITHIN}{card_of(dialogue)}"
+
+
+def clusters_in(rows: Iterable[str]) -> NDArray[np.intp] | None:
+    """The cluster of each row by its name (`row_key`), from 0; None where every row is one."""
+    names = [row.partition(_WITHIN) for row in rows]
+    if not any(card for _, _, card in names):
+        return None
+    return np.unique([cluster for cluster, _, _ in names], return_inverse=True)[1]

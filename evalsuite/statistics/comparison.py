@@ -19,6 +19,7 @@ from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
 from core.tables import Cell, Table
 from evalsuite.statistics import paired
+from evalsuite.statistics.clusters import row_key
 from evalsuite.statistics.leaderboard import (
     FAMILIES,
     Contestant,
@@ -26,6 +27,7 @@ from evalsuite.statistics.leaderboard import (
     Tally,
     card_of,
     cells_of,
+    clusters_of,
     contestants_of,
     family,
     score_cells,
@@ -105,7 +107,7 @@ class Comparison:
         return self.runs[0].rubric
 
 
-def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
+def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | None = None) -> Comparison:
     """Every language's contestants with their scores, and paired tests of those that belong together.
 
     Two contestants of different runs belong together when they have the same supporter, or when neither's supporter is in the
@@ -121,7 +123,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
                 f"{first.name} and {run.name} were scored on different rubrics "
                 f"({'; '.join(differing_leaves(old, new)[:3])}): score one of them again into a new folder"
             )
-    ambiguous = ambiguous_cards(runs)
+    ambiguous, row = ambiguous_cards(runs), row_key(cluster)
     languages = []
     for language in languages_of(dialogue for run in runs for dialogue in run.dialogues):
         rivals: list[Rival] = []
@@ -129,7 +131,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value") -> Comparison:
 
             def unit(dialogue: Dialogue, run: RunRecords = run) -> str:
                 card = dialogue.card_id or dialogue.profile_id
-                return card_of(dialogue) + (f" {run.cards.get(card, '')}" if card and card in ambiguous else "")
+                return row(dialogue) + (f" {run.cards.get(card, '')}" if card and card in ambiguous else "")
 
             contestants = contestants_of(run.dialogues, run.judgements, run.rubric, value, unit)
             rivals += [(run.name, one) for one in contestants if one.language == language]
@@ -150,7 +152,7 @@ def _language(
     shared = len(set.intersection(*cards.values()))
     pairs = _partners(rivals)
     families = [family(contestants[late], contestants[early], floors) for late, early in pairs]
-    differences = paired.differences(*stack(contestants), pairs, families=families)
+    differences = paired.differences(*stack(contestants), pairs, families=families, clusters=clusters_of(contestants))
     return LanguageComparison(language, entries, differences, {run: len(of_run) for run, of_run in cards.items()}, shared)
 
 
@@ -329,7 +331,7 @@ class SharedCards:
     """Run → dialogues that are left out, since not all runs have their card and trial."""
 
 
-def shared_cards(runs: Sequence[RunRecords]) -> SharedCards:
+def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> SharedCards:
     """The runs that were made as the first one was, on the cards and trials that they all have.
 
     What makes a run: framework, mode, seeker, prompts, exchanges; judge, rubric and the judge's prompts. Cards are the same
@@ -371,7 +373,7 @@ def shared_cards(runs: Sequence[RunRecords]) -> SharedCards:
     counts = {language: sum(place[0] == language for place in shared) for language in languages_of(dialogues)}
     others = {name: lines for name, lines in apart.items() if lines}
     floors = {name for run in alike for floor in run.floors for name in (floor, f"{run.name}/{floor}")}
-    return SharedCards(alike, others, Tally(dialogues, judgements, first.rubric, floors), counts, dict(left_out))
+    return SharedCards(alike, others, Tally(dialogues, judgements, first.rubric, floors, cluster), counts, dict(left_out))
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:

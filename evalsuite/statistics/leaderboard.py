@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.errors import UserError
 from core.grouping import group_by
@@ -20,6 +21,7 @@ from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of as card_of
+from evalsuite.statistics.clusters import clusters_in, row_key
 from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label, scorer_of, supporter_of
 
 OTHER = "other"  # supporters whose spec names no group
@@ -120,8 +122,8 @@ def contestants_of(
     """Every language × scorer × supporter with its scores, sorted by them (English first).
 
     A dialogue's repeats and turns are averaged first, so that each dialogue counts once; trials in which the very same was said
-    (at temperature 0) are one dialogue. A score s becomes (s − min) / (max − min) × 100 of its dimension's scale. `value` says whether verdicts or their expectations (from token
-    probabilities) are taken.
+    (at temperature 0) are one dialogue. A score s becomes (s − min) / (max − min) × 100 of its dimension's scale. `value` says
+    whether verdicts or their expectations (from token probabilities) are taken.
     Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
     """
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
@@ -172,10 +174,16 @@ def stack(contestants: Sequence[Contestant]) -> tuple[Floats, Floats]:
     return sums, counts
 
 
+def clusters_of(contestants: Sequence[Contestant]) -> NDArray[np.intp] | None:
+    """Of each row of `stack` its cluster, from 0; None where every row is one."""
+    return clusters_in(sorted({card for one in contestants for card in one.cards}))
+
+
 def cells_of(contestants: Sequence[Contestant], rubric: Rubric) -> list[list[Score]]:
     """Each contestant's scores on every dimension and then on the average; intervals over all their cards."""
     names = [*rubric.dimensions, AVERAGE]
-    rows = paired.card_estimates(*stack(contestants), [one.readable.total() for one in contestants])
+    readable = [one.readable.total() for one in contestants]
+    rows = paired.card_estimates(*stack(contestants), readable, clusters=clusters_of(contestants))
     return [
         [
             Score(one.language, one.scorer, one.supporter, name, cell, one.asked[name], one.read[name])
@@ -200,16 +208,19 @@ def boards_of(
     rubric: Rubric,
     value: Value = "value",
     floors: Collection[str] = (),
+    cluster: str | None = None,
 ) -> list[Board]:
-    """A board for every language and scorer. See `contestants_of` for how scores are counted and what is refused."""
+    """A board for every language and scorer. See `contestants_of` for how scores are counted and what is refused. `cluster`:
+    what is drawn whole (`cluster_key`)."""
     boards = []
-    contestants = contestants_of(dialogues, judgements, rubric, value)
+    contestants = contestants_of(dialogues, judgements, rubric, value, row_key(cluster))
     for (language, scorer), rivals in group_by(contestants, lambda one: (one.language, one.scorer)).items():
         scores = cells_of(rivals, rubric)
         order = sorted(range(len(rivals)), key=lambda place: -_average(scores[place]))
         pairs = list(combinations(order, 2))
         families = [family(rivals[a], rivals[b], floors) for a, b in pairs]
-        differences = paired.differences(*stack(rivals), pairs, average_only=True, families=families) if pairs else []
+        clusters = clusters_of(rivals)
+        differences = paired.differences(*stack(rivals), pairs, average_only=True, families=families, clusters=clusters)
         boards.append(Board(language, scorer, rivals, scores, order, differences, floors))
     return boards
 
@@ -345,6 +356,8 @@ class Tally:
     rubric: Rubric
     floors: Collection[str] = ()
     """Supporters that need no model."""
+    cluster: str | None = None
+    """What is drawn whole where it is not the card."""
 
     @cached_property
     def verdicts(self) -> list[Judgement]:
@@ -354,7 +367,7 @@ class Tally:
     @cached_property
     def boards(self) -> list[Board]:
         """One board a language and scorer."""
-        return boards_of(self.dialogues, self.judgements, self.rubric, floors=self.floors)
+        return boards_of(self.dialogues, self.judgements, self.rubric, floors=self.floors, cluster=self.cluster)
 
     @property
     def contestants(self) -> list[Contestant]:

@@ -61,15 +61,21 @@ class Difference:
     unpaired: bool = False
 
 
-def card_estimates(sums: Floats, counts: Floats, readable: Sequence[int], levels: Floats = POINTS) -> list[list[Estimate]]:
+Clusters = NDArray[np.intp] | None  # of each card its cluster, from 0; None where every card is one
+
+
+def card_estimates(
+    sums: Floats, counts: Floats, readable: Sequence[int], levels: Floats = POINTS, clusters: Clusters = None
+) -> list[list[Estimate]]:
     """Mean and 95 % interval (`smoothed_means`) of every contestant on every dimension, and of the average as its last column.
 
     `sums` and `counts` hold the sum of a card's observations (dialogues) and their number, zero where there is none; `readable`
-    is how many observations each contestant has on any dimension: the n of its average. Cards are drawn whole, so the interval
+    is how many observations each contestant has on any dimension: the n of its average. Clusters are drawn whole, so the interval
     of the average keeps the correlation between dimensions. A dimension without observations has mean None, and so has the
     average then. Observations on one card alone have no interval (low and high None), nor has an average over a dimension that
     rests on one card.
     """
+    sums, counts = _together(sums, clusters), _together(counts, clusters)
     cards, contestants, dimensions = sums.shape
     flat = smoothed_means(sums.reshape(cards, -1), counts.reshape(cards, -1), levels)
     draws = _with_average(flat.reshape(-1, contestants, dimensions))
@@ -109,6 +115,7 @@ def differences(
     average_only: bool = False,
     levels: Floats = POINTS,
     families: Sequence[Hashable] | None = None,
+    clusters: Clusters = None,
 ) -> list[Difference]:
     """Every pair's difference on every dimension and on the average (with `average_only`, on that alone), in order of pairs.
 
@@ -117,27 +124,29 @@ def differences(
     none; each side may have any of `levels` on a card that nobody has seen.
     p: `student_p` over cards, `beside_interval`. Holm's correction runs over the averages of the pairs of one of `families` (all
     pairs are one where these are not given), and apart from them over the dimensions. A pair whose family is None is not tested.
+    With `clusters` the cards of one cluster are drawn together; no figure but interval and p changes.
     """
     if not pairs:
         return []
     values = _over(sums, counts)
     first, second = (values[:, [pair[side] for pair in pairs]] for side in (0, 1))
     shared = ~np.isnan(first - second)  # [cards, pairs, dimensions]
-    cards, size, dimensions = shared.shape
-    gaps, present = np.where(shared, first - second, 0.0), shared.astype(np.float64)
-    flat = smoothed_means(gaps.reshape(cards, -1), present.reshape(cards, -1), gap_levels(levels), sides=2)
+    _, size, dimensions = shared.shape
+    there = shared.astype(np.float64)
+    gaps, present = (_together(part, clusters) for part in (np.where(shared, first - second, 0.0), there))
+    flat = smoothed_means(gaps.reshape(len(gaps), -1), present.reshape(len(gaps), -1), gap_levels(levels), sides=2)
     draws = _with_average(flat.reshape(-1, size, dimensions))
     means, parts, n = contributions(gaps, present)
     first_means, second_means, means, parts = (
         _with_average(part)
-        for part in (*(contributions(np.where(shared, side, 0.0), present)[0] for side in (first, second)), means, parts)
+        for part in (*(contributions(np.where(shared, side, 0.0), there)[0] for side in (first, second)), means, parts)
     )
-    counted = np.concatenate([n, shared.any(axis=2).sum(axis=0)[:, None]], axis=1)
+    counted = np.concatenate([shared.sum(axis=0), shared.any(axis=2).sum(axis=0)[:, None]], axis=1)
     on_cards = _with_fewest(n)
     errors, degrees = cluster_error(parts, on_cards), on_cards - 1.0
     apart = np.logical_not(shared.any(axis=(0, 2)))
     for row in np.flatnonzero(apart):
-        sides = [_alone(values[:, place], levels, SEED + side) for side, place in enumerate(pairs[row])]
+        sides = [_alone(values[:, place], levels, SEED + side, clusters) for side, place in enumerate(pairs[row])]
         (first_means[row], own, cards_own, drawn), (second_means[row], other, cards_other, drawn_other) = sides
         means[row], draws[:, row] = first_means[row] - second_means[row], drawn - drawn_other
         errors[row], degrees[row] = welch(own, other, (cards_own, cards_other))
@@ -170,18 +179,27 @@ def differences(
     ]
 
 
-def _alone(values: Floats, levels: Floats, seed: int) -> tuple[Floats, Floats, NDArray[np.intp], Floats]:
-    """Of one contestant's values [cards, dimensions] by itself, the average last: means, errors, cards, and draws of the means."""
-    kept = values[~np.isnan(values).all(axis=1)]
-    present = (~np.isnan(kept)).astype(np.float64)
-    if not len(kept):
+def _alone(values: Floats, levels: Floats, seed: int, clusters: Clusters) -> tuple[Floats, Floats, NDArray[np.intp], Floats]:
+    """Of one contestant's values [cards, dimensions] by itself, the average last: means, errors, clusters, and draws."""
+    present = ~np.isnan(values)
+    sums, counts = (_together(part, clusters) for part in (np.nan_to_num(values), present.astype(np.float64)))
+    kept = counts.any(axis=1)
+    if not kept.any():
         nothing = np.full(values.shape[1] + 1, np.nan)
         return nothing, nothing, np.zeros(len(nothing), dtype=np.intp), nothing
-    sums = np.nan_to_num(kept)
-    means, parts, cards = contributions(sums, present)
-    on_cards = _with_fewest(cards)
-    draws = _with_average(smoothed_means(sums, present, levels, seed))
-    return _with_average(means), cluster_error(_with_average(parts), on_cards), on_cards, draws
+    means, parts, n = contributions(sums[kept], counts[kept])
+    drawn = _with_fewest(n)
+    draws = _with_average(smoothed_means(sums[kept], counts[kept], levels, seed))
+    return _with_average(means), cluster_error(_with_average(parts), drawn), drawn, draws
+
+
+def _together(values: Floats, clusters: Clusters) -> Floats:
+    """Sums of values [cards, …] over the cards of each cluster."""
+    if clusters is None:
+        return values
+    sums = np.zeros((int(clusters.max()) + 1, *values.shape[1:]))
+    np.add.at(sums, clusters, values)
+    return sums
 
 
 # --- ranks ------------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import ttest_ind
+from scipy.stats import ttest_1samp, ttest_ind
 
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Turn
@@ -245,6 +245,27 @@ def test_dialogues_without_cards_are_compared_unpaired() -> None:
     assert difference.p == pytest.approx(ttest_ind(values["a"], values["b"], equal_var=False).pvalue)
     (pairs,) = pairwise_differences([one])
     assert paired.UNPAIRED in pairs.notes and one.ranks == [(1, 1), (2, 2)]
+
+
+def test_any_field_of_a_dialogue_can_be_what_is_drawn_whole() -> None:
+    """Cards of one source hang together: the same figures, and intervals and p as if each source were one card."""
+    rng = np.random.default_rng(6)
+    figures: dict[str, list[list[float | None]]] = {
+        name: (rng.integers(0, 3, (4, 1)).repeat(3, axis=0) + rng.integers(0, 2, (12, 2)) + gain).tolist()
+        for name, gain in (("a", 1), ("b", 0))
+    }
+    dialogues, verdicts = field(figures)
+    dialogues = [one.model_copy(update={"source": f"corpus {int((one.card_id or 'c0')[1:]) // 3}"}) for one in dialogues]
+    (cards,), (sources,) = (boards_of(dialogues, verdicts, RUBRIC, cluster=by) for by in (None, "source"))
+    assert [cell.estimate.mean for cell in sources.cells] == pytest.approx([cell.estimate.mean for cell in cards.cells])
+    gaps = np.array(figures["a"], dtype=float).mean(axis=1) - np.array(figures["b"], dtype=float).mean(axis=1)
+    whole = 25 * gaps.reshape(4, 3).mean(axis=1)
+    assert sources.differences[0].estimate.mean == pytest.approx(cards.differences[0].estimate.mean)
+    assert agrees(sources.differences[0].p, float(ttest_1samp(whole, 0).pvalue), sources.differences[0].estimate)
+    (alone,) = boards_of(dialogues, verdicts, RUBRIC, cluster="dialogue")
+    assert alone.differences[0].unpaired, "dialogues that are drawn by themselves are not paired"
+    with pytest.raises(UserError, match="--cluster sorce: no field of a dialogue: did you mean source"):
+        boards_of(dialogues, verdicts, RUBRIC, cluster="sorce")
 
 
 def test_ranks_of_the_incomparable_are_undefined() -> None:

@@ -180,11 +180,10 @@ def test_who_plays_the_supporter() -> None:
 
 
 def test_rates_are_per_seeker_and_supporter() -> None:
-    held = [
-        lines("thanks a lot").model_copy(update={"id": f"d{n}", "card_id": f"c{n}", "simulator": "bot", "supporter": "s1"}) if n == 0 else
-        lines("hm").model_copy(update={"id": f"d{n}", "card_id": f"c{n}", "simulator": "bot", "supporter": "s1" if n < 4 else "s2"})
-        for n in range(6)
-    ]  # fmt: skip
+    def held_by(n: int, supporter: str, text: str) -> Dialogue:
+        return lines(text).model_copy(update={"id": f"d{n}", "card_id": f"c{n}", "simulator": "bot", "supporter": supporter})
+
+    held = [held_by(n, "s1" if n < 4 else "s2", "hm" if n else "thanks a lot") for n in range(6)]
     held.append(dialogue("mute", turns=[], termination="refusal"))
     table, examples = audit_tables(audit(held, {}))
     first = dict(zip(table.columns, table.rows[0], strict=True))
