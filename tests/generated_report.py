@@ -211,6 +211,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
         costs(dialogues, {"ranker": Usage(prompt_tokens=91234, completion_tokens=672, calls=96)}, {"dialogues": 41.25}),
     ]
     figures = {"acc": 0.61, "acc_low": 0.5, "acc_high": 0.71, "acc_soft": 0.93, "majority_acc": 0.42, "majority_acc_soft": 0.88}
+    figures |= {"over_majority": 0.19, "over_majority_low": 0.05, "over_majority_high": 0.3, "clusters": 30}
     agreed = {language: {name: figures for name in [*RUBRIC.dimensions, "average"]} for language in ("en", "zh")}
     charts = [
         *score_charts(tally),

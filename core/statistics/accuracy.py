@@ -18,13 +18,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from core.errors import UserError
+from core.statistics.bootstrap import Floats
 from core.statistics.means import comparable
+from core.statistics.reliability import ratio
 from core.tables import Estimate
 
 Verdicts = Sequence[float | None]
+Weights = Floats  # [draws, n]: how often each of n items counts in a draw
 
 
 def round_half_up(value: float) -> int:
@@ -53,9 +55,8 @@ def majority(targets: Sequence[float]) -> dict[str, Any]:
 def accuracy(values: Verdicts, gold: Sequence[float]) -> dict[str, Any]:
     """All accuracy figures of one dimension; `values` and `gold` have the same length n ≥ 1.
 
-    Shares, 0–1: `acc`, `acc_read`, `acc_soft`, `acc_soft_read`, `parse_rate`, `majority_acc`, `majority_acc_soft`, and Wilson's
-    95 % intervals `acc_low`, `acc_high`, `acc_read_low`, `acc_read_high`. Counts: `n`, `read`, `gold_rounded`. Figures over the
-    readable verdicts are None when nothing could be read.
+    Shares, 0–1: `acc`, `acc_read`, `acc_soft`, `acc_soft_read`, `parse_rate`, `majority_acc`, `majority_acc_soft`. Counts: `n`,
+    `read`, `gold_rounded`. Figures over the readable verdicts are None when nothing could be read.
     """
     n = len(gold)
     rounded = [round_half_up(g) for g in gold]
@@ -74,8 +75,6 @@ def accuracy(values: Verdicts, gold: Sequence[float]) -> dict[str, Any]:
         "majority_acc": baseline["majority_acc"],
         "majority_acc_soft": baseline["majority_acc_soft"],
         "gold_rounded": sum(r != g for r, g in zip(rounded, gold, strict=True)),
-        **_bounds("acc", sum(hits), n),
-        **_bounds("acc_read", sum(hits), read),
     }
 
 
@@ -89,25 +88,33 @@ Distribution = Mapping[str, float]  # score → probability
 def dimension_figures(
     values: Verdicts, gold: Sequence[float], distributions: Sequence[Distribution | None]
 ) -> dict[str, float | None]:
-    """Every figure of one dimension: `FIGURES`, and the counts and intervals of `accuracy`.
+    """Every figure of one dimension: `FIGURES`, and the counts of `accuracy`.
 
     What is not defined is None, never left out: everything without verdicts, kappa where a verdict lies between two scores, ECE
     where a readable verdict came without probabilities, and what each figure says itself.
     """
     if not gold:
-        bounds = ("acc_low", "acc_high", "acc_read_low", "acc_read_high")
-        return dict.fromkeys((*FIGURES, *bounds)) | {"n": 0, "read": 0, "gold_rounded": 0}
-    read = [value for value in values if value is not None]
-    kappa = None
-    if read and all(float(value).is_integer() for value in read):
-        scores = [*map(int, read), *map(round_half_up, gold)]
-        # Scores that never occur weigh nothing, but steps between scores must be steps of one.
-        kappa = quadratic_kappa(values, gold, range(min(scores), max(scores) + 1))
+        return dict.fromkeys(FIGURES) | {"n": 0, "read": 0, "gold_rounded": 0}
+    read = sum(value is not None for value in values)
+    further = weighed_figures(values, gold, distributions, np.ones((1, read)))
+    known = {name: None if np.isnan(figure[0]) else float(figure[0]) for name, figure in further.items()}
+    return accuracy(values, gold) | known
+
+
+def weighed_figures(
+    values: Verdicts, gold: Sequence[float], distributions: Sequence[Distribution | None], weights: Weights
+) -> dict[str, Floats]:
+    """kappa, Spearman and ECE of one dimension in every draw [draws], NaN where undefined. `weights` [draws, n] are of the n
+    readable verdicts."""
+    pairs = [(value, g) for value, g in zip(values, gold, strict=True) if value is not None]
+    scores, wanted = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
     rows, labels = probability_rows(values, gold, distributions)
-    return accuracy(values, gold) | {
-        "kappa": kappa,
-        "spearman": spearman(values, gold),
-        "ece": ece(rows, labels) if len(rows) == len(read) else None,
+    undefined = np.full(len(weights), np.nan)
+    whole = bool((scores == np.floor(scores)).all())
+    return {
+        "kappa": quadratic_kappa(scores, np.floor(wanted + 0.5), weights) if whole else undefined,
+        "spearman": rank_correlation(scores, wanted, weights),
+        "ece": calibration_errors(rows, labels, weights) if len(rows) == len(pairs) > 0 else undefined,
     }
 
 
@@ -144,29 +151,16 @@ def share(hits: int, n: int) -> Estimate:
     return Estimate(100 * hits / n, 100 * low, 100 * high, n)
 
 
-def _bounds(name: str, hits: int, n: int) -> dict[str, float | None]:
-    low, high = wilson(hits, n)
-    return {f"{name}_low": low, f"{name}_high": high}
+def quadratic_kappa(values: Floats, gold: Floats, weights: Weights) -> Floats:
+    """Cohen's kappa with quadratic weights of whole scores [n] in every draw [draws]: 1 is equality, 0 chance, down to −1.
 
-
-def quadratic_kappa(values: Verdicts, gold: Sequence[float], scores: Sequence[int]) -> float | None:
-    """Cohen's kappa with quadratic weights over the scale `scores`: 1 is equality, 0 chance, down to −1.
-
-    Gold is rounded, halves up; unreadable verdicts are left out. None when it is undefined: nothing was read, or verdicts and
-    gold are one and the same score throughout. Raises `UserError` for a score off the scale.
+    It is 1 less the mean squared difference over the mean squared difference of all values with all gold: scores that never
+    occur weigh nothing. NaN when it is undefined: verdicts and gold are one and the same score throughout.
     """
-    pairs = [(value, round_half_up(g)) for value, g in zip(values, gold, strict=True) if value is not None]
-    distinct = {score for pair in pairs for score in pair}
-    if off := sorted(distinct - set(scores)):
-        raise UserError(f"kappa: {off[0]:g} is not among the scores {min(scores)} to {max(scores)}")
-    if len(distinct) < 2:
-        return None
-    table = np.zeros((len(scores), len(scores)))
-    for value, g in pairs:
-        table[list(scores).index(int(value)), list(scores).index(g)] += 1
-    from statsmodels.stats.inter_rater import cohens_kappa
-
-    return float(cohens_kappa(table, wt="quadratic", return_results=False))
+    n = weights.sum(axis=1)
+    chance = n * (weights @ (values**2 + gold**2)) - 2 * (weights @ values) * (weights @ gold)
+    kappa: Floats = 1 - ratio(n * (weights @ (values - gold) ** 2), chance)
+    return kappa
 
 
 def spearman(values: Verdicts, gold: Sequence[float]) -> float | None:
@@ -175,12 +169,27 @@ def spearman(values: Verdicts, gold: Sequence[float]) -> float | None:
     Unreadable verdicts are left out. None with fewer than two pairs, or when either side is constant.
     """
     pairs = [(value, g) for value, g in zip(values, gold, strict=True) if value is not None]
-    if len({value for value, _ in pairs}) < 2 or len({g for _, g in pairs}) < 2:
-        return None
-    verdicts, wanted = zip(*pairs, strict=True)
-    from scipy.stats import spearmanr
+    scores, wanted = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+    found = rank_correlation(scores, wanted, np.ones((1, len(pairs))))[0]
+    return None if np.isnan(found) else float(found)
 
-    return float(spearmanr(verdicts, wanted).statistic)
+
+def rank_correlation(values: Floats, gold: Floats, weights: Weights) -> Floats:
+    """Spearman's correlation in every draw [draws], NaN where a side is constant."""
+    n = weights.sum(axis=1, keepdims=True)
+    one, other = (
+        _ranks(side, weights) * 2 - n for side in (values, gold)
+    )  # twice the distance from the middle rank: whole numbers
+    squares = (weights * one**2).sum(axis=1) * (weights * other**2).sum(axis=1)
+    return np.clip(ratio((weights * one * other).sum(axis=1), np.sqrt(squares)), -1, 1)
+
+
+def _ranks(values: Floats, weights: Weights) -> Floats:
+    """Of every value in every draw [draws, n], how many are lower, and half of the equal ones."""
+    levels, place = np.unique(values, return_inverse=True)
+    counts = weights @ (place[:, None] == np.arange(len(levels)))
+    ranks: Floats = (counts.cumsum(axis=1) - counts / 2)[:, place]
+    return ranks
 
 
 def ece(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> float | None:
@@ -192,14 +201,30 @@ def ece(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> float | 
     their bin.
     Raises `ValueError` for shapes or labels that do not fit.
     """
+    n = np.asarray(labels).size
+    return float(calibration_errors(distributions, labels, np.ones((1, n)), bins)[0]) if n else None
+
+
+def calibration_errors(distributions: ArrayLike, labels: ArrayLike, weights: Weights, bins: int = 10) -> Floats:
+    """`ece` in every draw [draws]."""
+    gaps = weights @ calibration_gaps(distributions, labels, bins)
+    return ratio(np.abs(gaps).sum(axis=1), weights.sum(axis=1))
+
+
+def calibration_gaps(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> Floats:
+    """What every item adds to its bin [n, bins]: 1 if its most probable score is right, less the probability; else 0."""
+    confidence, right, place = sureness(distributions, labels, bins)
+    gaps: Floats = (right - confidence)[:, None] * (place[:, None] == np.arange(bins))
+    return gaps
+
+
+def sureness(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> tuple[Floats, NDArray[np.bool_], NDArray[np.intp]]:
+    """Of every row [n]: the probability of its most probable score, whether that is the label, and its bin, as in `ece`."""
     probabilities, right = np.asarray(distributions, dtype=np.float64), np.asarray(labels)
-    if not right.size:
-        return None
     if probabilities.ndim != 2 or right.shape != probabilities.shape[:1]:
         raise ValueError(f"distributions {probabilities.shape} and labels {right.shape} are not [n, K] and [n]")
     if right.min() < 0 or right.max() >= probabilities.shape[1]:
         raise ValueError(f"labels run from {right.min()} to {right.max()}, the columns from 0 to {probabilities.shape[1] - 1}")
     confidence = probabilities.max(axis=1)
     place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], confidence, side="left")
-    gaps = np.bincount(place, weights=(probabilities.argmax(axis=1) == right) - confidence, minlength=bins)
-    return float(np.abs(gaps).sum() / len(right))
+    return confidence, probabilities.argmax(axis=1) == right, place

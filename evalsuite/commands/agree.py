@@ -24,6 +24,7 @@ from data_prep.scores.human import Check, read_dialogues
 from evalsuite.commands.options import (
     AgainstOption,
     AnnotatorOption,
+    ClusterOption,
     GoldOption,
     JsonOption,
     TablesOption,
@@ -32,9 +33,10 @@ from evalsuite.commands.options import (
     value_of,
 )
 from evalsuite.commands.output import deliver
-from evalsuite.commands.verdicts import VERDICTS, MaybeVerdicts, OnlyJudgeOption, of_judges, verdict_files
+from evalsuite.commands.verdicts import VERDICTS, MaybeVerdicts, OnlyJudgeOption, of_judges, scored_clusters, verdict_files
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import gold_scores_of, item_of, judgements_of, of_annotators
+from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.coefficients import LEVELS
 from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, alignment_tables, correlation_tables, correlations
 from evalsuite.statistics.judge_figures import Settings, judge_figures
@@ -84,8 +86,13 @@ def agree(
         IN_SPLIT,
     ] = None,
     dialogues: Annotated[
-        MaybeFiles, typer.Option(help="With --split: its dialogues (JSONL), for a classifier on surface features. Repeat.")
+        MaybeFiles,
+        typer.Option(
+            help="Dialogue records (JSONL) of what was scored, for --cluster; a run folder brings its own. With --split: for a "
+            "classifier on surface features. Repeat for more."
+        ),
     ] = None,
+    cluster: ClusterOption = None,
     seeds: Annotated[
         bool, typer.Option("--seeds", help="Judges called NAME@SEED are runs of one: show their mean, and test that.")
     ] = False,
@@ -102,8 +109,9 @@ def agree(
     """Judges against gold, per language and dimension: ACC, ACC_soft, n, parse rate, intervals, kappa, Spearman, ECE, majority.
 
     A judge is one judge asked on one rubric, by one method, under one condition. Several are set side by side as in table 4 of
-    ESC-Eval, the best in bold, and tested against each other on the items that both judged: McNemar a dimension, a paired
-    bootstrap over dialogues for the average, Holm's correction.
+    ESC-Eval, and tested against each other on the items that both judged: Student's t over clusters, Holm's correction. Bold
+    are the judges whom no other beats by a difference that holds. Scores of one card go together, so a card is drawn whole
+    (--cluster).
 
     With --split, rankers beside what they have to beat: the majority class, a classifier on surface features, and the untrained
     base where `python -m train rank-test --untrained` judged as well.
@@ -122,6 +130,7 @@ def agree(
             "--against": versus,
             "--split": split,
             "--dialogues": dialogues,
+            "--cluster": cluster,
             "--seeds": seeds,
             "--reference": reference,
         }
@@ -132,7 +141,7 @@ def agree(
             )
         _people(gold, rubric, annotator or [], out, as_json)
         return
-    judgements = [*verdict_files(judgements, gold)]
+    places, judgements = judgements, [*verdict_files(judgements, gold)]
     verdicts, scores = of_judges(judgements_of(judgements, _rubric(rubric, ())), judge), gold_scores_of(gold)
     known = _rubric(rubric, verdicts)
     name = known.name if known and rubric is not None else rubric
@@ -149,12 +158,16 @@ def agree(
     settings = Settings(mode, known, left_out, seeds, reference or [])
     chosen: list[dict[str, Any]] = []
     if split is not None:
+        if cluster is not None:
+            raise UserError("--cluster: what --split keeps together is drawn whole: leave one of them out")
         made = read_split(split)
-        settings = replace(settings, groups=made.groups, averages=True, seconds=_seconds(judgements))
+        groups = Clusters(made.groups, "groups of the split")
+        settings = replace(settings, clusters=groups, averages=True, seconds=_seconds(judgements))
         baselines, chosen = baseline_judgements(verdicts, made, read_dialogues(dialogues) if dialogues else None)
         verdicts += baselines
-    elif dialogues:
-        raise UserError("--dialogues: they are read for the classifier of --split")
+    else:
+        scored = {verdict.dialogue_id for verdict in verdicts}
+        settings = replace(settings, clusters=scored_clusters(cluster, dialogues or [], places, gold, scored))
     judges = by_judge(verdicts)
     result, tables = judge_figures(judges, scores, settings)
     if chosen:

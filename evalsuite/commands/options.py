@@ -118,6 +118,15 @@ OwnRubricOption = Annotated[
 AnnotatorOption = Annotated[
     list[str] | None, typer.Option("--annotator", help="Only the scores that this annotator gave. Repeat for more.")
 ]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="card|dialogue|FIELD",
+        help="What intervals and tests draw whole: a card (profile, source item) with all its dialogues, which is the default; "
+        "each dialogue by itself; all dialogues that are equal in a field of their record.",
+    ),
+]
 ValueOption = Annotated[
     str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
 ]

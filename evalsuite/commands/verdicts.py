@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from core.errors import UserError, near
+from core.files import read_jsonl
 from core.paths import IN_RUNS, Reads
-from core.records import Judgement
+from core.records import Dialogue, Judgement
 from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import sets_of
+from evalsuite.statistics.clusters import DIALOGUE, Clusters, clusters_of
 
 IN_VERDICTS = Reads(
-    "place", ("judgements.jsonl", "gold_judgements.jsonl", "judges/*/judgements.jsonl", "judges/*/gold_judgements.jsonl")
+    "place",
+    (
+        *("judgements.jsonl", "gold_judgements.jsonl", "judges/*/judgements.jsonl", "judges/*/gold_judgements.jsonl"),
+        *("dialogues.jsonl", "gold_dialogues.jsonl"),
+    ),
 )
 MaybeVerdicts = Annotated[list[Path] | None, IN_VERDICTS]
 VERDICTS = "Verdicts of any judges: Judgement records (JSONL, or CSV with their columns), or a run folder. Repeat for more."
@@ -38,6 +44,21 @@ def verdict_files(places: Sequence[Path], gold: Sequence[Path]) -> Iterator[Path
         if not found:
             raise UserError(f"--judgements {place}: no {name} in it: run `esc-eval score {place} --config CONFIG` first")
         yield from found
+
+
+def scored_clusters(
+    by: str | None, dialogues: Sequence[Path], places: Sequence[Path], gold: Sequence[Path], asked: Collection[str]
+) -> Clusters:
+    """The clusters (--cluster) of the dialogues asked for: by their records in `dialogues` and in the run folders among
+    `places` or of `gold`. Where none is there, each dialogue is one; `UserError` where `by` needs the records."""
+    folders = [place for place in places if place.is_dir()]
+    folders += [path.parent for path in gold if path.name == IN_RUNS["--gold"]]
+    files = [folder / name for folder in folders for name in ("dialogues.jsonl", "gold_dialogues.jsonl")]
+    files = [*dialogues, *(file for file in dict.fromkeys(files) if file.exists())]
+    records = [one for file in files for one in read_jsonl(file, Dialogue, "dialogues") if one.id in asked]
+    if not records and by not in (None, DIALOGUE):
+        raise UserError(f"--cluster {by}: no record of these dialogues is known: give --dialogues, or a run folder")
+    return clusters_of(records, by)
 
 
 def of_judges(verdicts: Sequence[Judgement], judges: Sequence[str] | None) -> list[Judgement]:

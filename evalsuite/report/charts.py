@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
 from core.rubrics import Rubric
 from core.tables import DASH, Estimate, Table, clean
 from evalsuite.report.figures import HATCHES, Figure, dots, error, label, named_rows, panels, segment, trace
+from evalsuite.statistics.agreement import figure_cell
 from evalsuite.statistics.categories import Average
 from evalsuite.statistics.judges import POOLED, Bin, Confusion
 from evalsuite.statistics.leaderboard import Board, Score, Tally
@@ -20,7 +22,7 @@ SYNTHETIC_GOLD = "Synthetic gold, scores hold by construction"
 LANGUAGES = {"en": "English", "zh": "Chinese"}
 _LANGUAGE_STYLES = ("dot", "second")  # the first language of a run, and another beside it
 
-Agreement = Mapping[str, Mapping[str, Mapping[str, float | int | None]]]
+Agreement = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -185,20 +187,17 @@ def agreement_charts(
             f"{table}-{language}",
             f"Agreement with gold, {LANGUAGES.get(language, language)}" + (f", {judge}" if judge else ""),
             _synthetic(synthetic)
-            + "Dots: the judge, with 95 % intervals where given. Bars: always answering the most frequent gold score. "
+            + "Dots: the judge, with 95 % intervals over clusters. Bars: always answering the most frequent gold score. "
             + f"Unreadable verdicts {unreadable}.",
             f"{table}_{language}",
             dot_panels(rows, ["ACC, %", "ACC_soft (within one), %"], traces, columns=2),
         )
 
 
-def _shares(figures: Mapping[str, Mapping[str, float | int | None]], key: str) -> list[tuple[int, Estimate]]:
+def _shares(figures: Mapping[str, Mapping[str, Any]], key: str) -> list[tuple[int, Estimate]]:
     """A figure of every row that has it, in per cent."""
-    estimates = []
-    for place, row in enumerate(figures.values()):
-        mean, low, high = (None if (f := row.get(name)) is None else 100 * f for name in (key, f"{key}_low", f"{key}_high"))
-        estimates += [(place, Estimate(mean, low, high, int(row.get("n") or 0)))] if mean is not None else []
-    return estimates
+    cells = (figure_cell(row, key, int(row.get("n") or 0), 100) for row in figures.values())
+    return [(place, cell) for place, cell in enumerate(cells) if cell.mean is not None]
 
 
 def confusion_charts(matrices: Mapping[str, Mapping[str, Confusion]], rubric: Rubric, synthetic: bool) -> Iterator[Chart]:
@@ -226,7 +225,7 @@ def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
     titles, traces = [], []
     for language, group in groupby((bin_ for bin_ in bins if bin_.dimension == POOLED), key=lambda bin_: bin_.language):
         pooled = list(group)
-        rates = [Estimate(100 * b.hit_rate, 100 * b.hit_low, 100 * b.hit_high, b.n) for b in pooled]
+        rates = [Estimate(b.hit_rate, b.hit_low, b.hit_high, b.n).times(100) for b in pooled]
         x, y = [100 * b.confidence for b in pooled], [rate.mean for rate in rates]
         traces.append(
             [trace("diagonal"), trace("hit_rate", x=x, y=y, error_y=error(rates), text=[f"n = {b.n}" for b in pooled])]
@@ -237,8 +236,8 @@ def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
             "calibration",
             "Calibration",
             _synthetic(synthetic) + "How often the judge's most probable score is the gold score, by the probability that the "
-            "judge gave it (tenths, all dimensions; 95 % Wilson intervals). On the dashed line probabilities can be taken at "
-            "their word; below it the judge is too sure of itself.",
+            "judge gave it (tenths, all dimensions; 95 % intervals over clusters). On the dashed line probabilities can be "
+            "taken at their word; below it the judge is too sure of itself.",
             "calibration",
             panels("hit_rates", titles, traces, 2),
         )

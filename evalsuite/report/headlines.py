@@ -103,18 +103,20 @@ def _listed(names: Sequence[str]) -> str:
 
 def doubt(agreements: Mapping[str, Agreement], judge: str, language: str) -> str:
     """Why a judge's best is not named: it was measured on no gold set in the language, or is not shown to be right more often
-    than the majority class. "" where it is: the interval of its ACC lies above the majority class's.
+    than the majority class. "" where it is: the interval of ACC less the majority class's on the same gold lies above 0.
     """
     figures = agreements.get(judge, {}).get(language, {}).get(AVERAGE, {})
-    acc, low, high, majority = (figures.get(name) for name in ("acc", "acc_low", "acc_high", "majority_acc"))
+    names = "acc", "over_majority_low", "over_majority_high", "majority_acc"
+    acc, low, high, majority = (figures.get(name) for name in names)
     if acc is None or majority is None:
         return f"nobody knows how well {judge} judges {LANGUAGES[language]}: it was measured on no gold set"
-    if low is not None and low > majority:
+    if low is not None and low > 0:
         return ""
-    interval = "" if low is None or high is None else f" [{100 * low:.1f}, {100 * high:.1f}]"
+    interval = "" if low is None or high is None else f", difference [{100 * low:.1f}, {100 * high:.1f}]"
+    clusters = f" in {figures['clusters']:,} {figures['clustered_by']}" if figures.get("clusters") else ""
     return (
-        f"{judge} is not shown to judge better than the majority class (gold set: ACC {100 * acc:.1f}{interval}, majority "
-        f"class {100 * majority:.1f}, n = {figures.get('n'):,})"
+        f"{judge} is not shown to judge better than the majority class (gold set: ACC {100 * acc:.1f}, majority class "
+        f"{100 * majority:.1f}{interval}, n = {figures.get('n'):,}{clusters})"
     )
 
 

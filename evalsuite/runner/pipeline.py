@@ -30,6 +30,7 @@ from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.resolved import Resolved, unspoken
 from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
+from evalsuite.statistics.clusters import clusters_of
 from serve.answers import Tally
 from serve.client import ChatClient
 from serve.failures import FailedCall, NotStored
@@ -165,7 +166,8 @@ def score_gold(runner: Runner) -> Outcome:
     write_jsonl(run.folder / "gold_scores.jsonl", scores)
     write_lines(judging.folder / "gold_judgements.jsonl", outcome.judgements.lines())
     if resolved.shard is None:  # a part's would pass for the whole's; `esc-eval merge` makes it
-        write_json(judging.folder / "agreement.json", {"agreement": agreement(list(outcome.judgements), scores)})
+        agreed = agreement(list(outcome.judgements), scores, clusters_of(dialogues))
+        write_json(judging.folder / "agreement.json", {"agreement": agreed})
     return outcome
 
 

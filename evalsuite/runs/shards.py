@@ -26,6 +26,7 @@ from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.shard import Shard
 from evalsuite.runs.versions import joined
 from evalsuite.statistics.agreement import agreement
+from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.summary import sums_of
 from serve.failures import FailedCall
 
@@ -123,7 +124,8 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
         for number, judgements in gold.items():
             write_jsonl(sets[number].folder / "gold_judgements.jsonl", judgements)
             scores = read_jsonl(out / "gold_scores.jsonl", HumanScore, "gold scores")
-            write_json(sets[number].folder / "agreement.json", {"agreement": agreement(judgements, scores)})
+            clusters = clusters_of(read_jsonl(out / "gold_dialogues.jsonl", Dialogue, "gold dialogues"))
+            write_json(sets[number].folder / "agreement.json", {"agreement": agreement(judgements, scores, clusters)})
         used_by, failures = [part.run.usage() for part in parts], [part.run.failures() for part in parts]
         for stage in dict.fromkeys(stage for of_part in used_by for stage in of_part):
             used = sums_of(of_part.get(stage, {}) for of_part in used_by)

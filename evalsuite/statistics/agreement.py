@@ -3,6 +3,7 @@
 - The judge's score is `Judgement.value`: its most probable score.
 - Several annotators of one item are averaged first (`core.statistics.means`).
 - `average` is the unweighted mean over dimensions; its `n` is the number of ratings.
+- Intervals: `evalsuite.statistics.agreement_intervals`.
 """
 
 from __future__ import annotations
@@ -11,25 +12,22 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from core.errors import UserError, near
 from core.files import CONFIGS, read_bytes, read_jsonl
 from core.records import HumanScore, Judgement
 from core.rows import read_table
 from core.rubrics import Rubric, load_rubric
-from core.statistics.accuracy import FIGURES, dimension_figures, probability_rows, round_half_up
-from core.statistics.bootstrap import SEED, SHARES, SMOOTHED, Floats, interval, smoothed_means
+from core.statistics.accuracy import FIGURES, dimension_figures, probability_rows
 from core.statistics.means import comparable, exact_mean, mean_of_all
 from core.tables import Cell, Estimate, Table
 from data_prep.scores.human import read_scores
+from evalsuite.statistics.agreement_intervals import INTERVALS, Dimensions, Pair, columns_of, interval_figures
+from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
 
 Item = tuple[str, str, int | None]  # dialogue id, dimension, turn (None: the dialogue as a whole)
-Pair = tuple[Judgement, float]  # a verdict and its mean gold score
-Dimensions = dict[str, list[Pair]]  # dimension → verdicts
 Paired = dict[str, Dimensions]  # by language
 
 
@@ -148,32 +146,30 @@ def refuse_partnerless(judged: Iterable[Item], golden: Iterable[Item]) -> None:
             raise UserError(f"{len(alone)} {what}, for example {examples}; both sides must hold the same items (--only-shared)")
 
 
-def agreement(
-    judgements: Sequence[Judgement], gold: Sequence[HumanScore], groups: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore], clusters: Clusters = DIALOGUES) -> dict[str, Any]:
     """{language: {dimension: {metric: value}, …, "average": {…}}} for one judge.
 
-    Every dimension has `FIGURES`, `n`, `read`, `lost` (with a server, and in no other figure), `gold_rounded` and 95 %
-    intervals of the two accuracies (`acc_low`, `acc_high`, `acc_read_low`, `acc_read_high`: Wilson; for the average,
-    `smoothed_means` over dialogues, or over `groups` of them, none where a dimension has fewer than two). Figures over the
-    readable verdicts (kappa, Spearman and ECE among them) are None when nothing could be read. kappa is None too where a
-    verdict lies between two scores, ECE where a readable verdict came without probabilities. Errors are those of `paired`.
+    Every dimension has `FIGURES`, `n`, `read`, `lost` (with a server, and in no other figure), `gold_rounded`, and what
+    `interval_figures` gives: `over_majority` (ACC less the majority class's on the same gold), `clusters`, and 95 % intervals
+    (`acc_low`, `acc_high`, …), whose ends are None where too little is known. Figures over the readable verdicts (kappa,
+    Spearman and ECE among them) are None when nothing could be read. kappa is None too where a verdict lies between two scores,
+    ECE where a readable verdict came without probabilities. Errors are those of `paired`.
     """
     result: dict[str, Any] = {}
     lost = Counter[tuple[str, str]]((j.language, j.dimension) for j in judgements if j.lost)
     for language, dimensions in paired(judgements, gold).items():
-        rows = {name: _figures(pairs) | {"lost": lost[language, name]} for name, pairs in dimensions.items()}
-        result[language] = rows | {AVERAGE: _average(rows) | _average_interval(dimensions, groups or {})}
+        rows = {
+            name: dimension_figures(*columns_of(pairs)) | {"lost": lost[language, name]} for name, pairs in dimensions.items()
+        }
+        rows[AVERAGE] = _average(rows)
+        further = zip(rows.items(), interval_figures(dimensions, clusters), strict=True)
+        result[language] = {name: row | intervals for (name, row), intervals in further}
     return result
-
-
-def _figures(pairs: Sequence[Pair]) -> dict[str, Any]:
-    return dimension_figures([j.value for j, _ in pairs], [gold for _, gold in pairs], [j.distribution for j, _ in pairs])
 
 
 def probabilities(pairs: Sequence[Pair]) -> tuple[list[list[float]], list[int]]:
     """`probability_rows` of paired verdicts."""
-    return probability_rows([j.value for j, _ in pairs], [gold for _, gold in pairs], [j.distribution for j, _ in pairs])
+    return probability_rows(*columns_of(pairs))
 
 
 def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -182,94 +178,58 @@ def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return average | {key: sum(row[key] for row in rows.values()) for key in ("n", "read", "lost", "gold_rounded")}
 
 
-def _average_interval(dimensions: Dimensions, groups: Mapping[str, str]) -> dict[str, float | None]:
-    """Intervals of both average accuracies: a dialogue's (a group's) ratings are drawn together."""
-    bounds: dict[str, float | None] = {}
-    for name in ("acc", "acc_read"):
-        draws = average_draws(dimensions, name, groups)
-        low, high = (None, None) if draws is None else interval(draws)
-        bounds |= {f"{name}_low": low, f"{name}_high": high}
-    return bounds
-
-
-def average_draws(dimensions: Dimensions, figure: str, groups: Mapping[str, str], seed: int = SEED) -> Floats | None:
-    """Draws [RESAMPLES] of acc, acc_soft, acc_read or acc_soft_read, averaged over dimensions: dialogues, or groups of
-    them, are drawn whole. None where a dimension is on one of them alone: nothing is known of others."""
-    counts = hit_counts(dimensions, drawn_units([dimensions], groups), groups)
-    rated = counts.read if figure.endswith("_read") else counts.rated
-    if not len(rated) or (rated > 0).sum(axis=0).min() < 2:
-        return None
-    return smoothed_means(counts.near if "soft" in figure else counts.right, rated, SHARES, seed).mean(axis=1)
-
-
-def drawn_units(runs: Iterable[Dimensions], groups: Mapping[str, str]) -> list[str]:
-    """What is drawn whole: the dialogues with a verdict, or their groups."""
-    dialogues = {j.dialogue_id for dimensions in runs for pairs in dimensions.values() for j, _ in pairs}
-    return sorted({groups.get(dialogue, dialogue) for dialogue in dialogues})
-
-
-class Counts(NamedTuple):
-    """Right verdicts, those within one point, all verdicts, and readable ones, each [units that are drawn, dimensions]."""
-
-    right: Floats
-    near: Floats
-    rated: Floats
-    read: Floats
-
-
-def hit_counts(dimensions: Dimensions, units: Sequence[str], groups: Mapping[str, str]) -> Counts:
-    """Counts of one judge's verdicts by what is drawn whole: dialogues or `groups` of them."""
-    row = {unit: index for index, unit in enumerate(units)}
-    counts = Counts(*np.zeros((4, len(units), len(dimensions))))
-    for column, pairs in enumerate(dimensions.values()):
-        for j, gold in pairs:
-            place = row[groups.get(j.dialogue_id, j.dialogue_id)], column
-            counts.rated[place] += 1
-            if j.value is not None:
-                counts.read[place] += 1
-                counts.right[place] += j.value == round_half_up(gold)
-                counts.near[place] += comparable(abs(j.value - round_half_up(gold))) <= 1
-    return counts
-
-
 def agreement_tables(
-    result: dict[str, Any], mode: str, labels: dict[str, str], note: str = "", key: str = "agreement"
+    result: dict[str, Any], mode: str, labels: Mapping[str, str], note: str = "", key: str = "agreement"
 ) -> Iterator[Table]:
-    """One table a language: ACC and ACC_soft of `mode` beside the majority class, with n, parse rate, interval, kappa, rank
-    correlation and calibration error. Tables are named `key`_LANGUAGE."""
+    """One table a language: ACC and ACC_soft of `mode` beside the majority class, with n, clusters, parse rate, kappa, rank
+    correlation and calibration error, and all intervals. Tables are named `key`_LANGUAGE."""
     for language, rows in result.items():
         body: list[tuple[Cell, ...]] = []
         for name, row in rows.items():
-            acc, soft, counted = shown(row, mode)
-            shares = (soft, *(per_cent(row[figure]) for figure in ("majority_acc", "majority_acc_soft", "parse_rate")))
+            shares = (per_cent(row[figure]) for figure in ("majority_acc", "majority_acc_soft"))
+            over = figure_cell(row, "over_majority", row["n"], 100)
             # An agreement.json of earlier versions has none of the three.
-            further = (row.get("kappa"), row.get("spearman"), per_cent(row.get("ece")))
-            body.append((labels.get(name, name), Estimate(*acc, counted), *shares, *further))
+            further = (
+                figure_cell(row, figure, row["read"], 100 if figure == "ece" else 1) for figure in ("kappa", "spearman", "ece")
+            )
+            cells = *shown(row, mode), row.get("clusters"), *shares, over, per_cent(row["parse_rate"]), *further
+            body.append((labels.get(name, name), *cells))
+        by = rows[AVERAGE].get("clustered_by")
         notes = [
             f"In per cent, kappa (quadratic weights) and Spearman from −1 to 1. {unreadable(mode)} kappa, Spearman and ECE are "
-            f"over readable verdicts. Intervals: 95 %, Wilson; of the average: {SMOOTHED} over dialogues."
+            "over readable verdicts. Over majority: points of ACC above the majority class, the unreadable being wrong.",
+            f"n: ratings. Clusters: {by}, drawn whole: {INTERVALS}." if by else f"{EARLIER}: run the same command again.",
         ]
         if lost := rows[AVERAGE].get("lost"):
             notes.append(f"{lost} verdicts were lost with a server and are in no figure: run the same command again.")
         if rounded := rows[AVERAGE]["gold_rounded"]:
             notes.append(f"{rounded} gold scores are not whole: ACC, ACC_soft and kappa are on the rounded gold (halves up).")
-        heads = ("Dimension", "ACC", "ACC_soft", "Majority ACC", "Majority ACC_soft", "Read %", "kappa", "Spearman", "ECE")
         yield Table(
             key=f"{key}_{language}",
             title=f"Agreement with gold, {language}" + (f" ({note})" if note else ""),
-            columns=heads,
+            columns=(
+                *("Dimension", "ACC", "ACC_soft", "Clusters", "Majority ACC", "Majority ACC_soft", "Over majority", "Read %"),
+                *("kappa", "Spearman", "ECE"),
+            ),
             rows=tuple(body),
             notes=tuple(notes),
             section=AGREEMENT,
         )
 
 
-def shown(row: dict[str, Any], mode: str) -> tuple[tuple[float | None, float | None, float | None], float | None, int]:
-    """ACC with its bounds and ACC_soft of a mode, in per cent, and the number of verdicts that they are over."""
-    read = "" if mode == "paper" else "_read"
-    low, high = (per_cent(row[f"acc{read}_{end}"]) for end in ("low", "high"))
-    counted = row["n"] if mode == "paper" else row["read"]
-    return (per_cent(row[f"acc{read}"]), low, high), per_cent(row[f"acc_soft{read}"]), counted
+EARLIER = "Intervals of an earlier version took every rating for independent and are not shown"
+
+
+def figure_cell(row: Mapping[str, Any], figure: str, n: int, factor: float = 1) -> Estimate:
+    """A figure of `agreement` with its interval, which figures of an earlier version have not (`EARLIER`)."""
+    low, high = (row.get(f"{figure}_{end}") if "clusters" in row else None for end in ("low", "high"))
+    return Estimate(row.get(figure), low, high, n).times(factor)
+
+
+def shown(row: Mapping[str, Any], mode: str) -> tuple[Estimate, Estimate]:
+    """ACC and ACC_soft of a mode, in per cent."""
+    read, n = ("", row["n"]) if mode == "paper" else ("_read", row["read"])
+    return figure_cell(row, f"acc{read}", n, 100), figure_cell(row, f"acc_soft{read}", n, 100)
 
 
 def unreadable(mode: str) -> str:

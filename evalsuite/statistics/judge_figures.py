@@ -16,8 +16,10 @@ from core.statistics.accuracy import FIGURES
 from core.statistics.bootstrap import SEED, SMOOTHED, interval
 from core.statistics.means import mean_of_all
 from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.agreement import agreement_tables, average_draws, item_of, paired, per_cent, unreadable
-from evalsuite.statistics.judge_tests import ALL, compare, comparison_tables
+from evalsuite.statistics.agreement import agreement_tables, item_of, paired, per_cent, unreadable
+from evalsuite.statistics.agreement_intervals import average_draws, drawn_units
+from evalsuite.statistics.clusters import DIALOGUES, Clusters
+from evalsuite.statistics.judge_tests import ALL, beaten, compare, comparison_tables
 from evalsuite.statistics.judges import (
     Judges,
     against_gold,
@@ -50,8 +52,8 @@ class Settings:
     """Judges called NAME@SEED are runs of one judge: their mean is shown, and tested in their place."""
     references: Sequence[str] = ()
     """Test only against these judges."""
-    groups: Mapping[str, str] = field(default_factory=dict)
-    """Dialogue → group: what is drawn whole."""
+    clusters: Clusters = DIALOGUES
+    """What is drawn whole."""
     averages: bool = False
     """Tables of averages over dimensions and languages as well."""
     seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -88,14 +90,15 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: Settin
     note = "synthetic gold, scores hold by construction" if is_synthetic else ""
     families = seed_families(judges) if settings.seeds else {}
     references = [name for reference in settings.references for name in _named(reference, [*families, *judges])]
-    figures = against_gold(judges, scores, settings.groups)
+    figures = against_gold(judges, scores, settings.clusters)
     means = {name: _mean_of_runs([figures[member] for member in members]) for name, members in families.items()}
-    tests, average = compare(judges, scores, mode, families, references, settings.groups, settings.averages)
+    differences = compare(judges, scores, mode, families, references, settings.clusters, settings.averages)
     counted = ({item_of(j) for j in verdicts if mode == "paper" or j.value is not None} for verdicts in judges.values())
     same = len(set(map(frozenset, counted))) == 1
     tables = JudgeTables(
-        [*table4(means | figures, scores, mode, labels, note, same)],
-        comparison_tables(tests, average, mode, labels),
+        # Who was tested against some of the others only is not known to be the best.
+        [*table4(means | figures, scores, mode, labels, note, same, () if references else beaten(differences))],
+        comparison_tables(differences, mode, labels),
         judges=[],
         counts=[],
     )
@@ -115,12 +118,15 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: Settin
             "condition": dict(scorer_of(verdicts[0]).condition),
             "agreement": figures[name],
             "confusion": {language: {d: m._asdict() for d, m in of.items()} for language, of in matrices.items()},
-            "calibration": [part._asdict() for part in calibration(verdicts, golden)],
+            "calibration": [part._asdict() for part in calibration(verdicts, golden, settings.clusters)],
         }
     result: dict[str, Any] = {"mode": mode, "synthetic_gold": is_synthetic}
     if len(figures) == 1:
         result["agreement"] = next(iter(figures.values()))
-    result |= {"judges": described, "mcnemar": [asdict(t) for t in tests], "differences": [asdict(d) for d in average]}
+    kinds = {"differences": True, "dimension_differences": False}
+    result |= {"judges": described} | {
+        key: [asdict(d) for d in differences if (d.dimension == AVERAGE) == average] for key, average in kinds.items()
+    }
     if families:
         result["seeds"] = {name: {"judges": families[name], "agreement": mean} for name, mean in means.items()}
     if settings.left_out:
@@ -154,8 +160,8 @@ def _mean_of_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         language: {
             dimension: row
-            | dict.fromkeys(("acc_low", "acc_high", "acc_read_low", "acc_read_high"))
-            | {name: mean_of_all(run[language][dimension][name] for run in runs) for name in FIGURES}
+            | dict.fromkeys(name for name in row if name.endswith(("_low", "_high")))
+            | {name: mean_of_all(run[language][dimension][name] for run in runs) for name in (*FIGURES, "over_majority")}
             for dimension, row in rows.items()
         }
         for language, rows in runs[0].items()
@@ -186,7 +192,7 @@ def average_tables(
             cells: list[Cell] = [name]
             for figure in (f"acc{ending}", f"acc_soft{ending}"):
                 draws = [
-                    average_draws(pairs[member][part], figure, settings.groups, SEED + number)
+                    average_draws(pairs[member][part], figure, settings.clusters, SEED + number)
                     for member in members
                     for number, part in enumerate(parts)
                 ]
@@ -200,11 +206,10 @@ def average_tables(
                 sources = [(judges[member][0].judge, judges[member][0].method) for member in members]
                 cells.append(mean_of_all(settings.seconds.get(source) for source in sources))
             body.append(tuple(cells))
-        drawn = {settings.groups.get(j.dialogue_id, j.dialogue_id) for verdicts in judges.values() for j in verdicts}
+        drawn = drawn_units((of[part] for of in pairs.values() for part in parts if part in of), settings.clusters)
         notes = [
-            f"Means over dimensions; n counts ratings. [{SMOOTHED} over "
-            f"{'groups of dialogues' if settings.groups else 'dialogues'} ({len(drawn)}), drawn alike for every judge]. "
-            f"{unreadable(settings.mode)} A dash: undefined in some dimension."
+            f"Means over dimensions; n counts ratings. [{SMOOTHED} over {settings.clusters.name} ({len(drawn)}), drawn alike "
+            f"for every judge]. {unreadable(settings.mode)} A dash: undefined in some dimension."
         ]
         yield Table(
             key=f"judge_averages_{language}",

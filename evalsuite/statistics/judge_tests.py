@@ -1,56 +1,42 @@
-"""Tests between judges on the items that both saw: McNemar a dimension, differences over dialogues for the average."""
+"""Tests between judges on the items that both saw: differences in ACC, of every dimension and of the average, over clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TypeVar
 
 import numpy as np
 
 from core.errors import UserError
-from core.grouping import group_by
 from core.records import HumanScore, Judgement
-from core.statistics.accuracy import round_half_up
-from core.statistics.bootstrap import SEED, SHARES, SMOOTHED, gap_levels, interval, smoothed_means
-from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.agreement import Dimensions, Item, Pair, Paired, drawn_units, hit_counts, item_of, paired, unreadable
+from core.statistics.bootstrap import SEED, SMOOTHED, Floats, estimate
+from core.statistics.inference import ALPHA, TEST, beside_interval, cluster_error, contributions, holds, holm_of, student_p
+from core.tables import Estimate, Table
+from evalsuite.statistics.agreement import Item, Paired, item_of, paired, per_cent, unreadable
+from evalsuite.statistics.agreement_intervals import Dimensions, drawn_units, hit_counts, ratio_draws
+from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.judges import Judges, gold_of
-from evalsuite.statistics.paired import ALPHA, holm_of, sign_flip_p
-from evalsuite.statistics.summary import AGREEMENT
+from evalsuite.statistics.summary import AGREEMENT, AVERAGE
 
 
 @dataclass(frozen=True)
-class Mcnemar:
-    """Two judges on one dimension: `n` shared items, of which `only_a` only the first judge got right, `only_b` only the
-    second. `p` is exact and two-sided, `p_holm` corrected over all tests of the language. With n = 0 figures are None."""
+class JudgeDifference:
+    """ACC of `a` minus ACC of `b` (−1 to 1) on `n` shared items in so many clusters, on a dimension or the average of all.
+
+    Figures are None where there is no shared item, of the average where some dimension has none; interval and p
+    (`core.statistics.inference`) where all is one cluster. `p_holm` is corrected over the averages of all pairs of the
+    language, or over the dimensions of all pairs.
+    """
 
     language: str
     dimension: str
     a: str
     b: str
     n: int
+    clusters: int
     acc_a: float | None
     acc_b: float | None
-    only_a: int
-    only_b: int
-    p: float | None
-    p_holm: float | None = None
-
-
-@dataclass(frozen=True)
-class AverageDifference:
-    """ACC of `a` minus ACC of `b` (−1 to 1), averaged over dimensions, on shared items; `n` dialogues, drawn whole.
-
-    Figures are None where some dimension has no shared item, the interval where one has a single dialogue. `p` is of a sign-
-    flip test over dialogues (`evalsuite.statistics.paired.sign_flip_p`), `p_holm` corrected over all pairs of the language.
-    """
-
-    language: str
-    a: str
-    b: str
-    n: int
     difference: float | None
     low: float | None
     high: float | None
@@ -59,7 +45,6 @@ class AverageDifference:
 
 
 ALL = "all"  # the mean over languages
-Tested = TypeVar("Tested", Mcnemar, AverageDifference)
 
 
 def compare(
@@ -68,15 +53,14 @@ def compare(
     mode: str,
     seeds: Mapping[str, Sequence[str]] | None = None,
     references: Sequence[str] = (),
-    groups: Mapping[str, str] | None = None,
+    clusters: Clusters = DIALOGUES,
     over_languages: bool = False,
-) -> tuple[list[Mcnemar], list[AverageDifference]]:
-    """Every two judges, by language and pair. Items on which a judge was lost with its server are not compared; in native mode,
-    nor are those that either judge left unreadable.
+) -> list[JudgeDifference]:
+    """Every two judges, by pair, language and dimension, the average last. Items on which a judge was lost with its server are
+    not compared; in native mode, nor are those that either judge left unreadable.
 
-    `seeds`: the mean over these judges stands for them, by its name, in the differences; McNemar's test has no such mean.
-    `references`: only pairs with one of these. `groups` of dialogues are drawn whole. `over_languages`: differences in the mean
-    over languages as well (`ALL`).
+    `seeds`: the mean over these judges stands for them, by its name. `references`: only pairs with one of these.
+    `over_languages`: differences in the mean over languages as well (`ALL`).
 
     Raises `UserError` for two judges that share no item.
     """
@@ -84,8 +68,7 @@ def compare(
     runs = {name: [judges[member] for member in members] for name, members in families.items()}
     seen = {member for members in families.values() for member in members}
     runs |= {name: [verdicts] for name, verdicts in judges.items() if name not in seen}
-    tests: list[Mcnemar] = []
-    average: list[AverageDifference] = []
+    found: list[JudgeDifference] = []
     for a, b in combinations(runs, 2):
         if references and not {a, b} & set(references):
             continue
@@ -97,16 +80,17 @@ def compare(
                 "(where they are on several rubrics, choose one with --rubric)"
             )
         sides = [*_on_shared(both, gold, shared, mode)]
-        languages = list(sides[0])
-        parts = {language: [side[language] for side in sides] for language in languages}
-        for language, runs_of in parts.items():
-            if len(both) == 2:
-                first, second = runs_of
-                tests += (_mcnemar(language, name, a, b, first[name], second[name]) for name in first)
-            average.append(_average(language, a, b, [runs_of], len(runs[a]), groups or {}))
-        if over_languages and len(languages) > 1:
-            average.append(_average(ALL, a, b, list(parts.values()), len(runs[a]), groups or {}))
-    return list(_holm(tests)), list(_holm(average))
+        gaps = [
+            _gaps([side[language] for side in sides], len(runs[a]), clusters, SEED + n) for n, language in enumerate(sides[0])
+        ]
+        for language, gap in zip(sides[0], gaps, strict=True):
+            found += (
+                _difference(language, name, a, b, [gap], place) for place, name in enumerate([*sides[0][language], AVERAGE])
+            )
+        if over_languages and len(gaps) > 1:
+            found.append(_difference(ALL, AVERAGE, a, b, gaps, -1))
+    corrected = holm_of([one.p for one in found], [(one.language, one.dimension == AVERAGE) for one in found])
+    return [replace(one, p_holm=p) for one, p in zip(found, corrected, strict=True)]
 
 
 def _on_shared(
@@ -123,99 +107,111 @@ def _on_shared(
         }
 
 
-def _mcnemar(language: str, dimension: str, a: str, b: str, first: Sequence[Pair], second: Sequence[Pair]) -> Mcnemar:
-    n = len(first)
-    if not n:
-        return Mcnemar(language, dimension, a, b, 0, None, None, 0, 0, None)
-    from statsmodels.stats.contingency_tables import mcnemar
+@dataclass(frozen=True)
+class _Gaps:
+    """Two sides of one language by column, dimensions and then the average: how many items, clusters with any and clusters of
+    the dimension with the fewest; ACC of each side [2, columns], draws of the difference and its parts [clusters, columns]."""
 
-    one, other = (np.array([j.value == round_half_up(gold) for j, gold in pairs]) for pairs in (first, second))
-    only_a, only_b = int((one & ~other).sum()), int((other & ~one).sum())
-    p = float(mcnemar(np.array([[0, only_a], [only_b, 0]]), exact=True).pvalue)  # agreement does not enter
-    return Mcnemar(language, dimension, a, b, n, float(one.mean()), float(other.mean()), only_a, only_b, p)
-
-
-def _average(
-    language: str, a: str, b: str, parts: Sequence[Sequence[Dimensions]], of_a: int, groups: Mapping[str, str]
-) -> AverageDifference:
-    """`parts`: by language the verdicts of all runs, those of the first `of_a` runs being `a`'s."""
-    units = [drawn_units(runs, groups) for runs in parts]
-    n = sum(map(len, units))
-    if not all(pairs for runs in parts for pairs in runs[0].values()):
-        return AverageDifference(language, a, b, n, None, None, None, None)
-    means, draws, shares = [], [], []
-    several = True
-    for number, (runs, drawn) in enumerate(zip(parts, units, strict=True)):
-        counts = [hit_counts(run, drawn, groups) for run in runs]
-        rated, right = counts[0].rated, [run.right for run in counts]
-        # Every rating weighs the same, as in the ACC that this is a difference of: dialogues with many rated turns weigh more.
-        gaps, totals = np.mean(right[:of_a], axis=0) - np.mean(right[of_a:], axis=0), rated.sum(axis=0)
-        several &= (rated > 0).sum(axis=0).min() > 1  # one dialogue says nothing of others
-        draws.append(smoothed_means(gaps, rated, gap_levels(SHARES), SEED + number).mean(axis=1))
-        means.append(float((gaps.sum(axis=0) / totals).mean()))
-        shares.append((gaps / totals).mean(axis=1, keepdims=True) / len(parts))
-    low, high = interval(np.mean(draws, axis=0)) if several else (None, None)
-    p = float(sign_flip_p(np.concatenate(shares))[0])
-    return AverageDifference(language, a, b, n, float(np.mean(means)), low, high, p)
+    items: Floats
+    clusters: Floats
+    fewest: Floats
+    means: Floats
+    draws: Floats
+    parts: Floats
 
 
-def _holm(tests: Sequence[Tested]) -> Iterator[Tested]:
-    """The tests by language, corrected within each."""
-    for _, family in sorted(group_by(tests, lambda test: test.language).items()):
-        corrected = holm_of([test.p for test in family])
-        yield from (replace(test, p_holm=p) for test, p in zip(family, corrected, strict=True))
+def _gaps(runs: Sequence[Dimensions], of_a: int, clusters: Clusters, seed: int) -> _Gaps | None:
+    """`runs`: the verdicts of all judges, those of the first `of_a` being `a`'s. None without any.
+
+    Every rating weighs the same, as in the ACC that this is a difference of: clusters with many ratings weigh more.
+    """
+    units = drawn_units(runs, clusters)
+    if not units:
+        return None
+    counts = [hit_counts(run, units, clusters) for run in runs]
+    rated = counts[0].rated
+    sides = [np.mean([each.right for each in part], axis=0) for part in (counts[:of_a], counts[of_a:])]
+    _, parts, fewest = contributions(sides[0] - sides[1], rated)
+    means = np.array([contributions(side, rated)[0] for side in sides])
+    (draws,) = ratio_draws([(sides[0] - sides[1], rated)], seed, sides=2)
+    means, parts = (np.column_stack([each, each.mean(axis=1)]) for each in (means, parts))
+    items, on = np.append(rated.sum(axis=0), rated.sum()), np.append(fewest, len(units))
+    return _Gaps(items, on, np.append(fewest, fewest.min()), means, draws, parts)
 
 
-def comparison_tables(
-    tests: Sequence[Mcnemar], average: Sequence[AverageDifference], mode: str, labels: Mapping[str, str]
-) -> list[Table]:
-    """A table of the average's differences and one of McNemar's tests, in per cent and points; none without two judges."""
-    if not (tests or average):
-        return []
-    of_average = Table(
-        key="judge_differences",
-        title="Differences between judges in average ACC",
-        columns=("Language", "Judge", "minus", "Points", "p", "p (Holm)", "Holds"),
-        rows=tuple((d.language, d.a, d.b, _points(d), _p(d.p), _p(d.p_holm), _holds(d.p_holm)) for d in average),
-        notes=(
-            "Mean over dimensions, on items that both judged. Ratings of one dialogue hang together, so dialogues (n) are "
-            f"drawn whole: [{SMOOTHED}], p of a sign-flip test, Holm's correction over the pairs of a language.",
-            unreadable(mode),
-        ),
-        section=AGREEMENT,
+def _difference(language: str, dimension: str, a: str, b: str, gaps: Sequence[_Gaps | None], column: int) -> JudgeDifference:
+    """One column of one language, or the mean over several languages, which share no cluster."""
+    there = [gap for gap in gaps if gap is not None]
+    n, on = (sum(int(figure[column]) for figure in part) for part in ([g.items for g in there], [g.clusters for g in there]))
+    acc = np.mean([gap.means[:, column] for gap in there], axis=0) if len(there) == len(gaps) else np.full(2, np.nan)
+    if np.isnan(acc).any():
+        return JudgeDifference(language, dimension, a, b, n, on, None, None, None, None, None, None)
+    draws = np.mean([gap.draws[:, column] for gap in there], axis=0)
+    fewest = min(int(gap.fewest[column]) for gap in there)
+    errors = [cluster_error(gap.parts[:, column], gap.fewest[column]) / len(gaps) for gap in there]
+    difference = float(acc[0] - acc[1])
+    error = np.sqrt(np.square(errors).sum())
+    p = student_p([difference], [error], [sum(int(gap.fewest[column]) for gap in there)], 1, [fewest - 1])
+    p = beside_interval(np.where(fewest > 1, p, np.nan), draws[:, None])
+    found = estimate(difference, draws, n, fewest)
+    known = None if np.isnan(p[0]) else float(p[0])
+    return JudgeDifference(
+        language, dimension, a, b, n, on, float(acc[0]), float(acc[1]), difference, found.low, found.high, known
     )
-    of_dimensions = Table(
-        key="judge_mcnemar",
-        title="McNemar's test between judges",
-        columns=(
-            *("Language", "Dimension", "Judge", "Other judge", "n", "ACC", "Other's ACC", "Only judge right"),
-            *("Only other right", "p", "p (Holm)", "Holds"),
-        ),
-        rows=tuple(
-            (
-                *(t.language, labels.get(t.dimension, t.dimension), t.a, t.b, t.n),
-                *(None if acc is None else 100 * acc for acc in (t.acc_a, t.acc_b)),
-                *(t.only_a, t.only_b, _p(t.p), _p(t.p_holm), _holds(t.p_holm)),
-            )
-            for t in tests
-        ),
-        notes=(
-            "Exact, two-sided, on items (n) that both judged; Holm's correction over all tests of a language. Gold that is not "
-            f"whole is rounded, halves up. {unreadable(mode)} Where single turns were rated, those of one dialogue hang "
-            "together, and p is too small.",
-        ),
-        section=AGREEMENT,
+
+
+def beaten(differences: Sequence[JudgeDifference]) -> set[tuple[str, str, str]]:
+    """(language, dimension, judge) of whom another beats by a difference that holds."""
+    return {(d.language, d.dimension, d.b if (d.difference or 0) > 0 else d.a) for d in differences if holds(d.p_holm)}
+
+
+def comparison_tables(differences: Sequence[JudgeDifference], mode: str, labels: Mapping[str, str]) -> list[Table]:
+    """A table of the average's differences and one of the dimensions', in per cent and points; none without two judges."""
+    notes = (
+        f"On items that both judged, in points of ACC, [{SMOOTHED} over clusters, drawn whole]; n: ratings. p: {TEST}, and "
+        f"above {ALPHA:g} wherever the interval contains 0; Holm's correction over the averages of all pairs of a language, "
+        f"and over their dimensions. Gold that is not whole is rounded, halves up. {unreadable(mode)}",
     )
-    return [of_average, of_dimensions] if tests else [of_average]
-
-
-def _points(d: AverageDifference) -> Cell:
-    return Estimate(d.difference, d.low, d.high, d.n).times(100)
+    kinds = ("judge_differences", "average ACC", True), ("judge_dimensions", "ACC by dimension", False)
+    return [
+        Table(
+            key=key,
+            title=f"Differences between judges in {what}",
+            columns=(
+                *(
+                    "Language",
+                    *([] if average else ["Dimension"]),
+                    "Judge",
+                    "minus",
+                    "ACC",
+                    "Other's ACC",
+                    "Points",
+                    "Clusters",
+                ),
+                *("p", "p (Holm)", "Holds"),
+            ),
+            rows=tuple(
+                (
+                    *(d.language, *([] if average else [labels.get(d.dimension, d.dimension)]), d.a, d.b, per_cent(d.acc_a)),
+                    *(
+                        per_cent(d.acc_b),
+                        Estimate(d.difference, d.low, d.high, d.n).times(100),
+                        d.clusters,
+                        _p(d.p),
+                        _p(d.p_holm),
+                    ),
+                    {None: None, True: "yes", False: "no"}[holds(d.p_holm)],
+                )
+                for d in differences
+                if (d.dimension == AVERAGE) == average
+            ),
+            notes=notes,
+            section=AGREEMENT,
+        )
+        for key, what, average in kinds
+        if differences
+    ]
 
 
 def _p(p: float | None) -> str | None:
     return None if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _holds(p: float | None) -> str | None:
-    return None if p is None else "yes" if p <= ALPHA else "no"

@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import spearmanr, t
 from sklearn.dummy import DummyClassifier
 from sklearn.metrics import accuracy_score, cohen_kappa_score
 
 from core.errors import UserError
 from core.files import write_jsonl
-from core.records import HumanScore, Judgement
+from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.statistics.accuracy import FIGURES, round_half_up, share, wilson
+from core.statistics.reliability import jackknife
 from core.tables import Estimate, fmt
 from evalsuite.statistics.agreement import agreement, agreement_tables, read_gold, read_judgements
+from evalsuite.statistics.clusters import Clusters, cluster_key, clusters_of
 from tests.evalsuite.oracles import smoothed
 
 Values = Sequence[float | None]
@@ -68,17 +71,6 @@ def test_a_worked_example() -> None:
     assert row["gold_rounded"] == 0
 
 
-def test_wilson_interval_by_hand() -> None:
-    row = agreement(judged([1.0] * 8 + [0.0] * 2), golden([1.0] * 10))["en"]["fluency"]
-    n, p, z = 10, 0.8, 1.959963984540054
-    centre, half = (
-        (p + z * z / (2 * n)) / (1 + z * z / n),
-        z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)),
-    )
-    assert row["acc_low"] == pytest.approx(centre - half)
-    assert row["acc_high"] == pytest.approx(centre + half)
-
-
 def test_a_share_in_per_cent_has_that_interval() -> None:
     found = share(3, 10)
     low, high = wilson(3, 10)
@@ -96,7 +88,8 @@ def test_against_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     baseline = DummyClassifier(strategy="most_frequent").fit([[0]] * len(gold), gold)
     assert row["majority_acc"] == pytest.approx(baseline.score([[0]] * len(gold), gold))
     assert row["acc"] <= row["acc_soft"] and row["majority_acc"] <= row["majority_acc_soft"]
-    assert row["acc_low"] - 1e-9 <= row["acc"] <= row["acc_high"] + 1e-9
+    if len(pairs) > 1:
+        assert all(row[f"{name}_low"] - 1e-9 <= row[name] <= row[f"{name}_high"] + 1e-9 for name in SHARES)
 
 
 def test_of_equally_frequent_classes_the_better_in_acc_soft_is_the_baseline() -> None:
@@ -147,7 +140,7 @@ def test_the_average_is_the_unweighted_mean_over_dimensions_and_languages_stay_a
     result = agreement(verdicts + zh, golden([3, 3, 3, 3]) + golden([3, 3, 3, 3], "empathy") + gold_zh)
     average = result["en"]["average"]
     assert average["acc"] == 0.75 and average["n"] == 8
-    assert average["acc_low"] < 0.75 < average["acc_high"]
+    assert average["acc_low"] < 0.75 < average["acc_high"] and average["clusters"] == 4
     assert result["zh"]["average"]["acc"] == 0 and result["zh"]["average"]["acc_soft"] == 1
 
 
@@ -196,13 +189,17 @@ def test_turns_are_items_of_their_own() -> None:
     gold = [g.model_copy(update={"dialogue_id": "d", "turn": i}) for i, g in enumerate(golden([3, 1]))]
     result = agreement(turns, gold)["en"]
     assert result["fluency"]["acc"] == 0.5 and result["fluency"]["n"] == 2
-    assert result["average"]["acc_low"] is None  # one dialogue
+    assert result["average"]["acc_low"] is result["fluency"]["acc_low"] is None  # one dialogue
+
+
+SHARES = ("acc", "acc_read", "acc_soft", "acc_soft_read", "over_majority")
+BOUNDED = (*SHARES, "kappa", "spearman", "ece")
 
 
 @pytest.mark.parametrize("values", [[3], [3, None]])
-def test_one_dialogue_has_no_interval_of_the_average(values: list[float | None]) -> None:
-    average = agreement(judged(values), golden([3.0] * len(values)))["en"]["average"]
-    assert average["acc_read_low"] is None and average["acc_read"] == 1
+def test_one_dialogue_has_no_interval(values: list[float | None]) -> None:
+    for row in agreement(judged(values), golden([3.0] * len(values)))["en"].values():
+        assert row["acc_read_low"] is None and row["acc_read"] == 1
 
 
 def test_a_dimension_on_one_dialogue_leaves_the_average_without_an_interval() -> None:
@@ -211,13 +208,109 @@ def test_a_dimension_on_one_dialogue_leaves_the_average_without_an_interval() ->
     assert average["acc"] == 0.75 and average["acc_low"] is average["acc_read_high"] is None
 
 
+def sure(verdicts: list[Judgement], tops: Sequence[float]) -> list[Judgement]:
+    """With the probability of their score, the rest being on the next."""
+    told = [{f"{j.value:g}": top, f"{((j.value or 0) + 1) % 5:g}": 1 - top} for j, top in zip(verdicts, tops, strict=True)]
+    return [j.model_copy(update={"distribution": shares}) for j, shares in zip(verdicts, told, strict=True)]
+
+
+def in_cards(cards: int = 30, size: int = 3, seed: int = 3) -> tuple[list[Judgement], list[HumanScore], Clusters]:
+    """Scores of dialogues of which `size` have a card in common, and so has what a judge gets wrong."""
+    rng = np.random.default_rng(seed)
+    gold = rng.integers(0, 5, cards * size).astype(float)
+    wrong = rng.random(cards).repeat(size) < 0.4
+    values = np.where(wrong, np.abs(gold - 1), gold)
+    tops = rng.choice([0.55, 0.75, 0.95], cards * size).tolist()
+    clusters = Clusters({f"d{i}": f"card {i // size}" for i in range(cards * size)}, "cards")
+    return sure(judged(values.tolist()), tops), golden(gold.tolist()), clusters
+
+
+def test_one_dimension_has_the_intervals_of_its_average() -> None:
+    verdicts, gold, clusters = in_cards()
+    rows = agreement(verdicts, gold, clusters)["en"]
+    assert rows["fluency"] == pytest.approx(rows["average"]) and None not in rows["fluency"].values()
+    assert rows["fluency"]["clusters"] == 30 and rows["fluency"]["n"] == 90
+
+
+def test_intervals_of_shares_draw_cards_whole() -> None:
+    verdicts, gold, clusters = in_cards()
+    row = agreement(verdicts, gold, clusters)["en"]["fluency"]
+    values, wanted = np.array([j.value for j in verdicts]), np.array([g.value for g in gold])
+    near = (abs(values - wanted) <= 1).astype(float)
+    hits = (values == wanted).astype(float)
+    usual = (wanted == np.bincount(wanted.astype(int)).argmax()).astype(float)
+    levels = [0, 0.25, 0.5, 0.75, 1]
+    gaps = [one - other for one in levels for other in levels]
+    for name, each, possible in (("acc", hits, levels), ("acc_soft", near, levels), ("over_majority", hits - usual, gaps)):
+        sums = each.reshape(30, 3).sum(axis=1).tolist()
+        expected = smoothed(sums, possible, [3] * 30, unseen=0.5 if possible is levels else 1)
+        assert (row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx(expected, abs=0.02), name
+        assert row[name] == pytest.approx(each.mean())
+    alone = agreement(verdicts, gold)["en"]["fluency"]
+    assert alone["clusters"] == 90 and alone["acc_high"] - alone["acc_low"] < 0.8 * (row["acc_high"] - row["acc_low"])
+
+
+def test_intervals_of_coefficients_are_jackknifes_over_cards() -> None:
+    """Each figure without each card by scikit-learn and scipy."""
+    verdicts, gold, clusters = in_cards()
+    row = agreement(verdicts, gold, clusters)["en"]["fluency"]
+    values, wanted = np.array([j.value for j in verdicts]).reshape(30, 3), np.array([g.value for g in gold]).reshape(30, 3)
+    parts = [np.ones(30, dtype=bool), *(np.arange(30) != card for card in range(30))]
+
+    def kappa(kept: Any) -> float:
+        return float(cohen_kappa_score(wanted[kept].ravel(), values[kept].ravel(), weights="quadratic"))
+
+    def rank(kept: Any) -> float:
+        return float(spearmanr(wanted[kept].ravel(), values[kept].ravel()).statistic)
+
+    for name, figure in (("kappa", kappa), ("spearman", rank)):
+        expected = jackknife(np.array([figure(kept) for kept in parts]), 0)
+        assert (row[name], row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx(
+            (expected.mean, expected.low, expected.high), abs=1e-5
+        )
+        assert row[f"{name}_low"] < row[name] < row[f"{name}_high"]
+
+
+def test_the_interval_of_the_ece_by_hand() -> None:
+    """One bin, four dialogues: right, right, wrong, wrong, each with 0.75 (gaps 1/4, 1/4, -3/4, -3/4; the error is 1/4)."""
+    verdicts = sure(judged([3, 3, 3, 3]), [0.75] * 4)
+    row = agreement(verdicts, golden([3, 3, 1, 1]))["en"]["fluency"]
+    without = np.array([1.25, 1.25, 0.25, 0.25]) / 3  # |sum of the three other gaps| / 3
+    half = t.ppf(0.975, 3) * math.sqrt(((without - without.mean()) ** 2).sum())
+    assert row["ece"] == 0.25 and row["ece_high"] == pytest.approx(min(0.25 + half, 1)) and row["ece_low"] == 0
+    many = agreement(sure(judged([1.0] * 60), [0.95] * 60), golden([3.0] * 57 + [1.0] * 3))["en"]["fluency"]
+    gaps = np.array([-0.95] * 57 + [0.05] * 3)
+    chance = math.sqrt(2 / math.pi) * math.sqrt(gaps.var(ddof=1) / 60)
+    error = gaps.std(ddof=0) * math.sqrt(60) / 59  # of the jackknife, without its factor 59/60
+    expected = abs(gaps.mean()) - chance - t.ppf(0.975, 59) * error
+    assert many["ece_low"] == pytest.approx(expected) and many["ece_high"] == pytest.approx(1, abs=0.05)
+
+
 def test_the_interval_of_the_average_is_over_dialogues() -> None:
     hits = np.array([[1, 0], [1, 1], [0, 0], [1, 0], [1, 1], [0, 1], [1, 1], [0, 0]] * 3)
     columns = {name: [3.0 if hit else 1.0 for hit in hits[:, i]] for i, name in enumerate(("fluency", "skill"))}
     verdicts = [j for name, values in columns.items() for j in judged(values, name)]
     average = agreement(verdicts, [g for name in columns for g in golden([3.0] * len(hits), name)])["en"]["average"]
-    expected = smoothed(hits.mean(axis=1), [0, 0.25, 0.5, 0.75, 1])
+    expected = smoothed(hits.mean(axis=1).tolist(), [0, 0.25, 0.5, 0.75, 1])
     assert (average["acc_low"], average["acc_high"]) == pytest.approx(expected, abs=0.02)
+
+
+def dialogue(number: int, **fields: Any) -> Dialogue:
+    turns = (Turn(role="seeker", text="hi"),)
+    return Dialogue(**{"id": f"d{number}", "language": "en", "source": "s", "turns": turns, "supporter": "m"} | fields)
+
+
+def test_clusters_are_cards_dialogues_or_what_a_field_holds() -> None:
+    talks = [dialogue(0, card_id="c"), dialogue(1, card_id="c"), dialogue(2, source_id="x"), dialogue(3, supporter=None)]
+    cards = clusters_of(talks)
+    assert [cards[f"d{n}"] for n in (0, 1, 2, 3, 4)] == ["card c", "card c", "item s x", "dialogue d3", "d4"]
+    assert cards.name == "cards" and clusters_of(talks[1:]).name == "dialogues", "no card has two of them"
+    assert clusters_of(talks, "dialogue") == Clusters() and clusters_of(talks, "card") == cards
+    by = clusters_of(talks, "supporter")
+    assert [by[f"d{n}"] for n in (0, 2, 3)] == ["supporter m", "supporter m", "dialogue d3"]
+    assert by.name == "dialogues of one supporter"
+    with pytest.raises(UserError, match="--cluster suporter: no field of a dialogue: did you mean supporter"):
+        cluster_key("suporter")
 
 
 @pytest.mark.parametrize(
@@ -267,18 +360,32 @@ def test_tables_follow_the_mode() -> None:
     paper, native = (next(agreement_tables(result, mode, {"fluency": "Fluency"})) for mode in ("paper", "native"))
     assert paper.rows[0][1].mean == 50 and native.rows[0][1].mean == 100  # type: ignore[union-attr]
     assert "count as wrong" in paper.notes[0] and "left out" in native.notes[0]
-    assert "1 gold scores are not whole" in native.notes[1]
-    result["en"]["fluency"] |= {"kappa": None, "spearman": 0.25, "ece": 0.125}
+    assert "1 gold scores are not whole" in native.notes[2]
+    assert "Clusters: dialogues, drawn whole" in paper.notes[1]
+    bounds = {f"{name}_{end}": value for name in BOUNDED for end, value in (("low", 0.25), ("high", 0.5))}
+    result["en"]["fluency"] |= {"kappa": None, "spearman": 0.375, "ece": 0.375} | bounds
     (table,) = agreement_tables(result, "paper", {}, "made up", "agreement_x")
     assert table.key == "agreement_x_en" and table.title.endswith("(made up)")
-    assert dict(zip(table.columns, table.rows[0], strict=True)) | {"ACC": None} == {
+    shown = {
         "Dimension": "fluency",
-        "ACC": None,
-        "ACC_soft": 50,
+        "ACC": Estimate(50, 25, 50, 2),
+        "ACC_soft": Estimate(50, 25, 50, 2),
+        "Clusters": 2,
         "Majority ACC": 100,
         "Majority ACC_soft": 100,
+        "Over majority": Estimate(-50, 25, 50, 2),
         "Read %": 50,
-        "kappa": None,
-        "Spearman": 0.25,
-        "ECE": 12.5,
+        "kappa": Estimate(None, 0.25, 0.5, 1),
+        "Spearman": Estimate(0.375, 0.25, 0.5, 1),
+        "ECE": Estimate(37.5, 25, 50, 1),
     }
+    assert dict(zip(table.columns, table.rows[0], strict=True)) == shown
+
+
+def test_intervals_of_earlier_versions_are_not_shown() -> None:
+    result = agreement(*in_cards())
+    old = {"en": {name: {k: v for k, v in row.items() if "cluster" not in k} for name, row in result["en"].items()}}
+    (table,) = agreement_tables(old, "paper", {})
+    acc = table.rows[0][1]
+    assert isinstance(acc, Estimate) and acc.mean is not None and acc.low is None
+    assert "an earlier version" in table.notes[1] and "run the same command again" in table.notes[1]

@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 import pytest
 import yaml
+from scipy.stats import t as student_t
 from typer.testing import CliRunner
 
 from core.errors import UserError
@@ -21,13 +22,17 @@ from core.statistics.bootstrap import interval, resampled_means
 from core.tables import Estimate
 from data_prep.scores.rank_sft import RankExample, narrowed
 from evalsuite.cli import app
+from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.judge_figures import Settings, judge_figures, seed_families
-from evalsuite.statistics.judge_tests import AverageDifference, compare
+from evalsuite.statistics.judge_tests import JudgeDifference, compare
 from evalsuite.statistics.judges import by_judge
+from evalsuite.statistics.summary import AVERAGE
+from tests.evalsuite.oracles import agrees, student
 
 RUBRIC = narrowed(load_rubric("esc_eval"), ["fluency", "skill"])
 LABELS: dict[Any, list[int]] = {"en": [0, 1, 2, 3] * 6, "zh": [4, 4, 2, 2] * 3}  # of both dimensions; two dialogues a group
 GROUPS = {f"{language}{n}": f"{language} group {n // 2}" for language, labels in LABELS.items() for n in range(len(labels))}
+CLUSTERS = Clusters(GROUPS, "groups")
 ITEMS = [
     (language, dimension, n, label)
     for language in LABELS
@@ -67,18 +72,20 @@ def judged(
 
 def rows_of(*judgements: list[Judgement], **settings: Any) -> dict[str, dict[str, tuple[Any, ...]]]:
     """The tables of averages: {language: {judge: cells}}."""
-    chosen = Settings("paper", RUBRIC, groups=GROUPS, averages=True, seeds=True, **settings)
+    chosen = Settings("paper", RUBRIC, clusters=CLUSTERS, averages=True, seeds=True, **settings)
     _, tables = judge_figures(by_judge(itertools.chain(*judgements)), GOLD, chosen)
     averages = [table for table in tables.first if table.key.startswith("judge_averages")]
     return {table.key.split("_")[-1]: {str(row[0]): row[1:] for row in table.rows} for table in averages}
 
 
-def differences(*judgements: list[Judgement], **options: Any) -> list[AverageDifference]:
+def differences(*judgements: list[Judgement]) -> list[JudgeDifference]:
+    """Those of averages."""
     judges = by_judge(itertools.chain(*judgements))
-    return compare(judges, GOLD, "paper", seed_families(judges), groups=GROUPS, over_languages=True, **options)[1]
+    found = compare(judges, GOLD, "paper", seed_families(judges), clusters=CLUSTERS, over_languages=True)
+    return [one for one in found if one.dimension == AVERAGE]
 
 
-def of_pair(a: list[Judgement], b: list[Judgement]) -> dict[str, AverageDifference]:
+def of_pair(a: list[Judgement], b: list[Judgement]) -> dict[str, JudgeDifference]:
     return {d.language: d for d in differences(a, b)}
 
 
@@ -129,12 +136,16 @@ def test_means_of_two_methods_have_two_names() -> None:
 def test_differences_are_paired_over_groups_and_languages() -> None:
     better, worse = judged("better", {"en": 0, "zh": 0}), judged("worse", {"en": 12, "zh": 0})
     found = of_pair(better, worse)
-    assert found["en"].difference == 0.25 and found["en"].n == 12  # groups
+    assert found["en"].difference == 0.25 and (found["en"].clusters, found["en"].n) == (12, 48)
     assert found["en"].low is not None and found["en"].high is not None and 0 < found["en"].low < 0.25 < found["en"].high
-    assert found["en"].p == pytest.approx(2 / 2**6)  # six groups differ, all in one direction
+    gaps = [[1.0, 0.0]] * 6 + [[0.0, 0.0]] * 6  # of groups: six differ, in fluency
+    assert found["en"].p == pytest.approx(student(gaps, most=1))
     assert found["zh"].difference == 0 and found["zh"].p == 1
-    assert found["all"].difference == 0.125 and found["all"].p == pytest.approx(2 / 2**6, abs=0.005)  # some sign patterns
-    assert found["all"].low is not None and found["all"].low > 0
+    # Over languages: half of English's gaps and errors, on the degrees of freedom of Chinese, which has six groups.
+    t_of_english = student_t.isf(found["en"].p / 2, 11) if found["en"].p else 0
+    assert found["all"].difference == 0.125 and found["all"].clusters == 18
+    raw = 2 * student_t.sf(t_of_english, 5)
+    assert agrees(found["all"].p, raw, Estimate(0.125, found["all"].low, found["all"].high, 0))
     # One judge misses the first two dialogues (a group), the other the last two: equally good, neither is better.
     even = of_pair(judged("a", {"en": 2, "zh": 0}), judged("b", {"en": 2, "zh": 0}, last=True))["en"]
     assert even.difference == 0 and even.low is not None and even.high is not None and even.low < 0 < even.high
@@ -162,7 +173,7 @@ def test_one_group_gives_no_interval() -> None:
         [j for j in judged(name, {"en": wrong, "zh": 0}) if j.dialogue_id in wanted and j.dimension == "fluency"]
         for name, wrong in (("x", 0), ("y", 1))
     )
-    _, [difference] = compare(by_judge([*one, *two]), gold, "paper", groups=GROUPS)
+    _, difference = compare(by_judge([*one, *two]), gold, "paper", clusters=CLUSTERS)
     assert difference.difference == 0.5 and difference.low is None and difference.high is None
 
 
@@ -237,5 +248,5 @@ def test_the_verb_adds_the_baselines_of_a_split(tmp_path: Path, monkeypatch: pyt
     text = Path("out/table4.md").read_text(encoding="utf-8")
     assert re.search(r"\| mine \| 100.00 \[\d\d.\d\d, 100.00\] n=4 \|", text)
     assert "s a dialogue" in text and "| 1.50 |" in text
-    refused = CliRunner().invoke(app, ["agree", *words, "--dialogues", "talks.jsonl"])
-    assert isinstance(refused.exception, UserError) and "--dialogues" in str(refused.exception)
+    refused = CliRunner().invoke(app, ["agree", *words, "--split", "split", "--cluster", "card"])
+    assert isinstance(refused.exception, UserError) and "--cluster: what --split keeps together" in str(refused.exception)
