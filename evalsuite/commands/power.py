@@ -10,14 +10,14 @@ import typer
 from core.errors import UserError
 from evalsuite.commands.options import JsonOption, MaybeRuns, PageOption, ValueOption, out_page, value_of
 from evalsuite.commands.output import deliver_page
-from evalsuite.report.planning import Planned, power_sheet
+from evalsuite.report.planning import power_sheet
 from evalsuite.reported.tables import load_reported
 from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import sets_of
 from evalsuite.runs.records import read_run
 from evalsuite.statistics.comparison import RunRecords
-from evalsuite.statistics.components import components
-from evalsuite.statistics.planning import observations_of, pairs_of, paper_tables
+from evalsuite.statistics.components import components, spreads
+from evalsuite.statistics.planning import Planned, observations_of, paper_tables
 
 _CARDS = {"EN": "English", "ZH": "Chinese"}
 
@@ -31,7 +31,7 @@ def power(
     ] = 3,
     often: Annotated[float, typer.Option("--power", min=0.5, max=0.999, help="In what share of runs it is to be shown.")] = 0.8,
     pairs: Annotated[
-        int | None, typer.Option("--pairs", min=1, help="Comparisons to correct for. Default: all pairs of the supporters.")
+        int | None, typer.Option("--pairs", min=1, help="Comparisons to correct for. Default: all pairs of models.")
     ] = None,
     value: ValueOption = "value",
     against: Annotated[
@@ -43,8 +43,9 @@ def power(
     """How much of a score is the supporter, the card, the seeker, the draw and the judge, and what a difference needs.
 
     From a run with `--trials 2` or more the draw is told from the card, from one with several judges (`esc-eval score --judge`)
-    the judge, from several runs the seeker. All judges of the folders count. Without a run, --against paper asks it of
-    ESC-Eval's table 2. With --out a page with charts is written.
+    the judge, from several runs the seeker. All judges of the folders count. Every pair of models is planned from its own
+    spread (a single model with each floor). Without a run, --against paper asks it of ESC-Eval's table 2. With --out a page
+    with charts is written.
 
     Example: esc-eval power runs/mine --difference 3
     """
@@ -55,12 +56,13 @@ def power(
     records = [one for run in runs or [] for one in _records(run)]
     if rubrics := {record.rubric.name for record in records} - {records[0].rubric.name} if records else set():
         raise UserError(f"{records[0].folder} is scored on {records[0].rubric.name}, others on {', '.join(sorted(rubrics))}")
+    floors = {name for record in records for name in record.floors}
     planned = []
     for language, observations in observations_of(records, value_of(value)).items():
         if len({one.supporter for one in observations}) < 2:
             raise UserError(f"{language}: one supporter alone has no difference to show: give a run of two or more")
-        number = pairs or pairs_of(observations)
-        planned.append(Planned(language, components(observations), difference, number, often))
+        asked = spreads(observations, floors)
+        planned.append(Planned(language, components(observations), asked, difference, pairs or max(len(asked), 1), often))
     if records and not planned:
         raise UserError("no dialogue of these runs has a readable verdict on every dimension")
     more = paper_tables(*_table2(), often) if against else []

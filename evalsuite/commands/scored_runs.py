@@ -118,7 +118,7 @@ def leaderboard(
     content = _board(runs or [], judge, gold or [], dialogues or [], own, cluster)
     if people:
         tally = content.tally
-        more = judge_and_people(tally.dialogues, tally.verdicts, tally.rubric, people, rubric or [], weights)
+        more = judge_and_people(tally.dialogues, tally.verdicts, tally.rubric, people, rubric or [], weights, tally.floors)
         content = replace(content, tables=[*more, *content.tables])
     paths = write_report(out, content, "leaderboard")
     for table in content.tables:

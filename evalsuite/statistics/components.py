@@ -1,4 +1,5 @@
-"""Where the variance of a score comes from (a generalizability study), and how many cards a wanted difference needs.
+"""Where the variance of a score comes from (a generalizability study), how much every two supporters differ from card to
+card, and how many cards a wanted difference needs.
 
 The model is random and crossed: a score is a mean plus an effect of supporter, card, seeker and judge, of every crossing of
 them, and of the draw (the dialogue itself, one of several trials); what is left is the judge's own noise on a dialogue. The
@@ -9,23 +10,26 @@ counts alone. statsmodels' MixedLM fits the same model, but as one group of all 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import gammaincinv, nctdtr, ndtri, stdtrit
 
-from core.statistics.bootstrap import Floats
+from core.grouping import group_by
+from core.statistics.bootstrap import POINTS, Floats, gap_levels, smoothed_means
 from core.statistics.reliability import jackknife_error
 
 FACETS = ("supporter", "card", "seeker", "judge")
 DRAW = "draw"
 CROSSED = " × "
-_GROUPS = 40  # of cards, left out in turn by the jackknife
-_FEWEST = 5  # cards: with fewer an interval says nothing
+GROUPS = 40  # of cards (or users), left out in turn by the jackknife
+FEWEST = 5  # of them: with fewer an interval says nothing
 _SHIFT = 1.5  # chosen by simulated coverage (docs/measurements.md), as is the scale
 Codes = NDArray[np.int64]
 
@@ -45,7 +49,7 @@ class Observation(NamedTuple):
 class Component:
     """One source of variance. `facets` are those that it crosses; a draw has those that it is nested in, and `DRAW`.
     `variance` may come out below 0 where it is small, and then counts as 0; `low` and `high` are its 95 % interval for other
-    cards like these. There is none for fewer than `_FEWEST` cards, nor for what does not cross the card: so few supporters or
+    cards like these. There is none for fewer than `FEWEST` cards, nor for what does not cross the card: so few supporters or
     judges say little of others."""
 
     name: str
@@ -72,25 +76,14 @@ class Components:
     scores: int
     mean: float
 
-    def difference(self, trials: float, judges: int, seekers: int, other_judges: bool) -> tuple[float, float]:
-        """The error variance of the difference of two supporters on the same cards: (what shrinks with the number of cards, for
-        one card, what does not).
-
-        What a supporter's crossing with judges or seekers adds is error only where the finding is to hold for other ones than
-        these (`other_judges`).
-        """
-        numbers = {"judge": judges, "seeker": seekers, DRAW: trials}
-        shrinking = staying = 0.0
-        for part in self.parts:
-            others = part.facets - {"supporter"}
-            if "supporter" not in part.facets or not others:
-                continue
-            variance = 2 * part.counted / float(np.prod([numbers.get(name, 1) for name in others]))
-            if "card" in others:
-                shrinking += variance
-            elif other_judges:
-                staying += variance
-        return shrinking, staying
+    def staying(self) -> float:
+        """The error variance of a difference that more cards do not shrink, where it is to hold for other judges and seekers:
+        what a supporter's crossing with them adds."""
+        return sum(
+            2 * part.counted / float(np.prod([self.levels.get(name, self.trials) for name in part.facets - {"supporter"}]))
+            for part in self.parts
+            if "supporter" in part.facets and "card" not in part.facets and part.facets != {"supporter"}
+        )
 
 
 def components(observations: Sequence[Observation]) -> Components:
@@ -164,62 +157,183 @@ def _henderson(scores: Floats, effects: Sequence[Codes]) -> Floats:
 def _intervals(
     scores: Floats, effects: Sequence[Codes], variances: Floats, cards: Codes
 ) -> list[tuple[float | None, float | None]]:
-    """95 % intervals of the components: cards are left out in turn, in `_GROUPS` groups where there are more.
-
-    Student's t on the scale of the cube root, on which a variance is nearly normal (Wilson and Hilferty): on its own scale such
-    an interval holds the truth in 88 to 96 % of simulated runs of 12 cards. The root is taken `_SHIFT` standard errors above
-    the component, which may be near 0 or below it, where the root is too steep: an interval of a small component was up to
-    four times as wide, and held the truth in 83 %.
-    """
-    groups = cards % _GROUPS
+    """95 % intervals of the components: cards are left out in turn, in `GROUPS` groups where there are more."""
+    groups = cards % GROUPS
     number = int(groups.max()) + 1
-    if number < _FEWEST:
+    if number < FEWEST:
         return [(None, None)] * len(effects)
     without = []
     for group in range(number):
         kept = groups != group
         without.append(_henderson(scores[kept], [np.unique(codes[kept], return_inverse=True)[1] for codes in effects]))
-    shift = _SHIFT * jackknife_error(np.array(without))
-    half = stdtrit(number - 1, 0.975) * jackknife_error(np.cbrt(without + shift))
-    middle = np.cbrt(variances + shift)
-    return list(zip(((middle - half) ** 3 - shift).tolist(), ((middle + half) ** 3 - shift).tolist(), strict=True))
+    low, high = root_interval(variances, np.array(without))
+    return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def root_interval(seen: Floats, without: Floats) -> tuple[Floats, Floats]:
+    """95 % intervals of variances, or of ratios of them, from the same with one group left out each [groups, ...].
+
+    Student's t on the scale of the cube root, on which a variance is nearly normal (Wilson and Hilferty): on its own scale such
+    an interval holds the truth in 88 to 96 % of simulated runs of 12 cards. The root is taken `_SHIFT` standard errors above
+    the figure, which may be near 0 or below it, where the root is too steep: an interval of a small component was up to
+    four times as wide, and held the truth in 83 %.
+    """
+    shift = _SHIFT * jackknife_error(without)
+    half = stdtrit(len(without) - 1, 0.975) * jackknife_error(np.cbrt(without + shift))
+    middle = np.cbrt(seen + shift)
+    return (middle - half) ** 3 - shift, (middle + half) ** 3 - shift
+
+
+# --- how much a pair differs from card to card -----------------------------------------------------------------------------
+
+FEWEST_PLANNED = 12  # cards of both: with fewer a plan keeps its promise in no simulated study of skewed scores
+FEWEST_BOUNDED = 30  # and with fewer its interval does not (docs/measurements.md)
+_HEAVY = 2.0  # what the tails that no card has shown add to the error of a variance, in units of variance² / cards
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How much the difference of two supporters varies between the cards that both have.
+
+    `seen` is its variance (points²) with the run's own trials, and `lucky` how much of that is the draw of dialogues; `one`
+    is what the draw makes of it with one dialogue a seeker. `degrees` of freedom say how well `seen` is known: twice its square
+    by its error variance (jackknife), since scores have other tails than normal ones, and `_HEAVY` is added for tails that no
+    card has shown.
+    """
+
+    first: str
+    second: str
+    cards: int
+    seen: float
+    lucky: float
+    one: float
+    degrees: float
+
+    def variance(self, trials: float) -> float:
+        """The variance with so many trials a seeker."""
+        return max(self.seen - self.lucky, 0.0) + self.one / trials
+
+    def bounds(self) -> tuple[float, float] | None:
+        """What the true variance is as a multiple of the one seen, at 95 %; None for fewer than `FEWEST_BOUNDED` cards."""
+        if self.cards < FEWEST_BOUNDED:
+            return None
+        high, low = self.degrees / _chi_square(np.array([0.025, 0.975]), self.degrees)
+        return float(low), float(high)
+
+
+def spreads(observations: Sequence[Observation], floors: Collection[str] = ()) -> list[Spread]:
+    """Of every pair that is asked about and has two cards in common, the widest first: pairs of models, and where there is but
+    one, this model with the floors."""
+    names = sorted({one.supporter for one in observations})
+    models = [name for name in names if name not in floors]
+    asked = models if len(models) > 1 else names
+    of_cards = {name: dict(_of_cards([one for one in observations if one.supporter == name])) for name in asked}
+    seekers = len({one.seeker for one in observations})
+    found = []
+    for first, second in combinations(asked, 2):
+        shared = sorted(of_cards[first].keys() & of_cards[second].keys())
+        if len(shared) < 2 or (first in floors and second in floors):
+            continue
+        sides = np.array([[of_cards[name][card] for card in shared] for name in (first, second)])  # [2, cards, 4]
+        squares, free = sides[:, :, 1].sum(axis=1), sides[:, :, 2].sum(axis=1)
+        draws = np.divide(squares, free, out=np.zeros(2), where=free > 0)
+        lucky, gaps = float((draws * (1 / sides[:, :, 3]).mean(axis=1)).sum()), sides[0, :, 0] - sides[1, :, 0]
+        seen = float(gaps.var(ddof=1))
+        found.append(Spread(first, second, len(shared), seen, lucky, float(draws.sum()) / seekers, _degrees(gaps)))
+    return sorted(found, key=lambda one: -one.seen)
+
+
+def _of_cards(observations: Sequence[Observation]) -> Iterator[tuple[str, tuple[float, float, int, int]]]:
+    """Of one supporter, by card: the mean of its dialogues, their squares around each seeker's own mean, how many of these are
+    free, and how many dialogues there are."""
+    for card, on_card in group_by(observations, lambda one: one.card).items():
+        dialogues = [
+            [np.mean([one.score for one in draw]) for draw in group_by(of_seeker, lambda one: one.trial).values()]
+            for of_seeker in group_by(on_card, lambda one: one.seeker).values()
+        ]
+        number = sum(map(len, dialogues))
+        squares = float(sum(len(part) * np.var(part) for part in dialogues))
+        yield card, (float(np.mean(np.concatenate(dialogues))), squares, number - len(dialogues), number)
+
+
+def _degrees(gaps: Floats) -> float:
+    """How many degrees of freedom the variance of these differences has."""
+    number, squares = len(gaps), (gaps - gaps.mean()) ** 2
+    if number < 3 or not squares.sum() > 0:
+        return 1.0
+    without = (squares.sum() - squares * number / (number - 1)) / (number - 2)
+    error = (number - 1) / number * float(jackknife_error(without)) ** 2
+    return min(2 / (error / float(gaps.var(ddof=1)) ** 2 + _HEAVY / number), number - 1.0)
 
 
 # --- how many cards a difference needs -------------------------------------------------------------------------------------
 
-
-def shown_with(difference: float, shrinking: float, staying: float, cards: float, alpha: float) -> float:
-    """The power (0–1) of a paired t test of a difference on so many cards; error variances as `Components.difference` has
-    them."""
-    from statsmodels.stats.power import TTestPower
-
-    spread = float(np.sqrt(shrinking + staying * cards))
-    return 1.0 if spread == 0 else float(TTestPower().power(abs(difference) / spread, cards, alpha))
-
-
+_SLICES = (np.arange(40) + 0.5) / 40  # of the distribution of a variance that is known by a pilot
+_FAR = 9.0  # standard errors beyond which the test shows every difference: the noncentral distribution is not asked there
+_MANY = 60  # cards, from which on their number says no more than the root of it
 MOST = 10**6
 
 
-def cards_needed(difference: float, shrinking: float, staying: float, alpha: float, power: float) -> int | None:
-    """The least number of cards (at least 3) with which a difference is shown so often; None where a million are too few, and
-    where no variance was seen, which says nothing of more cards."""
-    if shrinking == staying == 0:
+def _chi_square(shares: Floats, degrees: float) -> Floats:
+    """Quantiles of chi-square."""
+    return np.asarray(2 * gammaincinv(degrees / 2, shares), dtype=np.float64)
+
+
+@cache
+def _kept_off_zero(cards: int) -> tuple[Floats, Floats]:
+    """How many standard errors a mean difference must lie from 0 for its interval (`paired.differences`) to leave 0 out, by the
+    logarithm of the spread times the root of the cards. On many cards it depends on no more than that."""
+    rows = ndtri((np.arange(cards) + 0.5) / cards)[:, None] * np.geomspace(0.05, 1000, 40)
+    spread, root = rows.std(axis=0, ddof=1), cards**0.5
+    every = np.ones(rows.shape)
+    draws = smoothed_means(rows, every, gap_levels(POINTS), sides=2)
+    own = smoothed_means(every, every, np.zeros(1), sides=2)  # the weight of the cards that were seen
+    ends = np.percentile(draws / own, [2.5, 97.5], axis=0)
+    return np.log(spread * root), (ends[1] - ends[0]) / 2 * root / spread
+
+
+def shown_with(
+    difference: float, variance: float, cards: int, alpha: float, degrees: float | None = None, staying: float = 0.0
+) -> float:
+    """The share (0–1) of studies of so many cards in which a difference holds: by Student's t at `alpha`, with an interval that
+    leaves out 0.
+
+    `variance` is that of a card's difference. Where it was estimated with so many `degrees` of freedom, the share is the mean
+    over what it may truly be, and so what a plan delivers over many pilots (Julious and Owen 2006). `staying` is an error
+    variance that cards do not shrink.
+    """
+    within = np.array([variance]) if degrees is None else degrees * variance / _chi_square(_SLICES, degrees)
+    spread = np.sqrt(within + staying * cards)
+    if not spread.all():
+        return 1.0
+    root = np.sqrt(cards)
+    least = np.maximum(stdtrit(cards - 1, 1 - alpha / 2), np.interp(np.log(spread * root), *_kept_off_zero(min(cards, _MANY))))
+    away = abs(difference) * root / spread
+    shown = 1 - nctdtr(cards - 1, np.minimum(away, least + _FAR), least)
+    return float(np.where(away > least + _FAR, 1.0, shown).mean())
+
+
+def cards_needed(
+    difference: float, variance: float, alpha: float, power: float, degrees: float | None = None, staying: float = 0.0
+) -> int | None:
+    """The least number of cards (at least 3) with which a difference is shown so often (`shown_with`); None where a million are
+    too few, and where no variance was seen, which says nothing of more cards."""
+    if variance == 0 or difference == 0:
         return None
     low, high = 2, 4
-    while shown_with(difference, shrinking, staying, high, alpha) < power:
+    while shown_with(difference, variance, high, alpha, degrees, staying) < power:
         low, high = high, 2 * high
         if high > MOST:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        enough = shown_with(difference, shrinking, staying, middle, alpha) >= power
+        enough = shown_with(difference, variance, middle, alpha, degrees, staying) >= power
         low, high = (low, middle) if enough else (middle, high)
     return high
 
 
-def least_shown(shrinking: float, staying: float, cards: int, alpha: float, power: float) -> float:
-    """The least difference that so many cards show so often."""
-    from statsmodels.stats.power import TTestPower
-
-    effect = TTestPower().solve_power(None, cards, alpha, power)
-    return float(effect) * float(np.sqrt(shrinking + staying * cards))
+def least_shown(variance: float, cards: int, alpha: float, power: float, degrees: float | None = None) -> float | None:
+    """The least difference (to a hundredth of a point) that so many cards show so often; None where none of the scale is."""
+    points = np.arange(1, 10_001) / 100
+    place = bisect_left(points, power, key=lambda one: shown_with(float(one), variance, cards, alpha, degrees))
+    return float(points[place]) if place < len(points) else None

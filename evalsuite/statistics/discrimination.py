@@ -7,7 +7,14 @@ means around the mean of all ratings, σ²_within (10) the mean over models of t
 - `f_paper` (13) divides both by degrees of freedom, although σ²_between has not been multiplied by the number of users and
   σ²_within is a mean square already. `f` is the F of one-way analysis of variance. With U users everywhere
   f_paper = f · (U − 1) / U.
+- `f_blocked` knows that the same users rated all models: σ²_between by what chance alone makes of it, the mean error variance
+  of the models' distances from the mean of all, over users. Without missing ratings it is the F of repeated measures. Its p is
+  by Box's degrees of freedom (1954), since models may differ in spread.
 - The pairwise proportion (14) is over tests that the paper does not name; ours are those of every table of differences.
+
+The intervals are of MSR and MAC among all users like these, without what chance adds to σ²_between. Users are left out in turn
+(`components.root_interval`): an interval by the noncentral F of one-way analysis of variance, which takes ratings of one user
+for independent, held the truth in 61 to 85 % of simulated studies (docs/measurements.md).
 
 Where ratings are missing, a model's mean and variance are over its own users, and M(U − 1) in (13) is the number of ratings
 less that of models.
@@ -17,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -30,25 +37,25 @@ from core.files import read_placed
 from core.grouping import group_by
 from core.records import Language, Number, number, plain_name
 from core.rubrics import Rubric
-from core.statistics.bootstrap import LEVEL, POINTS, SMOOTHED, Floats, scale_levels
+from core.statistics.bootstrap import SMOOTHED, Floats, scale_levels
+from core.statistics.inference import ALPHA, TEST, contributions
 from core.tables import Cell, Estimate, Table
 from data_prep.cards.sheets import SheetRow, read_sheet
 from evalsuite.statistics import paired
+from evalsuite.statistics.components import FEWEST, GROUPS, root_interval
 from evalsuite.statistics.leaderboard import Contestant, stack
 from evalsuite.statistics.summary import AVERAGE, Scorer, dimension_label
 
-TEST = "paired sign-flip permutation test over users, two-sided"
 CORRECTION = "Holm"
-_LARGEST = 1e6  # F times its degrees of freedom, above which the noncentral distribution is not inverted
 DISCRIMINATION = "Discrimination"  # heading of the report
-_COLUMNS = ("users", "models", "MSR", "MAC", "F (paper)", "F", "p", "pairs", "told apart")
+_COLUMNS = ("users", "models", "MSR", "MAC", "F (paper)", "F", "F (blocked)", "p", "pairs", "told apart")
 _NOTES = (
-    "MSR: variance of the models' means by the mean variance among a model's users; MAC: MSR / (1 + MSR); both with [95 % "
-    "interval by the noncentral F distribution] and n = ratings. F (paper): the paper's formula 13; F and p: one-way analysis "
-    "of variance, which does not know that the same users rated all models. Chance alone lifts MSR: where models hardly "
-    "differ, the interval lies below the figure.",
-    f"Told apart: share of the pairs of models whose difference holds ({TEST}; {CORRECTION}'s correction over the pairs, "
-    f"{paired.ALPHA:g}).",
+    "MSR: variance of the models' means by the mean variance among a model's users; MAC: MSR / (1 + MSR); n = ratings. Chance "
+    "alone lifts both, and the [95 % interval: jackknife over users on the scale of the cube root] is of what they are among "
+    "all users like these, without chance: where models hardly differ, it lies below the figure. F (paper): formula 13 of the "
+    "paper; F: one-way analysis of variance; F (blocked) and its p: repeated measures, since the same users rated all models.",
+    f"Told apart: share of the pairs of models whose difference holds ({TEST}, over users; {CORRECTION}'s correction over the "
+    f"pairs, {ALPHA:g}).",
 )
 
 
@@ -56,9 +63,9 @@ _NOTES = (
 class Discrimination:
     """How well `ratings` of these models tell them apart; figures are None where `undefined` (name → reason) says why.
 
-    `msr` and `mac` have the 95 % interval that the noncentral F distribution gives to what they estimate, and n = ratings.
-    `df` are the degrees of freedom of `f` and `p` its tail probability. `pairs` are the differences of every two models (places
-    in `models`), in the ratings' own unit, Holm's correction over all of them.
+    `msr` and `mac` have the 95 % interval of what they are among all users like these, and n = ratings. `df` are the degrees of
+    freedom of `f`, and `p` is the tail probability of `f_blocked` by `df_blocked`. `pairs` are the differences of every two
+    models (places in `models`), in the ratings' own unit, Holm's correction over all of them.
     """
 
     models: tuple[str, ...]
@@ -71,6 +78,8 @@ class Discrimination:
     f_paper: float | None
     f: float | None
     df: tuple[int, int]
+    f_blocked: float | None
+    df_blocked: tuple[float, float] | None
     p: float | None
     pairs: list[paired.Difference]
     undefined: dict[str, str] = field(default_factory=dict)
@@ -104,12 +113,12 @@ class Discrimination:
         return {
             "msr": self.msr.mean,
             "mac": self.mac.mean,
-            "anova": {"f_paper": self.f_paper, "f": self.f, "p": self.p, "df": self.df},
+            "anova": {name: getattr(self, name) for name in ("f_paper", "f", "df", "f_blocked", "df_blocked", "p")},
             "pairwise": {
                 "p": {f"{pair['a']} vs {pair['b']}": pair["p_corrected"] for pair in pairs},
                 "test": TEST,
                 "correction": CORRECTION,
-                "alpha": paired.ALPHA,
+                "alpha": ALPHA,
                 "told_apart": None if "pairwise" in self.undefined else self.told_apart,
                 "proportion": self.proportion,
                 "pairs": pairs,
@@ -141,9 +150,11 @@ class RunDiscrimination:
         return who | self.discrimination.figures()
 
 
-def discriminate(ratings: Floats, models: Sequence[str], levels: Floats | None = None) -> Discrimination:
-    """MSR, MAC, both F and the pairwise tests of ratings [users, models]; rows without any rating are passed over.
-    `levels` of their scale are five from the lowest rating to the highest where it is not known."""
+def discriminate(ratings: Floats, models: Sequence[str], scale: tuple[float, float] | None = None) -> Discrimination:
+    """MSR, MAC, all F and the pairwise tests of ratings [users, models]; rows without any rating are passed over.
+
+    Where the lowest and highest score of their `scale` are not known, differences have no interval, since it allows for ratings
+    that nobody has seen, and the tests take the lowest and highest that were."""
     from scipy import stats
 
     ratings = ratings[~np.isnan(ratings).all(axis=1)]
@@ -151,29 +162,30 @@ def discriminate(ratings: Floats, models: Sequence[str], levels: Floats | None =
     counts = present.sum(axis=0)
     users, total = len(ratings), int(counts.sum())
     df = max(len(models) - 1, 0), max(total - len(models), 0)
-    reason, between, within, f = _defined(models, users, counts), None, None, None
+    reason = _defined(models, users, counts)
+    between = within = f = msr = low = high = f_blocked = df_blocked = p = None
     if reason is None:
-        means = np.nansum(ratings, axis=0) / counts
-        between = float(((means - np.nansum(ratings) / total) ** 2).mean())
-        gaps = ratings - means
-        # What differs by rounding alone is equal: the average of the same ten scores is.
-        gaps[np.abs(gaps) <= 1e-12 * np.abs(means)] = 0
-        squares = np.nansum(gaps**2, axis=0)
-        within = float((squares / (counts - 1)).mean())
+        between, within, errors = _variances(ratings)
         if within == 0:
             reason = "no model's scores differ between its users: the divisor is 0"
         else:
-            shifts = counts * (means - np.nansum(ratings) / total) ** 2
-            f = float((shifts.sum() / df[0]) / (squares.sum() / df[1]))
+            chance = float(np.trace(errors))
+            msr, (low, high) = between / within, _msr_bounds(ratings)
+            means = np.nansum(ratings, axis=0) / counts
+            shifts = (counts * (means - np.nansum(ratings) / total) ** 2).sum()
+            f = float((shifts / df[0]) / (np.nansum((ratings - means) ** 2) / df[1]))
+            if chance > 1e-12 * within:
+                free = chance**2 / float((errors**2).sum())  # models - 1 where all distances spread alike
+                f_blocked, df_blocked = between * len(models) / chance, (free, free * (users - 1))
+                p = float(stats.f.sf(f_blocked, *df_blocked))
     undefined = {} if reason is None else dict.fromkeys(("msr", "mac", "anova"), reason)
-    msr = between / within if between is not None and within else None
-    low, high = (None, None) if f is None else _separation_bounds(f, df, total)
     couples = list(combinations(range(len(models)), 2)) if users > 1 else []
-    if levels is None:
-        levels = scale_levels(float(np.nanmin(ratings)), float(np.nanmax(ratings))) if total else POINTS
-    pairs = paired.differences(
-        np.nan_to_num(ratings)[:, :, None], present[:, :, None].astype(float), couples, average_only=True, levels=levels
-    )
+    seen = np.ptp(ratings[present]) if total else 0
+    levels = scale_levels(*scale) if scale else scale_levels(0, float(seen) or 1.0)  # differences alone count
+    stacked = np.nan_to_num(ratings)[:, :, None], present[:, :, None].astype(float)
+    pairs = paired.differences(*stacked, couples, average_only=True, levels=levels)
+    if scale is None:
+        pairs = [replace(pair, estimate=Estimate(pair.estimate.mean, None, None, pair.estimate.n)) for pair in pairs]
     if not any(pair.p is not None for pair in pairs):
         undefined["pairwise"] = reason or "no two models have a user in common"
     return Discrimination(
@@ -187,7 +199,9 @@ def discriminate(ratings: Floats, models: Sequence[str], levels: Floats | None =
         f_paper=None if msr is None else msr * df[1] / df[0],
         f=f,
         df=df,
-        p=None if f is None else float(stats.f.sf(f, *df)),
+        f_blocked=f_blocked,
+        df_blocked=df_blocked,
+        p=p,
         pairs=pairs,
         undefined=undefined,
     )
@@ -207,43 +221,47 @@ def _defined(models: Sequence[str], users: int, counts: Floats) -> str | None:
     return f"too few scores to have a variance: {', '.join(thin)}" if thin else None
 
 
-def _separation_bounds(f: float, df: tuple[int, int], total: int) -> tuple[float | None, float | None]:
-    """The interval of MSR at `LEVEL`: F is noncentral with λ = ratings · MSR where errors are independent and normal.
+def _variances(ratings: Floats) -> tuple[float, float, Floats]:
+    """σ²_between, σ²_within, and the error covariance [models, models] over users of the models' distances from the mean of
+    all, the mean of whose diagonal chance adds to σ²_between."""
+    present = ~np.isnan(ratings)
+    counts, sums = present.sum(axis=0), np.nan_to_num(ratings)
+    means, parts, _ = contributions(sums, present.astype(np.float64))
+    grand, own, users = contributions(sums.sum(axis=1), present.sum(axis=1).astype(np.float64))
+    gaps = ratings - means
+    # What differs by rounding alone is equal: the average of the same ten scores is.
+    gaps[np.abs(gaps) <= 1e-12 * np.abs(means)] = 0
+    within = float((np.nansum(gaps**2, axis=0) / (counts - 1)).mean())
+    away = parts - own[:, None]
+    return float(((means - grand) ** 2).mean()), within, int(users) / (int(users) - 1) * away.T @ away
 
-    No bootstrap over users: resampled means spread more than means, so that models which are all alike would get an interval
-    that leaves out 0. (None, None) where F is too large for the distribution to be inverted.
-    """
-    if f * df[0] > _LARGEST:
-        return None, None
-    tail = (1 - LEVEL) / 2
-    low, high = (_noncentrality(f, df, probability) / total for probability in (1 - tail, tail))
-    return low, high
 
-
-def _noncentrality(f: float, df: tuple[int, int], probability: float) -> float:
-    """The λ with which F is at most `f` with this probability; 0 where it is not even without any λ."""
-    from scipy import optimize, stats
-
-    def excess(noncentrality: float) -> float:
-        return float(stats.ncf.cdf(f, *df, noncentrality)) - probability
-
-    if stats.f.cdf(f, *df) <= probability:
-        return 0.0
-    high = 1.0 + 2 * f * df[0]
-    while excess(high) > 0:
-        high *= 2
-    return float(optimize.brentq(excess, 0.0, high))
+def _msr_bounds(ratings: Floats) -> tuple[float, float] | tuple[None, None]:
+    """The interval of MSR among all users like these. (None, None) for fewer than `FEWEST` users, and where it is not defined
+    without some of them."""
+    groups = np.arange(len(ratings)) % GROUPS
+    found = []
+    for kept in (ratings, *(ratings[groups != group] for group in range(min(GROUPS, len(ratings))))):
+        if len(ratings) < FEWEST or ((~np.isnan(kept)).sum(axis=0) < 2).any() or not (parts := _variances(kept))[1]:
+            return None, None
+        between, within, errors = parts
+        found.append((between - np.trace(errors) / len(errors)) / within)
+    low, high = root_interval(np.array(found[0]), np.array(found[1:]))
+    return max(float(low), 0.0), max(float(high), 0.0)
 
 
 # --- what is given ---------------------------------------------------------------------------------------------------------
 
 
-def read_ratings(path: Path) -> tuple[Floats, list[str]]:
+def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[Floats, list[str]]:
     """Ratings [users, models] and the models' names from a sheet (or JSON lines) of user, model and score; both sorted by name.
 
     An empty score is a verdict that could not be read: a missing rating. Raises `UserError` with file, line and column, also
-    for a user and model that come twice (average trials first: which of them counts is not for us to guess).
+    for a user and model that come twice (average trials first: which of them counts is not for us to guess), and for a score
+    outside the `scale`.
     """
+    if scale and not scale[0] < scale[1]:
+        raise UserError(f"--scale {scale[0]:g} {scale[1]:g}: give the lowest score first, then the highest")
     rows = [*_lines(path)] if path.suffix.lower() == ".jsonl" else read_sheet(path, "scores", ("user", "model", "score"))
     if not rows:
         raise UserError(f"{path}: no scores below the header")
@@ -264,6 +282,8 @@ def read_ratings(path: Path) -> tuple[Floats, list[str]]:
         except ValueError:
             problem = f"{text[:40]!r} is not a finite number; leave the cell empty for an unreadable verdict"
             raise row.fault("score", problem) from None
+        if scale and (score < scale[0] or score > scale[1]):
+            raise row.fault("score", f"{score:g} is outside --scale {scale[0]:g} {scale[1]:g}")
         scores[user, model] = score
     users, models = (sorted({key[side] for key in scores}) for side in (0, 1))
     ratings = np.array([[scores.get((user, model), math.nan) for model in models] for user in users])
@@ -298,7 +318,7 @@ def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrim
         columns |= {AVERAGE: ratings.mean(axis=2)} if len(columns) > 1 else {}
         names = [one.supporter for one in rivals]
         rows += [
-            RunDiscrimination(language, scorer, name, discriminate(matrix, names, POINTS)) for name, matrix in columns.items()
+            RunDiscrimination(language, scorer, name, discriminate(matrix, names, (0, 100))) for name, matrix in columns.items()
         ]
     return rows
 
@@ -311,7 +331,9 @@ def tables(discrimination: Discrimination) -> Iterator[Table]:
     yield _figures_table("discrimination", "Discrimination", ("scores",), [(("given",), discrimination)])
     names = discrimination.models
     if rows := tuple((names[pair.first], names[pair.second], *paired.cells(pair)) for pair in discrimination.pairs):
-        note = f"Difference in the scores' own unit, [{SMOOTHED} over users], n = users who rated both. {TEST}."
+        known = any(pair.estimate.low is not None for pair in discrimination.pairs)
+        around = f"[{SMOOTHED} over users]" if known else "without an interval (give the scale: --scale LOW HIGH)"
+        note = f"Difference in the scores' own unit, {around}, n = users who rated both. p: {TEST}."
         columns = ("model", "against", *paired.COLUMNS)
         yield Table("discrimination-pairs", "Pairs of models", columns, rows, (note,), DISCRIMINATION)
 
@@ -333,7 +355,7 @@ def _figures_table(
     reasons: dict[str, list[str]] = {}
     for names, part in lines:
         p = None if part.p is None else "< 0.0001" if part.p < 1e-4 else f"{part.p:.4f}"
-        tests = (part.f_paper, part.f, p, len(part.pairs), part.proportion)
+        tests = (part.f_paper, part.f, part.f_blocked, p, len(part.pairs), part.proportion)
         rows.append((*names, part.users, len(part.models), part.msr, part.mac, *tests))
         for reason in dict.fromkeys(part.undefined.values()):
             what = ", ".join(name for name, why in part.undefined.items() if why == reason)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
-from core.grouping import group_by
 from core.records import Language
+from core.statistics.inference import ALPHA, TEST
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.comparison import RunRecords
-from evalsuite.statistics.components import Components, Observation, cards_needed, least_shown, shown_with
+from evalsuite.statistics.components import (
+    FEWEST_BOUNDED,
+    FEWEST_PLANNED,
+    Components,
+    Observation,
+    Spread,
+    cards_needed,
+    least_shown,
+    shown_with,
+)
 from evalsuite.statistics.leaderboard import card_of, contestants_of
-from evalsuite.statistics.paired import ALPHA
 from evalsuite.statistics.summary import Value, supporter_of
 
 PLANNING = "How many cards, trials and judges"  # heading of the tables
@@ -22,8 +31,9 @@ SPREADS = (5, 10, 15, 20, 25, 30, 40)  # standard deviations of a card's differe
 
 
 def observations_of(runs: Sequence[RunRecords], value: Value = "value") -> dict[Language, list[Observation]]:
-    """The average of every dialogue that has all dimensions, by language; runs are of one judge each."""
-    found: dict[Language, list[Observation]] = {}
+    """The average of every dialogue that has all dimensions, by language; runs are of one judge each. Trials in which the very
+    same was said (at temperature 0) are one draw, as is a dialogue that lies in two run folders."""
+    found: dict[Language, dict[tuple[str, ...], Observation]] = {}
     for run in runs:
         known = {dialogue.id: dialogue for dialogue in run.dialogues}
         whole = [judgement for judgement in run.judgements if judgement.turn is None]
@@ -31,11 +41,50 @@ def observations_of(runs: Sequence[RunRecords], value: Value = "value") -> dict[
             for id, (sums, counts) in one.cards.items():
                 dialogue = known[id]
                 if counts.all():
+                    said = "\n".join(turn.text for turn in dialogue.turns) or str(dialogue.trial)
                     seeker = dialogue.simulator or dialogue.source
-                    where = (supporter_of(dialogue), card_of(dialogue), seeker, one.scorer.name, str(dialogue.trial))
-                    found.setdefault(one.language, []).append(Observation(*where, float((sums / counts).mean())))
-    # A dialogue that lies in two run folders, scored by one judge in both, is one observation.
-    return {language: list({one[:5]: one for one in every}.values()) for language, every in found.items()}
+                    where = (supporter_of(dialogue), card_of(dialogue), seeker, one.scorer.name, said)
+                    found.setdefault(one.language, {})[where] = Observation(*where, float((sums / counts).mean()))
+    return {language: list(every.values()) for language, every in found.items()}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What is asked of one language's scores: a difference (points of 0–100) that is to be shown in the share `power` of runs,
+    corrected for so many pairs; `spreads` are those of the pairs, the widest first."""
+
+    language: Language
+    found: Components
+    spreads: Sequence[Spread]
+    difference: float
+    pairs: int
+    power: float
+
+    @property
+    def trials(self) -> Sequence[int]:
+        """The numbers of trials that this run can plan for."""
+        return TRIALS if self.found.trials > 1 else TRIALS[:1]
+
+    @property
+    def widest(self) -> Spread | None:
+        """The pair that needs the most cards; None where no pair that varies has `FEWEST_PLANNED`."""
+        return next((pair for pair in self.spreads if pair.cards >= FEWEST_PLANNED and pair.seen), None)
+
+    def needed(self, pair: Spread, trials: float, others: bool = False) -> Estimate | None:
+        """Cards for one pair at so many trials, with what a variance at the ends of its own interval would need; `others`: for
+        judges and seekers like these, drawn anew. None for fewer than `FEWEST_PLANNED` cards."""
+        if pair.cards < FEWEST_PLANNED:
+            return None
+        variance, staying = pair.variance(trials), self.found.staying() if others else 0.0
+        alpha = ALPHA / self.pairs
+        cards = cards_needed(self.difference, variance, alpha, self.power, pair.degrees, staying)
+        ends = [cards_needed(self.difference, variance * end, alpha, self.power, None, staying) for end in pair.bounds() or ()]
+        low, high = ends if None not in ends and ends else (None, None)
+        return None if cards is None else Estimate(cards, low, high, pair.cards)
+
+    def shown(self, pair: Spread, trials: float, cards: int) -> float:
+        """In what share of runs of so many cards the difference is shown (0–1)."""
+        return shown_with(self.difference, pair.variance(trials), cards, ALPHA / self.pairs, pair.degrees)
 
 
 def component_table(language: Language, found: Components) -> Table:
@@ -67,41 +116,33 @@ def component_table(language: Language, found: Components) -> Table:
     )
 
 
-def need_table(language: Language, found: Components, difference: float, pairs: int, power: float) -> Table:
-    """Cards that a difference needs, by trials, with these judges and seekers and with others like them."""
-    judges, seekers, alpha = found.levels["judge"], found.levels["seeker"], ALPHA / pairs
-    present = found.levels["card"]
-    parted = found.trials > 1
+def need_table(one: Planned) -> Table:
+    """Cards that the difference of every pair needs, by trials, with these judges and seekers and with others like them."""
+    several = one.found.levels["judge"] * one.found.levels["seeker"] > 1
+    kinds = [(trials, others) for others in (False, True)[: 1 + several] for trials in one.trials]
     rows: list[tuple[Cell, ...]] = []
-    for trials in TRIALS if parted else TRIALS[:1]:
-        row: list[Cell] = [trials]
-        for other in (False, True) if judges * seekers > 1 else (False,):
-            errors = found.difference(trials, judges, seekers, other)
-            cards = cards_needed(difference, *errors, alpha, power)
-            row += [cards, cards and cards * trials, least_shown(*errors, present, alpha, power)]
-        rows.append(tuple(row))
-    heads = ["trials", "cards", "dialogues a supporter", f"least difference on {present} cards"]
-    if judges * seekers > 1:
-        heads += ["cards (others)", "dialogues (others)", "least difference (others)"]
+    for pair in one.spreads:
+        spread, (low, high) = pair.seen**0.5, pair.bounds() or (None, None)
+        around = Estimate(spread, low and spread * low**0.5, high and spread * high**0.5, pair.cards)
+        planned = pair.seen and pair.cards >= FEWEST_PLANNED
+        least = least_shown(pair.seen, pair.cards, ALPHA / one.pairs, one.power, pair.degrees) if planned else None
+        rows.append((pair.first, pair.second, around, *(one.needed(pair, *kind) for kind in kinds), least))
+    heads = [f"cards, {trials} trial{'s' * (trials != 1)}{' (others)' * others}" for trials, others in kinds]
     return Table(
-        key=f"needed-{language}",
-        title=f"What a difference of {difference:g} points needs, {language}",
-        columns=tuple(heads),
+        key=f"needed-{one.language}",
+        title=f"What a difference of {one.difference:g} points needs, {one.language}",
+        columns=("supporter", "against", "spread of a card's difference", *heads, "least difference on these cards"),
         rows=tuple(rows),
         notes=(
-            f"Shown in {100 * power:.0f} of 100 runs by a paired t test at {ALPHA:g} / {pairs} (so many comparisons), both "
-            f"supporters on the same cards, {judges} judge{'s' * (judges != 1)} and {seekers} seeker{'s' * (seekers != 1)}. A "
-            "dash: no number of cards is enough, or no difference between cards was seen.",
-            *(
-                ["(others): for judges and seekers like these, drawn anew; without it, for these."]
-                if judges * seekers > 1
-                else []
-            ),
-            *(
-                []
-                if parted
-                else ["With one trial nobody can say what a second one would save: run with --trials 2 to part the draw."]
-            ),
+            f"Every pair by its own spread, n = cards of both. So many cards show the difference in {100 * one.power:.0f} of "
+            f"100 runs, on average over runs like this that plan so: by {TEST} at {ALPHA:g} / {one.pairs} (so many "
+            "comparisons), with an interval that leaves out 0. [95 %: what is needed if the spread lies at the ends of its "
+            f"interval, which is given from {FEWEST_BOUNDED} cards on.] A dash: fewer than {FEWEST_PLANNED} cards, whose "
+            "spread says too little; no number of cards is enough; or no difference between cards was seen.",
+            *["(others): for judges and seekers like these, drawn anew; without it, for these."] * several,
+            *["With one trial nobody can say what a second one would save: run with --trials 2 to part the draw."]
+            * (len(one.trials) == 1),
+            "Trials in which the very same was said count as one.",
         ),
         section=PLANNING,
     )
@@ -116,14 +157,12 @@ def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str
         pairs = [(a, b, abs(of_one[a] - of_one[b])) for a, b in combinations(of_one, 2)]
         number = cards[language]
         for spread in SPREADS:
-            least = [least_shown(spread**2, 0, number, level, power) for level in (ALPHA, ALPHA / len(pairs))]
-            shown = [sum(gap >= bound for _, _, gap in pairs) for bound in least]
+            least = [least_shown(spread**2, number, level, power) for level in (ALPHA, ALPHA / len(pairs))]
+            shown = [sum(bound is not None and gap >= bound for _, _, gap in pairs) for bound in least]
             rows.append((language, number, spread, least[0], shown[0], least[1], shown[1], len(pairs)))
         # Scores of 0–100 with mean m have a variance of at most m (100 − m), and two independent ones the sum.
         bound = {name: mean * (100 - mean) for name, mean in of_one.items()}
-        sure = sum(
-            shown_with(gap, bound[a] + bound[b], 0, number, ALPHA / len(pairs)) >= power for a, b, gap in pairs if gap > 0
-        )
+        sure = sum(shown_with(gap, bound[a] + bound[b], number, ALPHA / len(pairs)) >= power for a, b, gap in pairs if gap > 0)
         gaps = np.sort([gap for _, _, gap in pairs])
         middle = Estimate(float(np.median(gaps)), float(gaps[0]), float(gaps[-1]), len(gaps))
         worst.append((language, number, len(pairs), middle, sure))
@@ -164,14 +203,3 @@ def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str
             PLANNING,
         ),
     ]
-
-
-def spread_of(found: Components) -> float:
-    """The standard deviation of one card's difference between two supporters, with the run's own trials and judges."""
-    return float(np.sqrt(found.difference(found.trials, found.levels["judge"], found.levels["seeker"], False)[0]))
-
-
-def pairs_of(observations: Sequence[Observation]) -> int:
-    """How many pairs of supporters there are, one at least."""
-    number = len(group_by(observations, lambda one: one.supporter))
-    return max(number * (number - 1) // 2, 1)

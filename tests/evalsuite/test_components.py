@@ -10,11 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 from pandas import DataFrame  # type: ignore[import-untyped]
-from scipy.stats import ttest_1samp
 
 from core.files import write_json, write_jsonl
+from core.records import Turn
 from core.rubrics import load_rubric
-from evalsuite.statistics.components import Components, Observation, cards_needed, components, least_shown, shown_with
+from evalsuite.statistics.components import (
+    Components,
+    Observation,
+    cards_needed,
+    components,
+    least_shown,
+    shown_with,
+    spreads,
+)
+from evalsuite.statistics.paired import differences
 from tests.conftest import EscEval
 from tests.evalsuite.records import make_dialogue, make_judgement
 
@@ -97,34 +106,75 @@ def test_what_a_design_cannot_tell_apart_is_one() -> None:
     names = list(variances(components(simulated(rng, 3, 6, 2, 1))))
     assert names[3] == "supporter × card, draw" and names[-1] == "supporter × card × judge, rest"
     one = components(simulated(rng, 3, 6, 2, 1))
-    # Twice the crossings with the card, that with the judge by the number of judges; supporter × judge stays.
+    # Twice what crosses supporters and judges alone, by the number of judges, does not shrink with the cards.
     parts = {part.name: part.counted for part in one.parts}
-    shrinking, staying = one.difference(1, 2, 1, other_judges=True)
-    assert shrinking == pytest.approx(2 * (parts["supporter × card, draw"] + parts["supporter × card × judge, rest"] / 2))
-    assert staying == pytest.approx(2 * parts["supporter × judge"] / 2)
-    assert one.difference(1, 2, 1, other_judges=False) == (shrinking, 0.0)
+    assert one.staying() == pytest.approx(2 * parts["supporter × judge"] / 2)
 
 
-def rejected(rng: np.random.Generator, cards: int, difference: float, variance: float, rounds: int) -> float:
-    gaps = rng.normal(difference, variance**0.5, (rounds, cards))
-    return float(np.mean(ttest_1samp(gaps, 0, axis=1).pvalue <= 0.05))
+def test_a_spread_is_the_pairs_own() -> None:
+    """Two trials of each of three supporters on 15 cards: the third varies more. By hand: the variance over cards of the
+    differences of means, and half of the variance within a card's two trials for each side."""
+    rng = np.random.default_rng(2)
+    scores = 50 + rng.normal(0, 1, (3, 15, 2)) * np.array([2, 2, 9])[:, None, None] + rng.normal(0, 8, (15, 1))
+    found = spreads(
+        [Observation(f"s{s}", f"c{c}", "k", "j", str(t), scores[s, c, t]) for s, c, t in product(range(3), range(15), range(2))]
+    )
+    assert {(one.first, one.second) for one in found[:2]} == {("s0", "s2"), ("s1", "s2")}
+    assert (found[2].first, found[2].second, found[2].cards) == ("s0", "s1", 15)
+    gaps, within = (scores[0] - scores[1]).mean(axis=1), scores[:2].var(axis=2, ddof=1).mean(axis=1).sum()
+    assert found[2].seen == pytest.approx(gaps.var(ddof=1)) and found[2].lucky == pytest.approx(within / 2)
+    assert found[2].variance(2) == pytest.approx(max(gaps.var(ddof=1), within / 2))
+    assert found[2].variance(1) - found[2].variance(2) == pytest.approx(within / 2)
+    # Degrees of freedom: twice the variance's square by its jackknife error variance and 2 / cards more, 14 at most.
+    without = np.array([np.delete(gaps, card).var(ddof=1) for card in range(15)])
+    error = 14 / 15 * ((without - without.mean()) ** 2).sum() / gaps.var(ddof=1) ** 2
+    assert found[2].degrees == pytest.approx(min(2 / (error + 2 / 15), 14))
+    assert found[2].bounds() is None, "15 cards"
 
 
-def test_so_many_cards_show_the_difference_so_often() -> None:
+def test_pairs_of_models_are_asked_about_and_floors_of_a_single_model() -> None:
+    rng = np.random.default_rng(3)
+    every = [Observation(s, f"c{c}", "k", "j", "0", rng.normal()) for s, c in product("abfg", range(12))]
+    assert [(one.first, one.second) for one in spreads(every, {"f", "g"})] == [("a", "b")]
+    assert {(one.first, one.second) for one in spreads(every, {"b", "f", "g"})} == {("a", "b"), ("a", "f"), ("a", "g")}
+    assert spreads(every, set("abfg")) == []
+    assert spreads([one for one in every if one.supporter == "a" or one.card == "c0"]) == [], "one card in common"
+
+
+def test_power_is_that_of_a_t_test_where_the_interval_rules_nothing() -> None:
+    from statsmodels.stats.power import TTestPower
+
+    for difference, variance in ((3.0, 400.0), (2.0, 150.0)):
+        cards = cards_needed(difference, variance, 0.05, 0.8)
+        assert cards is not None
+        known = TTestPower().solve_power(difference / variance**0.5, None, 0.05, 0.8)
+        assert cards == pytest.approx(known, rel=0.06)
+        assert shown_with(difference, variance, cards - 1, 0.05) < 0.8 <= shown_with(difference, variance, cards, 0.05)
+        least = least_shown(variance, cards, 0.05, 0.8)
+        assert least is not None and difference - 0.05 < least <= difference
+    assert cards_needed(3, 100, 0.05, 0.8, staying=9.0) is None, "what cards do not shrink hides it"
+    assert shown_with(90, 1e-6, 9, 0.05) == pytest.approx(1) and cards_needed(3, 0, 0.05, 0.8) is None
+
+
+def test_power_is_that_of_the_boards_test() -> None:
+    """On few cards the interval rules, which allows for cards that nobody has seen: by t alone 6 points hold in all of 20 cards
+    with a spread of 5. Half of the pairs differ the other way round."""
     rng = np.random.default_rng(4)
-    for difference, variance in ((3.0, 400.0), (8.0, 150.0), (20.0, 100.0)):
-        cards = cards_needed(difference, variance, 0, 0.05, 0.8)
-        assert cards is not None and 0.77 < rejected(rng, cards, difference, variance, 4000) < 0.93
-        assert shown_with(difference, variance, 0, cards, 0.05) >= 0.8
-        assert cards <= 3 or shown_with(difference, variance, 0, cards - 1, 0.05) < 0.8
-        assert least_shown(variance, 0, cards, 0.05, 0.8) <= difference
-    assert cards_needed(3, 100, 9, 0.05, 0.8) is None, "what cards do not shrink hides it"
+    for cards, spread, difference in ((12, 15, 15), (20, 5, 6), (40, 15, 8), (80, 10, 3)):
+        scores = np.zeros((cards, 300, 2, 1))
+        scores[:, :, 0, 0] = rng.normal(difference, spread, (cards, 300)) * np.where(np.arange(300) % 2, 1, -1)
+        pairs = [(2 * study, 2 * study + 1) for study in range(300)]
+        arrays = scores.reshape(cards, -1, 1), np.ones((cards, 600, 1))
+        shown = [bool(one.holds) for one in differences(*arrays, pairs, average_only=True, families=range(300))]
+        assert shown_with(difference, spread**2, cards, 0.05) == pytest.approx(np.mean(shown), abs=0.1)
 
 
 def test_a_run_says_what_it_needs_and_the_paper_what_it_could_show(esc_eval: EscEval, tmp_path: Path) -> None:
     rng, rubric, dialogues, judgements = np.random.default_rng(0), load_rubric("esc_eval"), [], []
-    for s, c, t in product(("a", "b"), range(8), range(2)):
-        dialogues.append(make_dialogue(f"{s}{c}{t}", s, card_id=f"c{c}", trial=t, simulator="k"))
+    for s, c, t in product(("a", "b"), range(12), range(3)):
+        turns = (Turn(role="seeker", text="It hurts."), Turn(role="supporter", text=f"{s} {max(t, 1)}"))  # two of three alike
+        dialogue = make_dialogue(f"{s}{c}{t}", s, card_id=f"c{c}", trial=t, simulator="k")
+        dialogues.append(dialogue.model_copy(update={"turns": turns}))
         for name in rubric.dimensions:
             judgements.append(make_judgement(f"{s}{c}{t}", name, int(rng.integers(5)), rubric="esc_eval"))
     Path("run").mkdir()
@@ -132,9 +182,13 @@ def test_a_run_says_what_it_needs_and_the_paper_what_it_could_show(esc_eval: Esc
     write_jsonl(Path("run/judgements.jsonl"), judgements)
     write_json(Path("run/config.json"), {"score": {"judge": {"name": "j"}, "rubric": rubric.model_dump(mode="json")}})
     assert esc_eval("power", "run", "--difference", 5, "--against", "paper", "--out", "out")[0] == 0
-    tables = {table["key"]: table for table in json.loads(Path("out/power.json").read_text())["tables"]}
+    page = json.loads(Path("out/power.json").read_text())
+    tables = {table["key"]: table for table in page["tables"]}
     assert set(tables) == {"components-en", "needed-en", "table2-power", "table2-gaps"}
-    assert [row[0] for row in tables["needed-en"]["rows"]] == [1, 2, 3, 5]
+    (row,) = tables["needed-en"]["rows"]
+    assert tables["needed-en"]["columns"][3:7] == [f"cards, {n} trial{'s' * (n > 1)}" for n in (1, 2, 3, 5)]
+    assert row[:2] == ["a", "b"] and row[3]["mean"] > row[6]["mean"] > 12 and row[3]["low"] is None
+    assert page["languages"]["en"]["trials"] == 2, "of three trials two are the same dialogue"
     assert {(row[0], row[1], row[-1]) for row in tables["table2-power"]["rows"]} == {("EN", 331, 91), ("ZH", 324, 66)}
     code, error = esc_eval("power")
     assert code == 2 and "give scored run folders, or --against paper" in error

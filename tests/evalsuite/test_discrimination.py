@@ -34,15 +34,19 @@ def names(ratings: np.ndarray) -> list[str]:
 
 
 def test_a_case_by_hand() -> None:
-    """Means 2 and 4 around 3: σ²_between 1. Variances 1 and 1. F = 3 · 2 / 1, formula 13: (1/1) / (1/4). One sign pattern of
-    eight, and its mirror image, reaches the sum −6."""
-    found = discriminate(np.array([[1.0, 3], [2, 4], [3, 5]]), ["a", "b"])
+    """Means 2 and 4 around 3: σ²_between 1. Variances 1 and 1. F = 3 · 2 / 1, formula 13: (1/1) / (1/4). Users' differences are
+    −2, −3 and −1: two models are repeated measures of F = t² = 2² / (1 / 3)."""
+    ratings = np.array([[1.0, 3], [2, 5], [3, 4]])
+    found = discriminate(ratings, ["a", "b"])
     figures = found.figures()
     assert (figures["between"], figures["within"], figures["msr"], figures["mac"]) == (1, 1, 1, 0.5)
     anova = figures["anova"]
     assert (anova["f"], anova["f_paper"], anova["df"]) == (6, 4, (1, 4))
-    assert figures["pairwise"]["p"] == {"a vs b": 0.25}
+    assert (anova["f_blocked"], *anova["df_blocked"]) == pytest.approx((12, 1, 2))
+    p = stats.ttest_rel(*ratings.T).pvalue
+    assert anova["p"] == pytest.approx(p) and figures["pairwise"]["p"] == {"a vs b": pytest.approx(p)}
     assert (figures["pairwise"]["correction"], figures["pairwise"]["proportion"], found.undefined) == ("Holm", 0.0, {})
+    assert figures["msr_interval"] == [None, None], "three users"
 
 
 @given(shapes.flatmap(lambda shape: arrays(np.float64, shape, elements=st.integers(1, 5))), st.permutations(range(6)))
@@ -54,27 +58,73 @@ def test_against_scipy(ratings: np.ndarray, order: list[int]) -> None:
         assert set(found.undefined) == {"msr", "mac", "anova"}
         return
     assert found.msr.mean is not None and found.f is not None
-    expected = stats.f_oneway(*ratings.T)
-    assert (found.f, found.p) == pytest.approx((expected.statistic, expected.pvalue), abs=1e-12)
+    assert found.f == pytest.approx(stats.f_oneway(*ratings.T).statistic, abs=1e-12)
     assert found.msr.mean == pytest.approx(ratings.mean(axis=0).var() / ratings.var(axis=0, ddof=1).mean())
     assert found.mac.mean == pytest.approx(found.msr.mean / (1 + found.msr.mean))
     assert found.f_paper == pytest.approx(found.f * (users - 1) / users)
+    # Greenhouse and Geisser's epsilon, from the covariance of the distances from each user's own mean.
+    left = np.cov((ratings - ratings.mean(axis=1, keepdims=True)).T)
+    if np.trace(left) > 1e-9:
+        assert found.df_blocked is not None and found.f_blocked is not None and found.p is not None
+        assert found.df_blocked[0] == pytest.approx(np.trace(left) ** 2 / np.trace(left @ left))
+        assert found.f_blocked == pytest.approx(blocked(ratings)[0] / blocked(ratings)[1])
+        assert found.p == pytest.approx(stats.f.sf(found.f_blocked, *found.df_blocked))
+    else:
+        assert found.f_blocked is found.p is None
     shuffled = discriminate(2 * ratings[[place for place in order if place < users]] - 7, names(ratings))
-    assert shuffled.msr.mean == pytest.approx(found.msr.mean)
-    assert [pair.p for pair in shuffled.pairs] == pytest.approx([pair.p for pair in found.pairs])
+    assert (shuffled.msr.mean, shuffled.p) == pytest.approx((found.msr.mean, found.p))
+    expected = [2 * (pair.estimate.mean or 0) for pair in found.pairs]
+    assert [pair.estimate.mean for pair in shuffled.pairs] == pytest.approx(expected)
 
 
-def test_the_interval_is_that_of_the_noncentral_f() -> None:
+def blocked(ratings: np.ndarray) -> tuple[float, float]:
+    """The mean squares of models and of what is left, in the analysis of variance of models and users."""
+    users, models = ratings.shape
+    rows, columns = ratings.mean(axis=1, keepdims=True), ratings.mean(axis=0)
+    left = ((ratings - rows - columns + ratings.mean()) ** 2).sum() / ((models - 1) * (users - 1))
+    return float(users * columns.var(ddof=1)), float(left)
+
+
+def test_the_blocked_f_is_that_of_repeated_measures() -> None:
+    from pandas import DataFrame  # type: ignore[import-untyped]
+    from statsmodels.stats.anova import AnovaRM
+
+    ratings = np.random.default_rng(3).integers(1, 6, (9, 4)).astype(float)
+    rows = [(user, model, score) for (user, model), score in np.ndenumerate(ratings)]
+    expected = AnovaRM(DataFrame(rows, columns=["user", "model", "score"]), "score", "user", within=["model"]).fit()
+    assert discriminate(ratings, names(ratings)).f_blocked == pytest.approx(expected.anova_table["F Value"].iloc[0])
+
+
+def test_the_interval_leaves_users_out_and_chance() -> None:
+    """MSR without chance is (MS of models − MS of what is left) / users · (models − 1) / models by the variance within."""
+
+    def cleared(ratings: np.ndarray) -> float:
+        above, left = blocked(ratings)
+        return (above - left) / len(ratings) * 2 / 3 / ratings.var(axis=0, ddof=1).mean()
+
     rng = np.random.default_rng(1)
-    apart = discriminate(rng.normal(size=(40, 3)) + np.arange(3), ["a", "b", "c"])
-    assert apart.msr.low is not None and apart.msr.high is not None and apart.msr.mean is not None and apart.f is not None
+    ratings = rng.normal(size=(20, 1)) + rng.normal(size=(20, 3)) + np.arange(3)
+    apart = discriminate(ratings, ["a", "b", "c"])
+    assert apart.msr.low is not None and apart.msr.high is not None and apart.msr.mean is not None
     assert 0 < apart.msr.low < apart.msr.mean < apart.msr.high
-    ends = stats.ncf.cdf(apart.f, *apart.df, 120 * np.array([apart.msr.low, apart.msr.high]))
-    assert ends == pytest.approx([0.975, 0.025], abs=1e-6)
+    without = np.array([cleared(np.delete(ratings, user, axis=0)) for user in range(20)])
+    shift = 1.5 * np.sqrt(((without - without.mean()) ** 2).sum())
+    roots = (without + shift) ** (1 / 3)
+    half = stats.t.ppf(0.975, 19) * np.sqrt(((roots - roots.mean()) ** 2).sum())
+    ends = ((cleared(ratings) + shift) ** (1 / 3) + np.array([-half, half])) ** 3 - shift
+    assert (apart.msr.low, apart.msr.high) == pytest.approx(tuple(ends))
     assert apart.mac.high == pytest.approx(apart.msr.high / (1 + apart.msr.high))
-    assert (apart.told_apart, apart.proportion) == (3, 1.0)
+    assert apart.p is not None and apart.p < 0.001
     alike = discriminate(rng.normal(size=(40, 3)), ["a", "b", "c"])
     assert alike.msr.low == 0 and alike.told_apart == 0
+
+
+def test_differences_have_an_interval_where_the_scale_is_known() -> None:
+    ratings = np.random.default_rng(1).integers(2, 5, (12, 2)).astype(float)
+    known, unknown = discriminate(ratings, ["a", "b"], (1, 5)), discriminate(ratings, ["a", "b"])
+    (seen,), (blind,) = known.pairs, unknown.pairs
+    assert seen.estimate.low is not None and blind.estimate.low is None and blind.estimate.mean == seen.estimate.mean
+    assert seen.p == pytest.approx(stats.ttest_rel(*ratings.T).pvalue) == blind.p
 
 
 def test_missing_ratings() -> None:
@@ -82,7 +132,7 @@ def test_missing_ratings() -> None:
     ratings = np.array([[1.0, 2, gap], [2, 4, 5], [2, 5, 4], [gap, gap, gap], [4, gap, 3]])
     found = discriminate(ratings, ["a", "b", "c"])
     expected = stats.f_oneway([1, 2, 2, 4], [2, 4, 5], [5, 4, 3])
-    assert (found.f, found.p) == pytest.approx((expected.statistic, expected.pvalue))
+    assert found.f == pytest.approx(expected.statistic)
     assert (found.users, found.missing, found.msr.n) == (4, 2, 10)
     assert found.msr.mean is not None and found.f_paper == pytest.approx(found.msr.mean * 7 / 2), "N − M for M(U − 1)"
     assert [pair.estimate.n for pair in found.pairs] == [3, 3, 2]
@@ -118,13 +168,14 @@ def test_what_is_undefined_has_a_reason(ratings: list[list[float]], reason: str,
         ("user,model,score\nu,m,nan\n", r"s\.csv:2, column score: 'nan' is not a finite number"),
         ("user,model,score\nu,,1\n", r"s\.csv:2, column model: empty"),
         ("user,model,score\nu,m,1\nu,m,2\n", r"s\.csv:3, column score: a second score of user 'u' for model 'm'"),
+        ("user,model,score\nu,m,6\n", r"s\.csv:2, column score: 6 is outside --scale 1 5"),
     ],
 )
 def test_malformed_sheets(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "s.csv"
     path.write_text(text)
     with pytest.raises(UserError, match=message):
-        read_ratings(path)
+        read_ratings(path, (1, 5))
 
 
 def test_the_verb_on_a_file(tmp_path: Path) -> None:
@@ -133,6 +184,10 @@ def test_the_verb_on_a_file(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["--scores", str(path), "--json"])
     figures = orjson.loads(told.stdout)
     assert {"msr", "mac", "anova", "pairwise"} <= set(figures) and (figures["msr"], figures["anova"]["f"]) == (1, 6)
+    scaled = orjson.loads(CliRunner().invoke(app, ["--scores", str(path), "--json", "--scale", "-1", "7"]).stdout)
+    assert figures["pairwise"]["pairs"][0]["low"] is None and scaled["pairwise"]["pairs"][0]["low"] is not None
+    turned = CliRunner().invoke(app, ["--scores", str(path), "--scale", "5", "1"]).exception
+    assert isinstance(turned, UserError) and "--scale 5 1: give the lowest" in str(turned)
     refused = CliRunner().invoke(app, ["--scores", str(path), "--value", "expected"]).exception
     assert isinstance(refused, UserError) and "--value: belongs to a run folder" in str(refused)
     shown = CliRunner().invoke(
