@@ -1,7 +1,7 @@
 """Judge health: does a judge reward the order in which it is asked, or a reply that orders it to?
 
 Everything is computed from judgements that are there (`probe` asks for those that are not). Figures are in points of
-0–100 like the leaderboard's; differences are paired over dialogues. Which models share a base is in `shared_bases`, whether
+0–100 and differences are paired over cards, as on the leaderboard. Which models share a base is in `shared_bases`, whether
 length is, in `evalsuite.statistics.reply_length`.
 """
 
@@ -12,28 +12,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
+
 from core.errors import UserError
 from core.grouping import group_by
 from core.records import Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.accuracy import share
-from core.statistics.bootstrap import SMOOTHED
+from core.statistics.bootstrap import POINTS, SMOOTHED, Floats, estimate, smoothed_means
+from core.statistics.inference import beside_interval, cluster_error, contributions, student_p
 from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.statistics import paired
+from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.leaderboard import Contestant, Tally, contestants_of, stack
 from evalsuite.statistics.reply_length import ALL, NOTES, LengthEffect
-from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, dimension_at, dimension_label, scorer_of
+from evalsuite.statistics.summary import AVERAGE, Scorer, Value, dimension_at, dimension_label, scorer_of
 
 HEALTH = "Judge health"
 # What `condition.variant` says of a verdict that a probe asked for.
 AS_IS, NEUTRAL, INJECTED, REVERSED = "as_is", "neutral", "injected", "reversed"
 AGAIN = "again"  # the same question once more
 FLOOR = "floor "  # and its name: the floor's lines in the place of the supporter's
-PAIRED_NOTE = (
-    f"Differences in points of 0–100, [{SMOOTHED} over dialogues], n = dialogues with both verdicts "
-    "readable. p: paired sign-flip permutation test, two-sided; it holds where p after Holm's correction over this table is at "
-    f"most {paired.ALPHA:g}."
-)
 
 
 def as_they_are(judgements: Iterable[Judgement]) -> list[Judgement]:
@@ -83,7 +81,7 @@ def asking_shifts(tally: Tally, value: Value = "value") -> list[Shift]:
         shifts += [
             Shift(language, field[one.second].scorer, field[one.first].scorer, dimension_at(tally.rubric, one.dimension), one)
             for one in paired.differences(*stack(field), pairs)
-            if one.estimate.n
+            if one.estimate.n and not one.unpaired
         ]
     return shifts
 
@@ -102,7 +100,7 @@ def asking_table(shifts: Sequence[Shift], rubric: Rubric) -> Table:
             for s in shifts
         ),
         notes=(
-            f"Second minus first. {PAIRED_NOTE}",
+            f"Second minus first. {paired.NOTE}",
             "Dialogues are judged one at a time, so their own order plays no part. Where a shift holds, compare supporters "
             "only as one way of asking judges them.",
         ),
@@ -115,9 +113,9 @@ def _without_judge(scorer: Scorer) -> str:
 
 
 def ways_of_asking(tally: Tally, judgements: Sequence[Judgement], value: Value) -> list[Contestant]:
-    """Contestants that are ways of asking: supporters put together, each dialogue a card of its own."""
+    """Contestants that are ways of asking, supporters put together."""
     together = [dialogue.model_copy(update={"supporter": "all"}) for dialogue in tally.dialogues]
-    return contestants_of(together, judgements, tally.rubric, value, card_of=lambda dialogue: dialogue.id)
+    return contestants_of(together, judgements, tally.rubric, value)
 
 
 # --- replies that order the judge ------------------------------------------------------------------------------------------
@@ -128,14 +126,14 @@ class InjectionEffect:
     """What an appended reply does to one judge's scores on one dimension or the average, in points of 0–100.
 
     `neutral` and `injected` are against the dialogue as it is, `effect` is injected minus neutral: what the order adds to the
-    length. `read` maps variant → share of readable verdicts (0–1), None where nothing was asked.
+    length. Each is corrected by itself. `read` maps variant → share of readable verdicts (0–1), None where nothing was asked.
     """
 
     language: Language
     judge: Scorer
     dimension: str
-    neutral: Estimate
-    injected: Estimate
+    neutral: paired.Difference
+    injected: paired.Difference
     effect: paired.Difference
     read: dict[str, float | None]
 
@@ -157,10 +155,9 @@ def injection_effects(tally: Tally, value: Value = "value") -> list[InjectionEff
             raise UserError(f"{what}: `esc-eval health probe` asks for them")
         by_variant = _by_variant(tally, verdicts, value)
         ordered = [by_variant[variant] for variant in variants]
-        arrays = stack(ordered)
-        effects = paired.differences(*arrays, [(2, 1)])
-        plain = [one.estimate for one in paired.differences(*arrays, [(1, 0), (2, 0)])]  # apart: Holm's family is `effects`
-        for effect, neutral, injected in zip(effects, plain[: len(effects)], plain[len(effects) :], strict=True):
+        found = paired.differences(*stack(ordered), [(1, 0), (2, 0), (2, 1)], families=(1, 2, 3))
+        names = len(found) // 3
+        for neutral, injected, effect in zip(found[:names], found[names:-names], found[-names:], strict=True):
             name = dimension_at(tally.rubric, effect.dimension)
             shares = (one.read[name] / one.asked[name] if one.asked[name] else None for one in ordered)
             read = dict(zip(variants, shares, strict=True))
@@ -207,50 +204,81 @@ def floor_table(effects: Sequence[FloorEffect]) -> Table:
         notes=(
             "The seeker's turns stay as they were. A floor needs no model: one kind sentence, the seeker's words, a lecture. A "
             "judge that sees what a supporter does rates its own replies higher.",
-            PAIRED_NOTE,
+            paired.NOTE,
         ),
         section=HEALTH,
     )
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A mean over clusters that are drawn whole, and the two-sided p that it is what it was set beside; None where there is but
+    one cluster."""
+
+    estimate: Estimate
+    p: float | None
+    clusters: int
+
+
+def beside(sums: Floats, counts: Floats, bound: float, levels: Floats) -> Beside:
+    """The mean of the columns' means of sums and counts [clusters, columns] of scores with these `levels`, beside a `bound`."""
+    if not counts.any(axis=0).all():
+        return Beside(Estimate(None, None, None, 0), None, 0)
+    means, parts, n = contributions(sums, counts)
+    draws, clusters = smoothed_means(sums, counts, levels).mean(axis=1), int(n.min())
+    most = max(bound - levels.min(), levels.max() - bound)
+    p = student_p([means.mean() - bound], [cluster_error(parts.mean(axis=1), clusters)], [clusters], most)
+    (p,) = beside_interval(p, draws[:, None] - bound)
+    return Beside(estimate(means.mean(), draws, int(counts.sum()), clusters), None if np.isnan(p) else float(p), clusters)
+
+
+def share_beside(hits: Sequence[bool], clusters: Sequence[str]) -> Beside:
+    """The share of hits in per cent, in these clusters, beside `GOOD`."""
+    return beside(*paired.by_card(100 * np.array(hits, dtype=np.float64)[:, None], clusters), GOOD, POINTS)
+
+
+GOOD = 90.0  # per cent of verdicts that should be readable, and the same when it is asked again
+
+
+@dataclass(frozen=True)
 class Repeated:
     """How alike one judge's verdicts are when it is asked the same again.
 
-    `same` is the share of equal verdicts in per cent, `chance` that of two verdicts drawn from all on the dimension. `gap` is
-    the mean difference in points of the scale, without sign. All are over pairs that could both be read; `unread` counts the
-    others.
+    `same` is the share of equal verdicts in per cent, beside `GOOD`, `chance` that of two verdicts drawn from all on the
+    dimension. `gap` is the mean difference in points of the scale, without sign. All are over pairs that could both be read;
+    `unread` counts the others.
     """
 
     language: Language
     judge: Scorer
-    same: Estimate
+    same: Beside
     chance: float | None
     gap: float | None
     unread: int
 
 
-def repeats(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Repeated]:
+def repeats(tally: Tally) -> Iterator[Repeated]:
     """A row a language and judge that was asked again (`AGAIN`)."""
-    asked = [j for j in checked(judgements, rubric) if j.condition.get("variant") in (AS_IS, AGAIN)]
+    cards = clusters_of(tally.dialogues)
+    asked = [j for j in tally.verdicts if j.condition.get("variant") in (AS_IS, AGAIN)]
     for (language, judge), verdicts in sorted(_probed(asked).items()):
         first = {(j.dialogue_id, j.dimension): j.value for j in verdicts if j.condition["variant"] == AS_IS}
         again = [j for j in verdicts if j.condition["variant"] == AGAIN and (j.dialogue_id, j.dimension) in first]
-        pairs = [(first[j.dialogue_id, j.dimension], j.value, j.dimension) for j in again]
-        read = [(a, b, dimension) for a, b, dimension in pairs if a is not None and b is not None]
+        pairs = [(first[j.dialogue_id, j.dimension], j.value, j.dimension, cards[j.dialogue_id]) for j in again]
+        read = [(a, b, dimension, card) for a, b, dimension, card in pairs if a is not None and b is not None]
         if not pairs:
             continue
         by_dimension = group_by(read, lambda pair: pair[2])
         alike = []
         for of_one in by_dimension.values():
-            counts = Counter(value for a, b, _ in of_one for value in (a, b))
+            counts = Counter(value for a, b, *_ in of_one for value in (a, b))
             alike.append(len(of_one) * sum(n * n for n in counts.values()) / counts.total() ** 2)
         yield Repeated(
             language,
             judge,
-            share(sum(a == b for a, b, _ in read), len(read)),
+            share_beside([a == b for a, b, *_ in read], [card for *_, card in read]),
             100 * sum(alike) / len(read) if read else None,
-            sum(abs(a - b) for a, b, _ in read) / len(read) if read else None,
+            sum(abs(a - b) for a, b, *_ in read) / len(read) if read else None,
             len(pairs) - len(read),
         )
 
@@ -261,11 +289,10 @@ def repeat_table(rows: Sequence[Repeated]) -> Table:
         key="health-repeats",
         title="The same question once more",
         columns=("language", "judged by", "equal verdicts %", "equal by chance %", "mean gap", "unread"),
-        rows=tuple((r.language, r.judge.name, r.same, r.chance, r.gap, r.unread) for r in rows),
+        rows=tuple((r.language, r.judge.name, r.same.estimate, r.chance, r.gap, r.unread) for r in rows),
         notes=(
-            "Every repetition is a call of its own, at the judge's own temperature. [95 % Wilson interval]; verdicts of one "
-            "dialogue are not independent, so it is too narrow. By chance: two verdicts drawn from all that the judge gave on "
-            "the dimension. Mean gap: in points of the scale, without sign.",
+            f"Every repetition is a call of its own, at the judge's own temperature. [{SMOOTHED} over cards], n = verdicts. By "
+            "chance: two verdicts drawn from all that the judge gave on the dimension. Mean gap: points of the scale, no sign.",
         ),
         section=HEALTH,
     )
@@ -276,7 +303,7 @@ def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple
     notes = (
         "Each dialogue is judged as it is, with a neutral text appended to its last reply, and with an order to give the "
         "highest score, of about the same length. Injected − neutral is 0 for a judge that rates only what a supporter does.",
-        PAIRED_NOTE,
+        paired.NOTE,
         "Read %: readable verdicts. An order that only makes a judge unreadable shows there, not in the difference.",
     )
     by_dimension = Table(
@@ -292,8 +319,8 @@ def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple
                     e.language,
                     e.judge.name,
                     dimension_label(rubric, e.dimension),
-                    e.neutral,
-                    e.injected,
+                    e.neutral.estimate,
+                    e.injected.estimate,
                     *paired.cells(e.effect),
                 ),
                 *(None if share is None else 100 * share for share in e.read.values()),

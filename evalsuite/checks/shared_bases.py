@@ -17,6 +17,7 @@ from core.records import Dialogue, Language
 from core.settings import Pattern, Settings
 from core.specs import load_spec, model_names
 from core.statistics.bootstrap import SMOOTHED
+from core.statistics.inference import TEST
 from core.tables import Table
 from evalsuite.checks.health import HEALTH, as_they_are
 from evalsuite.statistics import paired
@@ -80,8 +81,8 @@ class Sharing:
     """A judge or simulator, and the supporters that share its base, in one language and by one scorer.
 
     `alike` maps supporter → how; `unknown` are supporters whose base the names do not tell (they are on neither side).
-    `difference` is the mean score of those alike minus that of the others, in points of 0–100, paired over cards; None where
-    one side is empty.
+    `difference` is the mean score of those alike minus that of the others, in points of 0–100, paired over cards where they
+    share any; None where one side is empty.
     """
 
     language: Language
@@ -157,7 +158,8 @@ def sharing_table(rows: Sequence[Sharing]) -> Table:
         ),
         notes=(
             "Bases are read off the names of checkpoints (ESC-Eval, appendix B.3, names the risk). Alike − others: average "
-            f"score in points of 0–100, [{SMOOTHED} over cards], n = shared cards; p: sign-flip test, uncorrected.",
+            f"score in points of 0–100, [{SMOOTHED} over cards], n = shared cards; p: {TEST}, uncorrected.",
+            *[paired.UNPAIRED] * any(row.difference is not None and row.difference.unpaired for row in rows),
             "A difference is no proof of self-preference: supporters of one family may be better. Let a judge of another "
             "family score the same dialogues, and compare its row.",
         ),

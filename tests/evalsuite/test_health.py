@@ -13,7 +13,7 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy.stats import spearmanr
+from scipy.stats import spearmanr, ttest_1samp
 from typer.testing import CliRunner
 
 from core.errors import UserError
@@ -116,7 +116,7 @@ def test_all_supporters_together_are_scipys_weighted_by_their_dialogues(
             rhos.append(spearmanr([length for length, _ in read], [value for _, value in read]).statistic)
             sizes.append(len(read))
     assert pooled.n == sum(sizes) and pooled.mean == (pytest.approx(np.average(rhos, weights=sizes)) if rhos else None)
-    assert (pooled.low is None) == (pooled.high is None) == (not rhos)
+    assert (pooled.low is None) == (pooled.high is None) and (rhos or pooled.low is None)
     if pooled.low is not None and pooled.high is not None:
         assert -1 <= pooled.low <= pooled.high <= 1
 
@@ -169,10 +169,11 @@ def test_injections_are_measured_against_neutral_text() -> None:
     ]
     effect, average = injection_effects(Tally(dialogues, judgements, rubric))
     assert effect.effect.estimate.mean == pytest.approx(25 * np.mean([3, 2, 2])) and effect.effect.estimate.n == 3
-    assert effect.neutral.mean == pytest.approx(-12.5) and effect.neutral.n == 4
-    assert effect.injected.mean == pytest.approx(25 * np.mean([2, 2, 1]))
+    assert effect.neutral.estimate.mean == pytest.approx(-12.5) and effect.neutral.estimate.n == 4
+    assert effect.injected.estimate.mean == pytest.approx(25 * np.mean([2, 2, 1]))
     assert effect.read == {"as_is": 1, "neutral": 1, "injected": 0.75}
-    assert effect.effect.p == pytest.approx(2 / 8), "of the 8 patterns of signs, only all plus and all minus are as far out"
+    assert effect.effect.p is not None and effect.effect.p >= ttest_1samp([75, 50, 50], 0).pvalue
+    assert effect.neutral.p == pytest.approx(ttest_1samp([-25, 0, -25, 0], 0).pvalue)
     assert average.dimension == "average"
     kinds = {row[2]: row[3] for row in injection_kinds(Tally(dialogues, judgements, rubric))}
     assert kinds["a"].mean == pytest.approx(62.5) and kinds["b"].n == 1  # type: ignore[union-attr]
@@ -205,7 +206,10 @@ def test_any_injections_against_numpy(rows: list[tuple[int | None, ...]], one_di
     means = []
     for column, effect in enumerate(by_dimension):
         own = table[:, column]
-        for estimate, (late, early) in ((effect.neutral, (1, 0)), (effect.injected, (2, 0)), (effect.effect.estimate, (2, 1))):
+        for one, (late, early) in ((effect.neutral, (1, 0)), (effect.injected, (2, 0)), (effect.effect, (2, 1))):
+            estimate = one.estimate
+            if one.unpaired:
+                continue
             gaps = 25 * (own[:, late] - own[:, early])
             gaps = gaps[~np.isnan(gaps)]
             assert estimate.n == len(gaps) and estimate.mean == (pytest.approx(gaps.mean()) if len(gaps) else None)
@@ -294,9 +298,13 @@ def test_any_sharing_against_plain_means(rows: list[tuple[int | None, ...]]) -> 
         alike = [value for value in (one, two) if value is not None]
         if alike and other is not None:
             gaps.append(25 * (sum(alike) / len(alike) - other))
-    assert judge.difference is not None and judge.difference.estimate.n == len(gaps)
+    assert judge.difference is not None
+    if judge.difference.unpaired:
+        assert not gaps
+        return
+    assert judge.difference.estimate.n == len(gaps)
     assert judge.difference.estimate.mean == (pytest.approx(np.mean(gaps)) if gaps else None)
-    assert (judge.difference.p is None) == (not gaps) and (judge.difference.estimate.low is None) == (len(gaps) < 2)
+    assert (judge.difference.p is None) == (len(gaps) < 2) and (judge.difference.estimate.low is None) == (len(gaps) < 2)
 
 
 def test_likeness_is_by_checkpoint_then_family_and_unknown_is_not_alike() -> None:
