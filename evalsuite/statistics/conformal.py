@@ -18,12 +18,14 @@ from core.errors import UserError
 from core.grouping import group_by
 from core.records import Identifier, Judgement, Language, Record, Whole
 from core.rubrics import Rubric
-from core.statistics.accuracy import majority, round_half_up, share
-from core.statistics.bootstrap import SEED, Floats
+from core.statistics.accuracy import majority, round_half_up
+from core.statistics.bootstrap import SEED, SMOOTHED, Floats
 from core.statistics.means import comparable
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import Paired
+from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.judges import POOLED
+from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import AGREEMENT, dimension_label
 
 FOLDS = 5
@@ -46,9 +48,9 @@ class ScoreSet(Record):
 
 
 class Case(NamedTuple):
-    """A verdict with gold: probabilities over the scale, the verdict and the rounded gold score."""
+    """A verdict with gold: its dialogue's cluster, probabilities over the scale, the verdict and the rounded gold score."""
 
-    dialogue: str
+    cluster: str
     probabilities: Floats
     value: float
     gold: int
@@ -67,15 +69,15 @@ class Tried:
     kept: list[Case]
 
 
-def cases_of(pairs: Paired, rubric: Rubric) -> dict[tuple[Language, str], list[Case]]:
+def cases_of(pairs: Paired, rubric: Rubric, clusters: Clusters) -> dict[tuple[Language, str], list[Case]]:
     """The verdicts with probabilities, by language and dimension. Raises `UserError` where a judge gave none."""
     cases: dict[tuple[Language, str], list[Case]] = {}
     for dimensions in pairs.values():
         for dimension, of_one in dimensions.items():
             for judgement, gold in of_one:
                 if judgement.distribution and judgement.value is not None:
-                    probabilities = _over_scale(judgement, rubric)
-                    case = Case(judgement.dialogue_id, probabilities, judgement.value, round_half_up(gold))
+                    cluster, spread = clusters[judgement.dialogue_id], _over_scale(judgement, rubric)
+                    case = Case(cluster, spread, judgement.value, round_half_up(gold))
                     cases.setdefault((judgement.language, dimension), []).append(case)
     if not cases:
         raise UserError("no verdict on gold has token probabilities: a score set needs them (see `esc-eval models --check`)")
@@ -102,7 +104,13 @@ def score_sets(known: Sequence[Case], new: Sequence[Floats], scores: Sequence[in
 
 def right(cases: Sequence[Case]) -> Estimate:
     """The share of verdicts, in per cent, that are the gold score."""
-    return share(sum(case.value == case.gold for case in cases), len(cases))
+    return share((case.cluster, case.value == case.gold) for case in cases)
+
+
+def share(flags: Iterable[tuple[str, bool]]) -> Estimate:
+    """The share, in per cent, of flags that are given with their clusters, which are drawn whole for its interval."""
+    clusters, hits = zip(*flags, strict=True) if (flags := [*flags]) else ((), ())
+    return over_cards(100 * np.array(hits, dtype=np.float64)[:, None], clusters)[0] if hits else Estimate(None, None, None, 0)
 
 
 def decided(scores: tuple[int, ...], most: int) -> bool:
@@ -111,12 +119,12 @@ def decided(scores: tuple[int, ...], most: int) -> bool:
 
 
 def tried(cases: Cases, rubric: Rubric, coverage: float, most: int) -> Iterator[Tried]:
-    """Every case with a set that was calibrated on others: the gold dialogues in `FOLDS` parts, each tried on the rest."""
-    units = sorted({case.dialogue for of_one in cases.values() for case in of_one})
+    """Every case with a set that was calibrated on others: the gold clusters in `FOLDS` parts, each tried on the rest."""
+    units = sorted({case.cluster for of_one in cases.values() for case in of_one})
     order = np.random.default_rng(SEED).permutation(len(units))
     fold = {unit: int(place) % FOLDS for unit, place in zip(units, order, strict=True)}
     for (language, dimension), of_one in cases.items():
-        parts = [fold[case.dialogue] for case in of_one]
+        parts = [fold[case.cluster] for case in of_one]
         sets: list[tuple[tuple[int, ...], Case]] = []
         for part in sorted(set(parts)):
             known = [case for case, own in zip(of_one, parts, strict=True) if own != part]
@@ -128,6 +136,13 @@ def tried(cases: Cases, rubric: Rubric, coverage: float, most: int) -> Iterator[
         yield Tried(language, dimension, sets, [case for scores, case in sets if decided(scores, most)])
 
 
+def whole_verdicts(judgements: Iterable[Judgement], rubric: Rubric) -> list[Judgement]:
+    """The verdicts on whole dialogues that were not lost, by language, dimension and dialogue."""
+    place = list(rubric.dimensions).index
+    whole = (judgement for judgement in judgements if judgement.turn is None and not judgement.lost)
+    return sorted(whole, key=lambda one: (one.language, place(one.dimension), one.dialogue_id))
+
+
 def sets_of_run(
     cases: Cases,
     judgements: Iterable[Judgement],
@@ -137,12 +152,9 @@ def sets_of_run(
 ) -> Iterator[ScoreSet]:
     """The sets of verdicts without gold, calibrated on all cases. No score is ruled out where a language and dimension has no
     case, or a verdict no probabilities."""
-    place = list(rubric.dimensions).index
-    whole = sorted(
-        (judgement for judgement in judgements if judgement.turn is None and not judgement.lost),
-        key=lambda one: (one.language, place(one.dimension), one.dialogue_id),
-    )
-    for (language, dimension), verdicts in group_by(whole, lambda one: (one.language, one.dimension)).items():
+    for (language, dimension), verdicts in group_by(
+        whole_verdicts(judgements, rubric), lambda one: (one.language, one.dimension)
+    ).items():
         scores, known = rubric.scale_of(dimension).scores, cases.get((language, dimension))
         spread = [one for one in verdicts if one.distribution]
         made = score_sets(known, [_over_scale(one, rubric) for one in spread], scores, coverage) if known and spread else []
@@ -167,15 +179,15 @@ def tried_table(rows: Sequence[Tried], rubric: Rubric, coverage: float, most: in
             cases = [case for _, case in row.sets]
             if not cases:
                 continue
-            covered = sum(case.gold in scores for scores, case in row.sets)
+            covered = ((case.cluster, case.gold in scores) for scores, case in row.sets)
             most_frequent = 100 * majority([case.gold for case in row.kept])["majority_acc"] if row.kept else None
             body.append(
                 (
                     language,
                     dimension_label(rubric, row.dimension),
-                    share(covered, len(cases)),
+                    share(covered),
                     sum(len(scores) for scores, _ in row.sets) / len(cases),
-                    share(len(row.kept), len(cases)),
+                    share((case.cluster, decided(scores, most)) for scores, case in row.sets),
                     right(row.kept),
                     most_frequent,
                     right(cases),
@@ -192,15 +204,14 @@ def tried_table(rows: Sequence[Tried], rubric: Rubric, coverage: float, most: in
         rows=tuple(body),
         notes=(
             "Calibrated for each language and dimension on four fifths of the gold set, tried on the fifth. Kept: sets of "
-            f"{size}; of all else the judge says nothing. [95 % Wilson intervals]; of all dimensions together they are too "
-            "narrow, as verdicts on one dialogue go together.",
+            f"{size}; of all else the judge says nothing. n = verdicts, [{SMOOTHED} over cards, or dialogues without a card].",
             "Coverage holds over all verdicts, not over those that are kept, and for dialogues like those of the gold set.",
         ),
         section=AGREEMENT,
     )
 
 
-def kept_table(sets: Sequence[ScoreSet], rubric: Rubric) -> Table:
+def kept_table(sets: Sequence[ScoreSet], rubric: Rubric, clusters: Clusters) -> Table:
     """Of a run's own verdicts: how much is kept."""
     groups = group_by(sets, lambda one: (one.language, one.dimension))
     return Table(
@@ -211,11 +222,11 @@ def kept_table(sets: Sequence[ScoreSet], rubric: Rubric) -> Table:
             (
                 language,
                 dimension_label(rubric, dimension),
-                share(sum(one.kept for one in of_one), len(of_one)),
+                share((clusters[one.dialogue_id], one.kept) for one in of_one),
                 sum(len(one.scores) for one in of_one) / len(of_one),
             )
             for (language, dimension), of_one in groups.items()
         ),
-        notes=("Calibrated on the whole gold set. [95 % Wilson intervals].",),
+        notes=(f"Calibrated on the whole gold set. n = verdicts, [{SMOOTHED} over cards, or dialogues without a card].",),
         section=AGREEMENT,
     )
