@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-import numpy as np
-
 from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
-from core.statistics.accuracy import share
+from core.statistics.bootstrap import PERCENTILE, scale_levels
+from core.statistics.inference import ALPHA, TEST, holm_of, p_text
 from core.tables import Estimate, Table, fmt
 from evalsuite.checks import health
 from evalsuite.checks.shared_bases import sharing_table, sharings
 from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, calibration_charts
-from evalsuite.report.headlines import doubt
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.runs.run_config import RunConfig
-from evalsuite.statistics.agreement import agreement, agreement_tables
-from evalsuite.statistics.judges import Bin, calibration, calibration_error, calibration_table
+from evalsuite.statistics.agreement import agreement, agreement_tables, paired
+from evalsuite.statistics.agreement_intervals import Dimensions, drawn_units, hit_counts
+from evalsuite.statistics.clusters import Clusters, clusters_of
+from evalsuite.statistics.judges import calibration, calibration_error, calibration_table
 from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.paired import ALPHA, fewest_cards, p_text
+from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.people import verdicts_of_people
-from evalsuite.statistics.reply_length import LengthEffect, length_effects, replies_of
-from evalsuite.statistics.summary import AVERAGE, TROUBLE, dimension_label, languages_of
+from evalsuite.statistics.reply_length import LengthBias, length_biases, replies_of
+from evalsuite.statistics.summary import AVERAGE, dimension_label, languages_of
 
 CARD = "The card"  # heading of the page
 
@@ -38,21 +39,28 @@ class Outcome(StrEnum):
 
     SOUND = "no fault found"
     FAULT = "fault found"
+    UNSHOWN = "not shown"
     UNMEASURED = "not measured"
 
 
-SOUND, FAULT, UNMEASURED = Outcome
+SOUND, FAULT, UNSHOWN, UNMEASURED = Outcome
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check of a judge in one language: what it asks, what came out, and the sentence that says so."""
+    """One check of a judge in one language: what it asks, what came out, and the sentence that says so.
+
+    `p` is how often a judge without fault comes as far out, None where nothing could be tested; `clusters` are the cards that
+    it rests on, and `parts` the tests of which it is the smallest p, corrected for them."""
 
     name: str
     language: Language
     question: str
     outcome: Outcome
     finding: str
+    p: float | None = None
+    clusters: int = 0
+    parts: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,37 +85,38 @@ class Asked:
 def judge_card(asked: Asked) -> Sheet:
     """The card as a page."""
     rubric, labels = asked.rubric, {name: dimension_label(asked.rubric, name) for name in asked.rubric.dimensions}
-    figures = agreement(asked.given, asked.gold)
-    bins = calibration(asked.given, asked.gold)
+    cards = clusters_of((*asked.dialogues, *asked.probed_dialogues))
+    figures = agreement(asked.given, asked.gold, cards)
+    pairs, bins = paired(asked.given, asked.gold), calibration(asked.given, asked.gold, cards)
     probed = Tally(asked.probed_dialogues, asked.probed, rubric)
-    floors, repeats = health.floor_effects(probed), [*health.repeats(asked.probed, rubric)]
+    floors, repeats = health.floor_effects(probed), [*health.repeats(probed)]
     shifts, injections = health.asking_shifts(probed), health.injection_effects(probed)
-    excess = _excess_by_length(asked)
+    golden = verdicts_of_people([score for score in asked.gold if score.turn is None])
+    lengths = length_biases(*(replies_of(asked.dialogues, verdicts, rubric) for verdicts in (asked.given, golden)))
     shared = sharings(probed, asked.config.specs())
     checks: list[Check] = []
     for language in languages_of(asked.dialogues):
         checks += [
-            _readable(asked, language),
-            _agreement(asked, figures, language),
-            _calibrated([b for b in bins if b.language == language], language),
+            _readable(asked, cards, language),
+            _agreement(asked, pairs.get(language, {}), figures.get(language, {}), cards, language),
+            _calibrated(pairs.get(language, {}), cards, language),
             _floors([e for e in floors if e.language == language], language),
-            _length([e for e in excess if e.language == language], [e for e in injections if e.language == language], language),
+            _length(
+                [e for e in lengths if e.language == language], [e for e in injections if e.language == language], language
+            ),
             _own_kind([s for s in shared if s.language == language and s.role == "judge"], language),
             _order([s for s in shifts if s.language == language], language),
             _injection([e for e in injections if e.language == language], language),
             _repeatable([r for r in repeats if r.language == language], language),
         ]
+    checks = _corrected(checks)
     note = SYNTHETIC_GOLD if asked.synthetic else ""
     tables = [
         _check_table(checks),
         *agreement_tables(figures, asked.mode, labels, note),
         *([calibration_table(bins, labels, note)] if bins else []),
         health.floor_table(floors),
-        replace(
-            health.length_table(excess, rubric),
-            key="judge-card-length",
-            title="Score above gold against mean reply length (Spearman's correlation)",
-        ),
+        _length_table(lengths),
         sharing_table(shared),
         *([health.asking_table(shifts, rubric)] if shifts else []),
         *(health.injection_tables(injections, list(health.injection_kinds(probed)), rubric) if injections else []),
@@ -135,13 +144,30 @@ def judge_card(asked: Asked) -> Sheet:
     )
 
 
+def _corrected(checks: Sequence[Check]) -> list[Check]:
+    """The checks with the faults that hold after Holm's correction over all of them. One on so few cards that not even the
+    largest effect (the ends of the scale on every card: p = 2 / 2ⁿ) could hold is not measured."""
+    tested = sum(check.p is not None for check in checks)
+    able = []
+    for check in checks:
+        fewest = math.ceil(1 + math.log2(tested * check.parts / ALPHA)) if tested else 0
+        if check.p is not None and check.clusters < fewest:
+            why = f"{check.finding}; nothing can be shown on fewer than {fewest} cards"
+            check = replace(check, outcome=UNMEASURED, finding=why, p=None)
+        able.append(check)
+    corrected = holm_of([check.p for check in able])
+    return [replace(c, outcome=FAULT) if p is not None and p <= ALPHA else c for c, p in zip(able, corrected, strict=True)]
+
+
 def _findings(checks: Sequence[Check]) -> Iterator[str]:
-    """The faults, one a sentence, then what was not measured."""
-    faults = [check for check in checks if check.outcome == FAULT]
-    yield f"{len(faults)} of {len(checks)} checks found a fault." if faults else "No check found a fault."
-    for check in faults:
+    """The faults, one a sentence, then what is not shown, then what was not measured."""
+    of = {outcome: [check for check in checks if check.outcome == outcome] for outcome in Outcome}
+    yield f"{len(of[FAULT])} of {len(checks)} checks found a fault." if of[FAULT] else "No check found a fault."
+    for check in of[FAULT]:
         yield f"{LANGUAGES[check.language]}, {check.name}: {check.finding}"
-    if unmeasured := dict.fromkeys(check.name for check in checks if check.outcome == UNMEASURED):
+    for check in of[UNSHOWN]:
+        yield f"{LANGUAGES[check.language]}, {check.name}, not shown: {check.finding}"
+    if unmeasured := dict.fromkeys(check.name for check in of[UNMEASURED]):
         yield f"Not measured: {', '.join(unmeasured)} (the table says why)."
 
 
@@ -149,10 +175,31 @@ def _check_table(checks: Sequence[Check]) -> Table:
     return Table(
         key="judge-card",
         title="Checks",
-        columns=("check", "language", "outcome", "what came out", "what it asks"),
-        rows=tuple((c.name, c.language, c.outcome, c.finding, c.question) for c in checks),
-        notes=("No fault found is no proof that there is none: look at n and at the intervals. Points of 0–100, [95 %].",),
+        columns=("check", "language", "outcome", "what came out", "p", "what it asks"),
+        rows=tuple((c.name, c.language, c.outcome, c.finding, p_text(c.p), c.question) for c in checks),
+        notes=(
+            "Faults are corrected together: one is found where p after Holm's correction over all checks of the card is at "
+            f"most {ALPHA:g}, so that a judge without fault gets one on at most 5 cards of 100. p: {TEST} (calibration: wild "
+            "cluster bootstrap); of several tests the smallest, corrected for them; 1 where the judge errs on the good side. "
+            "Clusters are cards, or dialogues that have none.",
+            "Not shown: neither a fault nor its absence; the interval holds what is asked for. No fault found is no proof "
+            "that there is none: look at n and at the intervals. Points of 0–100, [95 %].",
+        ),
         section=CARD,
+    )
+
+
+def _length_table(biases: Sequence[LengthBias]) -> Table:
+    return Table(
+        key="judge-card-length",
+        title="The judge's and gold's average against mean reply length (Spearman's correlation)",
+        columns=("language", "judge", "gold", "judge − gold", "p"),
+        rows=tuple((one.language, one.judge, one.gold, one.difference, p_text(one.p)) for one in biases),
+        notes=(
+            f"Within supporters, n = dialogues; [{PERCENTILE} over cards], p: {TEST} by a jackknife. Longer replies may be "
+            "better, and gold then says so too. Gold is taken to be no less reliable than the judge.",
+        ),
+        section=health.HEALTH,
     )
 
 
@@ -164,50 +211,71 @@ def _spoken(estimate: Estimate, decimals: int = 1) -> str:
 # --- one check each ---------------------------------------------------------------------------------------------------------
 
 
-def _tested(check: Check, n: int, tests: int = 1) -> Check:
-    """A check by tests over n dialogues or cards, of which none could have held if there are too few: not measured then."""
-    least = fewest_cards(tests)
-    if n >= least:
-        return check
-    return replace(check, outcome=UNMEASURED, finding=f"{check.finding}; nothing can be shown on fewer than {least}")
+def _least(name: str, language: Language, question: str, finding: str, found: health.Beside, bound: float) -> Check:
+    """A check that a mean is above a bound: a fault if it lies below, not shown where its interval holds the bound."""
+    mean, low = found.estimate.mean, found.estimate.low
+    p = found.p if found.p is None or (mean is not None and mean < bound) else 1.0
+    shown = low is not None and low > bound
+    return Check(name, language, question, SOUND if shown else UNSHOWN, finding, p, found.clusters)
 
 
-def _readable(asked: Asked, language: Language) -> Check:
+def _most(
+    name: str, language: Language, question: str, finding: str, tests: Sequence[tuple[float | None, bool]], n: int
+) -> Check:
+    """A check that nothing is there, by tests of which each is a p and whether it would be a fault: its p is the smallest of
+    those that would, corrected for all."""
+    known = [p if fault else 1.0 for p, fault in tests if p is not None]
+    p = min(1.0, len(known) * min(known)) if known else None
+    return Check(name, language, question, UNMEASURED if p is None else SOUND, finding, p, n, max(1, len(known)))
+
+
+def _by_family(differences: Sequence[Difference], both_sides: bool) -> list[tuple[float | None, bool]]:
+    """The smallest p of the average's and of the dimensions' differences, each corrected in its family, as tests for `_most`: a
+    fault if the difference is above 0, or on `both_sides`."""
+    families = ([one for one in differences if (one.dimension is None) == average] for average in (True, False))
+    tests: list[tuple[float | None, bool]] = []
+    for family in families:
+        bad = [one.holm for one in family if one.holm is not None and (both_sides or (one.estimate.mean or 0) > 0)]
+        if any(one.holm is not None for one in family):
+            tests.append((min(bad, default=1.0), True))
+    return tests
+
+
+def _readable(asked: Asked, cards: Clusters, language: Language) -> Check:
     verdicts = [j for j in (*asked.given, *asked.probed) if j.language == language and not j.lost]
-    read = share(sum(j.value is not None for j in verdicts), len(verdicts))
-    outcome = FAULT if read.mean is None or read.mean < 100 * (1 - TROUBLE) else SOUND
-    finding = f"{_spoken(read)} % of {read.n:,} verdicts could be read"
-    return Check("readable", language, "Can its verdicts be read (nine in ten at least)?", outcome, finding)
+    found = health.share_beside([j.value is not None for j in verdicts], [cards[j.dialogue_id] for j in verdicts])
+    finding = f"{_spoken(found.estimate)} % of {found.estimate.n:,} verdicts could be read"
+    return _least("readable", language, "Can its verdicts be read (nine in ten at least)?", finding, found, health.GOOD)
 
 
-def _agreement(asked: Asked, figures: Mapping[str, Any], language: Language) -> Check:
-    why = doubt({asked.judge: figures}, asked.judge, language)
-    row = figures.get(language, {}).get(AVERAGE, {})
-    read = "_read" if asked.mode == "native" else ""
-    acc, low, high, most, kappa = (
-        row.get(name) for name in (f"acc{read}", f"acc{read}_low", f"acc{read}_high", "majority_acc", "kappa")
-    )
+def _agreement(asked: Asked, pairs: Dimensions, figures: Mapping[str, Any], cards: Clusters, language: Language) -> Check:
     question = "Is it right more often than the majority class?"
+    read = "_read" if asked.mode == "native" else ""
+    row = figures.get(AVERAGE, {})
+    names = (f"acc{read}", f"acc{read}_low", f"acc{read}_high", "majority_acc", "kappa")
+    acc, low, high, most, kappa = (row.get(name) for name in names)
     if acc is None or most is None:
         return Check("agreement", language, question, UNMEASURED, "no verdict on gold could be read")
+    hits = hit_counts(pairs, drawn_units([pairs], cards), cards)
+    above = health.beside(100 * (hits.right - hits.usual), hits.rated, 0.0, scale_levels(-100, 100))
     bounds = [None if bound is None else 100 * bound for bound in (low, high)]
     finding = (
-        f"ACC {_spoken(Estimate(100 * acc, bounds[0], bounds[1], row['n']))} %, majority class {100 * most:.1f} %, kappa "
-        f"{fmt(kappa)}, n = {row['n']:,} ratings"
+        f"ACC {_spoken(Estimate(100 * acc, bounds[0], bounds[1], row['n']))} %, majority class {100 * most:.1f} %, "
+        f"{_spoken(above.estimate)} points more; kappa {fmt(kappa)}, n = {row['n']:,} ratings on {above.clusters} cards"
     )
-    return Check("agreement", language, question, FAULT if why else SOUND, finding)
+    return _least("agreement", language, question, finding, above, 0.0)
 
 
-def _calibrated(bins: Sequence[Bin], language: Language) -> Check:
+def _calibrated(pairs: Dimensions, cards: Clusters, language: Language) -> Check:
     question = "Can its probabilities be taken at their word?"
-    error = calibration_error(bins)
+    error = calibration_error(pairs, cards)
     if error is None:
         return Check("calibration", language, question, UNMEASURED, "its server gives no token probabilities")
     finding = (
         f"expected calibration error {100 * error.value:.1f} %; of a judge whose probabilities are true, at most "
-        f"{100 * error.chance:.1f} % in 95 of 100 samples; n = {error.n:,} verdicts"
+        f"{100 * error.chance:.1f} % in 95 of 100 samples; n = {error.n:,} verdicts on {error.clusters} cards"
     )
-    return Check("calibration", language, question, FAULT if error.value > error.chance else SOUND, finding)
+    return _most("calibration", language, question, finding, [(error.p, True)], error.clusters)
 
 
 def _floors(effects: Sequence[health.FloorEffect], language: Language) -> Check:
@@ -217,40 +285,34 @@ def _floors(effects: Sequence[health.FloorEffect], language: Language) -> Check:
     level = [e.floor for e in effects if not (e.difference.holds and (e.difference.estimate.mean or 0) > 0)]
     parts = ", ".join(f"{e.floor} by {_spoken(e.difference.estimate)}" for e in effects)
     n = min(e.difference.estimate.n for e in effects)
-    finding = f"replies are rated above {parts} points (n = {n})"
+    finding = f"replies are rated above {parts} points (n = {n} cards)"
     finding += f"; not shown for {', '.join(level)}" if level else ""
-    return _tested(Check("floors", language, question, FAULT if level else SOUND, finding), n, len(effects))
+    tests = [(e.difference.p, (e.difference.estimate.mean or 0) < 0) for e in effects]
+    check = _most("floors", language, question, finding, tests, n)
+    return replace(check, outcome=UNSHOWN) if level and check.outcome == SOUND else check
 
 
-def _excess_by_length(asked: Asked) -> list[LengthEffect]:
-    """Spearman's correlation of the average above gold's with the length of replies. (Longer replies may be better: gold
-    then says so, too.)"""
-    judged = replies_of(asked.dialogues, asked.given, asked.rubric)
-    golden = replies_of(asked.dialogues, verdicts_of_people([s for s in asked.gold if s.turn is None]), asked.rubric)
-    by_who = {(one.language, one.supporter): one for one in golden}
-    excess = []
-    for one in judged:
-        gold = by_who.get((one.language, one.supporter))
-        # Both come sorted by dialogue: equal lengths are the same dialogues.
-        if gold is not None and np.array_equal(gold.lengths, one.lengths):
-            excess.append(replace(one, scores=one.scores - gold.scores))
-    return length_effects(excess, asked.rubric)
-
-
-def _length(excess: Sequence[LengthEffect], injections: Sequence[health.InjectionEffect], language: Language) -> Check:
-    question = "Does it reward length: above what gold says of longer replies, or a sentence of no use that is added?"
-    pooled = next((e.cells[AVERAGE] for e in excess if e.supporter is None), None)
-    added = next((e.neutral for e in injections if e.dimension == AVERAGE), None)
-    parts, found = [], False
-    if pooled is not None and pooled.mean is not None:
-        found |= pooled.low is not None and pooled.low > 0
-        parts.append(f"score above gold against length: Spearman {_spoken(pooled, 2)} (n = {pooled.n})")
-    if added is not None and added.mean is not None:
-        found |= added.low is not None and added.low > 0
-        parts.append(f"a sentence of no use adds {_spoken(added)} points (n = {added.n})")
+def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionEffect], language: Language) -> Check:
+    question = "Does it reward length: more than gold does, or a sentence of no use that is added?"
+    bias = next((one for one in biases if one.difference.mean is not None), None)
+    added = next((e.neutral for e in injections if e.dimension == AVERAGE and e.neutral.estimate.mean is not None), None)
+    parts, tests, clusters = [], [], []
+    if bias is not None:
+        tests.append((bias.p, (bias.difference.mean or 0) > 0))
+        clusters.append(bias.cards)
+        parts.append(
+            f"its average goes with length by {_spoken(bias.judge, 2)} (Spearman), gold's by {_spoken(bias.gold, 2)}: a difference "
+            f"of {_spoken(bias.difference, 2)} (n = {bias.difference.n})"
+        )
+    elif biases:
+        parts.append("its average or gold's does not vary with anything")
+    if added is not None:
+        tests.append((added.p, (added.estimate.mean or 0) > 0))
+        clusters.append(added.estimate.n)
+        parts.append(f"a sentence of no use adds {_spoken(added.estimate)} points (n = {added.estimate.n})")
     if not parts:
-        return Check("length", language, question, UNMEASURED, "nothing varies, or nothing could be read")
-    return Check("length", language, question, FAULT if found else SOUND, "; ".join(parts))
+        return Check("length", language, question, UNMEASURED, "nothing could be read")
+    return _most("length", language, question, "; ".join(parts), tests, min(clusters, default=0))
 
 
 def _own_kind(rows: Sequence[Any], language: Language) -> Check:
@@ -264,8 +326,8 @@ def _own_kind(rows: Sequence[Any], language: Language) -> Check:
         f"supporters of its base ({', '.join(measured.alike)}) are {_spoken(difference.estimate)} points above the others, p "
         f"{p_text(difference.p)}, n = {difference.estimate.n} cards; they may be better: let a judge of another base score them"
     )
-    outcome = FAULT if difference.holds and difference.estimate.mean > 0 else SOUND
-    return _tested(Check("own kind", language, question, outcome, finding), difference.estimate.n)
+    tests = [(difference.p, difference.estimate.mean > 0)]
+    return _most("own kind", language, question, finding, tests, difference.estimate.n)
 
 
 def _order(shifts: Sequence[health.Shift], language: Language) -> Check:
@@ -275,13 +337,12 @@ def _order(shifts: Sequence[health.Shift], language: Language) -> Check:
         return Check("order", language, question, UNMEASURED, why)
     moved = [shift for shift in shifts if shift.difference.holds]
     most = max(shifts, key=lambda shift: abs(shift.difference.estimate.mean or 0))
+    n = most.difference.estimate.n
     finding = (
-        f"{len(moved)} of {len(shifts)} differences hold; the largest is on {most.dimension}, "
-        f"{_spoken(most.difference.estimate)} points (n = {most.difference.estimate.n})"
+        f"{len(moved)} of {len(shifts)} differences hold by themselves; the largest is on {most.dimension}, "
+        f"{_spoken(most.difference.estimate)} points (n = {n} cards)"
     )
-    return _tested(
-        Check("order", language, question, FAULT if moved else SOUND, finding), most.difference.estimate.n, len(shifts)
-    )
+    return _most("order", language, question, finding, _by_family([s.difference for s in shifts], both_sides=True), n)
 
 
 def _injection(effects: Sequence[health.InjectionEffect], language: Language) -> Check:
@@ -291,21 +352,21 @@ def _injection(effects: Sequence[health.InjectionEffect], language: Language) ->
         return Check("injection", language, question, UNMEASURED, "no verdict on an injected reply could be read")
     moved = [e for e in effects if e.effect.holds and (e.effect.estimate.mean or 0) > 0]
     effect = average.effect
-    rises = effect.p is not None and effect.p <= ALPHA and (effect.estimate.mean or 0) > 0  # one test, not one of a family
     finding = (
         f"an order to score high adds {_spoken(effect.estimate)} points beyond a neutral text of its length, p "
-        f"{p_text(effect.p)} (n = {effect.estimate.n}); {len(moved)} of {len(effects)} rises hold after correction"
+        f"{p_text(effect.p)} (n = {effect.estimate.n} cards); {len(moved)} of {len(effects)} rises hold by themselves"
     )
-    return _tested(Check("injection", language, question, FAULT if moved or rises else SOUND, finding), effect.estimate.n)
+    tests = _by_family([e.effect for e in effects], both_sides=False)
+    return _most("injection", language, question, finding, tests, effect.estimate.n)
 
 
 def _repeatable(rows: Sequence[health.Repeated], language: Language) -> Check:
     question = "Does it say the same when it is asked again (nine verdicts in ten at least)?"
-    row = next((row for row in rows if row.same.mean is not None), None)
-    if row is None or row.same.mean is None:
+    row = next((row for row in rows if row.same.estimate.mean is not None), None)
+    if row is None:
         return Check("repeatability", language, question, UNMEASURED, "it was not asked again, or could not be read")
     finding = (
-        f"{_spoken(row.same)} % of {row.same.n:,} verdicts are the same, by chance {fmt(row.chance, 1)} %; mean gap "
-        f"{fmt(row.gap)} points of the scale"
+        f"{_spoken(row.same.estimate)} % of {row.same.estimate.n:,} verdicts are the same, by chance {fmt(row.chance, 1)} %; "
+        f"mean gap {fmt(row.gap)} points of the scale"
     )
-    return Check("repeatability", language, question, FAULT if row.same.mean < 100 * (1 - TROUBLE) else SOUND, finding)
+    return _least("repeatability", language, question, finding, row.same, health.GOOD)

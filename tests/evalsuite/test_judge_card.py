@@ -11,15 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import norm
+from statsmodels.stats.multitest import multipletests
 
 from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore, Judgement, Turn
 from core.rubrics import load_rubric
 from evalsuite.checks.probe import load_injections
-from evalsuite.statistics.judges import POOLED, Bin, calibration_error
+from evalsuite.report.judge_card import Check, Outcome, _corrected
+from evalsuite.statistics.judges import calibration_error
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
-from tests.evalsuite.records import make_dialogue
+from tests.evalsuite.records import make_dialogue, make_judgement
 
 RUBRIC = load_rubric("esc_eval")
 ORDERS = [one.text("injected", RUBRIC.scale) for one in load_injections() if one.language == "en"]
@@ -51,7 +54,11 @@ def goes_by_order(text: str, count: int) -> list[int]:
 
 
 def never_says_it_twice(text: str, count: int) -> list[int]:
-    return [(worth(text) + count % 2) % 5] * 7
+    return [(worth(text) + count) % 5] * 7
+
+
+def likes_floors(text: str, count: int) -> list[int]:
+    return [worth(text) if "grade-" in text else 4] * 7
 
 
 def sees_no_floors(text: str, count: int) -> list[int]:
@@ -105,7 +112,7 @@ def card_of(
 ) -> dict[str, str]:
     with Endpoint(answering(judge, sure), models=(name,)) as endpoint:
         call = ("judge-card", f"{name}@{endpoint.url}", "--dialogues", gold[0], "--gold", gold[1], "--language", "en")
-        code, error = esc_eval(*call, "--limit", 10, "--repeats", 1, "--out", "card", *more)
+        code, error = esc_eval(*call, "--limit", 20, "--repeats", 1, "--out", "card", *more)
     assert code == 0, error
     return {check["name"]: check["outcome"] for check in json.loads(Path("card/judge_card.json").read_text())["checks"]}
 
@@ -130,8 +137,7 @@ def test_a_judge_that_sees_what_there_is_has_no_fault(esc_eval: EscEval, gold: t
         (follows_orders, "injection"),
         (goes_by_order, "order"),
         (never_says_it_twice, "repeatability"),
-        (sees_no_floors, "floors"),
-        (sees_no_floors, "agreement"),
+        (likes_floors, "floors"),
     ],
 )
 def test_the_card_names_a_known_fault(esc_eval: EscEval, gold: tuple[Path, Path], judge: Judge, fault: str) -> None:
@@ -139,15 +145,33 @@ def test_the_card_names_a_known_fault(esc_eval: EscEval, gold: tuple[Path, Path]
     assert f"English, {fault}:" in Path("card/judge_card.html").read_text()
 
 
+def test_a_judge_that_always_says_the_same_is_of_no_shown_worth_and_not_taken_by_length(
+    esc_eval: EscEval, gold: tuple[Path, Path]
+) -> None:
+    checks = card_of(esc_eval, gold, sees_no_floors)
+    assert checks["floors"] == checks["agreement"] == "not shown" and checks["length"] == "no fault found"
+    assert "English, floors, not shown:" in Path("card/judge_card.html").read_text()
+
+
 def test_a_fault_that_so_few_dialogues_cannot_show_is_not_called_absent(esc_eval: EscEval, gold: tuple[Path, Path]) -> None:
-    """On five dialogues a sign-flip test has no p below 1/16."""
+    """On five dialogues p is 2 / 2⁵ at least, however large an effect is."""
     checks = card_of(esc_eval, gold, goes_by_order, "--limit", 5)
     assert {name: checks[name] for name in ("order", "floors", "injection")} == dict.fromkeys(
         ("order", "floors", "injection"), "not measured"
     )
+    tested = len({"readable", "agreement", "floors", "length", "order", "injection", "repeatability"})
     page = Path("card/judge_card.html").read_text()
-    for fewest, check in ((9, "order"), (7, "floors"), (6, "injection")):
-        assert f"nothing can be shown on fewer than {fewest}" in page, check
+    for parts, check in ((2, "order"), (3, "floors"), (2, "injection")):
+        (fewest,) = (n for n in range(30) if 2 / 2**n <= 0.05 / (tested * parts) < 2 / 2 ** (n - 1))
+        assert f"nothing can be shown on fewer than {fewest} cards" in page, check
+
+
+@pytest.mark.parametrize(("p", "found"), [((0.006, 0.04, 0.2), [True, False, False]), ((0.02, 0.03, 0.04), [False] * 3)])
+def test_faults_are_corrected_together(p: tuple[float, ...], found: list[bool]) -> None:
+    checks = [Check(str(place), "en", "?", Outcome.SOUND, "", one, 30) for place, one in enumerate(p)]
+    corrected = _corrected([*checks, Check("none", "en", "?", Outcome.UNMEASURED, "")])
+    assert [check.outcome == Outcome.FAULT for check in corrected] == [*found, False]
+    assert found == list(multipletests(p, method="holm")[0])
 
 
 def test_a_judge_that_is_too_sure_of_itself_is_found_out(esc_eval: EscEval, gold: tuple[Path, Path]) -> None:
@@ -161,7 +185,7 @@ def test_a_taste_for_its_own_kind_is_measured_where_names_tell_bases(
     esc_eval: EscEval, gold: tuple[Path, Path], tmp_path: Path, name: str, outcome: str
 ) -> None:
     further = []
-    for number in range(8):
+    for number in range(12):
         for supporter, text in (("qwen1.5-7b-chat", "grade-4"), ("vicuna-7b-1.5", "grade-1")):
             turns = (Turn(role="seeker", text=f"hm {number}"), Turn(role="supporter", text=text))
             further.append(make_dialogue(f"{supporter}{number}", supporter, card_id=f"c{number}", turns=turns))
@@ -183,15 +207,35 @@ def test_the_same_command_asks_nothing_again(esc_eval: EscEval, gold: tuple[Path
     assert code == 2 and "--gold and --dialogues go together" in error
 
 
-def test_chance_gives_a_true_judge_an_error_of_its_size() -> None:
-    """A judge whose probabilities are true has an error at or below `chance` in 95 of 100 samples."""
-    rng, below, rounds = np.random.default_rng(3), 0, 300
-    for _ in range(rounds):
-        bins = []
-        for confidence in (0.35, 0.55, 0.75, 0.95):
-            rate = rng.binomial(30, confidence) / 30
-            bins.append(Bin("en", POOLED, 0, 1, 30, confidence, rate, 0, 1))
-        error = calibration_error(bins)
-        assert error is not None and error.n == 120
-        below += error.value <= error.chance
-    assert 0.92 <= below / rounds <= 0.98
+def told(rng: np.random.Generator, clusters: int, overconfident: float = 0.0) -> list[tuple[Judgement, float]]:
+    """Verdicts of 1 with gold 1 as often as their probabilities say; seven of a dialogue share most of their luck."""
+    pairs = []
+    for name in range(clusters):
+        shared = rng.normal()
+        for number in range(7):
+            sure = float(rng.uniform(0.55, 0.95))
+            hit = 0.8 * shared + 0.6 * rng.normal() <= norm.ppf(sure)
+            said = min(sure + overconfident, 0.99)
+            spread = {"distribution": {"1": said, "0": 1 - said}}
+            pairs.append((make_judgement(str(name), str(number), 1, **spread), float(hit)))
+    return pairs
+
+
+def test_calibration_error_is_that_of_its_bins_and_chance_is_wider_where_hits_go_together() -> None:
+    pairs = told(np.random.default_rng(3), 20)
+    error = calibration_error({"all": pairs})
+    sure, hit = np.array([[max((j.distribution or {}).values()), gold] for j, gold in pairs]).T
+    inside = np.ceil(sure * 10)
+    by_hand = sum(abs((hit - sure)[inside == one].sum()) for one in set(inside)) / len(pairs)
+    assert error is not None and (error.n, error.clusters) == (140, 20) and error.value == pytest.approx(by_hand)
+    apart = calibration_error({"all": [(j.model_copy(update={"dialogue_id": f"{n}"}), g) for n, (j, g) in enumerate(pairs)]})
+    assert apart is not None and apart.value == pytest.approx(error.value) and apart.chance < error.chance
+    assert calibration_error({"all": [(make_judgement("d", "x", 1), 1.0)]}) is None
+
+
+@pytest.mark.full
+def test_a_true_judge_whose_hits_go_together_is_found_at_fault_in_5_of_100_and_a_false_one_nearly_always() -> None:
+    rng, rounds = np.random.default_rng(5), 300
+    found = [[calibration_error({"all": told(rng, 20, more)}) for _ in range(rounds)] for more in (0.0, 0.25)]
+    true, false = (sum(error is not None and error.p <= 0.05 for error in errors) / rounds for errors in found)
+    assert true <= 0.065 + 2 * (0.05 * 0.95 / rounds) ** 0.5 and false > 0.8
