@@ -13,7 +13,6 @@ from core.errors import UserError, need_modules
 from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.options import choice, console
 from core.paths import IN_FOLDER, InModel, InModels, Writes
-from core.records import Dialogue
 from core.specs import EMBEDDED_PREFIX, ModelSpec
 from evalsuite.commands.options import EndpointOption, LanguageOption, endpoints_of, resolve
 from evalsuite.commands.output import deliver_sheet, exit_if_lost
@@ -104,7 +103,7 @@ def study(
     planned = None if data is None else _planned(data)
     with Launched() as servers:
         frameworks = [_held(name, resolved, servers) for name, resolved in runs.items()]
-        frameworks.append(_panel(feel, out / "feel", frameworks[0].dialogues, servers))
+        frameworks.append(_panel(feel, out / "feel", frameworks[0], servers))
         models = [spec for spec in runs["esc_eval"].supporters if spec.floor is None]
         examined = None if planned is None else _examined(planned, models, servers, items, out / "ecdbench")
     played_by = runs["esc_eval"]
@@ -123,19 +122,25 @@ def _held(name: str, resolved: Resolved, servers: Launched) -> Framework:
         outcome = pipeline.simulate(runner, score=True)
         people = "cards" if name == "esc_eval" else "profiles"
         return Framework(
-            resolved.title, people, list(outcome.dialogues), list(outcome.judgements), resolved.rubric, _calls(run)
+            resolved.title,
+            people,
+            list(outcome.dialogues),
+            list(outcome.judgements),
+            resolved.rubric,
+            _calls(run),
+            {spec.name for spec in resolved.supporters if spec.floor},
         )
 
 
-def _panel(feel: Feel, folder: Path, held: Sequence[Dialogue], servers: Launched) -> Framework:
+def _panel(feel: Feel, folder: Path, first: Framework, servers: Launched) -> Framework:
     """FEEL's verdicts on dialogues that are held already; the panel counts as one judge."""
-    whole = [dialogue for dialogue in held if not dialogue.lost and dialogue.exchanges]
+    whole = [dialogue for dialogue in first.dialogues if not dialogue.lost and dialogue.exchanges]
     if not whole:
         raise UserError(f"{folder}: no dialogue was held to its end: there is nothing for FEEL's panel to judge")
     with open_run(folder) as run:
         judgements = ask_panel(run, feel, whole, lambda resolved: Runner(run, resolved, console, shared=servers))
     calls = sum(cost.calls for cost in read_jsonl(folder / "costs.jsonl", Cost, "costs"))
-    return Framework(feel.title, "cards", whole, [*as_one_judge(judgements)], feel.members[0].rubric, calls)
+    return Framework(feel.title, "cards", whole, [*as_one_judge(judgements)], feel.members[0].rubric, calls, first.floors)
 
 
 def _planned(data: Path) -> TaskPlan:

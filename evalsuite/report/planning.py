@@ -51,7 +51,7 @@ def _figures(one: Planned) -> Mapping[str, object]:
         "components": [asdict(part) | {"facets": sorted(part.facets)} for part in one.found.parts],
         "levels": one.found.levels,
         "trials": one.found.trials,
-        "pairs": [asdict(pair) | {"spread": pair.seen**0.5} for pair in one.spreads],
+        "pairs": [asdict(pair) | {"spread": pair.variance**0.5} for pair in one.spreads],
     }
 
 

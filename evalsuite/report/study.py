@@ -31,6 +31,7 @@ def study_sheet(
     charts: list[Chart] = []
     findings: list[str] = []
     for language in languages_of(frameworks[0].dialogues):
+        findings += [f"{LANGUAGES[language]}, {one.title}: {reason}." for one in frameworks if (reason := one.unread(language))]
         ranks = rank_tables(every, language)
         others = [call_table(every, language), dimension_table(frameworks[0], frameworks[-1], language)]
         tables += [*ranks, *(table for table in others if table is not None)]

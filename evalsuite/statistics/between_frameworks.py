@@ -3,7 +3,7 @@ with the fewest calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -19,11 +19,12 @@ from core.statistics.bootstrap import (
     estimate,
     smoothed_means,
 )
+from core.statistics.inference import ALPHA, TEST, beside_interval, holds, holm_of, student_p
 from core.statistics.reliability import CORRELATION_FROM, JACKKNIFE, jackknife, left_out
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.components import cards_needed
-from evalsuite.statistics.leaderboard import Contestant, card_of, contestants_of, stack
+from evalsuite.statistics.leaderboard import Contestant, card_of, contestants_of, family, stack
 from evalsuite.statistics.summary import dimension_label
 
 STUDY = "Do the frameworks agree?"  # heading of the page
@@ -37,7 +38,8 @@ EXAMINED = (
 @dataclass(frozen=True)
 class Averages:
     """What one framework says of supporters: `seen` [supporters] on 0–100 and draws of it [RESAMPLES, supporters], over `n`
-    cards, profiles or items; a draw in which a metric is not defined is NaN. `people` is who is played."""
+    cards, profiles or items; a draw in which a metric is not defined is NaN. `people` is who is played. `differences` are those
+    of every two (places in `names`), and `spreads` the variance of each for one card or item; 0 where it is not known."""
 
     title: str
     people: str
@@ -45,6 +47,8 @@ class Averages:
     seen: Floats
     draws: Floats
     n: int
+    differences: Sequence[paired.Difference]
+    spreads: Sequence[float]
 
     def estimates(self) -> dict[str, Estimate]:
         """Every supporter's average with its interval."""
@@ -53,33 +57,29 @@ class Averages:
             for place, name in enumerate(self.names)
         }
 
-    def gaps(self, names: Sequence[str]) -> tuple[Floats, Floats]:
-        """The difference of every two of some supporters, in their order, and its two-sided p (Student's t, by the draws'
-        standard error)."""
-        from scipy.stats import t
 
-        first, second = np.array(list(combinations([self.names.index(name) for name in names], 2))).T
-        gap = self.seen[first] - self.seen[second]
-        error = np.nanstd(self.draws[:, first] - self.draws[:, second], axis=0)
-        known = (error > 0) & (self.n > 1)
-        p = 2 * t.sf(np.abs(gap) / np.where(known, error, 1), max(self.n - 1, 1))
-        return gap, np.where(known, p, 1.0)
-
-
-def averages_of(title: str, people: str, names: Sequence[str], sums: Floats, counts: Floats) -> Averages:
+def averages_of(
+    title: str, people: str, names: Sequence[str], sums: Floats, counts: Floats, families: Sequence[str | None] | None = None
+) -> Averages:
     """From sums and counts of scores, [cards, supporters, dimensions]: cards are drawn whole. Each supporter has a score of its
-    own on the half card that nobody has seen: else it would cancel in differences."""
+    own on the half card that nobody has seen: else it would cancel in differences. `families` of pairs as `paired.differences`
+    has them."""
     totals = counts.sum(axis=0)
     seen = np.divide(sums.sum(axis=0), totals, out=np.full(totals.shape, np.nan), where=totals > 0).mean(axis=1)
     flat = sums.reshape(len(sums), -1), counts.reshape(len(sums), -1)
     draws = smoothed_means(*flat, POINTS, blocks=len(names)).reshape(RESAMPLES, *totals.shape).mean(axis=2)
-    return Averages(title, people, names, seen, draws, len(sums))
+    pairs = list(combinations(range(len(names)), 2))
+    differences = paired.differences(sums, counts, pairs, average_only=True, families=families)
+    means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0).mean(axis=2)
+    gaps = [means[:, a] - means[:, b] for a, b in pairs]
+    spreads = [float(known.var(ddof=1)) if len(known := gap[~np.isnan(gap)]) > 1 else 0.0 for gap in gaps]
+    return Averages(title, people, names, seen, draws, len(sums), differences, spreads)
 
 
 @dataclass(frozen=True)
 class Framework:
     """What one framework made of the supporters: dialogues, and verdicts of one judge (or of a panel as one). `people` is who
-    is played. `calls` were made for the whole."""
+    is played. `calls` were made for the whole. `floors` name supporters that need no model."""
 
     title: str
     people: str
@@ -87,6 +87,7 @@ class Framework:
     judgements: Sequence[Judgement]
     rubric: Rubric
     calls: int
+    floors: Collection[str] = ()
 
     def contestants(self, language: Language) -> dict[str, Contestant]:
         """The supporters in a language, by name."""
@@ -94,11 +95,22 @@ class Framework:
         return {one.supporter: one for one in sorted(found, key=lambda one: one.supporter) if one.language == language}
 
     def averages(self, language: Language) -> Averages | None:
-        """Over the framework's own dimensions; None where nothing was judged."""
-        by_name = self.contestants(language)
-        if not by_name:
+        """Over the framework's own dimensions, of supporters with readable verdicts on all of them; None where none has."""
+        read = {name: one for name, one in self.contestants(language).items() if stack([one])[1].any(axis=0).all()}
+        if not read:
             return None
-        return averages_of(self.title, self.people, list(by_name), *stack(list(by_name.values())))
+        families = [family(*pair, self.floors) for pair in combinations(read.values(), 2)]
+        return averages_of(self.title, self.people, list(read), *stack(list(read.values())), families)
+
+    def unread(self, language: Language) -> str | None:
+        """Why it ranks nobody, where its judge was asked and no supporter has readable verdicts."""
+        asked = [one for one in self.judgements if one.language == language and not one.lost]
+        if not asked or self.averages(language) is not None:
+            return None
+        read = sum(one.value is not None for one in asked)
+        said = f"{read:,} of" if read else "none of"
+        why = ", and no supporter has one on every dimension" if read else ""
+        return f"{said} {len(asked):,} verdicts could be read{why}: it ranks nobody and is left out"
 
 
 @dataclass(frozen=True)
@@ -118,7 +130,17 @@ class Examined:
         if not names:
             return None
         every = np.stack([self.totals[name] for name in names], axis=1)
-        return Averages(self.title, "items", names, every[0], every[1:], self.items)
+        pairs = list(combinations(range(len(names)), 2))
+        gaps = np.stack([every[:, a] - every[:, b] for a, b in pairs], axis=1) if pairs else every[:, :0]
+        errors = np.nanstd(gaps[1:], axis=0)
+        p = beside_interval(student_p(gaps[0], errors, np.full(len(pairs), self.items), 100), gaps[1:])
+        tested = [None if np.isnan(one) else float(one) for one in p]
+        around = [estimate(float(gap[0]), gap[1:], self.items, self.items) for gap in gaps.T]
+        differences = [
+            paired.Difference(a, b, None, float(every[0, a]), float(every[0, b]), gap, one, corrected, holds(corrected))
+            for (a, b), gap, one, corrected in zip(pairs, around, tested, holm_of(tested), strict=True)
+        ]
+        return Averages(self.title, "items", names, every[0], every[1:], self.items, differences, list(self.items * errors**2))
 
 
 def as_one_judge(judgements: Sequence[Judgement]) -> Iterator[Judgement]:
@@ -138,22 +160,30 @@ def tau(one: Averages, other: Averages) -> Estimate:
     """Kendall's tau-b of the supporters that both have (their number is n), and between what it must lie.
 
     A pair's order stands where its difference holds in both frameworks, after Holm's correction over the pairs of both; every
-    other pair may be ordered either way. So the truth lies between the bounds in 95 % of studies at least, whatever the two
-    frameworks have in common. (Percentiles of tau's own draws seldom hold it where differences are small: noise takes order
-    away, and each draw adds its own.)
+    other pair may be ordered either way, as may two floors, which are not tested. So the truth lies between the bounds in 95 %
+    of studies at least, whatever the two frameworks have in common. (Percentiles of tau's own draws seldom hold it where
+    differences are small: noise takes order away, and each draw adds its own.)
     """
     from scipy.stats import kendalltau
 
     names = [name for name in one.names if name in other.names]
     if len(names) < 2:
         return Estimate(None, None, None, len(names))
-    (x, p_x), (y, p_y) = one.gaps(names), other.gaps(names)
     seen = float(kendalltau(*([side.seen[side.names.index(name)] for name in names] for side in (one, other))).statistic)
     if np.isnan(seen):
         return Estimate(None, None, None, len(names))
-    stands = (paired.holm(np.concatenate([p_x, p_y])) <= paired.ALPHA).reshape(2, -1).all(axis=0)
-    sure, unsure = float((np.sign(x) * np.sign(y))[stands].sum()), int((~stands).sum())
-    return Estimate(seen, min((sure - unsure) / len(x), seen), max((sure + unsure) / len(x), seen), len(names))
+    sides = [_by_names(side) for side in (one, other)]
+    couples = [[side[pair] for side in sides] for pair in combinations(names, 2)]
+    corrected = holm_of([side.p for couple in couples for side in couple])
+    stands = [all(map(holds, both)) for both in zip(corrected[::2], corrected[1::2], strict=True)]
+    signs = [np.sign(float(x.estimate.mean or 0) * float(y.estimate.mean or 0)) for x, y in couples]
+    sure, unsure = float(np.array(signs)[stands].sum()), stands.count(False)
+    low, high = ((sure + side * unsure) / len(couples) for side in (-1, 1))
+    return Estimate(seen, min(low, seen), max(high, seen), len(names))
+
+
+def _by_names(one: Averages) -> dict[tuple[str, str], paired.Difference]:
+    return {(one.names[pair.first], one.names[pair.second]): pair for pair in one.differences}
 
 
 def rank_tables(frameworks: Sequence[Framework | Examined], language: Language) -> list[Table]:
@@ -187,8 +217,8 @@ def rank_tables(frameworks: Sequence[Framework | Examined], language: Language) 
             tuple(rows),
             (
                 "−1 to 1, n = supporters that both have. [At least 95 %: a pair's order stands where its difference holds in "
-                "both frameworks (t by the draws' standard error, Holm's correction over both), any other pair may be either "
-                "way]. From below 0 to 1: this study cannot tell.",
+                f"both frameworks ({TEST}, Holm's correction over both), any other pair may be either way, as may two floors]. "
+                "From below 0 to 1: this study cannot tell.",
             ),
             STUDY,
         ),
@@ -334,7 +364,8 @@ def call_table(frameworks: Sequence[Framework | Examined], language: Language) -
         ),
         tuple(rows),
         (
-            "Told apart: by the sign-flip test (ECDBench: by its bootstrap standard error), Holm's correction. Calls a pair "
+            f"Told apart: by {TEST} (ECDBench: items, by its bootstrap standard error), Holm's correction; two floors and the "
+            "same dialogues are no pair. Calls a pair "
             f"needs: for the middle pair, to be shown in {100 * POWER:.0f} of 100 studies if its difference is as large as it "
             "looks here, a guess. A dash: half of the pairs look alike. FEEL's calls judge dialogues that ESC-Eval held: its "
             "own are the panel's alone. ECDBench's calls are its questions.",
@@ -345,52 +376,24 @@ def call_table(frameworks: Sequence[Framework | Examined], language: Language) -
 
 def _call_row(framework: Framework | Examined, language: Language) -> list[tuple[Cell, ...]]:
     """The framework's row; none for fewer than two supporters."""
-    if isinstance(framework, Examined):
-        return _question_row(framework, language)
-    contestants = list(framework.contestants(language).values())
-    if len(contestants) < 2:
-        return []
-    sums, counts = stack(contestants)
-    pairs = list(combinations(range(len(contestants)), 2))
-    apart = sum(bool(one.holds) for one in paired.differences(sums, counts, pairs, average_only=True))
-    means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0).mean(axis=2)
-    of_language = sum(dialogue.language == language for dialogue in framework.dialogues)
-    calls = framework.calls * of_language / max(len(framework.dialogues), 1)
-    each = calls / max(int((~np.isnan(means)).sum()), 1)
-    needed = [_calls_needed(means[:, a] - means[:, b], each, len(pairs)) for a, b in pairs]
-    return [(framework.title, len(sums), round(calls), each, apart, len(pairs), _middle(needed))]
-
-
-def _question_row(benchmark: Examined, language: Language) -> list[tuple[Cell, ...]]:
-    """The same of a benchmark: its standard errors shrink with the root of the questions."""
-    from scipy.stats import norm
-
-    found = benchmark.averages(language)
+    found = framework.averages(language)
     if found is None or len(found.names) < 2:
         return []
-    pairs = list(combinations(range(len(found.names)), 2))
-    gaps, p = found.gaps(found.names)
-    errors = [np.nanstd(found.draws[:, a] - found.draws[:, b]) for a, b in pairs]
-    apart = int((paired.holm(p) <= paired.ALPHA).sum())
-    wanted = norm.isf(paired.ALPHA / len(pairs) / 2) + norm.isf(1 - POWER)
-    needed = [
-        2 * benchmark.items * float((wanted * error / gap) ** 2) if gap else None
-        for gap, error in zip(gaps, errors, strict=True)
-    ]
-    each = benchmark.questions / len(found.names) / benchmark.items
-    return [(benchmark.title, benchmark.items, benchmark.questions, each, apart, len(pairs), _middle(needed))]
+    if isinstance(framework, Examined):
+        calls, each = framework.questions, framework.questions / len(found.names) / framework.items
+    else:
+        of_language = sum(dialogue.language == language for dialogue in framework.dialogues)
+        calls = round(framework.calls * of_language / max(len(framework.dialogues), 1))
+        cells = sum(bool(counts.all()) for one in framework.contestants(language).values() for _, counts in one.cards.values())
+        each = framework.calls * of_language / max(len(framework.dialogues), 1) / max(cells, 1)
+    tested = [(pair, spread) for pair, spread in zip(found.differences, found.spreads, strict=True) if pair.holds is not None]
+    apart = sum(bool(pair.holds) for pair, _ in tested)
+    cards = [cards_needed(pair.estimate.mean or 0, spread, ALPHA / len(tested), POWER) for pair, spread in tested]
+    needed = [number and 2 * each * number for number in cards]
+    return [(framework.title, found.n, calls, each, apart, len(tested), _middle(needed))]
 
 
 def _middle(needed: Sequence[float | None]) -> float | None:
     """What the middle pair needs; None where that is not defined for half of the pairs."""
     defined = sorted(number for number in needed if number is not None)
     return float(np.median(defined)) if 2 * len(defined) > len(needed) else None
-
-
-def _calls_needed(gaps: Floats, each: float, pairs: int) -> float | None:
-    """Calls to show the mean of these differences, both supporters together; None where that is not defined."""
-    gaps = gaps[~np.isnan(gaps)]
-    if len(gaps) < 2 or gaps.mean() == 0:
-        return None
-    cards = cards_needed(float(gaps.mean()), float(gaps.var(ddof=1)), 0, paired.ALPHA / pairs, POWER)
-    return None if cards is None else 2 * each * cards

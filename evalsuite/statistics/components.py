@@ -11,7 +11,7 @@ counts alone. statsmodels' MixedLM fits the same model, but as one group of all 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -76,14 +76,17 @@ class Components:
     scores: int
     mean: float
 
-    def staying(self) -> float:
-        """The error variance of a difference that more cards do not shrink, where it is to hold for other judges and seekers:
-        what a supporter's crossing with them adds."""
-        return sum(
-            2 * part.counted / float(np.prod([self.levels.get(name, self.trials) for name in part.facets - {"supporter"}]))
-            for part in self.parts
-            if "supporter" in part.facets and "card" not in part.facets and part.facets != {"supporter"}
-        )
+    def difference(self, trials: float) -> tuple[float, float]:
+        """The error variance of the difference of two supporters with so many trials: what shrinks with the number of cards,
+        for one card, and what does not, where the finding is to hold for other judges and seekers like these."""
+        numbers = {**self.levels, DRAW: trials, "card": 1}
+        shrinking = staying = 0.0
+        for part in self.parts:
+            others = part.facets - {"supporter"}
+            if "supporter" in part.facets and others:
+                variance = 2 * part.counted / float(np.prod([numbers[name] for name in others]))
+                shrinking, staying = (shrinking + variance, staying) if "card" in others else (shrinking, staying + variance)
+        return shrinking, staying
 
 
 def components(observations: Sequence[Observation]) -> Components:
@@ -195,23 +198,15 @@ _HEAVY = 2.0  # what the tails that no card has shown add to the error of a vari
 class Spread:
     """How much the difference of two supporters varies between the cards that both have.
 
-    `seen` is its variance (points²) with the run's own trials, and `lucky` how much of that is the draw of dialogues; `one`
-    is what the draw makes of it with one dialogue a seeker. `degrees` of freedom say how well `seen` is known: twice its square
-    by its error variance (jackknife), since scores have other tails than normal ones, and `_HEAVY` is added for tails that no
-    card has shown.
+    `variance` (points²) is with the run's own trials. Its `degrees` of freedom are twice its square by its error variance
+    (jackknife), since scores have other tails than normal ones; `_HEAVY` is added for tails that no card has shown.
     """
 
     first: str
     second: str
     cards: int
-    seen: float
-    lucky: float
-    one: float
+    variance: float
     degrees: float
-
-    def variance(self, trials: float) -> float:
-        """The variance with so many trials a seeker."""
-        return max(self.seen - self.lucky, 0.0) + self.one / trials
 
     def bounds(self) -> tuple[float, float] | None:
         """What the true variance is as a multiple of the one seen, at 95 %; None for fewer than `FEWEST_BOUNDED` cards."""
@@ -224,36 +219,17 @@ class Spread:
 def spreads(observations: Sequence[Observation], floors: Collection[str] = ()) -> list[Spread]:
     """Of every pair that is asked about and has two cards in common, the widest first: pairs of models, and where there is but
     one, this model with the floors."""
-    names = sorted({one.supporter for one in observations})
-    models = [name for name in names if name not in floors]
-    asked = models if len(models) > 1 else names
-    of_cards = {name: dict(_of_cards([one for one in observations if one.supporter == name])) for name in asked}
-    seekers = len({one.seeker for one in observations})
+    means: dict[str, dict[str, float]] = {}
+    for (name, card), scores in group_by(observations, lambda one: (one.supporter, one.card)).items():
+        means.setdefault(name, {})[card] = float(np.mean([one.score for one in scores]))
+    models = [name for name in means if name not in floors]
     found = []
-    for first, second in combinations(asked, 2):
-        shared = sorted(of_cards[first].keys() & of_cards[second].keys())
-        if len(shared) < 2 or (first in floors and second in floors):
-            continue
-        sides = np.array([[of_cards[name][card] for card in shared] for name in (first, second)])  # [2, cards, 4]
-        squares, free = sides[:, :, 1].sum(axis=1), sides[:, :, 2].sum(axis=1)
-        draws = np.divide(squares, free, out=np.zeros(2), where=free > 0)
-        lucky, gaps = float((draws * (1 / sides[:, :, 3]).mean(axis=1)).sum()), sides[0, :, 0] - sides[1, :, 0]
-        seen = float(gaps.var(ddof=1))
-        found.append(Spread(first, second, len(shared), seen, lucky, float(draws.sum()) / seekers, _degrees(gaps)))
-    return sorted(found, key=lambda one: -one.seen)
-
-
-def _of_cards(observations: Sequence[Observation]) -> Iterator[tuple[str, tuple[float, float, int, int]]]:
-    """Of one supporter, by card: the mean of its dialogues, their squares around each seeker's own mean, how many of these are
-    free, and how many dialogues there are."""
-    for card, on_card in group_by(observations, lambda one: one.card).items():
-        dialogues = [
-            [np.mean([one.score for one in draw]) for draw in group_by(of_seeker, lambda one: one.trial).values()]
-            for of_seeker in group_by(on_card, lambda one: one.seeker).values()
-        ]
-        number = sum(map(len, dialogues))
-        squares = float(sum(len(part) * np.var(part) for part in dialogues))
-        yield card, (float(np.mean(np.concatenate(dialogues))), squares, number - len(dialogues), number)
+    for first, second in combinations(sorted(models if len(models) > 1 else means), 2):
+        shared = sorted(means[first].keys() & means[second].keys())
+        if len(shared) > 1 and not (first in floors and second in floors):
+            gaps = np.array([means[first][card] - means[second][card] for card in shared])
+            found.append(Spread(first, second, len(shared), float(gaps.var(ddof=1)), _degrees(gaps)))
+    return sorted(found, key=lambda one: -one.variance)
 
 
 def _degrees(gaps: Floats) -> float:

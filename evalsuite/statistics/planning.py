@@ -68,14 +68,19 @@ class Planned:
     @property
     def widest(self) -> Spread | None:
         """The pair that needs the most cards; None where no pair that varies has `FEWEST_PLANNED`."""
-        return next((pair for pair in self.spreads if pair.cards >= FEWEST_PLANNED and pair.seen), None)
+        return next((pair for pair in self.spreads if pair.cards >= FEWEST_PLANNED and pair.variance), None)
+
+    def variance(self, pair: Spread, trials: float) -> float:
+        """Of a card's difference with so many trials: the pair's own, by what the components say of the draw."""
+        here, there = (self.found.difference(number)[0] for number in (self.found.trials, trials))
+        return pair.variance * (there / here if here else 1)
 
     def needed(self, pair: Spread, trials: float, others: bool = False) -> Estimate | None:
         """Cards for one pair at so many trials, with what a variance at the ends of its own interval would need; `others`: for
         judges and seekers like these, drawn anew. None for fewer than `FEWEST_PLANNED` cards."""
         if pair.cards < FEWEST_PLANNED:
             return None
-        variance, staying = pair.variance(trials), self.found.staying() if others else 0.0
+        variance, staying = self.variance(pair, trials), self.found.difference(trials)[1] if others else 0.0
         alpha = ALPHA / self.pairs
         cards = cards_needed(self.difference, variance, alpha, self.power, pair.degrees, staying)
         ends = [cards_needed(self.difference, variance * end, alpha, self.power, None, staying) for end in pair.bounds() or ()]
@@ -84,7 +89,7 @@ class Planned:
 
     def shown(self, pair: Spread, trials: float, cards: int) -> float:
         """In what share of runs of so many cards the difference is shown (0–1)."""
-        return shown_with(self.difference, pair.variance(trials), cards, ALPHA / self.pairs, pair.degrees)
+        return shown_with(self.difference, self.variance(pair, trials), cards, ALPHA / self.pairs, pair.degrees)
 
 
 def component_table(language: Language, found: Components) -> Table:
@@ -122,10 +127,10 @@ def need_table(one: Planned) -> Table:
     kinds = [(trials, others) for others in (False, True)[: 1 + several] for trials in one.trials]
     rows: list[tuple[Cell, ...]] = []
     for pair in one.spreads:
-        spread, (low, high) = pair.seen**0.5, pair.bounds() or (None, None)
+        spread, (low, high) = pair.variance**0.5, pair.bounds() or (None, None)
         around = Estimate(spread, low and spread * low**0.5, high and spread * high**0.5, pair.cards)
-        planned = pair.seen and pair.cards >= FEWEST_PLANNED
-        least = least_shown(pair.seen, pair.cards, ALPHA / one.pairs, one.power, pair.degrees) if planned else None
+        planned = pair.variance and pair.cards >= FEWEST_PLANNED
+        least = least_shown(pair.variance, pair.cards, ALPHA / one.pairs, one.power, pair.degrees) if planned else None
         rows.append((pair.first, pair.second, around, *(one.needed(pair, *kind) for kind in kinds), least))
     heads = [f"cards, {trials} trial{'s' * (trials != 1)}{' (others)' * others}" for trials, others in kinds]
     return Table(

@@ -24,6 +24,7 @@ from evalsuite.statistics.components import (
     spreads,
 )
 from evalsuite.statistics.paired import differences
+from evalsuite.statistics.planning import Planned
 from tests.conftest import EscEval
 from tests.evalsuite.records import make_dialogue, make_judgement
 
@@ -106,25 +107,32 @@ def test_what_a_design_cannot_tell_apart_is_one() -> None:
     names = list(variances(components(simulated(rng, 3, 6, 2, 1))))
     assert names[3] == "supporter × card, draw" and names[-1] == "supporter × card × judge, rest"
     one = components(simulated(rng, 3, 6, 2, 1))
-    # Twice what crosses supporters and judges alone, by the number of judges, does not shrink with the cards.
+    # Twice the crossings with the card, that with the judge by the number of judges; supporter × judge stays.
     parts = {part.name: part.counted for part in one.parts}
-    assert one.staying() == pytest.approx(2 * parts["supporter × judge"] / 2)
+    shrinking, staying = one.difference(1)
+    assert shrinking == pytest.approx(2 * (parts["supporter × card, draw"] + parts["supporter × card × judge, rest"] / 2))
+    assert staying == pytest.approx(2 * parts["supporter × judge"] / 2)
 
 
 def test_a_spread_is_the_pairs_own() -> None:
-    """Two trials of each of three supporters on 15 cards: the third varies more. By hand: the variance over cards of the
-    differences of means, and half of the variance within a card's two trials for each side."""
+    """Three supporters on 15 cards, of which the third varies more: the variance over cards of the differences of means."""
     rng = np.random.default_rng(2)
     scores = 50 + rng.normal(0, 1, (3, 15, 2)) * np.array([2, 2, 9])[:, None, None] + rng.normal(0, 8, (15, 1))
-    found = spreads(
-        [Observation(f"s{s}", f"c{c}", "k", "j", str(t), scores[s, c, t]) for s, c, t in product(range(3), range(15), range(2))]
-    )
+    every = [
+        Observation(f"s{s}", f"c{c}", "k", "j", str(t), scores[s, c, t]) for s, c, t in product(range(3), range(15), range(2))
+    ]
+    found = spreads(every)
     assert {(one.first, one.second) for one in found[:2]} == {("s0", "s2"), ("s1", "s2")}
     assert (found[2].first, found[2].second, found[2].cards) == ("s0", "s1", 15)
-    gaps, within = (scores[0] - scores[1]).mean(axis=1), scores[:2].var(axis=2, ddof=1).mean(axis=1).sum()
-    assert found[2].seen == pytest.approx(gaps.var(ddof=1)) and found[2].lucky == pytest.approx(within / 2)
-    assert found[2].variance(2) == pytest.approx(max(gaps.var(ddof=1), within / 2))
-    assert found[2].variance(1) - found[2].variance(2) == pytest.approx(within / 2)
+    gaps = (scores[0] - scores[1]).mean(axis=1)
+    assert found[2].variance == pytest.approx(gaps.var(ddof=1))
+    # With other trials as the components say of all: half of the draw goes with two.
+    whole = components(every)
+    crossed, draw = (
+        next(part.counted for part in whole.parts if part.name.startswith(name)) for name in ("supporter × c", "draw")
+    )
+    one, two = (Planned("en", whole, found, 3, 3, 0.8).variance(found[2], trials) for trials in (1, 2))
+    assert two == found[2].variance and one / two == pytest.approx((crossed + draw) / (crossed + draw / 2))
     # Degrees of freedom: twice the variance's square by its jackknife error variance and 2 / cards more, 14 at most.
     without = np.array([np.delete(gaps, card).var(ddof=1) for card in range(15)])
     error = 14 / 15 * ((without - without.mean()) ** 2).sum() / gaps.var(ddof=1) ** 2

@@ -107,8 +107,8 @@ def test_frameworks_that_measure_the_opposite_do_not() -> None:
 
 
 def test_the_jackknife_of_a_figure_beyond_one_by_hand() -> None:
-    """A mean of six values, ±0.3 and four of 0: without one it moves by a fifth of its distance. Two groups carry the variance, so
-    the fourth powers' share of the squared variance is 1/2, and 2 / (1/2 − 1/6) = 6 degrees of freedom are cut at 6 − 3."""
+    """A mean of six values, ±0.3 and four of 0: without one it moves by a fifth of its distance. Two groups carry the variance,
+    so the fourth powers' share of the squared variance is 1/2, and 2 / (1/2 − 1/6) = 6 degrees of freedom are cut at 6 − 3."""
     values = np.array([0.6, 1.2, 0.85, 0.95, 0.9, 0.9])
     without = (values.sum() - values) / 5
     found = jackknife(np.array([0.9, *without]), 9, fewest=4, fisher=False)
@@ -129,6 +129,30 @@ def test_what_does_not_vary_is_said_and_not_listed() -> None:
     (dimensions,) = (table for table in page.tables if table.key == "study-dimensions-en")
     assert dimensions.rows == ()
     assert dimensions.notes[0].endswith("luck. Left out, because one of the two does not vary: 1 of 1 pairs.")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_framework_whose_verdicts_cannot_be_read_ranks_nobody() -> None:
+    one, other = frameworks(5)
+    null = [verdict.model_copy(update={"value": None}) for verdict in other.judgements]
+    page = study_sheet([one, dataclasses.replace(other, judgements=null)], None, "abcd", "all", False)
+    assert page.findings == ["English, Other: none of 240 verdicts could be read: it ranks nobody and is left out."]
+    tables = {table.key: table for table in page.tables}
+    assert tables["study-averages-en"].columns == ("supporter", "One") and tables["study-ranks-en"].rows == ()
+    assert [row[0] for row in tables["study-calls-en"].rows] == ["One"]
+    # One supporter alone is left out where the others were read.
+    some = [verdict if verdict.dialogue_id[0] != "a" else empty for verdict, empty in zip(other.judgements, null, strict=True)]
+    averages, ranks = rank_tables([one, dataclasses.replace(other, judgements=some)], "en")
+    assert averages.rows[0][2] is None and isinstance(ranks.rows[0][2], Estimate) and ranks.rows[0][2].n == 3
+
+
+def test_two_floors_are_no_pair() -> None:
+    both = [dataclasses.replace(one, floors={"a", "b"}) for one in frameworks(2)]
+    calls = call_table(both, "en")
+    assert calls is not None and [row[5] for row in calls.rows] == [5, 5]
+    seen = rank_tables(both, "en")[1].rows[0][2]
+    # Six pairs, of which one may be either way at least.
+    assert isinstance(seen, Estimate) and seen.mean == 1 and seen.low is not None and seen.low <= 4 / 6
 
 
 def test_a_benchmark_is_ranked_with_the_supporters_that_it_knows() -> None:
