@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import isclose
 from pathlib import Path
 from typing import Annotated
 
@@ -23,22 +24,32 @@ from evalsuite.runs.records import read_run
 from evalsuite.statistics.agreement import gold_scores_of
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.leaderboard import boards_of
-from evalsuite.statistics.suggestions import WEIGHTS, closest, spread_and_error, suggest, uncertainty, write_weights
+from evalsuite.statistics.suggestions import (
+    BEFORE,
+    WEIGHTS,
+    closest,
+    read_weights,
+    spread_and_error,
+    suggest,
+    uncertainty,
+    weights_beside,
+    write_weights,
+)
 from evalsuite.statistics.summary import checked, supporter_of
 
 
 def suggest_dialogues(
     run: Annotated[InRun, typer.Argument(metavar="RUN", help="Scored run folder.")],
     budget: Annotated[int, typer.Option(min=1, help="How many dialogues people can rate.")],
-    out: Annotated[Path, typer.Option(help="Folder for what was drawn."), Writes(("dialogues.jsonl", "weights.csv"))] = Path(
-        "runs/suggested"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for what was drawn."), Writes(("dialogues.jsonl", "weights.csv", BEFORE))
+    ] = Path("runs/suggested"),
     supporter: Annotated[
         list[str] | None,
         typer.Option(
             "--supporter",
-            help="A supporter to tell apart from the others named; repeat. Default: in each language the two that the judge "
-            "tells apart the least.",
+            help="A supporter to tell apart from the others named; repeat. Default: in each language the two models that the "
+            "judge tells apart the least.",
         ),
     ] = None,
     by: Annotated[
@@ -52,8 +63,8 @@ def suggest_dialogues(
         MaybeFiles,
         typer.Option(
             "--people",
-            help="Scores by people that are there, on the run's rubric: beside the gold set they say whether the "
-            "judge's spread goes with its error. Repeat for more.",
+            help="Scores by people that are there, on the run's rubric: what has one is not drawn again, and beside the gold "
+            "set they say whether the judge's spread goes with its error. Repeat for more.",
         ),
     ] = None,
     judge: JudgedByOption = None,
@@ -68,6 +79,10 @@ def suggest_dialogues(
     that gave neither, all dialogues of a supporter have the same chance. Where the spread says nothing about the error, a draw
     by it is worse than `--by random`: the run's gold set and --people tell, and a warning says so.
 
+    With --people a further round is drawn from what neither they nor the gold set scored, and the board over both rounds stays
+    unbiased: weights.csv beside the scores says how the first was drawn (without one it counts as a random choice). Where its
+    weights change by the second round, OUT/weights_before.csv has them: put it in the place of weights.csv beside those scores.
+
     Example: esc-eval people suggest runs/quick --budget 8 --out runs/suggested
     """
     evenly = choice("--by", by, ("spread", "random")) == "random"
@@ -80,17 +95,30 @@ def suggest_dialogues(
     if supporter:
         wanted = [one for one in records.dialogues if supporter_of(one) in supporter]
     else:
-        pairs = closest(boards_of(records.dialogues, verdicts, records.rubric), FLOORS)
+        floors = {*FLOORS, *records.floors}
+        pairs = closest(boards_of(records.dialogues, verdicts, records.rubric, floors=floors), floors)
         wanted = [one for one in records.dialogues if (one.language, supporter_of(one)) in pairs]
     if not wanted:
         raise UserError(f"{run}: no verdict on a whole dialogue, so nothing says who is to be told apart: give --supporter")
-    association = None if evenly else spread_and_error(*_labelled(records, verdicts, judge, people or []), records.rubric)
-    found = suggest(wanted, verdicts, records.rubric, budget, seed, evenly)
+    asked, scores = _labelled(records, verdicts, judge, people or [])
+    association = None if evenly else spread_and_error(asked, scores, records.rubric)
+    old = read_weights(weights_beside(people or []))
+    labelled = {score.dialogue_id: old.get(score.dialogue_id, 1.0) for score in scores}
+    found, before = suggest(wanted, verdicts, records.rubric, budget, seed, evenly, labelled)
     write_jsonl(out / "dialogues.jsonl", [one.dialogue for one in found])
-    write_weights(out / WEIGHTS, {one.dialogue.id: 1 / one.chance for one in found})
-    known = len(uncertainty(verdicts, records.rubric).keys() & {one.id for one in wanted})
+    write_weights(out / WEIGHTS, {one.dialogue.id: one.weight for one in found})
+    drawn = {one.dialogue.id for one in found}
+    kept = {id: weight for id, weight in (old | before).items() if id not in drawn}
+    changed = any(not isclose(weight, kept.get(id, 0)) for id, weight in (old | {id: labelled[id] for id in before}).items())
+    if changed:
+        write_weights(out / BEFORE, kept)
+    else:
+        (out / BEFORE).unlink(missing_ok=True)
+    known = len(uncertainty(verdicts, records.rubric).keys() & {one.id for one in wanted} - before.keys())
     console.print(
-        f"{len(found)} of {len(wanted)} dialogues, "
+        f"{len(found)} of {len(wanted) - len(before)} dialogues"
+        + (f" ({len(before)} more are scored)" if before else "")
+        + ", "
         + ("a random choice" if evenly else f"{known} of these with the judge's own spread"),
         soft_wrap=True,
     )
@@ -100,6 +128,8 @@ def suggest_dialogues(
         Counter((one.dialogue.language, supporter_of(one.dialogue)) for one in found).items()
     ):
         console.print(f"{language}, {name}: {count}", soft_wrap=True)
+    if changed:
+        console.print(f"beside the scores of before, put {out / BEFORE} in the place of {WEIGHTS}", soft_wrap=True)
     console.print(
         f"next: esc-eval people create STUDY --dialogues {out / 'dialogues.jsonl'} --rubric NAME --raters 2", soft_wrap=True
     )
@@ -116,8 +146,9 @@ def _labelled(
     known = {score.dialogue_id for score in scores}
     asked = [one for one in verdicts if one.dialogue_id in known]
     gold = records.folder / "gold_scores.jsonl", folder / "gold_judgements.jsonl"
-    if all(path.exists() for path in gold):
+    if gold[0].exists():
         scores += gold_scores_of([gold[0]])
+    if gold[1].exists():
         asked += read_jsonl(gold[1], Judgement, "judgements")
     whole = [score for score in scores if score.turn is None and score.dimension in records.rubric.dimensions]
     return [one for one in asked if one.turn is None], whole

@@ -7,43 +7,68 @@ The judge's mean over all dialogues is corrected by what people say of the judge
 
 It is unbiased for people's mean over all dialogues if those that people scored are a random choice, or each has the weight
 1 / its chance of being chosen. λ (0 to 1) makes the variance least: a judge that does not go with people gets 0, and what is
-left is people's mean. The authors' library knows no clusters. Here cards are drawn whole in both terms together, so that what
-one card's dialogues share, and what the two terms share, is in the intervals (`smoothed_means`).
+left is people's mean. The authors' library knows no clusters; here cards are clusters in both terms together.
+
+With few labels three things would find differences that are not there, and each was measured (tests/bench/truth_people.py):
+
+- A λ that is fitted to a supporter's own few labels takes chance for agreement. So all supporters of a board share one λ a
+  dimension, and what a card adds to the error is taken at the λ that its own labels had no part in.
+- The normal tail is too short. Intervals and p are Student's t, on degrees of freedom that come from the scored cards.
+- Labels that are all alike, or equal to the judge's, show no error. So each mean has the error that half a card would add that
+  nobody has seen: any level of the scale by people's scores, one level off by the judge's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from core.errors import UserError
 from core.grouping import group_by
 from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import Rubric
-from core.statistics.bootstrap import POINTS, SMOOTHED, Floats, estimate, smoothed_means
-from core.tables import Cell, Estimate, Table
+from core.statistics.bootstrap import LEVEL, POINTS, UNSEEN, Floats
+from core.statistics.inference import contributions, holds, holm_of, student_p, welch
+from core.tables import Estimate
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import Contestant, card_of, contestants_of
+from evalsuite.statistics.leaderboard import Contestant, card_of, contestants_of, family
 from evalsuite.statistics.people import verdicts_of_people
-from evalsuite.statistics.summary import dimension_label
 
-SECTION = "Judge and people together"
-FEWEST = 5  # cards that people scored of a supporter: with fewer, no difference in variance is seen
+FEWEST = 5  # scored cards of a supporter: with fewer there is no interval, no test and no rank
+FEWEST_SAVED = 24  # labels of a board, from which on the labels saved are not above the truth
+FACTOR = 3.0  # natural logarithm of the factor (20) within which they must be known
+INTERVAL = "95 %, Student's t over cards, Welch's degrees of freedom of the scored ones"
+_END = 1 - (1 - LEVEL) / 2
+
+Sides = tuple[Floats, Floats]
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """Means [contestants, columns] in points of 0–100, columns being the dimensions and last their average; NaN where nobody
+    scored. `parts` [cards, contestants, columns] is what each card adds to the error, `unseen` [contestants, columns] what half
+    a card would that nobody has seen."""
+
+    means: Floats
+    parts: Floats
+    unseen: Floats
 
 
 @dataclass(frozen=True)
 class Powered:
-    """Of contestants × dimensions: means [contestants, dimensions] and draws [RESAMPLES, contestants, dimensions] in points of
-    0–100, of the judge alone, of people alone, and of both; and λ [contestants, dimensions]."""
+    """People's means alone and corrected by the judge, λ [dimensions], which cards [cards, contestants] people scored, and how
+    many these count for [contestants]: fewer than they are where they have unequal weights."""
 
-    judge: tuple[Floats, Floats]
-    people: tuple[Floats, Floats]
-    both: tuple[Floats, Floats]
+    people: Corrected
+    both: Corrected
     tuning: Floats
+    scored: NDArray[np.bool_]
+    clusters: Floats
 
 
 @dataclass(frozen=True)
@@ -58,54 +83,132 @@ class Scored:
     weight: Floats
 
 
-def powered(scored: Scored) -> Powered:
-    """Estimates and draws of all columns. NaN where nobody scored."""
-    cards, contestants, dimensions = scored.judge.shape
-    columns = contestants * dimensions
-    judge, judged, people, there, weight = (
-        part.reshape(cards, columns) for part in (scored.judge, scored.judged, scored.people, scored.judge_there, scored.weight)
-    )
-    tuning = _tuning(judge, judged, people, there, weight)
-    judge_mean, people_mean, there_mean = _mean(judge, judged), _mean(people, weight), _mean(there, weight)
-    # Each contestant has a score of its own on the half card that nobody has seen: else it would cancel in differences.
-    judge_draws, people_draws = (
-        smoothed_means(sums, counts, POINTS, blocks=contestants) for sums, counts in ((judge, judged), (people, weight))
-    )
-    # There, the judge is one level off what people say.
-    there_draws = smoothed_means(there, weight, POINTS[[1, 0, 3, 2, 3]], blocks=contestants)
-    both_mean = people_mean + tuning * (judge_mean - there_mean)
-    both_draws = people_draws + tuning * (judge_draws - there_draws)
-    shape = (contestants, dimensions)
-    return Powered(
-        judge=(judge_mean.reshape(shape), judge_draws.reshape(-1, *shape)),
-        people=(people_mean.reshape(shape), people_draws.reshape(-1, *shape)),
-        both=(both_mean.reshape(shape), both_draws.reshape(-1, *shape)),
-        tuning=tuning.reshape(shape),
-    )
+def powered(scored: Scored, tuning: Floats | None = None) -> Powered:
+    """Estimates of a board's contestants, at the λ of `tuning` [dimensions] where it is given."""
+    judge, judge_parts, _ = contributions(scored.judge, scored.judged)
+    people, own, cards = contributions(scored.people, scored.weight)
+    there, there_parts, _ = contributions(scored.judge_there, scored.weight)
+    totals = scored.weight.sum(axis=0)
+    share = np.divide(scored.weight, totals, out=np.zeros(scored.weight.shape), where=totals > 0)
+    clusters = 1 / np.maximum((share**2).sum(axis=0), 1 / len(share))  # Kish's effective number
+    other = np.where(cards > 1, judge_parts - there_parts, 0.0)
+    left_out = 1 / np.maximum(1 - share, 1e-9)  # how much larger a card's part is in the mean without it
+    if tuning is None:
+        free = np.maximum(cards - 1, 0).sum(axis=0)
+        products = np.stack([own * other, other**2, own**2]).sum(axis=2)
+        without = products.sum(axis=1, keepdims=True) - (np.stack([own * other, other**2, own**2]) * left_out).sum(axis=2)
+        tuning, apart = _tuning(products.sum(axis=1), free), _tuning(without, free - 1)
+    else:
+        apart = np.broadcast_to(tuning, (len(own), len(tuning)))
+
+    def at(used: Floats, of_card: Floats) -> Corrected:
+        means = people + used * (judge - there)
+        parts = (own + of_card[:, None] * other) * np.sqrt(left_out) * (cards > 1)
+        # Half a card more, of any level by people, and by the judge one level off.
+        spread = (1 - used) ** 2 * np.square(POINTS - np.clip(means, 0, 100)[..., None]).mean(axis=-1) + (used * POINTS[1]) ** 2
+        unseen = np.sqrt(UNSEEN * (UNSEEN + 1) / ((clusters + UNSEEN) * (clusters + UNSEEN + 1)) * spread)
+        return Corrected(*(np.concatenate([one, one.mean(axis=-1, keepdims=True)], axis=-1) for one in (means, parts, unseen)))
+
+    none = np.zeros(len(tuning))
+    alone, both = at(none, np.zeros(own.shape[::2])), at(tuning, apart)
+    return Powered(alone, both, tuning, np.any(scored.weight > 0, axis=2), np.where(cards > 0, clusters, 0).min(axis=1))
 
 
-def _mean(sums: Floats, counts: Floats) -> Floats:
-    totals = counts.sum(axis=0)
-    return np.divide(sums.sum(axis=0), totals, out=np.full(totals.shape, np.nan), where=totals > 0)
+def _tuning(products: Floats, free: Floats) -> Floats:
+    """λ from sums of products [3, …] of people's parts and the judge's, the judge's squares and people's: the least variance of
+    people's part plus λ times the judge's, shrunk by how well that is known (as the adjusted R² is)."""
+    both, judge, people = products[0], np.maximum(products[1], 0), np.maximum(products[2], 0)
+    best = np.divide(-both, judge, out=np.zeros(both.shape), where=judge > 1e-18)
+    explained = np.divide(both**2, judge * people, out=np.zeros(both.shape), where=judge * people > 1e-36)
+    left = (1 - explained) / np.maximum(explained * (free - 1), 1e-9)
+    tuned: Floats = np.clip(best, 0, 1) * np.clip(1 - left, 0, 1)
+    return tuned
 
 
-def _parts(sums: Floats, counts: Floats) -> Floats:
-    """What each card adds to the error of a mean (0 where it has nothing)."""
-    totals = counts.sum(axis=0)
-    return np.divide(sums - np.nan_to_num(_mean(sums, counts)) * counts, totals, out=np.zeros(sums.shape), where=totals > 0)
+def _error(parts: Floats, scored: Sequence[NDArray[np.bool_]], unseen: Sequence[Floats], clusters: Sequence[Floats]) -> Sides:
+    """Standard errors and degrees of freedom of means with these parts [cards, …]: Welch's, over the cards that were scored of
+    one side, those scored of the other alone, and all others, of which only the judge says something."""
+    squares, (first, other) = parts**2, scored
+    second, rest = other & ~first, ~(first | other)
+    sides = [np.sqrt((squares * on).sum(axis=0) + more**2) for on, more in zip((first, second), unseen, strict=True)]
+    error, free = welch(sides[0], sides[1], (clusters[0], clusters[1]))
+    return welch(error, np.sqrt((squares * rest).sum(axis=0)), (free + 1, rest.sum(axis=0)))
 
 
-def _tuning(judge: Floats, judged: Floats, people: Floats, there: Floats, weight: Floats) -> Floats:
-    """λ of each column: the least variance of people's part plus λ times the judge's, shrunk by how well that is known from few
-    cards (as the adjusted R² is); 0 with fewer than `FEWEST`."""
-    own = _parts(people, weight)
-    other = _parts(judge, judged) - _parts(there, weight)
-    products, squares, whole = (own * other).sum(axis=0), (other**2).sum(axis=0), (own**2).sum(axis=0)
-    best = np.divide(-products, squares, out=np.zeros(len(squares)), where=squares > 1e-18)
-    explained = np.divide(products**2, squares * whole, out=np.zeros(len(squares)), where=squares * whole > 1e-36)
-    cards = (weight > 0).sum(axis=0)
-    left = (1 - explained) / np.maximum(explained * (cards - 2), 1e-9)
-    return np.where(cards >= FEWEST, np.clip(best, 0, 1) * np.clip(1 - left, 0, 1), 0.0)
+def _estimate(mean: float, reach: float, n: int, low: float = 0.0) -> Estimate:
+    """Within the scale; without an interval where its reach is NaN."""
+    if np.isnan(mean):
+        return Estimate(None, None, None, n)
+    if np.isnan(reach):
+        return Estimate(float(mean), None, None, n)
+    return Estimate(float(mean), float(max(mean - reach, low)), float(min(mean + reach, 100)), n)
+
+
+def estimates(found: Powered, side: Corrected, labels: Sequence[int]) -> list[list[Estimate]]:
+    """Of each contestant, which has so many labels, the means on every dimension and their average with Student's t interval;
+    without one where fewer than `FEWEST` cards were scored."""
+    on, count = found.scored[:, :, None], found.clusters[:, None]
+    error, free = _error(side.parts, (on, on), (side.unseen, np.zeros(1)), (count, count))
+    reach = np.where(on.sum(axis=0) >= FEWEST, stdtrit(free, _END) * error, np.nan)
+    return [
+        [_estimate(mean, width, n) for mean, width in zip(means, widths, strict=True)]
+        for means, widths, n in zip(side.means, reach, labels, strict=True)
+    ]
+
+
+def differences_of(
+    found: Powered, side: Corrected, pairs: Sequence[tuple[int, int]], families: Sequence[Hashable] | None = None
+) -> list[paired.Difference]:
+    """The difference of each pair of contestants in the average, with Holm's correction within each family; one whose family is
+    None, or with fewer than `FEWEST` scored cards on a side, is not tested."""
+    first, second = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
+    means, unseen, cards = side.means[:, -1], side.unseen[:, -1], found.scored.sum(axis=0)
+    gaps, fewest = means[first] - means[second], np.minimum(cards[first], cards[second])
+    parts = side.parts[:, first, -1] - side.parts[:, second, -1]
+    on, of_sides = (found.scored[:, first], found.scored[:, second]), (found.clusters[first], found.clusters[second])
+    error, free = _error(parts, on, (unseen[first], unseen[second]), of_sides)
+    reach = np.where(fewest < FEWEST, np.nan, stdtrit(free, _END) * error)
+    tested = np.where(np.isnan(reach), np.nan, student_p(gaps, error, fewest, 100.0, free))
+    untested = np.isnan(tested) | [families is not None and families[place] is None for place in range(len(pairs))]
+    p = [None if left else float(one) for one, left in zip(tested, untested, strict=True)]
+    return [
+        paired.Difference(
+            first=one,
+            second=other,
+            dimension=None,
+            first_mean=None if np.isnan(gaps[place]) else float(means[one]),
+            second_mean=None if np.isnan(gaps[place]) else float(means[other]),
+            estimate=_estimate(gaps[place], reach[place], int(fewest[place]), -100.0),
+            p=p[place],
+            holm=corrected,
+            holds=holds(corrected),
+        )
+        for place, ((one, other), corrected) in enumerate(zip(pairs, holm_of(p, families), strict=True))
+    ]
+
+
+def saved(found: Powered, labels: int) -> Estimate:
+    """How many scored dialogues more than `labels` people alone would need for the variance that both have, from the variances
+    of all contestants' averages together; n counts these labels. The ratio of variances is estimated without bias (what each
+    card adds is taken at the λ of the others), with Student's t on the logarithm; the error holds what scores that are normal
+    would add, and half a card that nobody has seen."""
+    usable = (found.scored.sum(axis=0) > 1) & ~np.isnan(found.both.means[:, -1])
+    n = int(found.scored[:, usable].sum())
+    alone, both = (np.square(side.parts[:, usable, -1]).sum(axis=1) for side in (found.people, found.both))
+    if n < FEWEST_SAVED or not (alone.sum() > 0 and both.sum() > 0):
+        return Estimate(None, None, None, n)
+    cards = int(found.scored.any(axis=1).sum())
+    ratio = np.log(alone.sum() / both.sum())
+    variance = cards / (cards - 1) * float(np.square(alone / alone.sum() - both / both.sum()).sum())
+    variance += (2 / n) ** 2 + 4 * max(1 - np.exp(-ratio), 0) / n
+    more = n / cards * POINTS.var() / found.clusters[usable].min() ** 2  # of as many supporters as a card has
+    variance += UNSEEN * (UNSEEN + 1) * float(more / both.sum()) ** 2
+    reach = stdtrit(cards - 1, _END) * np.sqrt(variance)
+    if reach > FACTOR:
+        return Estimate(None, None, None, n)
+    # The mean of exp of a normal is above exp of its mean: so the variance comes off.
+    mean, low, high = (labels * max(float(np.expm1(end)), 0.0) for end in (ratio - variance / 2, ratio - reach, ratio + reach))
+    return Estimate(mean, min(low, mean), high, n)
 
 
 # --- boards -------------------------------------------------------------------------------------------------------------------
@@ -117,25 +220,25 @@ class Place:
     more of them people alone would need for an interval as narrow as both have."""
 
     supporter: str
-    rank: int | None
+    rank: tuple[int, int] | None
     judge: Estimate
     people: Estimate
     both: Estimate
     dimensions: list[Estimate]
-    tuning: float
     labels: int
-    saved: float | None
+    saved: Estimate
 
 
 @dataclass(frozen=True)
 class PoweredBoard:
-    """One language and judge: places by falling average, and every two supporters' difference (`Difference.first` and `second`
-    are places)."""
+    """One language and judge: places by falling average, every two supporters' difference (`Difference.first` and `second`
+    are places), and the mean λ of the dimensions."""
 
     language: str
     judge: str
     places: list[Place]
     differences: list[paired.Difference]
+    tuning: float
 
 
 def powered_boards(
@@ -145,8 +248,10 @@ def powered_boards(
     scores: Sequence[HumanScore],
     people_rubric: Rubric,
     weights: Mapping[str, float] | None = None,
+    floors: Collection[str] = (),
 ) -> list[PoweredBoard]:
-    """A board for every language and judge. `weights` (dialogue → 1 / chance) are 1 for a dialogue that has none.
+    """A board for every language and judge. `weights` (dialogue → 1 / chance) are 1 for a dialogue that has none; `floors` name
+    supporters that need no model, which are ranked with none.
 
     Raises `UserError` where people did not score a dimension of the judge's rubric.
     """
@@ -161,12 +266,12 @@ def powered_boards(
     }
     judged = contestants_of(dialogues, judgements, rubric, card_of=lambda dialogue: dialogue.id)
     boards = []
-    for (language, scorer), rivals in group_by(judged, lambda one: (one.language, one.scorer)).items():
+    for (language, _), rivals in group_by(judged, lambda one: (one.language, one.scorer)).items():
         given = [of_people.get((one.language, one.supporter), {}) for one in rivals]
         if not any(given):
             continue
-        scored, labels = _scored(rivals, given, named, weights or {})
-        boards.append(_board(language, scorer.name, [one.supporter for one in rivals], scored, labels))
+        scored, labels, evenly = _scored(rivals, given, named, weights or {})
+        boards.append(_board(language, rivals, scored, labels, evenly, floors))
     if not boards:
         raise UserError("--people: none of the scored dialogues is in these runs")
     return boards
@@ -177,14 +282,15 @@ def _scored(
     given: Sequence[Mapping[str, Floats]],
     dialogues: Mapping[str, Dialogue],
     weights: Mapping[str, float],
-) -> tuple[Scored, list[int]]:
-    """Sums by card, and how many dialogues people scored of each contestant."""
+) -> tuple[Scored, list[int], bool]:
+    """Sums by card, how many dialogues people scored of each contestant, and whether all of one have the same weight."""
     names = sorted({card_of(dialogues[id]) for one in rivals for id in one.cards})
     row_of = {name: row for row, name in enumerate(names)}
     width = next(iter(rivals[0].cards.values())).shape[1]
     judge, judged, people, there, weight = np.zeros((5, len(names), len(rivals), width))
     labels = [0] * len(rivals)
-    for column, (one, of_people) in enumerate(zip(rivals, given, strict=True)):
+    pairs = list(zip(rivals, given, strict=True))
+    for column, (one, of_people) in enumerate(pairs):
         for id, (points, counts) in one.cards.items():
             row = row_of[card_of(dialogues[id])]
             judge[row, column] += points
@@ -196,141 +302,42 @@ def _scored(
                 there[row, column] += share * points
                 weight[row, column] += share
                 labels[column] += bool(share.any())
-    return Scored(judge, judged, people, there, weight), labels
+    evenly = all(len({weights.get(id, 1.0) for id in of_people.keys() & one.cards.keys()}) < 2 for one, of_people in pairs)
+    return Scored(judge, judged, people, there, weight), labels, evenly
 
 
-def _board(language: str, judge: str, supporters: Sequence[str], scored: Scored, labels: Sequence[int]) -> PoweredBoard:
+def _board(
+    language: str,
+    rivals: Sequence[Contestant],
+    scored: Scored,
+    labels: Sequence[int],
+    evenly: bool,
+    floors: Collection[str],
+) -> PoweredBoard:
     found = powered(scored)
-    rated, seen = (scored.weight > 0).sum(axis=0), (scored.judged > 0).sum(axis=0)
-    dialogues = scored.judged.sum(axis=0).max(axis=1)
-    means, draws = found.both
-    order = sorted(range(len(supporters)), key=lambda place: -np.nan_to_num(means[place].mean(), nan=-1.0))
-    differences = differences_of(means[order].mean(axis=1), draws[:, order].mean(axis=2), rated[order].min(axis=1))
-    ranks = ranks_of(differences, len(order))
-
-    def average(side: tuple[Floats, Floats], place: int, n: int, cards: int) -> Estimate:
-        return estimate(float(side[0][place].mean()), side[1][:, place].mean(axis=1), n, cards)
-
-    places = []
-    for new, place in enumerate(order):
-        n, cards = labels[place], int(rated[place].min())
-        spread, alone = (side[1][:, place].mean(axis=1).var() for side in (found.both, found.people))
-        places.append(
-            Place(
-                supporter=supporters[place],
-                rank=ranks[new],
-                judge=average(found.judge, place, int(dialogues[place]), int(seen[place].min())),
-                people=average(found.people, place, n, cards),
-                both=average(found.both, place, n, cards),
-                dimensions=[
-                    estimate(float(means[place, column]), draws[:, place, column], n, int(rated[place, column]))
-                    for column in range(means.shape[1])
-                ],
-                tuning=float(found.tuning[place].mean()),
-                labels=n,
-                saved=n * max(0.0, float(alone / spread) - 1) if cards > 1 and spread > 0 else None,
-            )
-        )
-    return PoweredBoard(language, judge, places, differences)
-
-
-def ranks_of(differences: Sequence[paired.Difference], count: int) -> list[int | None]:
-    """Ranks with ties of contestants that come best first: 1 + how many are better by a difference that holds. None for one
-    that could be compared with no other."""
-    tested = [one for one in differences if one.p is not None]
-    return [
-        1 + sum(bool(one.holds) and place == one.second for one in tested)
-        if any(place in (one.first, one.second) for one in tested)
-        else None
-        for place in range(count)
+    people, both = (estimates(found, side, labels) for side in (found.people, found.both))
+    dialogues = [int(count) for count in scored.judged.sum(axis=0).max(axis=1)]
+    judge = paired.card_estimates(scored.judge, scored.judged, dialogues)
+    order = sorted(range(len(rivals)), key=lambda place: -np.nan_to_num(found.both.means[place, -1], nan=-1.0))
+    pairs = list(combinations(order, 2))
+    families = [family(rivals[one], rivals[other], floors) for one, other in pairs]
+    new = {place: row for row, place in enumerate(order)}
+    differences = [
+        replace(gap, first=new[gap.first], second=new[gap.second]) for gap in differences_of(found, found.both, pairs, families)
     ]
-
-
-def differences_of(means: Floats, draws: Floats, rated: NDArray[np.intp]) -> list[paired.Difference]:
-    """Every two contestants, which come best first, in the average, from draws of the same cards, with Holm's correction."""
-    from scipy.stats import norm
-
-    couples = list(combinations(range(len(means)), 2))
-    gaps = [float(means[one] - means[other]) for one, other in couples]
-    drawn = [draws[:, one] - draws[:, other] for one, other in couples]
-    fewest = [int(min(rated[one], rated[other])) for one, other in couples]
-    p: list[float | None] = []
-    for gap, spread, cards in zip(gaps, drawn, fewest, strict=True):
-        error = float(spread.std())
-        p.append(float(2 * norm.sf(abs(gap) / error)) if cards > 1 and error > 0 else None)
-    return [
-        paired.Difference(
-            first=one,
-            second=other,
-            dimension=None,
-            first_mean=None if np.isnan(gap) else float(means[one]),
-            second_mean=None if np.isnan(gap) else float(means[other]),
-            estimate=estimate(gap, spread, cards, cards),
-            p=of_pair,
-            holm=corrected,
-            holds=None if corrected is None else corrected <= paired.ALPHA,
+    models = [row for row, place in enumerate(order) if rivals[place].supporter not in floors]
+    ranks = paired.rank_ranges(differences, len(order), models)
+    places = [
+        Place(
+            supporter=rivals[place].supporter,
+            rank=ranks[new[place]],
+            judge=judge[place][-1],
+            people=people[place][-1],
+            both=both[place][-1],
+            dimensions=both[place][:-1],
+            labels=labels[place],
+            saved=saved(found, labels[place]) if evenly else Estimate(None, None, None, sum(labels)),
         )
-        for (one, other), gap, spread, cards, of_pair, corrected in zip(
-            couples, gaps, drawn, fewest, p, paired.holm_of(p), strict=True
-        )
+        for place in order
     ]
-
-
-# --- tables -------------------------------------------------------------------------------------------------------------------
-
-
-def powered_tables(boards: Sequence[PoweredBoard], rubric: Rubric) -> list[Table]:
-    """For each language: judge, people and both side by side, the dimensions by both, and the differences."""
-    tables = []
-    for language, of_language in group_by(boards, lambda board: board.language).items():
-        several = len(of_language) > 1
-        rows: list[tuple[Cell, ...]] = []
-        fine: list[tuple[Cell, ...]] = []
-        gaps: list[tuple[Cell, ...]] = []
-        for board in of_language:
-            by = [board.judge] * several
-            for one in board.places:
-                row = (one.rank, one.supporter, *by, one.judge, one.people, one.both, one.tuning, one.labels, one.saved)
-                rows.append(row)
-                fine.append((one.supporter, *by, *one.dimensions))
-            for gap in board.differences:
-                pair = (board.places[gap.first].supporter, board.places[gap.second].supporter)
-                gaps.append((*pair, *by, *paired.cells(gap)))
-        judged = ["judged by"] * several
-        tables += [
-            Table(
-                key=f"leaderboard-powered-{language}",
-                title=f"Leaderboard, {language}: judge, people and both",
-                columns=("rank", "supporter", *judged, "judge alone", "people alone", "both", "λ", "labels", "labels saved"),
-                rows=tuple(rows),
-                notes=(
-                    f"Average on 0–100, [{SMOOTHED} over cards]; n: dialogues judged, and dialogues that people scored. Judge "
-                    "alone: people may think otherwise. Both: the judge's mean over all dialogues, corrected by people's "
-                    "scores where there are any; unbiased where the scored dialogues are a random choice, or weighted.",
-                    "λ: how much of the judge is used (0: nothing, what is left is people's mean; so with fewer than "
-                    f"{FEWEST} scored cards). Labels saved: scored dialogues more that people alone would need for an interval "
-                    "as narrow.",
-                    *([] if several else [f"Judged by {of_language[0].judge}."]),
-                ),
-                section=SECTION,
-            ),
-            Table(
-                key=f"dimensions-powered-{language}",
-                title=f"Dimensions, {language}, by judge and people together",
-                columns=("supporter", *judged, *(dimension_label(rubric, name) for name in rubric.dimensions)),
-                rows=tuple(fine),
-                section=SECTION,
-            ),
-            Table(
-                key=f"differences-powered-{language}",
-                title=f"Differences in the average, {language}, by judge and people together",
-                columns=("supporter", "against", *judged, *paired.COLUMNS),
-                rows=tuple(gaps),
-                notes=(
-                    f"Points of 0–100, [{SMOOTHED} over cards], n: scored cards of the supporter that has fewer. p: normal, "
-                    "by the draws' standard error; Holm's correction over the pairs of one judge.",
-                ),
-                section=SECTION,
-            ),
-        ]
-    return [table for table in tables if table.rows]
+    return PoweredBoard(language, rivals[0].scorer.name, places, differences, float(found.tuning.mean()))

@@ -3,7 +3,8 @@
 The budget is split between supporters by what each adds to the variance of their difference. Within a supporter, a dialogue is
 drawn with a chance that grows with how unsure the judge is of it: the spread of its probabilities, or of its repeats. Half of
 all chances is the same for every dialogue, so that none is left out and no weight is large; where a judge gave neither, all of
-it is. The weight is 1 / chance: with it the leaderboard by judge and people stays unbiased.
+it is. The weight is 1 / chance: with it the leaderboard by judge and people stays unbiased. What was scored before is not drawn
+again, and then both rounds are weighed together (`weights_together`).
 """
 
 from __future__ import annotations
@@ -32,22 +33,23 @@ from evalsuite.statistics.summary import supporter_of
 
 EVEN = 0.5  # the part of a chance that is the same for all dialogues, and of a budget that does not go by uncertainty
 WEIGHTS = "weights.csv"  # beside the dialogues that were drawn, and beside their scores by people
+BEFORE = "weights_before.csv"  # beside the dialogues of a further round: weights of those that were scored before
 
 
 class Weight(RowModel):
     """A row of weights.csv."""
 
     dialogue_id: Identifier
-    chance: Number = Field(gt=0, le=1)
-    weight: Number = Field(ge=1)
+    chance: Number = Field(gt=0)
+    weight: Number = Field(gt=0)
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A drawn dialogue and its chance of being drawn."""
+    """A drawn dialogue and its weight."""
 
     dialogue: Dialogue
-    chance: float
+    weight: float
 
 
 def uncertainty(judgements: Sequence[Judgement], rubric: Rubric) -> dict[str, float]:
@@ -101,7 +103,7 @@ def rank_correlation(x: Floats, y: Floats) -> Estimate:
 
 def closest(boards: Iterable[Board], floors: Container[str]) -> set[tuple[Language, str]]:
     """Language and name of the two supporters of each board that the judge tells apart the least: the smallest difference among
-    those whose interval holds zero, or among all where none does. Two floors are no pair; a supporter without another stands
+    those whose interval holds zero, or among all where none does. Floors are left out; a supporter without another stands
     alone."""
     found: set[tuple[Language, str]] = set()
     for board in boards:
@@ -110,17 +112,17 @@ def closest(boards: Iterable[Board], floors: Container[str]) -> set[tuple[Langua
             (low is not None and high is not None and not low <= 0 <= high, abs(mean), gap)
             for gap in board.differences
             for mean, low, high in [(gap.estimate.mean, gap.estimate.low, gap.estimate.high)]
-            if mean is not None and not (names[gap.first] in floors and names[gap.second] in floors)
+            if mean is not None and names[gap.first] not in floors and names[gap.second] not in floors
         ]
         if gaps:
             _, _, gap = min(gaps, key=lambda one: one[:2])
             names = [names[gap.first], names[gap.second]]
-        found.update((board.language, name) for name in names)
+        found.update((board.language, name) for name in names if name not in floors)
     return found
 
 
-def split(errors: Sequence[Floats], budget: int) -> list[int]:
-    """How many labels each supporter gets, by the predicted errors of its dialogues.
+def split(errors: Sequence[Floats], budget: int, before: Sequence[int] | None = None) -> list[int]:
+    """How many labels each supporter gets, by the predicted errors of its dialogues without one, beside those of `before`.
 
     All begin with two (one where the budget is short). Each further label goes where it takes most off the variance of the
     supporters' differences; half of that goes by their mean, so that a judge that is wrongly sure of one costs little.
@@ -128,9 +130,10 @@ def split(errors: Sequence[Floats], budget: int) -> list[int]:
     adds = np.array([np.mean(each**2 / (len(each) * _shares(each))) for each in errors])
     adds = EVEN * adds.mean() + (1 - EVEN) * adds if adds.any() else np.ones(len(errors))
     sizes = np.array([len(each) for each in errors])
-    labels = np.minimum(sizes, max(1, min(2, budget // len(errors))))
+    labels, had = np.minimum(sizes, max(1, min(2, budget // len(errors)))), np.array(before or [0] * len(errors))
     while labels.sum() < min(budget, sizes.sum()):
-        gains = np.where(labels < sizes, adds / (labels * (labels + 1)), -1.0)  # adds / labels − adds / (labels + 1)
+        new = had + labels
+        gains = np.where(labels < sizes, adds / (new * (new + 1)), -1.0)  # adds / new − adds / (new + 1)
         labels[gains.argmax()] += 1
     return [int(count) for count in labels]
 
@@ -158,12 +161,28 @@ def chances(errors: Floats, budget: int) -> Floats:
     return np.minimum(high * wanted, 1.0)
 
 
-def drawn(chance: Floats, seed: int) -> NDArray[np.intp]:
+def drawn(chance: Floats, *seed: int) -> NDArray[np.intp]:
     """Places of a systematic sample in random order: each is drawn with its own chance, their number is the chances' sum."""
-    rng = np.random.default_rng((SEED, seed))
+    rng = np.random.default_rng((SEED, *seed))
     order = rng.permutation(len(chance))
     passed = np.floor(np.cumsum(chance[order]) + rng.random() + 1e-9)
     return np.sort(order[np.diff(passed, prepend=0) > 0])
+
+
+def weights_together(before: Floats, chance: Floats, size: int) -> tuple[Floats, Floats]:
+    """Weights, but for a factor, of what was scored before (by `before` weights) and of what was then drawn from the rest of
+    `size` dialogues, each with its chance.
+
+    The old weights make an unbiased mean. So does what was scored, each by 1, with what was drawn, each by 1 / chance, in the
+    place of the rest. So does every mixture of the two, whatever the chances were; this one gives all the same weight, that of
+    `before`, where both rounds are a random choice.
+    """
+    old, new = len(before), len(chance)
+    if not old or not new:
+        return before, 1 / chance
+    share = old * (size - old - new) / ((size - old) * (old + new))
+    scale = before.mean() * (old + new) / size
+    return scale * (share * size * before / before.sum() + 1 - share), scale * (1 - share) / chance
 
 
 def suggest(
@@ -173,26 +192,42 @@ def suggest(
     budget: int,
     seed: int = 0,
     evenly: bool = False,
-) -> list[Suggestion]:
-    """A draw of `budget` dialogues, some of each supporter and language, in the order of the run. One without a spread counts
+    labelled: Mapping[str, float] | None = None,
+) -> tuple[list[Suggestion], dict[str, float]]:
+    """A draw of `budget` dialogues, some of each supporter and language, in the order of the run, from those that are not
+    `labelled` (dialogue → weight); and the weights that the labelled ones have beside it. One without a spread counts
     as the mean of the others; `evenly`, all of a supporter have the same chance. Supporters are drawn from in one order of
     cards: where chances are alike, they are scored on the same cards.
 
-    Raises `UserError` for a budget that leaves a supporter without a label.
+    Raises `UserError` for a budget that leaves a supporter without a label, and where nothing is left to label.
     """
+    had = labelled or {}
     spread = {} if evenly else uncertainty(judgements, rubric)
     usual = float(np.mean(list(spread.values()))) if spread else 1.0
     by_card = sorted(dialogues, key=lambda one: (card_of(one), one.trial))
-    parts = group_by(by_card, lambda one: (one.language, supporter_of(one)))
+    groups = group_by(by_card, lambda one: (one.language, supporter_of(one)))
+    parts = {key: members for key, members in groups.items() if any(one.id not in had for one in members)}
+    if not parts:
+        raise UserError("all of these dialogues have scores by people: name others with --supporter")
     if budget < len(parts):
         names = ", ".join(f"{name} ({language})" for language, name in parts)
         raise UserError(f"--budget {budget}: too few for a label of each: {names}. Give more, or name two with --supporter")
+    fresh = [np.array([one.id not in had for one in members]) for members in parts.values()]
     errors = [np.array([spread.get(one.id, usual) for one in members]) for members in parts.values()]
+    left = [unsure[new] for unsure, new in zip(errors, fresh, strict=True)]
+    sizes = split(left, budget, [int((~new).sum()) for new in fresh])
     found: dict[str, float] = {}
-    for members, unsure, labels in zip(parts.values(), errors, split(errors, budget), strict=True):
-        chance = chances(unsure, labels)
-        found |= {members[place].id: float(chance[place]) for place in drawn(chance, seed)}
-    return [Suggestion(one, found[one.id]) for one in dialogues if one.id in found]
+    before = {one.id: had[one.id] for one in by_card if one.id in had}
+    for members, new, unsure, labels in zip(parts.values(), fresh, left, sizes, strict=True):
+        chance = np.zeros(len(members))
+        chance[new] = chances(unsure, labels)
+        # What was scored before has no chance, but stays in the order; and the order is not that of the round before.
+        places = drawn(chance, seed, *[len(had)] * bool(had))
+        scored = [one.id for one in members if one.id in had]
+        old, own = weights_together(np.array([had[id] for id in scored]), chance[places], len(members))
+        found |= {members[place].id: float(weight) for place, weight in zip(places, own, strict=True)}
+        before |= dict(zip(scored, old.tolist(), strict=True))
+    return [Suggestion(one, found[one.id]) for one in dialogues if one.id in found], before
 
 
 # --- weights.csv --------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from core.statistics.means import exact_mean
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Imported
 from data_prep.scores.synthetic import build
-from evalsuite.statistics.prediction_powered import Scored, powered
+from evalsuite.statistics.prediction_powered import Scored, estimates, powered
 from evalsuite.statistics.suggestions import chances, rank_correlation
 from tests.bench.boards import add_boards, systematic
 from tests.bench.figures import OUT, Bench, OutOption
@@ -47,7 +47,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Saved:
-    """Of many samples: coverage (0–1) and mean width of people alone and of both, mean λ, and labels saved."""
+    """Of many samples: coverage (0–1) and mean width of people alone and of both, mean λ, labels saved by squared error."""
 
     people: float
     both: float
@@ -67,16 +67,17 @@ def savings(population: Judged, cards: int, labels: int, samples: int) -> Saved:
         chance = chances(population.unsure[rows], labels)
     weight = systematic(chance, rng) / chance
     parts = (judge, np.ones_like(judge), weight * people, weight * judge, weight)
-    found = powered(Scored(*(part[:, :, None] for part in parts)))
+    boards = [powered(Scored(*(part[:, [sample], None] for part in parts))) for sample in range(samples)]
     truth = population.people.mean()
-    held, widths, spreads = [], [], []
-    for _, draws in (found.people, found.both):
-        low, high = np.percentile(draws[:, :, 0], [2.5, 97.5], axis=0)
-        held.append(float(((low <= truth) & (truth <= high)).mean()))
-        widths.append(float((high - low).mean()))
-        spreads.append(draws[:, :, 0].var(axis=0))
-    more = labels * (spreads[0] / spreads[1] - 1)
-    return Saved(held[0], held[1], widths[0], widths[1], float(found.tuning.mean()), float(np.median(more)))
+    held, widths, errors = [], [], []
+    for sides in ([(one, one.people) for one in boards], [(one, one.both) for one in boards]):
+        given = [(e.low, e.high) for one in sides for e in estimates(*one, [labels])[0][:1] if e.low is not None]
+        ends = np.array(given, dtype=np.float64)
+        held.append(float(((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean()))
+        widths.append(float((ends[:, 1] - ends[:, 0]).mean()))
+        errors.append(float(np.mean([(side.means[0, 0] - truth) ** 2 for _, side in sides])))
+    more, tuning = labels * (errors[0] / errors[1] - 1), float(np.mean([one.tuning for one in boards]))
+    return Saved(held[0], held[1], widths[0], widths[1], tuning, more)
 
 
 def needed(population: Judged, cards: int, labels: int, samples: int) -> tuple[float, float, int]:
@@ -150,14 +151,14 @@ LIBRARY = Path(ppi_oracle.__file__).with_name("ppi_python.json")  # ppi-python's
 
 
 def beside_library(name: str) -> tuple[float, float, float]:
-    """Of a case of ppi-python: our λ as the library counts it (unlabelled dialogues alone), our estimate, and the width of its
-    interval."""
+    """Of a case of ppi-python: our λ as the library counts it (unlabelled dialogues alone), our estimate, its width."""
     judge, people, labels = ppi_oracle.data(name)
     there = np.arange(len(judge)) < labels
     parts = (judge, np.ones(len(judge)), there * people, there * judge, there.astype(float))
     found = powered(Scored(*(part.reshape(-1, 1, 1) for part in parts)))
-    low, high = np.percentile(found.both[1][:, 0, 0], [2.5, 97.5])
-    return float(found.tuning[0, 0]) * (1 - labels / len(judge)), float(found.both[0][0, 0]), float(high - low)
+    ((given, _),) = estimates(found, found.both, [labels])
+    assert given.low is not None and given.high is not None
+    return float(found.tuning[0]) * (1 - labels / len(judge)), float(found.both.means[0, 0]), given.high - given.low
 
 
 def main(
