@@ -172,7 +172,7 @@ def tau(one: Averages, other: Averages) -> Estimate:
     seen = float(kendalltau(*([side.seen[side.names.index(name)] for name in names] for side in (one, other))).statistic)
     if np.isnan(seen):
         return Estimate(None, None, None, len(names))
-    sides = [_by_names(side) for side in (one, other)]
+    sides = [{(side.names[gap.first], side.names[gap.second]): gap for gap in side.differences} for side in (one, other)]
     couples = [[side[pair] for side in sides] for pair in combinations(names, 2)]
     corrected = holm_of([side.p for couple in couples for side in couple])
     stands = [all(map(holds, both)) for both in zip(corrected[::2], corrected[1::2], strict=True)]
@@ -180,10 +180,6 @@ def tau(one: Averages, other: Averages) -> Estimate:
     sure, unsure = float(np.array(signs)[stands].sum()), stands.count(False)
     low, high = ((sure + side * unsure) / len(couples) for side in (-1, 1))
     return Estimate(seen, min(low, seen), max(high, seen), len(names))
-
-
-def _by_names(one: Averages) -> dict[tuple[str, str], paired.Difference]:
-    return {(one.names[pair.first], one.names[pair.second]): pair for pair in one.differences}
 
 
 def rank_tables(frameworks: Sequence[Framework | Examined], language: Language) -> list[Table]:

@@ -199,7 +199,8 @@ class Spread:
     """How much the difference of two supporters varies between the cards that both have.
 
     `variance` (points²) is with the run's own trials. Its `degrees` of freedom are twice its square by its error variance
-    (jackknife), since scores have other tails than normal ones; `_HEAVY` is added for tails that no card has shown.
+    (jackknife), since scores have other tails than normal ones; `_HEAVY` is added for tails that no card has shown. Against a
+    `floor`, whose scores hardly vary, this is not enough for an interval, though it is for a plan.
     """
 
     first: str
@@ -207,10 +208,12 @@ class Spread:
     cards: int
     variance: float
     degrees: float
+    floor: bool = False
 
     def bounds(self) -> tuple[float, float] | None:
-        """What the true variance is as a multiple of the one seen, at 95 %; None for fewer than `FEWEST_BOUNDED` cards."""
-        if self.cards < FEWEST_BOUNDED:
+        """What the true variance is as a multiple of the one seen, at 95 %; None for fewer than `FEWEST_BOUNDED` cards and for
+        floors."""
+        if self.cards < FEWEST_BOUNDED or self.floor:
             return None
         high, low = self.degrees / _chi_square(np.array([0.025, 0.975]), self.degrees)
         return float(low), float(high)
@@ -226,9 +229,10 @@ def spreads(observations: Sequence[Observation], floors: Collection[str] = ()) -
     found = []
     for first, second in combinations(sorted(models if len(models) > 1 else means), 2):
         shared = sorted(means[first].keys() & means[second].keys())
-        if len(shared) > 1 and not (first in floors and second in floors):
+        ends = (first in floors) + (second in floors)
+        if len(shared) > 1 and ends < 2:
             gaps = np.array([means[first][card] - means[second][card] for card in shared])
-            found.append(Spread(first, second, len(shared), float(gaps.var(ddof=1)), _degrees(gaps)))
+            found.append(Spread(first, second, len(shared), float(gaps.var(ddof=1)), _degrees(gaps), bool(ends)))
     return sorted(found, key=lambda one: -one.variance)
 
 

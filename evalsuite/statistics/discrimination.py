@@ -54,7 +54,7 @@ _NOTES = (
     "alone lifts both, and the [95 % interval: jackknife over users on the scale of the cube root] is of what they are among "
     "all users like these, without chance: where models hardly differ, it lies below the figure. F (paper): formula 13 of the "
     "paper; F: one-way analysis of variance; F (blocked) and its p: repeated measures, since the same users rated all models.",
-    f"Told apart: share of the pairs of models whose difference holds ({TEST}, over users; {CORRECTION}'s correction over the "
+    f"Told apart: share of the pairs of models whose difference holds ({TEST}, here users; {CORRECTION}'s correction over the "
     f"pairs, {ALPHA:g}).",
 )
 
@@ -97,17 +97,9 @@ class Discrimination:
     def figures(self) -> dict[str, Any]:
         """For JSON. `pairwise.p` maps "A vs B" to p after correction; `pairwise.pairs` has everything on every pair."""
         pairs = [
-            {
-                "a": self.models[pair.first],
-                "b": self.models[pair.second],
-                "difference": pair.estimate.mean,
-                "low": pair.estimate.low,
-                "high": pair.estimate.high,
-                "n": pair.estimate.n,
-                "p": pair.p,
-                "p_corrected": pair.holm,
-                "holds": pair.holds,
-            }
+            {"a": self.models[pair.first], "b": self.models[pair.second], "difference": pair.estimate.mean}
+            | {name: getattr(pair.estimate, name) for name in ("low", "high", "n")}
+            | {"p": pair.p, "p_corrected": pair.holm, "holds": pair.holds}
             for pair in self.pairs
         ]
         return {

@@ -142,8 +142,8 @@ def need_table(one: Planned) -> Table:
             f"Every pair by its own spread, n = cards of both. So many cards show the difference in {100 * one.power:.0f} of "
             f"100 runs, on average over runs like this that plan so: by {TEST} at {ALPHA:g} / {one.pairs} (so many "
             "comparisons), with an interval that leaves out 0. [95 %: what is needed if the spread lies at the ends of its "
-            f"interval, which is given from {FEWEST_BOUNDED} cards on.] A dash: fewer than {FEWEST_PLANNED} cards, whose "
-            "spread says too little; no number of cards is enough; or no difference between cards was seen.",
+            f"interval, which pairs of models have from {FEWEST_BOUNDED} cards on.] A dash: fewer than {FEWEST_PLANNED} cards, "
+            "whose spread says too little; no number of cards is enough; or no difference between cards was seen.",
             *["(others): for judges and seekers like these, drawn anew; without it, for these."] * several,
             *["With one trial nobody can say what a second one would save: run with --trials 2 to part the draw."]
             * (len(one.trials) == 1),
@@ -172,9 +172,9 @@ def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str
         middle = Estimate(float(np.median(gaps)), float(gaps[0]), float(gaps[-1]), len(gaps))
         worst.append((language, number, len(pairs), middle, sure))
     notes = (
-        "On the paper's own design: one dialogue a supporter and card, one score a dimension. Least: what a paired t "
-        f"test shows in {100 * power:.0f} of 100 such studies at {ALPHA:g}, alone and corrected for all pairs. Shown: pairs of "
-        "the table that lie as far apart.",
+        "On the paper's own design: one dialogue a supporter and card, one score a dimension. Least: what holds in "
+        f"{100 * power:.0f} of 100 such studies ({TEST}, with an interval that leaves out 0) at {ALPHA:g}, alone and corrected "
+        "for all pairs. Shown: pairs of the table that lie as far apart.",
         "The spread of one card's difference in the average (its standard deviation, in points) is not published; `esc-eval "
         "power RUN` gives that of a run.",
     )

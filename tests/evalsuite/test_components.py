@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pandas import DataFrame  # type: ignore[import-untyped]
+from scipy.stats import chi2
 
 from core.files import write_json, write_jsonl
 from core.records import Turn
@@ -17,6 +18,7 @@ from core.rubrics import load_rubric
 from evalsuite.statistics.components import (
     Components,
     Observation,
+    Spread,
     cards_needed,
     components,
     least_shown,
@@ -138,6 +140,8 @@ def test_a_spread_is_the_pairs_own() -> None:
     error = 14 / 15 * ((without - without.mean()) ** 2).sum() / gaps.var(ddof=1) ** 2
     assert found[2].degrees == pytest.approx(min(2 / (error + 2 / 15), 14))
     assert found[2].bounds() is None, "15 cards"
+    known, floor = Spread("a", "b", 40, 9.0, 30.0), Spread("a", "b", 40, 9.0, 30.0, floor=True)
+    assert known.bounds() == pytest.approx(30 / chi2.ppf([0.975, 0.025], 30)) and floor.bounds() is None
 
 
 def test_pairs_of_models_are_asked_about_and_floors_of_a_single_model() -> None:
