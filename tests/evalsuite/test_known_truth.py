@@ -63,7 +63,7 @@ def test_tau_lies_between_its_bounds(samples: int, kinds: int, least: float) -> 
     assert tau_coverage(RANKINGS["few cards"], samples, redrawn) < 0.9
 
 
-@pytest.mark.parametrize(("samples", "room"), [(30, 0.2), pytest.param(500, 0.06, marks=FULL)])
+@pytest.mark.parametrize(("samples", "room"), [(30, 0.2), pytest.param(500, 0.09, marks=FULL)])
 def test_planned_cards_show_the_difference_as_often_as_wanted(samples: int, room: float) -> None:
     """Power 0.8: with the true spread, and on average with that of a pilot, which plans for tails that it may not have seen."""
     alone, planned = shown(DESIGNS["one judge, 30 cards"], 8.0, samples)
