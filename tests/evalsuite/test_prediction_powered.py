@@ -372,6 +372,15 @@ def test_from_suggest_through_a_study_to_the_board(tmp_path: Path, monkeypatch: 
             rows = list(csv.DictReader(handle))
         return {row["supporter"]: float(next(row[name] for name in row if name.startswith("people alone"))) for row in rows}
 
+    # A further round: nothing twice, and both rounds' weights lie where the board looks for them.
+    said = call("people", "suggest", "run", "--budget", "10", "--people", "scored", "--out", "more")
+    assert (
+        "10 of 40 dialogues (20 more are scored)" in said and "put more/weights_before.csv in the place of weights.csv" in said
+    )
+    more = read_jsonl(Path("more/dialogues.jsonl"), Dialogue, "dialogues")
+    assert len(more) == 10 and not {one.id for one in more} & set(weights)
+    assert set(read_weights([Path("more/weights_before.csv")])) == set(weights)
+
     own = [one for one in chosen if one.supporter == "bad"]
     by_hand = sum(weights[one.id] * 25 * truth["bad"][int(str(one.card_id)[1:])] for one in own)
     assert of_people("board")["bad"] == pytest.approx(by_hand / sum(weights[one.id] for one in own), abs=0.06)
