@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from core.grouping import group_by
@@ -14,14 +14,15 @@ from core.statistics.means import exact_mean
 from core.statistics.reliability import AGREEMENT as INTERVALS
 from core.tables import Cell, Table
 from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
+from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.summary import AGREEMENT, Scorer, dimension_label, languages_of, scorer_of
 
 Values = dict[ScoredItem, dict[str, float]]  # a dialogue → judge → value
 
 
-def between_judges(verdicts: Sequence[Judgement], rubric: Rubric, clusters: Mapping[str, Hashable] = {}) -> Iterator[Table]:
+def between_judges(verdicts: Sequence[Judgement], rubric: Rubric, clusters: Clusters = DIALOGUES) -> Iterator[Table]:
     """One table a language with several judges: every two of them on every dimension, on dialogues that both read. A judge's
-    repeats are averaged first. `clusters` names the card of a dialogue, by its id; one without a card stands for itself."""
+    repeats are averaged first. `clusters` are drawn whole."""
     for language in languages_of(verdicts):
         of_dimensions = group_by((j for j in verdicts if j.language == language), lambda j: j.dimension)
         scorers = sorted({scorer_of(j) for of_one in of_dimensions.values() for j in of_one})
@@ -47,7 +48,7 @@ def between_judges(verdicts: Sequence[Judgement], rubric: Rubric, clusters: Mapp
                 rows=tuple(rows),
                 notes=(
                     "On dialogues (n) that both judged readably. Kappa has quadratic weights. Intervals over "
-                    f"{'cards' if clusters else 'dialogues'}: 95 % {INTERVALS}; of shares: {SMOOTHED}. Minus: the mean of the "
+                    f"{clusters.name}: 95 % {INTERVALS}; of shares: {SMOOTHED}. Minus: the mean of the "
                     "first judge's scores minus the other's, in points of the scale. A dash: not defined, because nothing "
                     "varies. Judges that agree may still both be wrong: see gold.",
                 ),
@@ -60,14 +61,14 @@ def _row(
     both: tuple[Scorer, Scorer],
     dimension: str,
     verdicts: Sequence[Judgement],
-    clusters: Mapping[str, Hashable],
+    clusters: Clusters,
 ) -> list[tuple[Cell, ...]]:
     """Two judges on one dimension; no row where they share no dialogue."""
     read: dict[ScoredItem, dict[str, list[float]]] = {}
     places = {key: place for place, key in enumerate(sorted({(j.dialogue_id, j.turn or 0) for j in verdicts}))}
     for j in verdicts:
         if j.value is not None and (scorer := scorer_of(j)) in both:
-            item = ScoredItem(str(clusters.get(j.dialogue_id, j.dialogue_id)), places[j.dialogue_id, j.turn or 0])
+            item = ScoredItem(clusters[j.dialogue_id], places[j.dialogue_id, j.turn or 0])
             read.setdefault(item, {}).setdefault(called[scorer], []).append(j.value)
     values: Values = {item: {who: exact_mean(of) for who, of in by.items()} for item, by in read.items() if len(by) == 2}
     figures = agreement_on(values)

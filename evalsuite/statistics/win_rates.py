@@ -1,8 +1,8 @@
 """Choices between two systems, by people or judges: votes, win rates, degrees, agreement, and what the order shown does.
 
 In native mode an annotator's answers on a pair are one vote, and a tie where they change with the order; in paper mode every
-answer is a vote of its own. Intervals are over items, which are drawn whole with all
-their votes.
+answer is a vote of its own. Intervals and tests are over items, which are drawn whole with all their votes. Systems are ranked
+by their strengths (`core.statistics.strengths`): a raw win rate depends on whom a system met.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import numpy as np
 
 from core.grouping import group_by
 from core.records import Comparison, Verdict
-from core.statistics.accuracy import share
 from core.statistics.bootstrap import POINTS, SMOOTHED, Floats, estimate, scale_levels, smoothed_means
+from core.statistics.inference import ALPHA, TEST, holds, holm_of
 from core.statistics.means import exact_mean
-from core.statistics.reliability import JACKKNIFE
+from core.statistics.reliability import AGREEMENT
+from core.statistics.strengths import FEWEST, Strengths, strengths
 from core.tables import Cell, Estimate, Table
 from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
 from evalsuite.statistics.judges import file_keys
+from evalsuite.statistics.paired import COLUMNS, Difference, cells, rank_ranges, rank_text
 
 Mode = Literal["paper", "native"]
 _OTHER: Mapping[Verdict | None, Verdict | None] = {"a": "b", "b": "a", "tie": "tie", None: None}
@@ -147,7 +149,36 @@ def _counts(choices: Sequence[Choice], system: str) -> list[Cell]:
     most = max((abs(vote.degree or 0.0) for vote in degrees), default=0.0)
     levels = scale_levels(-most, most)
     degree = mean_over_items(degrees, lambda vote: (vote.degree or 0.0) * (1 if vote.a == system else -1), levels)
-    return [*counts, rate(choices, points), share(won, won + lost), degree]
+    return [*counts, rate(choices, points), rate([vote for vote in choices if vote.verdict != "tie"], points), degree]
+
+
+def strengths_of(choices: Sequence[Choice], systems: Sequence[str]) -> tuple[Strengths | None, list[Difference]]:
+    """The strengths of systems by the votes on them, and the difference from half of every two, tested together; none where
+    not all systems were compared, directly or through others."""
+    read = [vote for vote in choices if vote.verdict is not None]
+    found = strengths(
+        [vote.item for vote in read],
+        np.array([[systems.index(name) for name in vote.systems] for vote in read], dtype=np.intp).reshape(-1, 2),
+        np.array([_points(vote.a)(vote) for vote in read]),
+        len(systems),
+    )
+    if found is None:
+        return None, []
+    corrected = holm_of([p for _, p in found.pairs.values()])
+    return found, [
+        Difference(
+            first,
+            second,
+            None,
+            share.mean,
+            100 - (share.mean or 0),
+            replace(share, mean=(share.mean or 0) - 50),
+            p,
+            last,
+            holds(last),
+        )
+        for ((first, second), (share, p)), last in zip(found.pairs.items(), corrected, strict=True)
+    ]
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------------
@@ -169,8 +200,8 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
     counted = votes(choices, mode)
     spoken, graded = any(vote.language for vote in counted), any(vote.degree is not None for vote in counted)
     notes = [
-        f"Win rate: share of votes won, a tie counts half, [{SMOOTHED} over {words.items}] (none for one alone). Decided: "
-        "share of the votes that are no tie, Wilson's 95 % interval. Votes without a readable answer are in no rate.",
+        f"Win rate: share of votes won, a tie counts half; decided: of the votes that are no tie. [{SMOOTHED} over "
+        f"{words.items}] (none for one alone). Votes without a readable answer are in no rate.",
     ]
     if any(choice.first is not None for choice in choices):
         rule = {
@@ -189,17 +220,40 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
     for language, part in sorted(group_by(counted, lambda vote: vote.language).items()):
         named = [language] if spoken else []
         systems = sorted({name for vote in part for name in vote.systems})
-        ranked = [(name, _counts([vote for vote in part if name in vote.systems], name)) for name in systems]
-        ranked.sort(key=lambda row: -(row[1][5].mean or 0.0))  # type: ignore[union-attr]
-        overall += [(*named, name, *figures[: len(heads)]) for name, figures in ranked]
-        for (a, b), of_pair in sorted(group_by(part, lambda vote: vote.systems).items()):
-            pairs.append((*named, a, b, *_counts(of_pair, a)[: len(heads)]))
-    first = ("language",) if spoken else ()
-    columns = (*first, words.system, *heads)
-    against = (*first, words.system, "against", *heads)
+        found, differences = strengths_of(part, systems)
+        shares = found.shares if found else [None] * len(systems)
+        ranks = map(rank_text, rank_ranges(differences, len(systems)))
+        rows = []
+        for name, rank, share in zip(systems, ranks, shares, strict=True):
+            figures = _counts([vote for vote in part if name in vote.systems], name)
+            rows.append((*named, name, rank, share, *figures[: len(heads)]))
+        first = len(named) + 2  # the expected share, and after it the counts with the win rate
+        rows.sort(key=lambda row: [-((isinstance(one, Estimate) and one.mean) or 0) for one in (row[first], row[first + 6])])
+        overall += rows
+        tested = {(systems[one.first], systems[one.second]): one for one in differences}
+        by_pair = group_by(part, lambda vote: vote.systems)
+        for a, b in sorted(tested.keys() | by_pair.keys()):
+            one = tested.get((a, b))
+            expected = None if one is None else replace(one.estimate, mean=one.first_mean)
+            figures = _counts(by_pair.get((a, b), []), a)[: len(heads)]
+            pairs.append((*named, a, b, *figures, expected, *(cells(one)[1:] if one else [None] * 3)))
+    before = ("language",) if spoken else ()
+    model = (
+        "by the strengths of Bradley and Terry, in which a tie is half a win for each [95 % over "
+        f"{words.items}, from {FEWEST} on]. A dash: not all {words.system}s were compared, not even through third ones."
+    )
+    expected_share = f"Expected: the share that a {words.system} would win if it met every other equally often, {model}"
+    open_places = f"Rank: the places that are left open by the differences of two {words.system}s that hold (pair by pair)."
+    test = (
+        f"Expected: the share that the {words.system} would win against the other, from all votes, {model} p that it is half: "
+        f"{TEST}, two-sided, above {ALPHA:g} wherever the interval contains half; the difference holds where p after Holm's "
+        f"correction over all pairs is at most {ALPHA:g}."
+    )
+    overall_columns = (*before, words.system, "rank", "expected %", *heads)
+    pair_columns = (*before, words.system, "against", *heads, "expected %", *COLUMNS[1:])
     return [
-        Table("win_rates", f"{title} (all pairs)", columns, tuple(overall), tuple(notes)),
-        Table("pairs", f"{title} (pair by pair)", against, tuple(pairs), tuple(notes)),
+        Table("win_rates", f"{title} (all pairs)", overall_columns, tuple(overall), (expected_share, open_places, *notes)),
+        Table("pairs", f"{title} (pair by pair)", pair_columns, tuple(pairs), (test, *notes)),
     ]
 
 
@@ -209,19 +263,23 @@ def _position(choices: Sequence[Choice], words: Words, title: str) -> Table:
     for annotator, part in sorted(group_by(shown, lambda choice: choice.annotator).items()):
         read = [choice for choice in part if choice.verdict is not None]
         decided = [choice for choice in read if choice.verdict != "tie"]
-        first = sum((choice.a if choice.verdict == "a" else choice.b) == choice.first for choice in decided)
-        twice = [answers for answers in group_by(read, lambda choice: choice.pair).values() if len(answers) > 1]
-        stable = sum(len({choice.verdict for choice in answers}) == 1 for answers in twice)
-        shares = (share(first, len(decided)), share(stable, len(twice)))
-        rows.append((annotator, len(part), 100 * len(read) / len(part), len(read) - len(decided), *shares))
+        first = rate(decided, lambda choice: float((choice.a if choice.verdict == "a" else choice.b) == choice.first))
+        answers = group_by(read, lambda choice: choice.pair)
+        twice = [
+            replace(several[0], verdict="a" if len({choice.verdict for choice in several}) == 1 else "b")
+            for several in answers.values()
+            if len(several) > 1
+        ]
+        stable = rate(twice, lambda both: float(both.verdict == "a"))
+        rows.append((annotator, len(part), 100 * len(read) / len(part), len(read) - len(decided), first, stable))
     return Table(
         key="position",
         title=f"{title} (what the order shown does to the answers)",
         columns=("annotator", "answers", "parse rate %", "ties", "first shown picked %", "same in both orders %"),
         rows=tuple(rows),
         notes=(
-            "First shown picked: share of the answers that are no tie; 50 without a bias to either place. Wilson's 95 % "
-            "intervals, which take answers as independent.",
+            "First shown picked: share of the answers that are no tie; 50 without a bias to either place. "
+            f"[{SMOOTHED} over {words.items}].",
         ),
     )
 
@@ -247,7 +305,7 @@ def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
         notes=(
             f"Of {'degrees' if graded else 'verdicts (one, tie, other)'} that two people or more gave; n: what was compared. "
             "Alpha is ordinal; kappa has quadratic weights and is the mean over pairs of people. Equal: share of pairs of "
-            f"answers. Intervals: 95 %, over {words.items}: {JACKKNIFE}; of shares: percentile bootstrap. A dash: not "
-            "defined, because nothing varies.",
+            f"answers. Intervals over {words.items}: 95 % {AGREEMENT}; of shares: {SMOOTHED}. A dash: not defined, because "
+            "nothing varies.",
         ),
     )

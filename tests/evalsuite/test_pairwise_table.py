@@ -25,7 +25,7 @@ from data_prep.scores.human import read_comparisons
 from evalsuite.commands.pairwise import WORDS, pairwise
 from evalsuite.role_play.pairwise import PairAnswer, pairwise_tables
 from evalsuite.statistics.win_rates import choices_of, win_rate_tables
-from tests.evalsuite.oracles import smoothed, wilson
+from tests.evalsuite.oracles import smoothed
 from tests.evalsuite.test_pairwise import field, row
 
 HEAD = "item,a,b,annotator,question,verdict,degree,order\n"
@@ -83,7 +83,11 @@ def test_rates_degrees_and_agreement_against_independent_sums(seed: int) -> None
         assert (pair["won"], pair["ties"], pair["lost"]) == tuple(int((np.sign(values) == s).sum()) for s in (1, 0, -1))
         assert pair["items"] == len({item for item, _, _ in own}) and pair["unread"] == 0
         assert pair["win rate %"].mean == pytest.approx(100 * np.mean((np.sign(values) + 1) / 2))
-        assert pair["of decided %"] == wilson(pair["won"], pair["won"] + pair["lost"])
+        decided = {item: [100.0 * (degree > 0) for other, _, degree in own if other == item and degree] for item, _, _ in own}
+        sums, counts = zip(*((sum(of), len(of)) for of in decided.values()), strict=True)
+        assert (pair["of decided %"].mean, pair["of decided %"].n) == (pytest.approx(sum(sums) / sum(counts)), sum(counts))
+        low, high = smoothed(sums, range(0, 101, 25), counts)
+        assert pair["of decided %"].low == pytest.approx(low, abs=2) and pair["of decided %"].high == pytest.approx(high, abs=2)
         assert pair["degree"].mean == pytest.approx(values.mean()) and pair["degree"].n == len(values)
         names, items = sorted({who for _, who, _ in own}), sorted({item for item, _, _ in own})
         grid = np.full((len(names), len(items)), np.nan)
@@ -149,7 +153,8 @@ def test_both_orders_are_one_vote_and_the_place_is_measured() -> None:
     each = row(paper["pairwise-pairs"], "x", "y")
     assert (each["won"], each["ties"], each["lost"]) == (3, 0, 1) and each["degree"].mean == pytest.approx(3 / 4)
     anna = row(native["pairwise-position"], "anna")
-    assert anna["first shown picked %"] == wilson(2, 3) and anna["same in both orders %"] == wilson(0, 1)
+    assert (anna["first shown picked %"].mean, anna["first shown picked %"].n) == (pytest.approx(200 / 3), 3)
+    assert anna["same in both orders %"] == Estimate(0, None, None, 1)
     assert any("native mode: one vote" in note for note in native["pairwise-pairs"].notes)
     bare = tables([chosen(0, "x", "y", "anna", verdict="a")])
     assert set(bare) == {"pairwise-win_rates", "pairwise-pairs"}, "no place, and nobody to agree with"
