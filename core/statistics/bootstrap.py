@@ -49,8 +49,8 @@ def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEE
 
     `sums` and `counts` are [rows, columns]: the sum of a row's observations and their number (zero where it has none). In a
     draw each of n rows weighs Gamma(1 − 1/n), which spreads the draws of few rows further, and one row more, of a column's
-    usual size and with one of `levels` in all columns, weighs Gamma(`UNSEEN` · `sides`): a difference has two sides. Columns that
-    come in `blocks` of one size, one after the other, have a level of its own in each block, so that it does not cancel in
+    usual size and with one of `levels` in all columns, weighs Gamma(`UNSEEN` · `sides`): a difference has two sides. Columns
+    that come in `blocks` of one size, one after the other, have a level of its own in each block, so that it does not cancel in
     their differences. A row alone says nothing: its draws are the levels. The same number of rows and the same seed give the
     same weights, so that means over the same rows compare in pairs.
     """

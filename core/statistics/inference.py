@@ -1,9 +1,9 @@
 """When a difference is said to hold: one test, one correction and one rule for every table.
 
-What is drawn whole (a card with all its dialogues and scores, an item with all its votes) is a cluster, and clusters alone count
+What is drawn whole (a card with all its dialogues and scores, an item with all its votes) is a cluster, and only clusters count
 as independent. A mean or a difference over clusters is tested by Student's t with the cluster-robust error of a ratio (Cochran
-1977, section 6.3), on as many degrees of freedom as there are clusters less one. Two things keep the test honest where scores are
-skewed and few, as they are against a supporter that always gets the same score:
+1977, section 6.3), on as many degrees of freedom as there are clusters less one. Two things keep the test honest where scores
+are skewed and few, as they are against a supporter that always gets the same score:
 
 - A p is at most `ALPHA` only where the 95 % interval leaves out 0, so no table says "holds" beside an interval over 0. The
   interval (`smoothed_means`) allows for a cluster that nobody has seen, which t does not.
@@ -46,7 +46,9 @@ def cluster_error(parts: Floats, clusters: ArrayLike) -> Floats:
     return error
 
 
-def student_p(means: ArrayLike, errors: ArrayLike, clusters: ArrayLike, most: float, degrees: ArrayLike | None = None) -> Floats:
+def student_p(
+    means: ArrayLike, errors: ArrayLike, clusters: ArrayLike, most: float, degrees: ArrayLike | None = None
+) -> Floats:
     """Two-sided p […] that means are 0, from their errors and numbers of clusters; NaN where there are fewer than two.
 
     `most` is the largest distance from 0 that a cluster can have. `degrees` of freedom are clusters less one unless given
@@ -61,8 +63,8 @@ def student_p(means: ArrayLike, errors: ArrayLike, clusters: ArrayLike, most: fl
 
 
 def beside_interval(p: Floats, draws: Floats) -> Floats:
-    """p values [columns] that agree with the intervals of their draws [draws, columns]: where an interval holds 0, at least twice
-    the share of draws on the smaller side of it, which is above `ALPHA`."""
+    """p values [columns] that agree with the intervals of their draws [draws, columns]: where an interval holds 0, at least
+    twice the share of draws on the smaller side of it, which is above `ALPHA`."""
     agreed = p.copy()
     for column in np.flatnonzero(p <= ALPHA):
         low, high = interval(draws[:, column])

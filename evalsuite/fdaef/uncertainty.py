@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 
 from core.statistics.bootstrap import RESAMPLES, SEED, Floats
+from core.statistics.inference import holm
 from evalsuite.fdaef.aggregate import Layer, ModelResult, Node, WeightFactors, aggregate
 from evalsuite.fdaef.registry import Benchmark
 from evalsuite.fdaef.scores import ModelScores, node_paths
-from evalsuite.statistics.paired import holm
 
 Scope = Literal["capabilities", "all", "any"]
 SCOPES: dict[Scope, str] = {

@@ -56,8 +56,8 @@ class Progress:
         )
         columns = ("rater", "submitted", "begun", "tasks", "cannot judge", "checks %", "repeats %")
         tables = [Table("raters", "Raters", columns, tuple(rows), (note,))]
-        rated = agreement(self.scores, resamples=200) if self.scores else []
-        return [*tables, *([agreement_table(rated, 200)] if rated else [])]
+        rated = agreement(self.scores) if self.scores else []
+        return [*tables, *([agreement_table(rated)] if rated else [])]
 
 
 def progress(store: Store) -> Progress:

@@ -36,6 +36,7 @@ from evalsuite.runs.versions import made_with, prices_in
 from evalsuite.statistics import survival, trends
 from evalsuite.statistics.agreement import agreement_tables, judgements_in_order
 from evalsuite.statistics.between_judges import between_judges
+from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.dialogue_costs import ModelUse, model_uses, use_table
 from evalsuite.statistics.judge_figures import Settings, judge_figures
 from evalsuite.statistics.judges import (
@@ -47,7 +48,7 @@ from evalsuite.statistics.judges import (
     file_keys,
     gold_of,
 )
-from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences
+from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences, saturation
 from evalsuite.statistics.summary import (
     AVERAGE,
     COSTS,
@@ -207,6 +208,7 @@ def content_of(run: Run) -> ReportContent:
         warnings=[
             *([sentence] if (sentence := cut_off(used.values(), TROUBLE)) else []),
             *(f"{sentence}." for sentence in in_trouble(used.values(), tally.judgements)),
+            *saturation(tally.boards, rubric),
             *unbeaten(tally.boards, config.floors()),
             *_behind(tally, judges),
             *_warnings(tally, config.specs()),
@@ -238,15 +240,16 @@ def _gold(
     gold = [judgement for one in judges for judgement in one.records("gold_judgements.jsonl")]
     judgements = judgements_in_order(gold, rubric)
     scores = gold_of(judgements, _records(run.folder / "gold_scores.jsonl", HumanScore))
+    clusters = clusters_of(_records(run.folder / "gold_dialogues.jsonl", Dialogue))
     if len(agreements) > 1:
-        _, of_judges = judge_figures(by_judge(judgements), scores, Settings(mode, rubric))
+        _, of_judges = judge_figures(by_judge(judgements), scores, Settings(mode, rubric, clusters=clusters))
         keys = file_keys(agreements)
         of_all = (
             charts.agreement_charts(a, rubric, mode, synthetic, who, f"agreement_{keys[who]}") for who, a in agreements.items()
         )
         return of_judges.all(), [*chain.from_iterable(of_all)]
     agreement = next(iter(agreements.values()), {})
-    matrices, bins = confusion(judgements, scores, rubric.scales), calibration(judgements, scores)
+    matrices, bins = confusion(judgements, scores, rubric.scales), calibration(judgements, scores, clusters)
     tables = [*agreement_tables(agreement, mode, labels, note), *confusion_tables(matrices, labels, note)]
     tables += [calibration_table(bins, labels, note)] if bins else []
     drawn = charts.agreement_charts(agreement, rubric, mode, synthetic), charts.confusion_charts(matrices, rubric, synthetic)

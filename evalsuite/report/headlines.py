@@ -24,8 +24,8 @@ ENDINGS: dict[Termination | None, str] = {
 
 
 def standings(boards: Sequence[Board], doubt: Callable[[str, str], str]) -> Iterator[str]:
-    """Which model is best and worst in each language by average, as each scorer sees it, and of how many of the others it is told
-    apart; one sentence where there is but one. Floors are no rivals: `unbeaten` has them.
+    """Which model is best and worst in each language by average, as each scorer sees it, and of how many of the others it is
+    told apart; one sentence where there is but one. Floors are no rivals: `unbeaten` has them.
 
     `doubt(judge, language)` says why no best is to be named by a judge; "" where it may be.
     """
@@ -38,7 +38,8 @@ def standings(boards: Sequence[Board], doubt: Callable[[str, str], str]) -> Iter
         where = _where(board, boards)
         best, worst = ranked[0], ranked[-1]
         if len(ranked) == 1:
-            yield f"{where}: {best.supporter} ({_spoken(best.estimate)}) is the only {'model' if board.models else 'supporter'}."
+            kind = "model" if board.models else "supporter"
+            yield f"{where}: {best.supporter} ({_spoken(best.estimate)}) is the only {kind}."
             continue
         among = [one for one in board.differences if {one.first, one.second} <= models]
         names = {cell.supporter for cell in ranked}

@@ -256,12 +256,12 @@ def leaderboard(
             title=f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else ""),
             columns=columns,
             rows=tuple(rows),
-            notes=(*score_notes(cells, rubric, value), *[paired.RANKS] * ranked, *_saturation(of_language, rubric)),
+            notes=(*score_notes(cells, rubric, value), *[paired.RANKS] * ranked, *saturation(of_language, rubric)),
             section=SCORES,
         )
 
 
-def _saturation(boards: Sequence[Board], rubric: Rubric) -> Iterator[str]:
+def saturation(boards: Sequence[Board], rubric: Rubric) -> Iterator[str]:
     """Which dimensions tell no model from another, and so do nothing but shrink the average's differences."""
     ends = {(name, score) for board in boards for name, score in board.saturated.items()}
     for score in sorted({score for _, score in ends}):

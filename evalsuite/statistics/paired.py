@@ -29,12 +29,12 @@ from core.tables import Cell, Estimate
 
 COLUMNS = ("difference", "p", "p (Holm)", "holds")
 HOLDS = (
-    f"p: {TEST}, two-sided, and above {ALPHA:g} wherever the interval contains 0. A difference holds where p after Holm's correction "
-    f"is at most {ALPHA:g}; the averages are corrected together, and then the dimensions"
+    f"p: {TEST}, two-sided, and above {ALPHA:g} wherever the interval contains 0. A difference holds where p after Holm's "
+    f"correction is at most {ALPHA:g}; the averages are corrected together, and then the dimensions"
 )
 NOTE = (
-    f"Difference in points of 0–100, [{SMOOTHED} over cards], n = shared cards: those on which both sides have a readable verdict. "
-    f"{HOLDS}. A dash: not tested (two floors, the same dialogues, fewer than two cards)."
+    f"Difference in points of 0–100, [{SMOOTHED} over cards], n = shared cards: those on which both sides have a readable "
+    f"verdict. {HOLDS}. A dash: not tested (two floors, the same dialogues, fewer than two cards)."
 )
 UNPAIRED = "Sides that share no card are compared unpaired: n counts the cards of both, p is Welch's."
 
@@ -70,8 +70,8 @@ def card_estimates(
     """Mean and 95 % interval (`smoothed_means`) of every contestant on every dimension, and of the average as its last column.
 
     `sums` and `counts` hold the sum of a card's observations (dialogues) and their number, zero where there is none; `readable`
-    is how many observations each contestant has on any dimension: the n of its average. Clusters are drawn whole, so the interval
-    of the average keeps the correlation between dimensions. A dimension without observations has mean None, and so has the
+    is how many observations each contestant has on any dimension: the n of its average. Clusters are drawn whole, so the
+    interval of the average keeps the correlation between dimensions. A dimension without observations has mean None, and so has the
     average then. Observations on one card alone have no interval (low and high None), nor has an average over a dimension that
     rests on one card.
     """
@@ -122,9 +122,9 @@ def differences(
     A card counts once: a contestant's observations on it are averaged first. The average's difference is the unweighted mean of
     the dimensions', each over its own shared cards. Intervals: `smoothed_means` over cards, none where `card_estimates` has
     none; each side may have any of `levels` on a card that nobody has seen.
-    p: `student_p` over cards, `beside_interval`. Holm's correction runs over the averages of the pairs of one of `families` (all
-    pairs are one where these are not given), and apart from them over the dimensions. A pair whose family is None is not tested.
-    With `clusters` the cards of one cluster are drawn together; no figure but interval and p changes.
+    p: `student_p` over cards, `beside_interval`. Holm's correction runs over the averages of the pairs of one of `families`
+    (all pairs are one where these are not given), and apart from them over the dimensions. A pair whose family is None is not
+    tested. With `clusters` the cards of one cluster are drawn together; no figure but interval and p changes.
     """
     if not pairs:
         return []
@@ -205,16 +205,16 @@ def _together(values: Floats, clusters: Clusters) -> Floats:
 # --- ranks ------------------------------------------------------------------------------------------------------------------
 
 RANKS = (
-    "Rank: the places that the differences leave open, from 1 + the number of supporters that are better by a difference that holds "
-    "to the number of all less those that are worse by one. Two supporters of which neither is better in this sense share a place."
+    "Rank: the places that the differences leave open, from 1 + the number of supporters that are better by a difference that "
+    "holds, to the number of all less those that are worse by one. Two of which neither is better in this sense share a place."
 )
 
 
 def rank_ranges(
     differences: Sequence[Difference], count: int, ranked: Collection[int] | None = None
 ) -> list[tuple[int, int] | None]:
-    """The ranks, from best to worst, that differences of the average leave open to each of `count` contestants: at 95 % all true
-    ranks lie in them together (Mogstad, Romano, Shaikh and Wilhelm 2024, "Inference for ranks"). Only those in `ranked` (all by
+    """The ranks, from best to worst, that differences of the average leave open to each of `count` contestants: at 95 % all
+    true ranks lie in them together (Mogstad, Romano, Shaikh and Wilhelm 2024, "Inference for ranks"). Only those in `ranked` (all by
     default) have places; None for one that was tested against no other of them."""
     among = [
         one
@@ -259,52 +259,3 @@ def cells(difference: Difference) -> tuple[Cell, ...]:
     """A difference as the table cells under `COLUMNS`."""
     said = None if difference.holds is None else "yes" if difference.holds else "no"
     return difference.estimate, p_text(difference.p), p_text(difference.holm), said
-
-
-# --- until their callers have moved to core.statistics.inference ------------------------------------------------------------
-from core.statistics.inference import holm  # noqa: E402, F401
-
-
-from collections.abc import Iterator  # noqa: E402
-
-FLIPS, _BATCH = 9_999, 500
-
-
-def sign_flip_p(shares: Floats) -> Floats:
-    """Two-sided p of each column's sum under random signs of its rows: a paired permutation test.
-
-    If two contestants are alike, swapping them on any card changes nothing but that card's sign. The test is exact at any
-    number of cards, which a p from an interval's draws is not; and 2,000 draws have no p below 0.0005, where one of the 91
-    pairs of 14 supporters must be at about that to hold after Holm's correction. All sign patterns are tried where there are
-    few, else `FLIPS` drawn ones, or more where many columns are corrected together.
-    """
-    rows, columns = shares.shape
-    # Sums that are equal but for rounding count as equal: without this, p would depend on the order of additions.
-    needed = np.abs(shares.sum(axis=0)) - 1e-9 * np.abs(shares).sum(axis=0)
-    flips = max(FLIPS, int(2 * columns / ALPHA))
-    exact = 2**rows <= flips
-    hits = np.zeros(columns)
-    for signs in _all_signs(rows) if exact else _drawn_signs(rows, flips):
-        hits += (np.abs(signs @ shares) >= needed).sum(axis=0)
-    # Among drawn patterns, the one that was seen is one more.
-    return hits / 2**rows if exact else (hits + 1) / (flips + 1)
-
-
-def fewest_cards(tests: int = 1) -> int:
-    """The fewest cards on which `sign_flip_p` can be at most `ALPHA` after Holm's correction over so many tests: on n cards it
-    is 2 / 2ⁿ or more."""
-    return int(np.ceil(1 + np.log2(tests / ALPHA)))
-
-
-def _all_signs(rows: int) -> Iterator[Floats]:
-    """Every pattern of signs of `rows` cards, in batches [patterns, cards]."""
-    for start in range(0, 2**rows, _BATCH):
-        patterns = np.arange(start, min(start + _BATCH, 2**rows))[:, None] >> np.arange(rows)
-        yield 1 - 2 * (patterns & 1).astype(np.float64)
-
-
-def _drawn_signs(rows: int, flips: int) -> Iterator[Floats]:
-    """`flips` random patterns of signs, in batches [patterns, cards]."""
-    rng = np.random.default_rng(SEED)
-    for start in range(0, flips, _BATCH):
-        yield 1 - 2 * rng.integers(2, size=(min(_BATCH, flips - start), rows)).astype(np.float64)

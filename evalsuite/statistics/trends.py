@@ -164,7 +164,8 @@ def tables(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Table]:
             rows=tuple(slopes),
             notes=(
                 "Mean over cards of the least-squares slope of a dialogue's own scores (0–100) by round, "
-                f"[{SMOOTHED}], n = cards with a dialogue that was judged in two rounds or more. Against no slope, {paired.HOLDS}.",
+                f"[{SMOOTHED}], n = cards with a dialogue that was judged in two rounds or more. Against no slope, "
+                f"{paired.HOLDS}.",
             ),
             section=TRENDS,
         )

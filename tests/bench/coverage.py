@@ -73,7 +73,7 @@ def _percentiles(draws: Floats) -> Bounds:
 
 def smoothed(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
     """The project's own."""
-    return _percentiles(smoothed_means(sums, counts, levels))
+    return _percentiles(smoothed_means(sums, counts, levels, sides=1 + bool(levels.min() < 0)))  # of differences, two sides
 
 
 def percentile(sums: Floats, counts: Floats, levels: Floats) -> Bounds:

@@ -1,8 +1,8 @@
 """Populations in the style of real human scores: whole levels of 0–4, skewed, at the floor or the ceiling, clustered by card.
 
-A score is a latent quality cut at fixed thresholds. What a card shares, what a dialogue shares and what a dimension has of its own
-add up to the quality, so scores of one card go together as people's do. The shapes follow what people gave: EPITOME's mechanisms
-lie at the floor, ESConv's surveys at the ceiling, EmpathicComm's experts in the middle.
+A score is a latent quality cut at fixed thresholds. What a card shares, what a dialogue shares and what a dimension has of its
+own add up to the quality, so scores of one card go together as people's do. The shapes follow what people gave: EPITOME's
+mechanisms lie at the floor, ESConv's surveys at the ceiling, EmpathicComm's experts in the middle.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ def levels(
     return (quality[..., None] > np.array(SHAPES[shape])).sum(axis=-1).astype(np.float64)
 
 
-def judged(
-    gold: Floats, rng: np.random.Generator, agreement: float = 0.6, bias: float = 0.0, sticky: float = 0.5
-) -> Floats:
+def judged(gold: Floats, rng: np.random.Generator, agreement: float = 0.6, bias: float = 0.0, sticky: float = 0.5) -> Floats:
     """A judge's verdicts on gold levels [cards, …]: right with this chance, else a neighbour, upwards more often by `bias`.
     Of errors, the share `sticky` is the same for a whole card: what a judge gets wrong of a card, it gets wrong again."""
     shape = (gold.shape[0], *[1] * (gold.ndim - 1))

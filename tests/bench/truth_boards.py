@@ -1,4 +1,4 @@
-"""What boards, comparisons and forks claim of supporters: false differences, coverage of averages and differences, and ranks."""
+"""What boards, comparisons and forks claim of supporters: false differences, coverage of intervals, and ranks."""
 
 from __future__ import annotations
 

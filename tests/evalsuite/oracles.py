@@ -16,8 +16,8 @@ from core.tables import Estimate
 
 
 def student(gaps: Sequence[Sequence[float | None]], most: float = 100) -> float | None:
-    """Two-sided p that the mean over dimensions of the means over cards [cards, dimensions] is 0, by scipy: a dimension's error is
-    of the cards that have it, the degrees of freedom are of the dimension that has the fewest; None where one has fewer than two."""
+    """Two-sided p that the mean over dimensions of the means over cards [cards, dimensions] is 0, by scipy: a dimension's
+    error is of the cards that have it, the degrees of freedom are of the dimension with the fewest; None for fewer than two."""
     columns = [[gap for gap in column if gap is not None] for column in zip(*gaps, strict=True)]
     n = min(map(len, columns))
     if n < 2:
@@ -75,8 +75,8 @@ GAPS = [first - second for first in range(0, 101, 25) for second in range(0, 101
 def smoothed(
     sums: Sequence[float], levels: Sequence[float], counts: Sequence[float] | None = None, unseen: float = 0.5
 ) -> tuple[float, float]:
-    """The 95 % interval of a mean by 10,000 Dirichlet draws: n rows of shape 1 − 1/n and half a row with any of the levels (of a
-    difference a whole one: `unseen`)."""
+    """The 95 % interval of a mean by 10,000 Dirichlet draws: n rows of shape 1 − 1/n and half a row with any of the levels (of
+    a difference a whole one: `unseen`)."""
     rng = np.random.default_rng(7)
     n = len(sums)
     sizes = np.ones(n) if counts is None else np.asarray(counts, dtype=float)
@@ -87,10 +87,3 @@ def smoothed(
         draws.append(above / (weights[:-1] @ sizes + weights[-1] * usual))
     low, high = np.percentile(draws, [2.5, 97.5])
     return float(low), float(high)
-
-
-def sign_flip(shares: Sequence[int]) -> float:  # until test_judges has moved
-    raise NotImplementedError
-
-
-card_shares = sign_flip

@@ -172,7 +172,7 @@ def test_runs_without_shared_cards_are_compared_unpaired(tmp_path: Path) -> None
     rng = np.random.default_rng(3)
     here, there = rng.integers(0, 3, 9).tolist(), rng.integers(1, 5, 7).tolist()
     found = compare(
-        read_runs([make_run(tmp_path / "a", {"m": here + [None] * 7}), make_run(tmp_path / "b", {"m": [None] * 9 + there})])
+        read_runs([make_run(tmp_path / "a", {"m": [*here, *[None] * 7]}), make_run(tmp_path / "b", {"m": [None] * 9 + there})])
     )
     (each,) = found.languages
     for one in each.differences:

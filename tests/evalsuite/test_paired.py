@@ -64,7 +64,7 @@ def test_unequal_clusters_give_statsmodels_robust_error() -> None:
     cluster = np.repeat(np.arange(25), sizes)
     values = rng.normal(0, 3, 25)[cluster] + rng.normal(1, 2, len(cluster))
     sums, counts = (np.bincount(cluster, weights=w)[:, None] for w in (values, np.ones(len(values))))
-    means, parts, n = contributions(sums, counts)
+    means, parts, n = contributions(sums.astype(float), counts.astype(float))
     fitted = OLS(values, np.ones(len(values))).fit(
         cov_type="cluster", cov_kwds={"groups": cluster, "use_correction": False}, use_t=True
     )

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from scipy.stats import ttest_1samp
 import typer
 from hypothesis import given as drawn
 from hypothesis import strategies as st
-from scipy.stats import linregress
+from scipy.stats import linregress, ttest_1samp
 from typer.testing import CliRunner
 
 from core.errors import UserError
