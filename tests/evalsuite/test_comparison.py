@@ -264,7 +264,8 @@ app.command()(command.compare)
 
 
 def test_command_prints_json_alone_and_writes_every_table(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / name, {"m": scores}) for name, scores in (("a", [1, 2, 3]), ("b", [3, 2, 1]))]
+    given: dict[str, list[int | None]] = {"a": [1, 2, 3], "b": [3, 2, 1]}
+    folders = [make_run(tmp_path / name, {"m": scores}) for name, scores in given.items()]
     out = tmp_path / "out"
     result = CliRunner().invoke(app, [*map(str, folders), "--json", "--out", str(out)])
     assert result.exit_code == 0
