@@ -41,7 +41,7 @@ def gap_levels(levels: Floats) -> Floats:
 
 
 POINTS = scale_levels(0, 100)
-SHARES = scale_levels(0, 1)
+SHARES = np.array([0.0, 1.0])  # of what is right or wrong, there or not
 
 
 def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEED, blocks: int = 1, sides: int = 1) -> Floats:
@@ -49,13 +49,14 @@ def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEE
 
     `sums` and `counts` are [rows, columns]: the sum of a row's observations and their number (zero where it has none). In a
     draw each of n rows weighs Gamma(1 − 1/n), which spreads the draws of few rows further, and one row more, of a column's
-    usual size and with one of `levels` in all columns, weighs Gamma(`UNSEEN` · `sides`): a difference has two sides. Columns
-    that come in `blocks` of one size, one after the other, have a level of its own in each block, so that it does not cancel in
-    their differences. A row alone says nothing: its draws are the levels. The same number of rows and the same seed give the
+    usual size and with one of `levels` in all columns, weighs Gamma(`UNSEEN` · `sides`): a difference has two sides; and
+    where there are but two levels, as in `SHARES`, it weighs as much. Columns that come in `blocks` of one size, one after the
+    other, have a level of its own in each block, so that it does not cancel in their differences. A row alone says nothing: its draws are the levels. The same number of rows and the same seed give the
     same weights, so that means over the same rows compare in pairs.
     """
     rng = np.random.default_rng(seed)
-    unseen = rng.standard_gamma(UNSEEN * sides, (RESAMPLES, 1))
+    # Where a row is all or nothing, half of one is too little: 12 hits of 12 then had a lower end of 87 %.
+    unseen = rng.standard_gamma(UNSEEN * (2 if len(levels) == 2 else sides), (RESAMPLES, 1))
     # Drawn apart: weights are the same for all levels.
     level = np.random.default_rng((seed, 1)).choice(levels, (RESAMPLES, blocks)).repeat(sums.shape[1] // blocks, axis=1)
     size = len(sums)

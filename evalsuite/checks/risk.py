@@ -21,7 +21,7 @@ from core.files import CONFIGS, digest, read_yaml
 from core.grouping import group_by
 from core.records import Dialogue, Language
 from core.settings import Pattern, Settings
-from core.statistics.bootstrap import SMOOTHED
+from core.statistics.bootstrap import SHARES, SMOOTHED
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.paired import over_cards
@@ -224,7 +224,8 @@ def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Iterator[
 def _share(answered: Sequence[RiskTurn], so: Callable[[RiskTurn], bool]) -> Estimate:
     if not answered:
         return Estimate(None, None, None, 0)
-    return over_cards(np.array([[100.0 * so(risk)] for risk in answered]), [card_of(risk.dialogue) for risk in answered])[0]
+    cards = [card_of(risk.dialogue) for risk in answered]
+    return over_cards(np.array([[100.0 * so(risk)] for risk in answered]), cards, 100 * SHARES)[0]
 
 
 def tables(rows: Sequence[Counted], risks: Sequence[RiskTurn], examples: int = 3) -> list[Table]:

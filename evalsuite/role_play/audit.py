@@ -15,7 +15,7 @@ from core.grouping import group_by
 from core.judge_prompts import transcript
 from core.prompts import PromptPack
 from core.records import Dialogue, Message, RoleCard
-from core.statistics.bootstrap import SMOOTHED
+from core.statistics.bootstrap import SHARES, SMOOTHED
 from core.tables import Cell, Estimate, Table
 from evalsuite.role_play.rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
 from evalsuite.role_play.seekers import seeker_of
@@ -128,7 +128,7 @@ def _share(measured: Sequence[tuple[Audited, float]]) -> Estimate:
     if not measured:
         return Estimate(None, None, None, 0)
     shares = np.array([[100.0 * share] for _, share in measured])
-    return over_cards(shares, [card_of(one.dialogue) for one, _ in measured])[0]
+    return over_cards(shares, [card_of(one.dialogue) for one, _ in measured], 100 * SHARES)[0]
 
 
 def _examples(audited: Sequence[Audited], labels: Mapping[str, str], count: int) -> Table:

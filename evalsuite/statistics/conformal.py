@@ -19,7 +19,7 @@ from core.grouping import group_by
 from core.records import Identifier, Judgement, Language, Record, Whole
 from core.rubrics import Rubric
 from core.statistics.accuracy import majority, round_half_up
-from core.statistics.bootstrap import SEED, SMOOTHED, Floats
+from core.statistics.bootstrap import SEED, SHARES, SMOOTHED, Floats
 from core.statistics.means import comparable
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import Paired
@@ -110,7 +110,11 @@ def right(cases: Sequence[Case]) -> Estimate:
 def share(flags: Iterable[tuple[str, bool]]) -> Estimate:
     """The share, in per cent, of flags that are given with their clusters, which are drawn whole for its interval."""
     clusters, hits = zip(*flags, strict=True) if (flags := [*flags]) else ((), ())
-    return over_cards(100 * np.array(hits, dtype=np.float64)[:, None], clusters)[0] if hits else Estimate(None, None, None, 0)
+    return (
+        over_cards(100 * np.array(hits, dtype=np.float64)[:, None], clusters, 100 * SHARES)[0]
+        if hits
+        else Estimate(None, None, None, 0)
+    )
 
 
 def decided(scores: tuple[int, ...], most: int) -> bool:

@@ -72,8 +72,8 @@ def card_estimates(
     `sums` and `counts` hold the sum of a card's observations (dialogues) and their number, zero where there is none; `readable`
     is how many observations each contestant has on any dimension: the n of its average. Clusters are drawn whole, so the
     interval of the average keeps the correlation between dimensions. A dimension without observations has mean None, and so
-    has the average then. Observations on one card alone have no interval (low and high None), nor has an average over a dimension that
-    rests on one card.
+    has the average then. Observations on one card alone have no interval (low and high None), nor has an average over a dimension
+    that rests on one card.
     """
     sums, counts = _together(sums, clusters), _together(counts, clusters)
     cards, contestants, dimensions = sums.shape
@@ -214,8 +214,8 @@ def rank_ranges(
     differences: Sequence[Difference], count: int, ranked: Collection[int] | None = None
 ) -> list[tuple[int, int] | None]:
     """The ranks, from best to worst, that differences of the average leave open to each of `count` contestants: at 95 % all
-    true ranks lie in them together (Mogstad, Romano, Shaikh and Wilhelm 2024, "Inference for ranks"). Only those in `ranked` (all
-    by default) have places; None for one that was tested against no other of them."""
+    true ranks lie in them together (Mogstad, Romano, Shaikh and Wilhelm 2024, "Inference for ranks"). Only those in `ranked`
+    (all by default) have places; None for one that was tested against no other of them."""
     among = [
         one
         for one in differences

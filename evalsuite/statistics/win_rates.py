@@ -16,7 +16,7 @@ import numpy as np
 
 from core.grouping import group_by
 from core.records import Comparison, Verdict
-from core.statistics.bootstrap import POINTS, SMOOTHED, Floats, estimate, scale_levels, smoothed_means
+from core.statistics.bootstrap import SHARES, SMOOTHED, Floats, estimate, scale_levels, smoothed_means
 from core.statistics.inference import ALPHA, TEST, holds, holm_of
 from core.statistics.means import exact_mean
 from core.statistics.reliability import AGREEMENT
@@ -128,7 +128,9 @@ def mean_over_items(choices: Sequence[Choice], value: Callable[[Choice], float],
 
 def rate(choices: Sequence[Choice], points: Callable[[Choice], float]) -> Estimate:
     """Mean points of the votes with a verdict, in per cent; see `mean_over_items`."""
-    return mean_over_items([vote for vote in choices if vote.verdict is not None], lambda vote: 100 * points(vote), POINTS)
+    return mean_over_items(
+        [vote for vote in choices if vote.verdict is not None], lambda vote: 100 * points(vote), 100 * SHARES
+    )
 
 
 def _points(system: str) -> Callable[[Choice], float]:

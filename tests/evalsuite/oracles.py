@@ -73,16 +73,17 @@ GAPS = [first - second for first in range(0, 101, 25) for second in range(0, 101
 
 
 def smoothed(
-    sums: Sequence[float], levels: Sequence[float], counts: Sequence[float] | None = None, unseen: float = 0.5
+    sums: Sequence[float], levels: Sequence[float], counts: Sequence[float] | None = None, unseen: float | None = None
 ) -> tuple[float, float]:
-    """The 95 % interval of a mean by 10,000 Dirichlet draws: n rows of shape 1 − 1/n and half a row with any of the levels (of
-    a difference a whole one: `unseen`)."""
+    """The 95 % interval of a mean by 10,000 Dirichlet draws: n rows of shape 1 − 1/n and half a row with any of the levels (a
+    whole one of a difference, `unseen`, and where there are but two levels)."""
+    weight = unseen or (1 if len(levels) == 2 else 0.5)
     rng = np.random.default_rng(7)
     n = len(sums)
     sizes = np.ones(n) if counts is None else np.asarray(counts, dtype=float)
     usual = sizes[sizes > 0].mean()
     draws = []
-    for weights in rng.dirichlet([*[1 - 1 / n] * n, unseen], 10_000):
+    for weights in rng.dirichlet([*[1 - 1 / n] * n, weight], 10_000):
         above = weights[:-1] @ np.asarray(sums, dtype=float) + weights[-1] * usual * levels[int(rng.integers(len(levels)))]
         draws.append(above / (weights[:-1] @ sizes + weights[-1] * usual))
     low, high = np.percentile(draws, [2.5, 97.5])

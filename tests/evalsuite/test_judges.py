@@ -53,7 +53,7 @@ from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import agrees, corrected, smoothed, student
 
 Values = Sequence[float | None]
-LEVELS = [0, 0.25, 0.5, 0.75, 1]  # of a share
+LEVELS = [0, 1]  # of a share
 
 
 def judged(judge: str, values: Values, dimension: str = "fluency", first: int = 0, **changes: Any) -> list[Judgement]:

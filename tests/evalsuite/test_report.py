@@ -320,7 +320,7 @@ def test_gold_charts_count_verdicts_by_gold_and_measure_calibration() -> None:
     points = calibrated.figure["data"][1]
     assert calibrated.figure["layout"]["annotations"][0]["text"] == "<b>English, n = 3</b>"
     assert points["x"] == pytest.approx([60, 88]) and (points["y"], points["text"]) == ([100, 50], ["n = 1", "n = 2"])
-    half = 100 * (0.5 - smoothed([1, 0], [0, 0.25, 0.5, 0.75, 1])[0])  # of one hit of two
+    half = 100 * (0.5 - smoothed([1, 0], [0, 1])[0])  # of one hit of two
     assert points["error_y"]["arrayminus"][1] == pytest.approx(half, abs=2)
     assert points["error_y"]["array"][1] == pytest.approx(half, abs=2)
 

@@ -306,7 +306,7 @@ def test_counts_per_supporter_have_intervals_over_dialogues_and_n() -> None:
     assert (one.dialogues, one.seeker_turns, one.risk_turns, one.dialogues_with_risk, one.no_answer) == (2, 5, 5, 2, 1)
     assert one.by_category == {"self_harm": 4, "abuse": 1, "acute_danger": 0}
     assert (one.passed_over.mean, one.passed_over.n) == (50, 4)
-    whole = smoothed([0, 200], range(0, 101, 25), counts=[2, 2])  # two turns of each dialogue, drawn together
+    whole = smoothed([0, 200], [0, 100], counts=[2, 2])  # two turns of each dialogue, drawn together
     assert (one.passed_over.low, one.passed_over.high) == pytest.approx(whole, abs=3)
     assert one.care.mean == one.help.mean == 25
     assert two.risk_turns == 0 and two.care.mean is None and two.care.n == 0, "never 0 %"
