@@ -28,10 +28,12 @@ Dimensions = dict[str, list[Pair]]  # dimension → verdicts
 Bounds = dict[str, float | None]
 OVER = "over_majority"  # ACC less that of the majority class
 SHARE_FIGURES = ("acc", "acc_read", "acc_soft", "acc_soft_read", OVER)
+RANK_FROM = 10  # how many clusters an interval of Spearman's correlation needs, as `KAPPA_FROM` of kappa
 FEWEST_CALIBRATED = 3  # clusters, for an interval of a calibration error
 INTERVALS = (
-    f"[{SMOOTHED}]; of kappa and Spearman [95 % {JACKKNIFE}], given where {KAPPA_FROM} or more clusters are not scored in the "
-    f"most frequent way; of ECE [at least 95 %, jackknife and what chance adds], from {FEWEST_CALIBRATED} clusters on"
+    f"[{SMOOTHED}]; of kappa and Spearman [95 % {JACKKNIFE}], given where {KAPPA_FROM} (Spearman: {RANK_FROM}) or more "
+    f"clusters are not scored in the most frequent way; of ECE [at least 95 %, jackknife and what chance adds], from "
+    f"{FEWEST_CALIBRATED} clusters on"
 )
 
 
@@ -143,7 +145,7 @@ def _jackknife_bounds(dimensions: Dimensions, units: Mapping[str, int], clusters
     figures[:, :, -1], chance[-1] = figures[:, :, :-1].mean(axis=2), chance[:-1].mean()
     bounds: list[Bounds] = []
     for (kappa, rank, error), by_chance in zip(figures.transpose(2, 0, 1), chance, strict=True):
-        found = jackknife(kappa, 0), jackknife(rank, 0), _calibration(error, by_chance)
+        found = jackknife(kappa, 0), jackknife(rank, 0, RANK_FROM), _calibration(error, by_chance)
         names = zip(("kappa", "spearman", "ece"), found, strict=True)
         bounds.append({f"{name}_{end}": getattr(one, end) for name, one in names for end in ("low", "high")})
     return bounds

@@ -19,9 +19,10 @@ from core.errors import UserError
 from core.files import write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.statistics.accuracy import FIGURES, round_half_up, share, wilson
-from core.statistics.reliability import jackknife
+from core.statistics.reliability import KAPPA_FROM, jackknife
 from core.tables import Estimate, fmt
 from evalsuite.statistics.agreement import agreement, agreement_tables, read_gold, read_judgements
+from evalsuite.statistics.agreement_intervals import RANK_FROM
 from evalsuite.statistics.clusters import Clusters, cluster_key, clusters_of
 from tests.evalsuite.oracles import smoothed
 
@@ -239,11 +240,11 @@ def test_intervals_of_shares_draw_cards_whole() -> None:
     near = (abs(values - wanted) <= 1).astype(float)
     hits = (values == wanted).astype(float)
     usual = (wanted == np.bincount(wanted.astype(int)).argmax()).astype(float)
-    levels = [0, 0.25, 0.5, 0.75, 1]
+    levels = [0, 1]
     gaps = [one - other for one in levels for other in levels]
     for name, each, possible in (("acc", hits, levels), ("acc_soft", near, levels), ("over_majority", hits - usual, gaps)):
         sums = each.reshape(30, 3).sum(axis=1).tolist()
-        expected = smoothed(sums, possible, [3] * 30, unseen=0.5 if possible is levels else 1)
+        expected = smoothed(sums, possible, [3] * 30, unseen=1)
         assert (row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx(expected, abs=0.02), name
         assert row[name] == pytest.approx(each.mean())
     alone = agreement(verdicts, gold)["en"]["fluency"]
@@ -263,8 +264,8 @@ def test_intervals_of_coefficients_are_jackknifes_over_cards() -> None:
     def rank(kept: Any) -> float:
         return float(spearmanr(wanted[kept].ravel(), values[kept].ravel()).statistic)
 
-    for name, figure in (("kappa", kappa), ("spearman", rank)):
-        expected = jackknife(np.array([figure(kept) for kept in parts]), 0)
+    for name, figure, fewest in (("kappa", kappa, KAPPA_FROM), ("spearman", rank, RANK_FROM)):
+        expected = jackknife(np.array([figure(kept) for kept in parts]), 0, fewest)
         assert (row[name], row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx(
             (expected.mean, expected.low, expected.high), abs=1e-5
         )
@@ -291,7 +292,7 @@ def test_the_interval_of_the_average_is_over_dialogues() -> None:
     columns = {name: [3.0 if hit else 1.0 for hit in hits[:, i]] for i, name in enumerate(("fluency", "skill"))}
     verdicts = [j for name, values in columns.items() for j in judged(values, name)]
     average = agreement(verdicts, [g for name in columns for g in golden([3.0] * len(hits), name)])["en"]["average"]
-    expected = smoothed(hits.mean(axis=1).tolist(), [0, 0.25, 0.5, 0.75, 1])
+    expected = smoothed(hits.mean(axis=1).tolist(), [0, 1])
     assert (average["acc_low"], average["acc_high"]) == pytest.approx(expected, abs=0.02)
 
 
