@@ -51,8 +51,9 @@ def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEE
     draw each of n rows weighs Gamma(1 − 1/n), which spreads the draws of few rows further, and one row more, of a column's
     usual size and with one of `levels` in all columns, weighs Gamma(`UNSEEN` · `sides`): a difference has two sides; and
     where there are but two levels, as in `SHARES`, it weighs as much. Columns that come in `blocks` of one size, one after the
-    other, have a level of its own in each block, so that it does not cancel in their differences. A row alone says nothing: its draws are the levels. The same number of rows and the same seed give the
-    same weights, so that means over the same rows compare in pairs.
+    other, have a level of its own in each block, so that it does not cancel in their differences. A row alone says nothing: its
+    draws are the levels. The same number of rows and the same seed give the same weights, so that means over the same rows
+    compare in pairs.
     """
     rng = np.random.default_rng(seed)
     # Where a row is all or nothing, half of one is too little: 12 hits of 12 then had a lower end of 87 %.

@@ -30,17 +30,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from core.errors import UserError
-from core.files import read_placed
 from core.grouping import group_by
-from core.records import Language, Number, number, plain_name
+from core.records import Identifier, Language, Number
+from core.rows import RowModel, read_table
 from core.rubrics import Rubric
 from core.statistics.bootstrap import SMOOTHED, Floats, scale_levels
 from core.statistics.inference import ALPHA, TEST, contributions
 from core.tables import Cell, Estimate, Table
-from data_prep.cards.sheets import SheetRow, read_sheet
 from evalsuite.statistics import paired
 from evalsuite.statistics.components import FEWEST, GROUPS, root_interval
 from evalsuite.statistics.leaderboard import Contestant, stack
@@ -245,8 +244,15 @@ def _msr_bounds(ratings: Floats) -> tuple[float, float] | tuple[None, None]:
 # --- what is given ---------------------------------------------------------------------------------------------------------
 
 
+class _Rating(RowModel):
+    model_config = ConfigDict(str_strip_whitespace=True)
+    user: Identifier
+    model: Identifier
+    score: Number | None
+
+
 def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[Floats, list[str]]:
-    """Ratings [users, models] and the models' names from a sheet (or JSON lines) of user, model and score; both sorted by name.
+    """Ratings [users, models] and the models' names from a CSV file (or JSON lines) of user, model and score; sorted by name.
 
     An empty score is a verdict that could not be read: a missing rating. Raises `UserError` with file, line and column, also
     for a user and model that come twice (average trials first: which of them counts is not for us to guess), and for a score
@@ -254,46 +260,15 @@ def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[
     """
     if scale and not scale[0] < scale[1]:
         raise UserError(f"--scale {scale[0]:g} {scale[1]:g}: give the lowest score first, then the highest")
-    rows = [*_lines(path)] if path.suffix.lower() == ".jsonl" else read_sheet(path, "scores", ("user", "model", "score"))
-    if not rows:
-        raise UserError(f"{path}: no scores below the header")
     scores: dict[tuple[str, str], float] = {}
-    for row in rows:
-        user, model, text = (row.cells[name].strip() for name in ("user", "model", "score"))
-        for name, cell in (("user", user), ("model", model)):
-            if not cell:
-                raise row.fault(name, "empty")
-            try:
-                plain_name(cell)
-            except ValueError as error:
-                raise row.fault(name, str(error)) from None
-        if (user, model) in scores:
-            raise row.fault("score", f"a second score of user {user!r} for model {model!r}: average repeats first")
-        try:
-            score = number(text) if text else math.nan
-        except ValueError:
-            problem = f"{text[:40]!r} is not a finite number; leave the cell empty for an unreadable verdict"
-            raise row.fault("score", problem) from None
-        if scale and (score < scale[0] or score > scale[1]):
-            raise row.fault("score", f"{score:g} is outside --scale {scale[0]:g} {scale[1]:g}")
-        scores[user, model] = score
+    for where, row in read_table(path, _Rating, "scores"):
+        if (row.user, row.model) in scores:
+            raise UserError(f"{where}: score: a second one of user {row.user!r} for model {row.model!r}: average repeats first")
+        if scale and row.score is not None and not scale[0] <= row.score <= scale[1]:
+            raise UserError(f"{where}: score: {row.score:g} is outside --scale {scale[0]:g} {scale[1]:g}")
+        scores[row.user, row.model] = math.nan if row.score is None else row.score
     users, models = (sorted({key[side] for key in scores}) for side in (0, 1))
-    ratings = np.array([[scores.get((user, model), math.nan) for model in models] for user in users])
-    return ratings, models
-
-
-class _Rating(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    user: str
-    model: str
-    score: Number | None
-
-
-def _lines(path: Path) -> Iterator[SheetRow]:
-    """JSON lines as a sheet has them; null is an empty cell."""
-    for where, rating in read_placed(path, _Rating, "scores"):
-        score = "" if rating.score is None else repr(rating.score)
-        yield SheetRow(where, {"user": rating.user, "model": rating.model, "score": score})
+    return np.array([[scores.get((user, model), math.nan) for model in models] for user in users]), models
 
 
 def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrimination]:

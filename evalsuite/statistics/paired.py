@@ -72,8 +72,8 @@ def card_estimates(
     `sums` and `counts` hold the sum of a card's observations (dialogues) and their number, zero where there is none; `readable`
     is how many observations each contestant has on any dimension: the n of its average. Clusters are drawn whole, so the
     interval of the average keeps the correlation between dimensions. A dimension without observations has mean None, and so
-    has the average then. Observations on one card alone have no interval (low and high None), nor has an average over a dimension
-    that rests on one card.
+    has the average then. Observations on one card alone have no interval (low and high None), nor has an average over a
+    dimension that rests on one card.
     """
     sums, counts = _together(sums, clusters), _together(counts, clusters)
     cards, contestants, dimensions = sums.shape

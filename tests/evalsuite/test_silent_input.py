@@ -187,13 +187,13 @@ def test_scores_in_tables(text: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"g\.csv:2: turn: a number is expected"):
         read_gold(tmp_path / "g.csv")
     (tmp_path / "r.csv").write_text(f"user,model,score\nu,m,{cell}\n")
-    with pytest.raises(UserError, match=r"r\.csv:2, column score: .* is not a finite number"):
+    with pytest.raises(UserError, match=r"r\.csv:2.*score.*number"):
         read_ratings(tmp_path / "r.csv")
 
 
 def test_names_in_a_table_of_ratings(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("user,model,score\nu,m\x00,3\n")
-    with pytest.raises(UserError, match=r"r\.csv:2, column model: a control character"):
+    with pytest.raises(UserError, match=r"r\.csv:2.*model.*control character"):
         read_ratings(tmp_path / "r.csv")
 
 
