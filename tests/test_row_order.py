@@ -94,7 +94,7 @@ CASES = [
     Case("esc-eval power", "run other --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl other/judgements.jsonl"),
     Case(
         "esc-eval abstain",
-        "run --coverage 0.5 --json --out OUT",
+        "run --accuracy 0.5 --json --out OUT",
         "run/dialogues.jsonl run/judgements.jsonl run/gold_judgements.jsonl run/gold_scores.jsonl",
     ),
     Case("esc-eval audit-simulator", "--dialogues talks.jsonl --cards cards.jsonl --json --out OUT", "talks.jsonl cards.jsonl"),

@@ -12,19 +12,83 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import betaincinv, stdtrit
 
+from core.errors import UserError
 from core.grouping import group_by
-from core.records import Judgement, Language
+from core.records import Identifier, Judgement, Language, Number, Record
 from core.rubrics import Rubric
-from core.statistics.bootstrap import LEVEL, Floats
+from core.statistics.accuracy import round_half_up
+from core.statistics.bootstrap import LEVEL, SHARES, Floats
 from core.statistics.inference import cluster_error, contributions
-from evalsuite.statistics.conformal import Case, Cases, ScoreSet, whole_verdicts
-from evalsuite.statistics.paired import by_card
+from core.tables import Estimate
+from evalsuite.statistics.agreement import Paired
+from evalsuite.statistics.clusters import Clusters
+from evalsuite.statistics.paired import by_card, over_cards
 
 STEPS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # shares of the verdicts on gold, surest first: where thresholds are tried
+
+
+class Spoken(Record):
+    """What a judge says of a dialogue, or that it says nothing."""
+
+    dialogue_id: Identifier
+    """The judged dialogue."""
+    language: Language
+    judge: Identifier
+    """The judge's name."""
+    dimension: Identifier
+    """The rubric's dimension."""
+    value: Number | None
+    """The verdict; null where the judge says nothing."""
+
+
+class Case(NamedTuple):
+    """A verdict with gold: its dialogue's cluster, the probability of its most probable score, and whether it is right."""
+
+    cluster: str
+    sure: float
+    right: bool
+
+
+Cases = Mapping[tuple[Language, str], Sequence[Case]]  # by language and dimension
+
+
+def cases_of(pairs: Paired, rubric: Rubric, clusters: Clusters) -> dict[tuple[Language, str], list[Case]]:
+    """The verdicts with probabilities, by language and dimension. Raises `UserError` where a judge gave none."""
+    cases: dict[tuple[Language, str], list[Case]] = {}
+    for dimensions in pairs.values():
+        for dimension, of_one in dimensions.items():
+            for judgement, gold in of_one:
+                if judgement.distribution and judgement.value is not None:
+                    sure = max(judgement.distribution.values())
+                    case = Case(clusters[judgement.dialogue_id], sure, judgement.value == round_half_up(gold))
+                    cases.setdefault((judgement.language, dimension), []).append(case)
+    if not cases:
+        raise UserError("no verdict on gold has token probabilities: this needs them (see `esc-eval models --check`)")
+    place = list(rubric.dimensions).index
+    return dict(sorted(cases.items(), key=lambda item: (item[0][0], place(item[0][1]))))
+
+
+def right(cases: Sequence[Case]) -> Estimate:
+    """The share of verdicts, in per cent, that are the gold score."""
+    return share((case.cluster, case.right) for case in cases)
+
+
+def share(flags: Iterable[tuple[str, bool]]) -> Estimate:
+    """The share, in per cent, of flags that are given with their clusters, which are drawn whole for its interval."""
+    clusters, hits = zip(*flags, strict=True) if (flags := [*flags]) else ((), ())
+    return (
+        over_cards(100 * np.array(hits, dtype=np.float64)[:, None], clusters, 100 * SHARES)[0]
+        if hits
+        else Estimate(None, None, None, 0)
+    )
+
+
+# --- thresholds ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -35,9 +99,9 @@ class Threshold:
     least: float | None
     bound: float | None
 
-    def speaks(self, probabilities: Iterable[float]) -> bool:
-        """Whether a verdict with these probabilities is spoken."""
-        return self.least is not None and max(probabilities, default=0.0) >= self.least
+    def speaks(self, sure: float) -> bool:
+        """Whether a verdict is spoken whose most probable score has this probability."""
+        return self.least is not None and sure >= self.least
 
 
 SILENT = Threshold(None, None)
@@ -59,8 +123,8 @@ def lower_bound(hits: Floats, counts: Floats) -> float:
 
 def steps(cases: Sequence[Case]) -> Iterator[Threshold]:
     """The thresholds that are tried, with their bounds."""
-    sure = np.array([max(case.probabilities) for case in cases])
-    hits = np.array([case.value == case.gold for case in cases], dtype=np.float64)
+    sure = np.array([case.sure for case in cases])
+    hits = np.array([case.right for case in cases], dtype=np.float64)
     clusters = [case.cluster for case in cases]
     for step in STEPS:
         least = float(np.sort(sure)[-max(1, round(step * len(sure)))])
@@ -84,10 +148,11 @@ def by_language(cases: Cases) -> dict[Language, list[Case]]:
     return {language: [case for key in keys for case in cases[key]] for language, keys in groups.items()}
 
 
-def spoken_sets(found: Mapping[Language, Threshold], judgements: Iterable[Judgement], rubric: Rubric) -> Iterator[ScoreSet]:
-    """A run's verdicts as score sets: the verdict alone where the judge speaks, else all scores."""
-    for one in whole_verdicts(judgements, rubric):
-        kept = one.value is not None and found.get(one.language, SILENT).speaks((one.distribution or {}).values())
-        scores = (round(one.value),) if kept and one.value is not None else tuple(rubric.scale_of(one.dimension).scores)
+def spoken_verdicts(found: Mapping[Language, Threshold], judgements: Iterable[Judgement], rubric: Rubric) -> Iterator[Spoken]:
+    """A run's verdicts on whole dialogues that were not lost, where the judge speaks and where it says nothing."""
+    place = list(rubric.dimensions).index
+    whole = (one for one in judgements if one.turn is None and not one.lost)
+    for one in sorted(whole, key=lambda one: (one.language, place(one.dimension), one.dialogue_id)):
+        kept = found.get(one.language, SILENT).speaks(max((one.distribution or {}).values(), default=0.0))
         names = {"dialogue_id": one.dialogue_id, "language": one.language, "judge": one.judge, "dimension": one.dimension}
-        yield ScoreSet.model_validate(names | {"scores": scores, "kept": kept})
+        yield Spoken.model_validate(names | {"value": one.value if kept else None})
