@@ -261,7 +261,8 @@ def _agreement(asked: Asked, pairs: Dimensions, figures: Mapping[str, Any], card
     bounds = [None if bound is None else 100 * bound for bound in (low, high)]
     finding = (
         f"ACC {_spoken(Estimate(100 * acc, bounds[0], bounds[1], row['n']))} %, majority class {100 * most:.1f} %, "
-        f"{_spoken(above.estimate)} points more; kappa {fmt(kappa)}, n = {row['n']:,} ratings on {above.clusters} cards"
+        f"a difference of {_spoken(above.estimate)} points; kappa {fmt(kappa)}, n = {row['n']:,} ratings on "
+        f"{above.clusters} cards"
     )
     return _least("agreement", language, question, finding, above, 0.0)
 
@@ -301,11 +302,11 @@ def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionE
         tests.append((bias.p, (bias.difference.mean or 0) > 0))
         clusters.append(bias.cards)
         parts.append(
-            f"its average goes with length by {_spoken(bias.judge, 2)} (Spearman), gold's by {_spoken(bias.gold, 2)}: a difference "
-            f"of {_spoken(bias.difference, 2)} (n = {bias.difference.n})"
+            f"its average goes with length by {_spoken(bias.judge, 2)} (Spearman), gold's by {_spoken(bias.gold, 2)}: a "
+            f"difference of {_spoken(bias.difference, 2)} (n = {bias.difference.n})"
         )
     elif biases:
-        parts.append("its average or gold's does not vary with anything")
+        parts.append("its average or gold's never varies")
     if added is not None:
         tests.append((added.p, (added.estimate.mean or 0) > 0))
         clusters.append(added.estimate.n)

@@ -1,7 +1,7 @@
 """What a judge's card finds in judges that are without fault or have a known one, and what `abstain` promises.
 
-A faultless judge misses gold as often as its probabilities say, favours nothing, and says nearly the same when it is asked again.
-Verdicts on one card go together, in what they are and in what they get wrong.
+A faultless judge misses gold as often as its probabilities say, favours nothing, and says nearly the same when it is asked
+again. Verdicts on one card go together, in what they are and in what they get wrong.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from core.statistics.bootstrap import Floats
 from evalsuite.checks.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
 from evalsuite.report.judge_card import FAULT, Asked, judge_card
 from evalsuite.runs.run_config import RunConfig
-from evalsuite.statistics.conformal import Case
 from evalsuite.statistics.judges import calibration_error
 from evalsuite.statistics.reply_length import Replies, length_biases
-from evalsuite.statistics.selective import threshold_for
+from evalsuite.statistics.selective import Case, threshold_for
 from evalsuite.statistics.summary import Scorer
-from tests.bench.claims import COVERAGE, ERROR, Claim, false_alarms
+from tests.bench.claims import COVERAGE, Claim, false_alarms
 from tests.bench.populations import levels
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
@@ -42,7 +41,7 @@ def shown(claim: str, population: str, clusters: int, found: list[bool]) -> Clai
 
 
 def faultless(rng: np.random.Generator, cards: int, each: int, probed: int) -> Asked:
-    """A judge that was asked of `each` dialogues of every card, and of the variants of `probed` of them. Gold goes with length."""
+    """A judge that was asked of `each` dialogues of every card, and of variants of `probed` of them. Gold goes with length."""
     gold = levels("middle", rng, cards, each, len(NAMES))
     long = np.exp(0.4 * (gold.mean(axis=-1) - 2) + rng.normal(0, 0.5, gold.shape[:2])) * 60
     dialogues: list[Dialogue] = []
@@ -66,7 +65,7 @@ def faultless(rng: np.random.Generator, cards: int, each: int, probed: int) -> A
     asked: list[Judgement] = []
     for variant in (AS_IS, NEUTRAL, INJECTED, REVERSED, AGAIN, *(f"{FLOOR}{name}" for name in ("silent", "parrot", "lecture"))):
         for dialogue in few:
-            # What is shown besides moves the verdicts of a dialogue together, up as often as down; asked again, 3 in 100 change.
+            # What is changed moves the verdicts of a dialogue together, up as often as down; asked again, 3 in 100 change.
             luck = rng.choice((-1, 0, 0, 1)) if variant not in (AS_IS, AGAIN) else 0
             for dimension in NAMES:
                 value = values[dialogue.id, dimension]
@@ -101,7 +100,7 @@ def told(
     pairs = []
     for cluster in range(clusters):
         shared, base = rng.normal(), rng.uniform(low, 0.99)
-        for place, name in enumerate(NAMES):
+        for name in NAMES:
             sure = 0.5 * base + 0.5 * float(rng.uniform(low, 0.99))
             hit = np.sqrt(together) * shared + np.sqrt(1 - together) * rng.normal() <= norm.ppf(max(sure - more, 0.01))
             spread = {"1": sure, "0": 1 - sure}
@@ -165,15 +164,17 @@ def cases(rng: np.random.Generator, clusters: int, slope: float, base: float, to
     right = luck <= norm.ppf(1 / (1 + np.exp(-(base + slope * knows))))
     sure = 0.5 + 0.5 / (1 + np.exp(-2 - knows))
     return [
-        Case(str(cluster), np.array([sure[cluster, place], 1 - sure[cluster, place]]), 0, int(not right[cluster, place]))
+        Case(str(cluster), float(sure[cluster, place]), bool(right[cluster, place]))
         for cluster, place in np.ndindex(size)
     ]
 
 
-def accuracy_at(whole: list[Case], least: float) -> float:
-    """The true accuracy of verdicts that are spoken from this probability on."""
-    spoken = [case.value == case.gold for case in whole if case.probabilities[0] >= least]
-    return float(np.mean(spoken))
+def true_accuracy(slope: float, base: float) -> tuple[Floats, Floats]:
+    """How sure many verdicts are, the surest first, and how often those are right that are at least as sure."""
+    whole = cases(np.random.default_rng(7), 20_000, slope, base, 0.0)
+    sure, right = np.array([(case.probabilities[0], case.gold == 0) for case in whole]).T
+    order = np.argsort(-sure)
+    return sure[order], right[order].cumsum() / np.arange(1, len(order) + 1)
 
 
 def claims(studies: int, seed: int) -> Iterator[Claim]:
@@ -193,7 +194,7 @@ def claims(studies: int, seed: int) -> Iterator[Claim]:
     for clusters, together, low in ((20, 0.0, 0.3), (20, 0.8, 0.3), (20, 0.4, 0.8), (60, 0.8, 0.8)):
         rng = np.random.default_rng((seed, clusters, int(10 * together), 1))
         for more in (0.0, 0.2):
-            errors = [calibration_error({"all": told(rng, clusters, together, low, more)}) for _ in range(max(studies // 3, 1))]
+            errors = [calibration_error({"all": told(rng, clusters, together, low, more)}) for _ in range(max(studies // 4, 1))]
             found_out = [error is not None and error.p <= 0.05 for error in errors]
             population = f"probabilities from {low:g}, hits that go together by {together:g}"
             if more:
@@ -203,23 +204,16 @@ def claims(studies: int, seed: int) -> Iterator[Claim]:
     for cards, each in ((20, 1), (20, 3), (60, 1)):
         rng = np.random.default_rng((seed, cards, each, 2))
         for name, judge in {"that always says the same": None, **READINGS}.items():
-            alarms = [taken_by_length(rng, cards, each, judge) for _ in range(max(studies // 2, 1))]
+            alarms = [taken_by_length(rng, cards, each, judge) for _ in range(max(studies // 4, 1))]
             yield false_alarms("length: a fair judge is at fault", f"a judge {name}, {each} supporters", cards, alarms)
-        alarms = [taken_by_length(rng, cards, each, Reading(0.7, 1.0)) for _ in range(max(studies // 2, 1))]
+        alarms = [taken_by_length(rng, cards, each, Reading(0.7, 1.0)) for _ in range(max(studies // 4, 1))]
         yield shown("a judge that adds points for length is found", f"{each} supporters", cards, alarms)
     for slope, base in ((0.0, 1.35), (0.5, 1.2), (1.0, 1.3)):
-        whole = cases(np.random.default_rng(7), 30_000, slope, base, 0.0)
-        for clusters, together in ((12, 0.6), (30, 0.2), (30, 0.8), (80, 0.6)):
+        sure, accuracy = true_accuracy(slope, base)
+        for clusters, together in ((12, 0.6), (30, 0.8), (80, 0.6)):
             rng = np.random.default_rng((seed, clusters, int(10 * together), 3))
             chosen = [threshold_for(cases(rng, clusters, slope, base, together), 0.8).least for _ in range(studies)]
-            broken = [least is not None and accuracy_at(whole, least) < 0.8 for least in chosen]
-            population = f"accuracy of all {100 * accuracy_at(whole, 0):.0f} %, hits that go together by {together:g}"
-            yield Claim(
-                "abstain: spoken verdicts are right less often than 80 %",
-                population,
-                clusters,
-                ERROR,
-                5.0,
-                100 * float(np.mean(broken)),
-                studies,
-            )
+            broken = [one is not None and accuracy[np.searchsorted(-sure, -one, side="right") - 1] < 0.8 for one in chosen]
+            population = f"accuracy of all {100 * accuracy[-1]:.0f} %, hits that go together by {together:g}"
+            claim = "abstain: spoken verdicts are right less often than 80 %"
+            yield false_alarms(claim, population, clusters, broken)
