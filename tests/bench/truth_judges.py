@@ -163,16 +163,13 @@ def cases(rng: np.random.Generator, clusters: int, slope: float, base: float, to
     luck = np.sqrt(together) * rng.normal(size=(clusters, 1)) + np.sqrt(1 - together) * rng.normal(size=size)
     right = luck <= norm.ppf(1 / (1 + np.exp(-(base + slope * knows))))
     sure = 0.5 + 0.5 / (1 + np.exp(-2 - knows))
-    return [
-        Case(str(cluster), float(sure[cluster, place]), bool(right[cluster, place]))
-        for cluster, place in np.ndindex(size)
-    ]
+    return [Case(str(cluster), float(sure[cluster, place]), bool(right[cluster, place])) for cluster, place in np.ndindex(size)]
 
 
 def true_accuracy(slope: float, base: float) -> tuple[Floats, Floats]:
     """How sure many verdicts are, the surest first, and how often those are right that are at least as sure."""
     whole = cases(np.random.default_rng(7), 20_000, slope, base, 0.0)
-    sure, right = np.array([(case.probabilities[0], case.gold == 0) for case in whole]).T
+    sure, right = np.array([(case.sure, case.right) for case in whole]).T
     order = np.argsort(-sure)
     return sure[order], right[order].cumsum() / np.arange(1, len(order) + 1)
 
