@@ -9,7 +9,8 @@ from core.specs import EMBEDDED_PREFIX
 from core.tables import Table
 from evalsuite.report import charts
 from evalsuite.report.report import ReportContent
-from evalsuite.statistics.comparison import RunRecords, SharedCards, shared_cards
+from evalsuite.runs.shared_cards import SharedCards, shared_cards
+from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.summary import distributions
 

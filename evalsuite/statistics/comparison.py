@@ -4,7 +4,7 @@ JSON."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -24,8 +24,6 @@ from evalsuite.statistics.leaderboard import (
     FAMILIES,
     Contestant,
     Score,
-    Tally,
-    card_of,
     cells_of,
     clusters_of,
     contestants_of,
@@ -44,7 +42,6 @@ from evalsuite.statistics.summary import (
     dimension_label,
     languages_of,
     scorer_of,
-    supporter_of,
 )
 
 CONFIGS = "Configuration"  # heading of the report
@@ -123,7 +120,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
                 f"{first.name} and {run.name} were scored on different rubrics "
                 f"({'; '.join(differing_leaves(old, new)[:3])}): score one of them again into a new folder"
             )
-    ambiguous, row = ambiguous_cards(runs), row_key(cluster)
+    ambiguous, row, floors = ambiguous_cards(runs), row_key(cluster), {name for run in runs for name in run.floors}
     languages = []
     for language in languages_of(dialogue for run in runs for dialogue in run.dialogues):
         rivals: list[Rival] = []
@@ -135,25 +132,20 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
 
             contestants = contestants_of(run.dialogues, run.judgements, run.rubric, value, unit)
             rivals += [(run.name, one) for one in contestants if one.language == language]
-        if rivals:
-            floors = {name for run in runs for name in run.floors}
-            languages.append(_language(language, rivals, [run.name for run in runs], first.rubric, floors))
+        if not rivals:
+            continue
+        contestants = [one for _, one in rivals]
+        parts = zip(rivals, _names(rivals), cells_of(contestants, first.rubric), strict=True)
+        entries = [Entry(run_name, name, one, scores) for (run_name, one), name, scores in parts]
+        cards = {run.name: {card for name, one in rivals if name == run.name for card in one.cards} for run in runs}
+        shared = len(set.intersection(*cards.values()))
+        pairs = _partners(rivals)
+        families = [family(contestants[late], contestants[early], floors) for late, early in pairs]
+        differences = paired.differences(*stack(contestants), pairs, families=families, clusters=clusters_of(contestants))
+        counts = {name: len(of_run) for name, of_run in cards.items()}
+        languages.append(LanguageComparison(language, entries, differences, counts, shared))
     changed = [(first.name, run.name, differing_leaves(first.config, run.config)) for run in runs[1:]]
     return Comparison(list(runs), value, languages, changed)
-
-
-def _language(
-    language: Language, rivals: Sequence[Rival], runs: Sequence[str], rubric: Rubric, floors: Collection[str]
-) -> LanguageComparison:
-    contestants = [one for _, one in rivals]
-    parts = zip(rivals, _names(rivals), cells_of(contestants, rubric), strict=True)
-    entries = [Entry(run, name, one, scores) for (run, one), name, scores in parts]
-    cards = {run: {card for name, one in rivals if name == run for card in one.cards} for run in runs}
-    shared = len(set.intersection(*cards.values()))
-    pairs = _partners(rivals)
-    families = [family(contestants[late], contestants[early], floors) for late, early in pairs]
-    differences = paired.differences(*stack(contestants), pairs, families=families, clusters=clusters_of(contestants))
-    return LanguageComparison(language, entries, differences, {run: len(of_run) for run, of_run in cards.items()}, shared)
 
 
 def _partners(rivals: Sequence[Rival]) -> list[tuple[int, int]]:
@@ -239,21 +231,18 @@ def _scores_table(comparison: Comparison, part: LanguageComparison) -> Table:
 
 def _differences_table(comparison: Comparison, part: LanguageComparison) -> Table:
     """Pairs of the same dialogues are named in a note: nothing differs."""
-    dimensions = len(comparison.rubric.dimensions)
     rows: list[tuple[Cell, ...]] = []
-    alike: list[str] = []
+    alike: dict[str, None] = {}
     mixed = unpaired = False
-    for start in range(0, len(part.differences), dimensions + 1):
-        block = part.differences[start : start + dimensions + 1]
-        first, second = part.entries[block[0].first], part.entries[block[0].second]
-        if first.contestant.scorer == second.contestant.scorer and first.contestant.same_dialogues(second.contestant):
-            alike.append(first.name if first.name == second.name else f"{first.name} and {second.name}")
+    for one in part.differences:
+        first, second = part.entries[one.first], part.entries[one.second]
+        if first.contestant.alike(second.contestant):
+            alike[first.name if first.name == second.name else f"{first.name} and {second.name}"] = None
             continue
-        unpaired |= block[-1].unpaired
+        unpaired |= one.unpaired and one.dimension is None
         mixed |= first.contestant.scorer != second.contestant.scorer
-        for one in block:
-            label = dimension_label(comparison.rubric, dimension_at(comparison.rubric, one.dimension))
-            rows.append((first.name, second.name, label, one.first_mean, one.second_mean, *paired.cells(one)))
+        label = dimension_label(comparison.rubric, dimension_at(comparison.rubric, one.dimension))
+        rows.append((first.name, second.name, label, one.first_mean, one.second_mean, *paired.cells(one)))
     notes = []
     if rows:
         notes = [paired.NOTE, "Both means are over the shared cards only, so they may differ from the scores side by side."]
@@ -304,99 +293,4 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "config_differences": [
             {"run": name, "compared_with": other, "differences": lines} for name, other, lines in comparison.changed
         ],
-    }
-
-
-# --- several runs as one board ----------------------------------------------------------------------------------------------
-
-
-# What runs may differ in: who is under test, on how much.
-_FREE = {"supporters", "cards", "profiles", "languages", "trials", "references"}
-_Place = tuple[Language, str, int]  # a language, a card with its contents, a trial
-
-
-@dataclass(frozen=True)
-class SharedCards:
-    """Runs that compare, as one tally, and those that do not."""
-
-    runs: list[RunRecords]
-    """Those that were made as the first one was."""
-    apart: dict[str, list[str]]
-    """Run → in which settings it differs from the first one (`setting: first's → its`)."""
-    tally: Tally
-    """The dialogues on the shared cards. A supporter that several runs have is called `run/supporter`."""
-    shared: dict[Language, int]
-    """Cards × trials that all the runs have."""
-    left_out: dict[str, int]
-    """Run → dialogues that are left out, since not all runs have their card and trial."""
-
-
-def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> SharedCards:
-    """The runs that were made as the first one was, on the cards and trials that they all have.
-
-    What makes a run: framework, mode, seeker, prompts, exchanges; judge, rubric and the judge's prompts. Cards are the same
-    where their ids and contents are. Dialogues that two runs have alike (floors) count once.
-    Raises `UserError` where no card is shared.
-    """
-    first = runs[0]
-    apart = {run.name: differing_leaves(_settings(first.config), _settings(run.config)) for run in runs[1:]}
-    alike = [run for run in runs if not apart.get(run.name)]
-    places = [{_place(run, dialogue) for dialogue in run.dialogues} for run in alike]
-    shared = set.intersection(*places)
-    if not shared:
-        names = ", ".join(run.name for run in alike)
-        raise UserError(f"{names}: no card is in all of these runs: simulate them on the same cards (--cards, --limit)")
-    dialogues: list[Dialogue] = []
-    judgements: list[Judgement] = []
-    kept: dict[tuple[str, _Place], Dialogue] = {}  # supporter, place → what the first run that has it holds
-    renamed = _renamed(alike, shared)
-    left_out = Counter[str]()
-    for run in alike:
-        ids: dict[str, str] = {}
-        for dialogue in run.dialogues:
-            place, supporter = _place(run, dialogue), supporter_of(dialogue)
-            if place not in shared:
-                left_out[run.name] += 1
-            elif (run.name, supporter) in renamed:
-                ids[dialogue.id] = f"{run.name}/{dialogue.id}"
-                changes = {"id": ids[dialogue.id], "supporter": f"{run.name}/{supporter}"}
-                dialogues.append(dialogue.model_copy(update=changes))
-            elif (supporter, place) not in kept:
-                ids[dialogue.id] = dialogue.id
-                kept[supporter, place] = dialogue
-                dialogues.append(dialogue)
-        judgements += [
-            judgement.model_copy(update={"dialogue_id": ids[judgement.dialogue_id]})
-            for judgement in run.judgements
-            if judgement.dialogue_id in ids
-        ]
-    counts = {language: sum(place[0] == language for place in shared) for language in languages_of(dialogues)}
-    others = {name: lines for name, lines in apart.items() if lines}
-    floors = {name for run in alike for floor in run.floors for name in (floor, f"{run.name}/{floor}")}
-    return SharedCards(alike, others, Tally(dialogues, judgements, first.rubric, floors, cluster), counts, dict(left_out))
-
-
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's dialogues and judgements were made with, without what may differ."""
-    simulated = {key: value for key, value in config.get("simulate", {}).items() if key not in _FREE}
-    return {"simulate": simulated, "score": config.get("score", {})}
-
-
-def _place(run: RunRecords, dialogue: Dialogue) -> _Place:
-    card = dialogue.card_id or dialogue.profile_id or ""
-    return dialogue.language, f"{card_of(dialogue)} {run.cards.get(card, '')}", dialogue.trial or 0
-
-
-def _renamed(runs: Sequence[RunRecords], shared: set[_Place]) -> set[tuple[str, str]]:
-    """(Run, supporter) of supporters that several runs have, unless their dialogues are the same."""
-    said: dict[str, dict[str, dict[_Place, Any]]] = {}  # supporter → run → place → what was said
-    for run in runs:
-        for dialogue in run.dialogues:
-            if (place := _place(run, dialogue)) in shared:
-                said.setdefault(supporter_of(dialogue), {}).setdefault(run.name, {})[place] = dialogue.turns
-    return {
-        (run, supporter)
-        for supporter, by_run in said.items()
-        if any(turns != next(iter(by_run.values())) for turns in by_run.values())
-        for run in by_run
     }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,10 +62,10 @@ class Contestant:
     read: Counter[str] = field(default_factory=Counter)
     said: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
 
-    def same_dialogues(self, other: Contestant) -> bool:
-        """Whether the same was said on every card that both have."""
+    def alike(self, other: Contestant) -> bool:
+        """Whether the scorer is the same, and what was said on every card that both have."""
         shared = self.said.keys() & other.said.keys()
-        return bool(shared) and all(self.said[card] == other.said[card] for card in shared)
+        return self.scorer == other.scorer and bool(shared) and all(self.said[card] == other.said[card] for card in shared)
 
 
 @dataclass(frozen=True)
@@ -95,21 +95,10 @@ class Board:
         """The places of the contestants that are no floors."""
         return [place for place, one in enumerate(self.contestants) if one.supporter not in self.floors]
 
-    @property
+    @cached_property
     def ranks(self) -> list[tuple[int, int] | None]:
         """The ranks among models that the differences leave open (`paired.rank_ranges`); None for a floor."""
         return paired.rank_ranges(self.differences, len(self.contestants), self.models)
-
-    @property
-    def saturated(self) -> dict[str, float]:
-        """Dimension → score, where it is the same end of the scale for every dialogue of several models."""
-        columns = list(zip(*([cell.estimate.mean for cell in self.scores[place][:-1]] for place in self.models), strict=True))
-        names = [cell.dimension for cell in self.scores[0][:-1]]
-        return {
-            name: of_all[0]
-            for name, of_all in zip(names, columns, strict=True)
-            if len(of_all) > 1 and of_all[0] in (0.0, 100.0) and set(of_all) == {of_all[0]}
-        }
 
 
 def contestants_of(
@@ -197,7 +186,7 @@ def family(first: Contestant, second: Contestant, floors: Collection[str]) -> st
     """Which differences a pair is corrected with (`paired.differences`): those of models, or those of models with floors. None
     where nothing is asked: of two floors, and of the same dialogues by the same scorer."""
     ends = (first.supporter in floors) + (second.supporter in floors)
-    if ends == 2 or (first.scorer == second.scorer and first.same_dialogues(second)):
+    if ends == 2 or first.alike(second):
         return None
     return "floors" if ends else "models"
 
@@ -235,38 +224,41 @@ def leaderboard(
     (`groups_of`), a mark beside the average; a supporter without one is `other`.
     """
     for language, of_language in group_by(boards, lambda board: board.language).items():
-        lines: list[tuple[tuple[Any, ...], list[Score], str, str | None]] = []
-        for place, board in enumerate(of_language):
-            for block, rank in zip(board.scores, map(paired.rank_text, board.ranks), strict=True):
-                group = (groups or {}).get(block[0].supporter, OTHER)
-                lines.append(((place, -_average(block), block[0].supporter), block, group, rank))
-        lines.sort(key=lambda line: line[0])
-        ranked = any(rank for *_, rank in lines)
-        grouped = any(group != OTHER for _, _, group, _ in lines)
-        heads = [*["rank"] * ranked, "supporter", *["judged by"] * (len(of_language) > 1), AVERAGE, *["group"] * grouped]
-        columns = (*heads, *(column for column in score_columns(rubric) if column != AVERAGE))
-        rows: list[tuple[Cell, ...]] = []
-        for _, block, group, rank in lines:
-            who = {"supporter": block[0].supporter, "group": group, "judged by": block[0].scorer.name, "rank": rank}
-            known: dict[str, Cell] = who | dict(zip(score_columns(rubric), score_cells(block), strict=True))
-            rows.append(tuple(known[column] for column in columns))
-        cells = [cell for _, block, _, _ in lines for cell in block]
+        lines: list[dict[str, Cell]] = []
+        for board in of_language:
+            for place in board.order:
+                supporter, cells = board.contestants[place].supporter, score_cells(board.scores[place])
+                line: dict[str, Cell] = {"rank": paired.rank_text(board.ranks[place]), "supporter": supporter}
+                line |= {"judged by": board.scorer.name, AVERAGE: None, "group": (groups or {}).get(supporter, OTHER)}
+                lines.append(line | dict(zip(score_columns(rubric), cells, strict=True)))
+        ranked = any(line["rank"] for line in lines)
+        grouped = any(line["group"] != OTHER for line in lines)
+        shown = {"rank": ranked, "judged by": len(of_language) > 1, "group": grouped}
+        columns = tuple(column for column in lines[0] if shown.get(column, True))
+        scores = [cell for board in of_language for cell in board.cells]
         yield Table(
             key=f"leaderboard-{language}",
             title=f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else ""),
             columns=columns,
-            rows=tuple(rows),
-            notes=(*score_notes(cells, rubric, value), *[paired.RANKS] * ranked, *saturation(of_language, rubric)),
+            rows=tuple(tuple(line[column] for column in columns) for line in lines),
+            notes=(*score_notes(scores, rubric, value), *[paired.RANKS] * ranked, *saturation(of_language, rubric)),
             section=SCORES,
         )
 
 
 def saturation(boards: Sequence[Board], rubric: Rubric) -> Iterator[str]:
-    """Which dimensions tell no model from another, and so do nothing but shrink the average's differences."""
-    ends = {(name, score) for board in boards for name, score in board.saturated.items()}
-    for score in sorted({score for _, score in ends}):
-        names = ", ".join(dimension_label(rubric, name) for name in rubric.dimensions if (name, score) in ends)
-        yield f"At {score:g} for every model: {names}. What the average says of differences rests on the other dimensions."
+    """Which dimensions have the same end of the scale for all dialogues of several models: they tell no model from another, and
+    do nothing but shrink the average's differences."""
+    for end in (0.0, 100.0):
+        names = [
+            dimension_label(rubric, name)
+            for column, name in enumerate(rubric.dimensions)
+            for means in ([board.scores[place][column].estimate.mean for place in board.models] for board in boards)
+            if len(means) > 1 and set(means) == {end}
+        ]
+        if names:
+            named = ", ".join(dict.fromkeys(names))
+            yield f"At {end:g} for every model: {named}. What the average says of differences rests on the other dimensions."
 
 
 def pairwise_differences(boards: Sequence[Board]) -> Iterator[Table]:

@@ -210,7 +210,6 @@ def test_floors_are_not_ranked_and_cost_models_nothing() -> None:
 def test_a_dimension_at_the_end_of_the_scale_is_named() -> None:
     figures: dict[str, list[list[float | None]]] = {name: [[4, n] for n in range(4)] for name in ("a", "b")}
     (one,) = boards_of(*field(figures), RUBRIC)
-    assert one.saturated == {"fluency": 100}
     (table,) = leaderboard([one], RUBRIC)
     assert any(note.startswith("At 100 for every model: Fluency.") for note in table.notes)
 

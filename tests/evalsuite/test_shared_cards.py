@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from core.errors import UserError
-from evalsuite.statistics.comparison import RunRecords, shared_cards
+from evalsuite.runs.shared_cards import shared_cards
+from evalsuite.statistics.comparison import RunRecords
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Endpoint

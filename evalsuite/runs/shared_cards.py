@@ -1,0 +1,106 @@
+"""Several runs as one board: the dialogues on the cards that all of them have, under names that tell supporters apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.differences import differing_leaves
+from core.errors import UserError
+from core.records import Dialogue, Judgement, Language
+from evalsuite.statistics.comparison import RunRecords
+from evalsuite.statistics.leaderboard import Tally, card_of
+from evalsuite.statistics.summary import languages_of, supporter_of
+
+# What runs may differ in: who is under test, on how much.
+_FREE = {"supporters", "cards", "profiles", "languages", "trials", "references"}
+_Place = tuple[Language, str, int]  # a language, a card with its contents, a trial
+
+
+@dataclass(frozen=True)
+class SharedCards:
+    """Runs that compare, as one tally, and those that do not."""
+
+    runs: list[RunRecords]
+    """Those that were made as the first one was."""
+    apart: dict[str, list[str]]
+    """Run → in which settings it differs from the first one (`setting: first's → its`)."""
+    tally: Tally
+    """The dialogues on the shared cards. A supporter that several runs have is called `run/supporter`."""
+    shared: dict[Language, int]
+    """Cards × trials that all the runs have."""
+    left_out: dict[str, int]
+    """Run → dialogues that are left out, since not all runs have their card and trial."""
+
+
+def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> SharedCards:
+    """The runs that were made as the first one was, on the cards and trials that they all have.
+
+    What makes a run: framework, mode, seeker, prompts, exchanges; judge, rubric and the judge's prompts. Cards are the same
+    where their ids and contents are. Dialogues that two runs have alike (floors) count once.
+    Raises `UserError` where no card is shared.
+    """
+    first = runs[0]
+    apart = {run.name: differing_leaves(_settings(first.config), _settings(run.config)) for run in runs[1:]}
+    alike = [run for run in runs if not apart.get(run.name)]
+    places = [{_place(run, dialogue) for dialogue in run.dialogues} for run in alike]
+    shared = set.intersection(*places)
+    if not shared:
+        names = ", ".join(run.name for run in alike)
+        raise UserError(f"{names}: no card is in all of these runs: simulate them on the same cards (--cards, --limit)")
+    dialogues: list[Dialogue] = []
+    judgements: list[Judgement] = []
+    kept: dict[tuple[str, _Place], Dialogue] = {}  # supporter, place → what the first run that has it holds
+    renamed = _renamed(alike, shared)
+    left_out = Counter[str]()
+    for run in alike:
+        ids: dict[str, str] = {}
+        for dialogue in run.dialogues:
+            place, supporter = _place(run, dialogue), supporter_of(dialogue)
+            if place not in shared:
+                left_out[run.name] += 1
+            elif (run.name, supporter) in renamed:
+                ids[dialogue.id] = f"{run.name}/{dialogue.id}"
+                changes = {"id": ids[dialogue.id], "supporter": f"{run.name}/{supporter}"}
+                dialogues.append(dialogue.model_copy(update=changes))
+            elif (supporter, place) not in kept:
+                ids[dialogue.id] = dialogue.id
+                kept[supporter, place] = dialogue
+                dialogues.append(dialogue)
+        judgements += [
+            judgement.model_copy(update={"dialogue_id": ids[judgement.dialogue_id]})
+            for judgement in run.judgements
+            if judgement.dialogue_id in ids
+        ]
+    counts = {language: sum(place[0] == language for place in shared) for language in languages_of(dialogues)}
+    others = {name: lines for name, lines in apart.items() if lines}
+    floors = {name for run in alike for floor in run.floors for name in (floor, f"{run.name}/{floor}")}
+    return SharedCards(alike, others, Tally(dialogues, judgements, first.rubric, floors, cluster), counts, dict(left_out))
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's dialogues and judgements were made with, without what may differ."""
+    simulated = {key: value for key, value in config.get("simulate", {}).items() if key not in _FREE}
+    return {"simulate": simulated, "score": config.get("score", {})}
+
+
+def _place(run: RunRecords, dialogue: Dialogue) -> _Place:
+    card = dialogue.card_id or dialogue.profile_id or ""
+    return dialogue.language, f"{card_of(dialogue)} {run.cards.get(card, '')}", dialogue.trial or 0
+
+
+def _renamed(runs: Sequence[RunRecords], shared: set[_Place]) -> set[tuple[str, str]]:
+    """(Run, supporter) of supporters that several runs have, unless their dialogues are the same."""
+    said: dict[str, dict[str, dict[_Place, Any]]] = {}  # supporter → run → place → what was said
+    for run in runs:
+        for dialogue in run.dialogues:
+            if (place := _place(run, dialogue)) in shared:
+                said.setdefault(supporter_of(dialogue), {}).setdefault(run.name, {})[place] = dialogue.turns
+    return {
+        (run, supporter)
+        for supporter, by_run in said.items()
+        if any(turns != next(iter(by_run.values())) for turns in by_run.values())
+        for run in by_run
+    }
