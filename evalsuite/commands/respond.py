@@ -14,6 +14,7 @@ from core.files import write_jsonl
 from core.options import console
 from core.paths import InFile, InFiles, MaybeFiles, MaybeOutFile
 from core.records import Dialogue
+from data_prep.responses import Response, answered, paired, read_responses
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
     EndpointOption,
@@ -31,7 +32,7 @@ from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Resolved, unspoken
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
-from evalsuite.statistics.text_metrics import Response, answered, judgements, measure, need_metrics, paired, read_responses
+from evalsuite.statistics.text_metrics import judgements, measure, need_metrics
 from serve.batch import Batch
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from core.records import Dialogue, Turn
 from core.specs import Floor, ModelSpec
+from data_prep.responses import answered
 from evalsuite.dialogues.hold import Plan, Utterance
-from evalsuite.statistics.text_metrics import answered
 from serve.questions import Models
 
 FLOORS = ("silent", "parrot", "lecture")  # specs in configs/models

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from core.records import Dialogue, Message, Role, Stopped, Termination, Turn, Usage
 from core.side_prompts import chat
 from core.specs import ModelSpec
-from evalsuite.statistics.text_metrics import Answered, Response, answered
+from data_prep.responses import Answered, Response, answered
 from serve.answers import Reply
 from serve.batch import Batch
 from serve.failures import Lost, Unanswered

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -26,7 +27,8 @@ from core.rubrics import Rubric
 from core.settings import Settings
 from core.specs import ModelSpec
 from core.tables import Table
-from evalsuite.judge.base import Bands, OffSum
+from evalsuite.judge.band_lines import OffSum, off_sum_share
+from evalsuite.judge.base import Bands
 from evalsuite.judge.judge import Judge
 from evalsuite.runs.config import EvalConfig, overridden
 from evalsuite.runs.folder import Run
@@ -147,7 +149,7 @@ class Feel(Framework):
     def tables(cls, run: ScoredRun) -> Iterator[Table]:
         """Verdicts, spread of the rounds and cost of every judge."""
         costs = read_jsonl(run.folder / "costs.jsonl", Cost, "costs")
-        yield method_table(run.tally.judgements, run.tally.rubric, costs)
+        yield method_table(run.tally.judgements, costs, partial(off_sum_share, rubric=run.tally.rubric))
 
 
 def _members(config: FeelConfig) -> list[Member]:

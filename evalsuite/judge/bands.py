@@ -1,6 +1,6 @@
 """Method `bands`: a judge gives the probability of every score of every dimension (FEEL, section 3.3).
 
-One request asks for all dimensions, a line each (`evalsuite.statistics.band_lines` reads them). A round's score is the mean of
+One request asks for all dimensions, a line each (`evalsuite.judge.band_lines` reads them). A round's score is the mean of
 that distribution (the inner sum of equation 1). Rounds are calls of their own (`repeat`); `evalsuite.statistics.ensemble`
 averages them.
 """
@@ -14,8 +14,8 @@ from core.errors import UserError
 from core.judge_prompts import judge_messages
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
+from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.base import BaseJudge
-from evalsuite.statistics.band_lines import read_bands
 from serve.answers import Reply
 from serve.batch import together
 from serve.questions import Question

@@ -11,7 +11,7 @@ from core.prompts import PromptPack
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric
 from core.specs import ModelSpec
-from evalsuite.statistics.band_lines import OffSum
+from evalsuite.judge.band_lines import OffSum
 from serve.answers import Reply
 from serve.failures import Unanswered
 from serve.questions import Models, Question

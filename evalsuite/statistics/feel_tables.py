@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,10 +21,8 @@ from pydantic import Field
 from core.errors import UserError
 from core.grouping import group_by
 from core.records import Count, Judgement, Language, Record
-from core.rubrics import Rubric
 from core.statistics.bootstrap import estimate, resampled_means
 from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.band_lines import read_bands
 from evalsuite.statistics.coefficients import Coefficient, figures
 from evalsuite.statistics.ensemble import (
     ENSEMBLE,
@@ -184,15 +182,17 @@ class Cost(Record):
         return self.calls / self.dialogues, self.prompt_tokens / self.dialogues, self.completion_tokens / self.dialogues
 
 
-def method_table(judgements: Sequence[Judgement], rubric: Rubric, costs: Sequence[Cost]) -> Table:
-    """One row a scorer and language: verdicts, how many could be read, how many did not sum to 1, spread, cost (a dash for a
-    scorer without any in `costs`)."""
+def method_table(
+    judgements: Sequence[Judgement], costs: Sequence[Cost], off_sum: Callable[[Sequence[Judgement]], float | None]
+) -> Table:
+    """One row a scorer and language: verdicts, how many could be read, how many did not sum to 1 (`off_sum`, per cent), spread,
+    cost (a dash for a scorer without any in `costs`)."""
     of_scorer = group_by(judgements, lambda judgement: (scorer_of(judgement).name, judgement.language))
     paid = {cost.judge: cost.each() for cost in costs}
     rows: list[tuple[Cell, ...]] = []
     for (scorer, language), verdicts in of_scorer.items():
         read = 100 * sum(judgement.value is not None for judgement in verdicts) / len(verdicts)
-        figures = (len(verdicts), read, _off_sum(verdicts, rubric, language), _spread(verdicts))
+        figures = (len(verdicts), read, off_sum(verdicts), _spread(verdicts))
         rows.append((scorer, language, *figures, *paid.get(scorer, (None, None, None))))
     columns = ("scorer", "language", "verdicts", "read %", "sum off %", "spread of the rounds")
     paid_for = ("calls a dialogue", "prompt tokens a dialogue", "completion tokens a dialogue")
@@ -208,13 +208,6 @@ def method_table(judgements: Sequence[Judgement], rubric: Rubric, costs: Sequenc
         ),
         section=FEEL,
     )
-
-
-def _off_sum(judgements: Sequence[Judgement], rubric: Rubric, language: Language) -> float | None:
-    """In per cent of the verdicts that have numbers; None where no verdict has any."""
-    lines = [read_bands(j.raw, rubric, language)[j.dimension] for j in judgements if j.method == "bands"]
-    read = [line for line in lines if line is not None]
-    return 100 * sum(not line.sums_to_one for line in read) / len(read) if read else None
 
 
 def _spread(judgements: Sequence[Judgement]) -> Estimate:

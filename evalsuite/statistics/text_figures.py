@@ -15,7 +15,8 @@ from core.grouping import group_by
 from core.records import Language
 from core.statistics.bootstrap import LEVEL, PERCENTILE, POINTS, SMOOTHED, Floats, estimate, resampled_means, smoothed_means
 from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Response, Sample, Unit, bleu_of, signature
+from data_prep.responses import Response
+from evalsuite.statistics.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Sample, Unit, bleu_of, signature
 
 SECTION = "Reference metrics"  # heading of the report
 

@@ -17,10 +17,10 @@ from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
 from core.specs import Endpoint as SpecEndpoint
 from core.specs import ModelSpec, Sampling
+from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.bands import answer_regex, check_labels
 from evalsuite.judge.base import Bands
 from evalsuite.judge.judge import Judge
-from evalsuite.statistics.band_lines import read_bands
 from serve.client import ChatClient
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint

@@ -17,11 +17,11 @@ from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
 from data_prep.cards import parse_card_text
 from evalsuite.frameworks.emoharbor_seeker import ending_phrases, ends, triple
+from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.base import CUT, LONGEST
 from evalsuite.judge.json_answers import read_answer
 from evalsuite.judge.judge import Judge
 from evalsuite.role_play.pairwise import read_answer as read_pair
-from evalsuite.statistics.band_lines import read_bands
 from serve.answers import Reply, Unreadable, read_reply, split_reasoning
 from serve.client import ChatClient
 from serve.failures import ServerLost

@@ -25,6 +25,7 @@ from data_prep.scores import annotation
 from data_prep.scores.human import check_scale
 from data_prep.scores.rank_sft import cases
 from evalsuite.checks.probe import load_injections, probes
+from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.bands import answer_regex as bands_regex
 from evalsuite.judge.bands import check_labels
 from evalsuite.judge.digits import digit_distributions, digits_regex
@@ -32,7 +33,6 @@ from evalsuite.judge.json_answers import answer_regex, read_answer
 from evalsuite.report.charts import confusion_charts, distribution_charts
 from evalsuite.report.transcripts import transcripts
 from evalsuite.role_play.seekers import role_play_tables
-from evalsuite.statistics.band_lines import read_bands
 from evalsuite.statistics.correlation import correlations
 from evalsuite.statistics.judges import POOLED, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import Tally

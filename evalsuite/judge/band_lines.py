@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from core.records import Language
+from core.records import Judgement, Language
 from core.rubrics import Rubric
 
 TOLERANCE = 0.02
@@ -54,6 +54,13 @@ def read_bands(text: str, rubric: Rubric, language: Language) -> dict[str, BandL
         candidates = [rest for name in names for rest in lines.get(name, [])]
         read[key] = _read_line(candidates[0], rubric.scale_of(key).scores) if len(candidates) == 1 else None
     return read
+
+
+def off_sum_share(judgements: Sequence[Judgement], rubric: Rubric) -> float | None:
+    """In how many per cent of the verdicts that have numbers these do not sum to 1; None where no verdict has any."""
+    lines = [read_bands(one.raw, rubric, one.language)[one.dimension] for one in judgements if one.method == "bands"]
+    read = [line for line in lines if line is not None]
+    return 100 * sum(not line.sums_to_one for line in read) / len(read) if read else None
 
 
 def _read_line(text: str, scores: Sequence[int]) -> BandLine | None:
