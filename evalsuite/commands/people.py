@@ -18,9 +18,9 @@ from core.records import Language
 from core.rubrics import load_rubric
 from core.tables import to_console
 from data_prep.cards.sheets import write_csv
+from data_prep.scores.weights import WEIGHTS
 from evalsuite.commands.options import EndpointOption, endpoints_of
 from evalsuite.commands.suggest import suggest_dialogues
-from evalsuite.statistics.suggestions import WEIGHTS
 from serve.launch import Servers
 from serve.plan import plan_servers
 

@@ -15,6 +15,7 @@ from core.rubrics import Rubric
 from core.specs import ModelSpec, load_spec
 from data_prep.played import load_played, played_text
 from data_prep.scores.human import Check, read_dialogues, read_scores
+from data_prep.scores.weights import read_weights, weights_beside
 from evalsuite.people.assignment import Person
 from evalsuite.people.study import (
     CLOSER,
@@ -28,7 +29,6 @@ from evalsuite.people.study import (
 )
 from evalsuite.role_play.pairwise import QUESTION, pairs_of
 from evalsuite.role_play.seekers import read_field, seeker_of
-from evalsuite.statistics.suggestions import read_weights, weights_beside
 
 
 def valid_study(definition: dict[str, object]) -> Study:

@@ -10,10 +10,10 @@ from core.files import write_jsonl
 from core.records import Comparison, Dialogue, HumanScore, Preference
 from data_prep.cards.sheets import write_csv
 from data_prep.scores.human import COLUMNS
+from data_prep.scores.weights import WEIGHTS, write_weights
 from evalsuite.people.chat import TALK, talks_in
 from evalsuite.people.store import Answer, Store, TaskRow
 from evalsuite.people.study import COMMENT, Content
-from evalsuite.statistics.suggestions import WEIGHTS, write_weights
 
 SCORED = ("item", TALK)  # purposes of tasks whose scores are people's
 

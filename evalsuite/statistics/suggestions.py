@@ -11,37 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from core.errors import UserError
 from core.grouping import group_by
-from core.records import Dialogue, HumanScore, Identifier, Judgement, Language, Number
-from core.rows import RowModel, read_table
+from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import SEED, Floats
 from core.statistics.means import exact_mean
 from core.statistics.reliability import CORRELATION_FROM, jackknife, left_out
 from core.tables import Estimate
-from data_prep.cards.sheets import write_csv
 from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.leaderboard import Board, card_of
 from evalsuite.statistics.summary import supporter_of
 
 EVEN = 0.5  # the part of a chance that is the same for all dialogues, and of a budget that does not go by uncertainty
-WEIGHTS = "weights.csv"  # beside the dialogues that were drawn, and beside their scores by people
-BEFORE = "weights_before.csv"  # beside the dialogues of a further round: weights of those that were scored before
-
-
-class Weight(RowModel):
-    """A row of weights.csv."""
-
-    dialogue_id: Identifier
-    chance: Number = Field(gt=0)
-    weight: Number = Field(gt=0)
 
 
 @dataclass(frozen=True)
@@ -69,9 +55,7 @@ def uncertainty(judgements: Sequence[Judgement], rubric: Rubric) -> dict[str, fl
 
 def _deviation(shares: Mapping[str, float]) -> float:
     scores, chances = np.array([float(score) for score in shares]), np.array(list(shares.values()))
-    total = chances.sum()
-    mean = (scores * chances).sum() / total
-    return float(np.sqrt(((scores - mean) ** 2 * chances).sum() / total))
+    return float(np.sqrt(np.average((scores - np.average(scores, weights=chances)) ** 2, weights=chances)))
 
 
 def spread_and_error(judgements: Sequence[Judgement], people: Sequence[HumanScore], rubric: Rubric) -> Estimate:
@@ -212,15 +196,13 @@ def suggest(
     if budget < len(parts):
         names = ", ".join(f"{name} ({language})" for language, name in parts)
         raise UserError(f"--budget {budget}: too few for a label of each: {names}. Give more, or name two with --supporter")
-    fresh = [np.array([one.id not in had for one in members]) for members in parts.values()]
-    errors = [np.array([spread.get(one.id, usual) for one in members]) for members in parts.values()]
-    left = [unsure[new] for unsure, new in zip(errors, fresh, strict=True)]
-    sizes = split(left, budget, [int((~new).sum()) for new in fresh])
+    left = [np.array([spread.get(one.id, usual) for one in members if one.id not in had]) for members in parts.values()]
+    sizes = split(left, budget, [len(members) - len(unsure) for members, unsure in zip(parts.values(), left, strict=True)])
     found: dict[str, float] = {}
     before = {one.id: had[one.id] for one in by_card if one.id in had}
-    for members, new, unsure, labels in zip(parts.values(), fresh, left, sizes, strict=True):
+    for members, unsure, labels in zip(parts.values(), left, sizes, strict=True):
         chance = np.zeros(len(members))
-        chance[new] = chances(unsure, labels)
+        chance[[one.id not in had for one in members]] = chances(unsure, labels)
         # What was scored before has no chance, but stays in the order; and the order is not that of the round before.
         places = drawn(chance, seed, *[len(had)] * bool(had))
         scored = [one.id for one in members if one.id in had]
@@ -228,31 +210,3 @@ def suggest(
         found |= {members[place].id: float(weight) for place, weight in zip(places, own, strict=True)}
         before |= dict(zip(scored, old.tolist(), strict=True))
     return [Suggestion(one, found[one.id]) for one in dialogues if one.id in found], before
-
-
-# --- weights.csv --------------------------------------------------------------------------------------------------------------
-
-
-def write_weights(path: Path, weights: Mapping[str, float]) -> int:
-    """weights.csv of dialogue → 1 / chance: dialogue, chance, weight. Returns the number of rows."""
-    names = ("dialogue_id", "chance", "weight")
-    cells = ((id, repr(1 / weight), repr(weight)) for id, weight in weights.items())
-    write_csv(path, names, [dict(zip(names, row, strict=True)) for row in cells])
-    return len(weights)
-
-
-def read_weights(paths: Iterable[Path]) -> dict[str, float]:
-    """Dialogue → weight. Raises `UserError` with file and line for what is malformed or there twice."""
-    weights: dict[str, float] = {}
-    for path in paths:
-        for where, row in read_table(path, Weight, "weights"):
-            if row.dialogue_id in weights:
-                raise UserError(f"{where}: dialogue_id: {row.dialogue_id} is there twice")
-            weights[row.dialogue_id] = row.weight
-    return weights
-
-
-def weights_beside(files: Iterable[Path]) -> list[Path]:
-    """The files of weights that lie beside these files."""
-    folders = dict.fromkeys(path.parent for path in files)
-    return [folder / WEIGHTS for folder in folders if (folder / WEIGHTS).exists()]

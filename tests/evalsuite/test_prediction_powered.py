@@ -20,6 +20,7 @@ from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement
 from core.statistics.bootstrap import POINTS, Floats
+from data_prep.scores.weights import read_weights
 from evalsuite.cli import app
 from evalsuite.people.store import Answer, Store
 from evalsuite.statistics.leaderboard import boards_of
@@ -29,7 +30,6 @@ from evalsuite.statistics.suggestions import (
     chances,
     closest,
     drawn,
-    read_weights,
     split,
     suggest,
     uncertainty,

@@ -1,0 +1,48 @@
+"""weights.csv: the chance with which each dialogue was drawn that people score, and the weight, 1 / chance, of its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pydantic import Field
+
+from core.errors import UserError
+from core.records import Identifier, Number
+from core.rows import RowModel, read_table
+from data_prep.cards.sheets import write_csv
+
+WEIGHTS = "weights.csv"  # beside the dialogues that were drawn, and beside their scores by people
+BEFORE = "weights_before.csv"  # beside the dialogues of a further round: weights of those that were scored before
+
+
+class Weight(RowModel):
+    """A row of weights.csv."""
+
+    dialogue_id: Identifier
+    chance: Number = Field(gt=0)
+    weight: Number = Field(gt=0)
+
+
+def write_weights(path: Path, weights: Mapping[str, float]) -> int:
+    """weights.csv of dialogue → 1 / chance: dialogue, chance, weight. Returns the number of rows."""
+    rows = [{"dialogue_id": id, "chance": repr(1 / weight), "weight": repr(weight)} for id, weight in weights.items()]
+    write_csv(path, ("dialogue_id", "chance", "weight"), rows)
+    return len(rows)
+
+
+def read_weights(paths: Iterable[Path]) -> dict[str, float]:
+    """Dialogue → weight. Raises `UserError` with file and line for what is malformed or there twice."""
+    weights: dict[str, float] = {}
+    for path in paths:
+        for where, row in read_table(path, Weight, "weights"):
+            if row.dialogue_id in weights:
+                raise UserError(f"{where}: dialogue_id: {row.dialogue_id} is there twice")
+            weights[row.dialogue_id] = row.weight
+    return weights
+
+
+def weights_beside(files: Iterable[Path]) -> list[Path]:
+    """The files of weights that lie beside these files."""
+    folders = dict.fromkeys(path.parent for path in files)
+    return [folder / WEIGHTS for folder in folders if (folder / WEIGHTS).exists()]
