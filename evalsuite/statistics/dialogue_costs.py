@@ -10,11 +10,10 @@ from core.grouping import group_by
 from core.records import Dialogue, Judgement, Usage
 from core.specs import Price
 from core.tables import Cell, Table
-from evalsuite.statistics.summary import COSTS, Used, supporter_of
+from evalsuite.statistics.summary import COSTS, Used, sums_of, supporter_of
 
 THOUSAND = "cost of 1,000 dialogues"
 GOLD = "judge, gold set"
-COLUMNS = ("what", "dialogues", "seconds", "input tokens, thousands", "output tokens, thousands", "calls")
 
 
 class ModelUse(NamedTuple):
@@ -34,26 +33,17 @@ class ModelUse(NamedTuple):
 
 
 def model_uses(
-    used: Used,
-    dialogues: Sequence[Dialogue],
-    verdicts: Sequence[Judgement],
-    prices: Mapping[str, Price],
+    used: Used, dialogues: Sequence[Dialogue], verdicts: Sequence[Judgement], prices: Mapping[str, Price]
 ) -> list[ModelUse]:
     """Every model in every role, supporters first; `used` is stage → role → model → usage. Supporters that need no model are
     left out."""
     held = Counter(supporter_of(dialogue) for dialogue in dialogues)
     judged = {name: len({v.dialogue_id for v in of_one}) for name, of_one in group_by(verdicts, lambda v: v.judge).items()}
-    sums: dict[tuple[str, str], Usage] = {}
-    for stage, roles in used.items():
-        for role, models in roles.items():
-            for model, usage in models.items():
-                key = (GOLD if stage.startswith("gold") else role, model)
-                sums[key] = sums.get(key, Usage()) + usage
+    sums = sums_of({GOLD if stage.startswith("gold") else role: used[stage][role]} for stage in used for role in used[stage])
     order = {"supporter": 0, "judge": 2, GOLD: 3}  # between them all who play the seeker
     uses = []
     for role, model in sorted(sums, key=lambda key: (order.get(key[0], 1), key)):
-        usage = sums[role, model]
-        if usage.calls:
+        if (usage := sums[role, model]).calls:
             n = {"supporter": held[model], "judge": judged.get(model, 0), GOLD: 0}.get(role, len(dialogues))
             cost = prices[model].of(usage.prompt_tokens, usage.completion_tokens) if model in prices else None
             uses.append(ModelUse(role, model, n, usage, cost))
@@ -67,7 +57,7 @@ def use_table(uses: Sequence[ModelUse]) -> Table:
     for use in uses:
         taken = use.usage.calls, use.usage.prompt_tokens, use.usage.completion_tokens
         each = [figure / use.dialogues if use.dialogues else None for figure in taken]
-        costs = [[use.cost] * priced, [use.cost_of_thousand] * priced]
+        costs = [use.cost] * priced, [use.cost_of_thousand] * priced
         rows.append((use.model, use.role, use.dialogues or None, *taken, *costs[0], *each, *costs[1]))
     heads = ("calls", "tokens in", "tokens out")
     columns = (*heads, *["cost"] * priced, *(f"{head} a dialogue" for head in heads), *[THOUSAND] * priced)
@@ -102,19 +92,18 @@ def dialogue_costs(dialogues: Sequence[Dialogue], usage: Used, timing: Mapping[s
     model's calls took on average while the run had many in flight (resumed runs: in the last try), times its calls: as if a
     dialogue's calls were made one after another. A simulator's and a judge's part is taken as the same for every supporter.
     """
-    held = Counter(supporter_of(dialogue) for dialogue in dialogues)
-    parts = _parts(usage, timing, held, len(dialogues), ("simulate", judging))
+    held = group_by(dialogues, supporter_of)
+    parts = _parts(usage, timing, {name: len(of_one) for name, of_one in held.items()}, len(dialogues), ("simulate", judging))
     costs = list(parts.values())
     judged = [part for (role, _), part in parts.items() if role == "judge"]
-    for supporter, count in sorted(held.items()):
+    for supporter, of_supporter in sorted(held.items()):
+        count = len(of_supporter)
         of_model = [part for (role, model), part in parts.items() if role != "supporter" or model == supporter]
-        used = [dialogue.usage for dialogue in dialogues if supporter_of(dialogue) == supporter and dialogue.usage]
+        used = [dialogue.usage for dialogue in of_supporter if dialogue.usage]
         if not of_model or len(used) < count:  # given dialogues do not say what they cost
             continue
-        tokens = [
-            sum(getattr(one, name) for one in used) / count + sum(getattr(part, name) for part in judged)
-            for name in ("prompt_tokens", "completion_tokens", "calls")
-        ]
+        total, fields = Usage.total(used), ("prompt_tokens", "completion_tokens", "calls")
+        tokens = [getattr(total, name) / count + sum(getattr(part, name) for part in judged) for name in fields]
         timed = [part.seconds for part in of_model if part.seconds is not None]
         costs.append(Cost(f"dialogue with {supporter}", count, sum(timed) if len(timed) == len(of_model) else None, *tokens))
     return costs
@@ -149,7 +138,7 @@ def table(costs: Sequence[Cost]) -> Table:
     return Table(
         key="dialogue-costs",
         title="Cost of a dialogue",
-        columns=COLUMNS,
+        columns=("what", "dialogues", "seconds", "input tokens, thousands", "output tokens, thousands", "calls"),
         rows=tuple(
             (one.name, one.dialogues, one.seconds, one.prompt_tokens / 1000, one.completion_tokens / 1000, one.calls)
             for one in costs

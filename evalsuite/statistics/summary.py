@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from core.errors import UserError
+from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language, Termination, Usage
 from core.rubrics import Rubric
 from core.tables import PARTED, Cell, Table
@@ -24,9 +26,7 @@ TERMINATIONS = "Terminations"
 COSTS = "Costs"
 
 AVERAGE = "average"
-
 Value = Literal["value", "expected"]
-
 
 UNREADABLE, LOST, BROKEN = "unreadable", "lost", "broken probabilities"
 _OUTCOMES = ("failure", "probabilities")  # keys of a judgement's condition that are no experimental condition
@@ -180,12 +180,11 @@ SAME = 20  # equal verdicts that are no accident any more
 
 def sums_of(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> dict[tuple[str, str], Usage]:
     """What each model used in each role, over several stages."""
-    sums: dict[tuple[str, str], Usage] = {}
-    for stage in used:
-        for role, models in stage.items():
-            for model, usage in models.items():
-                sums[role, model] = sums.get((role, model), Usage()) + usage
-    return sums
+    parts: dict[tuple[str, str], list[Usage]] = defaultdict(list)
+    for role, models in chain.from_iterable(stage.items() for stage in used):
+        for model, usage in models.items():
+            parts[role, model].append(usage)
+    return {key: Usage.total(usages) for key, usages in parts.items()}
 
 
 def cut_off(used: Iterable[Mapping[str, Mapping[str, Usage]]], up_to: float = 1) -> str:
@@ -255,18 +254,19 @@ def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], t
     `judgement_usage` maps judge → usage. `timing` maps stage → seconds: a stage named `total` belongs to the total, every
     other stage is a row of its own, since stages overlap and need not add up.
     """
-    usages: dict[str, list[Usage]] = defaultdict(list)
-    for dialogue in dialogues:
-        usages[f"dialogues with {supporter_of(dialogue)}"] += [dialogue.usage] if dialogue.usage else []
-    parts = {name: usages[name] for name in sorted(usages)}
+    parts = {
+        f"dialogues with {name}": [dialogue.usage for dialogue in of_one if dialogue.usage]
+        for name, of_one in sorted(group_by(dialogues, supporter_of).items())
+    }
     parts |= {f"judge {name}": [usage] for name, usage in sorted(judgement_usage.items())}
-    parts["total"] = [usage for uses in parts.values() for usage in uses]
+    parts["total"] = [*chain.from_iterable(parts.values())]
     fields = ("calls", "prompt_tokens", "completion_tokens", "reasoning_tokens")
     rows: list[tuple[Cell, ...]] = []
     for name, uses in parts.items():
-        sums = [sum(getattr(usage, field) for usage in uses) if uses else None for field in fields]
-        cut = sum(sum(usage.cut_off.values()) for usage in uses) if uses else None
-        rows.append((name, *sums, cut, timing.get("total") if name == "total" else None))
+        used = Usage.total(uses) if uses else None
+        cut = sum(used.cut_off.values()) if used else None
+        seconds = timing.get("total") if name == "total" else None
+        rows.append((name, *(getattr(used, field, None) for field in fields), cut, seconds))
     rows += [(f"stage: {name}", None, None, None, None, None, seconds) for name, seconds in timing.items() if name != "total"]
     return Table(
         key="costs",
@@ -299,35 +299,13 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for language, scorer in sorted(groups):
         for dimension, of_dimension in groups[language, scorer].items():
-            names = (language, scorer.name) if several else (language,)
+            names = (language, *[scorer.name] * several, dimension_label(rubric, dimension))
             scores = Counter(int(np.floor(judgement.value + 0.5)) for judgement in of_dimension if judgement.value is not None)
             scale, without = rubric.scale_of(dimension).scores, missing(of_dimension)
-            figures = (
-                *(scores[score] if score in scale else None for score in rubric.scores),
-                *(without.get(reason, 0) for reason in reasons),
-            )
-            rows.append(
-                (
-                    *names,
-                    dimension_label(rubric, dimension),
-                    *figures,
-                    len(of_dimension),
-                    *[broken(of_dimension)] * len(unsound),
-                )
-            )
-    return Table(
-        key="distributions",
-        title="Scores given",
-        columns=(
-            *(("language", "judged by") if several else ("language",)),
-            "dimension",
-            *(str(score) for score in rubric.scores),
-            *(reason.replace("_", " ") for reason in reasons),
-            "verdicts",
-            *unsound,
-        ),
-        rows=tuple(rows),
-        notes=("Broken probabilities: those that a server reported cannot be true; the score in the text stands.",)
-        * len(unsound),
-        section=SCORES,
-    )
+            figures: list[Cell] = [scores[score] if score in scale else None for score in rubric.scores]
+            figures += [*(without.get(reason, 0) for reason in reasons), len(of_dimension)]
+            rows.append((*names, *figures, *[broken(of_dimension)] * len(unsound)))
+    heads = ("language", *["judged by"] * several, "dimension")
+    figure_heads = (*map(str, rubric.scores), *(reason.replace("_", " ") for reason in reasons), "verdicts", *unsound)
+    note = "Broken probabilities: those that a server reported cannot be true; the score in the text stands."
+    return Table("distributions", "Scores given", (*heads, *figure_heads), tuple(rows), (note,) * len(unsound), SCORES)
