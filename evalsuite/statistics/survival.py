@@ -9,13 +9,13 @@ recorded, is on no curve and is counted as left out.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import chdtrc, ndtri
 
 from core.grouping import group_by
 from core.records import Dialogue, Language
@@ -98,19 +98,19 @@ def curves(dialogues: Sequence[Dialogue]) -> list[Curve]:
     result = []
     for language, supporters in _spans(dialogues).items():
         for supporter, spans in supporters.items():
-            watched = [span for span in spans if span is not None]
-            if watched:
+            if watched := [span for span in spans if span]:
                 steps = _steps(watched)
                 median = next((step.round for step in steps if step.survival <= 0.5), None)
                 result.append(Curve(language, supporter, len(watched), len(spans) - len(watched), median, steps))
     return result
 
 
-def _spans(dialogues: Iterable[Dialogue]) -> dict[Language, dict[str, list[Span | None]]]:
-    spans: dict[Language, dict[str, list[Span | None]]] = {}
-    for dialogue in dialogues:
-        spans.setdefault(dialogue.language, defaultdict(list))[supporter_of(dialogue)].append(span_of(dialogue))
-    return {language: dict(sorted(spans[language].items())) for language in languages_of(dialogues)}
+def _spans(dialogues: Sequence[Dialogue]) -> dict[Language, dict[str, list[Span | None]]]:
+    groups = group_by(dialogues, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
+    return {
+        language: {name: list(map(span_of, group)) for (spoken, name), group in sorted(groups.items()) if spoken == language}
+        for language in languages_of(dialogues)
+    }
 
 
 def _steps(spans: Sequence[Span]) -> list[Step]:
@@ -124,39 +124,28 @@ def _steps(spans: Sequence[Span]) -> list[Step]:
         place = np.searchsorted(fitted.surv_times, np.arange(1, horizon + 1), side="right") - 1
         survival = np.where(place < 0, 1.0, fitted.surv_prob[place])
         errors = np.where(place < 0, 0.0, fitted.surv_prob_se[place])
-    return [
-        Step(
-            round=at,
-            at_risk=int((rounds >= at).sum()),
-            left=int(((rounds == at) & left).sum()),
-            censored=int(((rounds == at) & ~left).sum()),
-            survival=float(survival[at - 1]),
-            **dict(zip(("low", "high"), _band(float(survival[at - 1]), float(errors[at - 1])), strict=True)),
-        )
-        for at in range(1, horizon + 1)
-    ]
-
-
-def _band(survival: float, error: float) -> tuple[float | None, float | None]:
-    if not 0 < survival < 1:
-        return None, None
-    from scipy import stats
-
-    width = stats.norm.ppf((1 + LEVEL) / 2) * error / (survival * abs(np.log(survival)))
-    return float(survival ** np.exp(width)), float(survival ** np.exp(-width))
+    steps = []
+    for at, go_on, error in zip(range(1, horizon + 1), survival.tolist(), errors.tolist(), strict=True):
+        now = rounds == at
+        counts = int((rounds >= at).sum()), int((now & left).sum()), int((now & ~left).sum())
+        band: tuple[float | None, float | None] = None, None
+        if 0 < go_on < 1:
+            width = ndtri((1 + LEVEL) / 2) * error / (go_on * abs(np.log(go_on)))
+            band = float(go_on ** np.exp(width)), float(go_on ** np.exp(-width))
+        steps.append(Step(at, *counts, go_on, *band))
+    return steps
 
 
 def log_ranks(dialogues: Sequence[Dialogue]) -> list[LogRank]:
     """For every language with several supporters: all of them at once, then (where they are more than two) every pair."""
     tests = []
     for language, supporters in _spans(dialogues).items():
-        watched = {name: [span for span in spans if span is not None] for name, spans in supporters.items()}
-        names = [name for name, spans in watched.items() if spans]
-        if len(names) < 2:
+        watched = {name: known for name, spans in supporters.items() if (known := [span for span in spans if span])}
+        if len(watched) < 2:
             continue
-        tests.append(_log_rank(language, {name: watched[name] for name in names}))
-        pairs = [_log_rank(language, {name: watched[name] for name in two}) for two in combinations(names, 2)]
-        if len(names) > 2:
+        tests.append(_log_rank(language, watched))
+        if len(watched) > 2:
+            pairs = [_log_rank(language, dict(two)) for two in combinations(watched.items(), 2)]
             corrected = holm_of([pair.p for pair in pairs])
             tests += [replace(pair, holm=p) for pair, p in zip(pairs, corrected, strict=True)]
     return tests
@@ -168,12 +157,11 @@ def _log_rank(language: Language, groups: dict[str, list[Span]]) -> LogRank:
         anyone = any(span.left for spans in groups.values() for span in spans)
         reason = "no round in which some seekers left and others stayed has them all" if anyone else "no seeker left"
         return LogRank(language, names, None, df, None, None, reason)
-    from scipy import stats
     from statsmodels.duration.survfunc import survdiff
 
     rows = [(span.rounds, int(span.left), place) for place, spans in enumerate(groups.values()) for span in spans]
     statistic = float(survdiff(*(np.array(column) for column in zip(*rows, strict=True)))[0])
-    return LogRank(language, names, statistic, df, float(stats.chi2.sf(statistic, df)), None, None)
+    return LogRank(language, names, statistic, df, float(chdtrc(df, statistic)), None, None)
 
 
 def _comparable(groups: Sequence[Sequence[Span]]) -> bool:
@@ -197,9 +185,8 @@ def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> Iterator[Table]
         horizon = max(curve.steps[-1].round for curve in of_language)
         rows: list[tuple[Cell, ...]] = []
         for curve in of_language:
-            cells: list[Cell] = [estimate_of(step) for step in curve.steps]
-            cells += [None] * (horizon - len(cells))
-            rows.append((curve.supporter, curve.dialogues, curve.median, *cells))
+            cells = map(estimate_of, curve.steps)
+            rows.append((curve.supporter, curve.dialogues, curve.median, *cells, *[None] * (horizon - len(curve.steps))))
         yield Table(
             key=f"survival-{language}",
             title=f"Dialogues that go on after each round, %, {language}",
@@ -217,24 +204,25 @@ def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> Iterator[Table]
             ),
             section=SURVIVAL,
         )
-    if tests:
-        yield _test_table(tests)
+    if not tests:
+        return
+    yield Table(
+        key="log-rank",
+        title="Do seekers leave at the same rate?",
+        columns=("language", "supporters", "chi²", "df", "p", "p (Holm)"),
+        rows=tuple((t.language, " / ".join(t.supporters), t.statistic, t.df, p_text(t.p), p_text(t.holm)) for t in tests),
+        notes=(
+            f"{TEST.capitalize()}, two-sided; Holm's correction over the pairs of a language. It does not know that the same "
+            "profiles were held with all supporters, which makes it cautious.",
+            *(f"{test.language}, {' / '.join(test.supporters)}: {test.undefined}." for test in tests if test.undefined),
+        ),
+        section=SURVIVAL,
+    )
 
 
 def estimate_of(step: Step) -> Estimate:
     """The share that goes on after a round, in per cent."""
     return Estimate(step.survival, step.low, step.high, step.at_risk).times(100)
-
-
-def _test_table(tests: Sequence[LogRank]) -> Table:
-    rows = tuple((t.language, " / ".join(t.supporters), t.statistic, t.df, p_text(t.p), p_text(t.holm)) for t in tests)
-    notes = (
-        f"{TEST.capitalize()}, two-sided; Holm's correction over the pairs of a language. It does not know that the same "
-        "profiles were held with all supporters, which makes it cautious.",
-        *(f"{test.language}, {' / '.join(test.supporters)}: {test.undefined}." for test in tests if test.undefined),
-    )
-    columns = ("language", "supporters", "chi²", "df", "p", "p (Holm)")
-    return Table("log-rank", "Do seekers leave at the same rate?", columns, rows, notes, SURVIVAL)
 
 
 def as_json(curves: Sequence[Curve], tests: Sequence[LogRank]) -> dict[str, Any]:
