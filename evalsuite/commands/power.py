@@ -65,7 +65,7 @@ def power(
         planned.append(Planned(language, components(observations), asked, difference, pairs or max(len(asked), 1), often))
     if records and not planned:
         raise UserError("no dialogue of these runs has a readable verdict on every dimension")
-    more = paper_tables(*_table2(), often) if against else []
+    more = [*paper_tables(*_table2(), often)] if against else []
     plumbing = any(shards.whole(run).plumbing for run in runs or [])
     deliver_page("power", power_sheet(planned, more, [str(run) for run in runs or []], plumbing), out, as_json)
 

@@ -8,14 +8,14 @@ from dataclasses import asdict
 
 import numpy as np
 
-from core.statistics.inference import ALPHA
-from core.tables import Estimate, Table
+from core.statistics.inference import ALPHA, TEST
+from core.tables import Cell, Estimate, Table
 from evalsuite.report.charts import LANGUAGES, Chart, bar_panels
 from evalsuite.report.figures import curve, panels, trace
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
-from evalsuite.statistics.components import FEWEST_PLANNED, Spread
-from evalsuite.statistics.planning import PLANNING, Planned, component_table, need_table
+from evalsuite.statistics.components import FEWEST_BOUNDED, FEWEST_PLANNED, Spread
+from evalsuite.statistics.planning import PLANNING, Planned
 
 _POINTS = 14  # numbers of cards along a line
 _WIDEST = 4  # times the cards that are there: no line goes further
@@ -23,20 +23,12 @@ _WIDEST = 4  # times the cards that are there: no line goes further
 
 def power_sheet(planned: Sequence[Planned], more: Sequence[Table], runs: Sequence[str], plumbing: bool) -> Sheet:
     """The page; `more` are tables that no run is behind (the paper's)."""
-    tables = [
-        table
-        for one in planned
-        for table in (
-            component_table(one.language, one.found),
-            need_table(one),
-        )
-    ]
     return Sheet(
         title=PLANNING,
         cautions=[PLUMBING] if plumbing else [],
         findings=[sentence for one in planned for sentence in _findings(one)],
         facts=[*([("Runs", ", ".join(runs))] if runs else []), ("Generated", time.strftime("%Y-%m-%d %H:%M"))],
-        tables=[*tables, *more],
+        tables=[*(table for one in planned for table in (_component_table(one), _need_table(one))), *more],
         charts=[
             chart
             for one in planned
@@ -55,12 +47,72 @@ def _figures(one: Planned) -> Mapping[str, object]:
     }
 
 
+def _component_table(one: Planned) -> Table:
+    """Every component with its share of the whole."""
+    found = one.found
+    rows = tuple(
+        (part.name, Estimate(part.variance, part.low, part.high, part.levels), share, part.counted**0.5)
+        for part, share in zip(found.parts, _shares(one), strict=True)
+    )
+    levels = ", ".join(f"{number} {facet}{'s' * (number != 1)}" for facet, number in found.levels.items())
+    return Table(
+        key=f"components-{one.language}",
+        title=f"Where the variance of the average comes from, {one.language}",
+        columns=("source", "variance", "share %", "standard deviation"),
+        rows=rows,
+        notes=(
+            f"{found.scores:,} averages of 0–100 ({levels}; {found.trials:.1f} dialogues of one supporter, card and seeker), "
+            f"mean {found.mean:.1f}. Estimated by sums of squares; below 0 counts as 0. [95 %: jackknife over cards on the "
+            "scale of the cube root, for other cards like these; what does not cross the card has none], n = levels.",
+            "Sources that stand together cannot be told apart by this design: more trials part the draw from the crossing of "
+            "supporter and card, more judges part it from the judge's own noise.",
+        ),
+        section=PLANNING,
+    )
+
+
+def _need_table(one: Planned) -> Table:
+    """Cards that the difference of every pair needs, by trials, with these judges and seekers and with others like them."""
+    several = one.found.levels["judge"] * one.found.levels["seeker"] > 1
+    kinds = [(trials, others) for others in (False, True)[: 1 + several] for trials in one.trials]
+    rows: list[tuple[Cell, ...]] = []
+    for pair in one.spreads:
+        spread, (low, high) = pair.variance**0.5, pair.bounds() or (None, None)
+        around = Estimate(spread, low and spread * low**0.5, high and spread * high**0.5, pair.cards)
+        rows.append((pair.first, pair.second, around, *(one.needed(pair, *kind) for kind in kinds), one.least(pair)))
+    heads = [f"cards, {trials} trial{'s' * (trials != 1)}{' (others)' * others}" for trials, others in kinds]
+    return Table(
+        key=f"needed-{one.language}",
+        title=f"What a difference of {one.difference:g} points needs, {one.language}",
+        columns=("supporter", "against", "spread of a card's difference", *heads, "least difference on these cards"),
+        rows=tuple(rows),
+        notes=(
+            f"Every pair by its own spread, n = cards of both. So many cards show the difference in {100 * one.power:.0f} of "
+            f"100 runs, on average over runs like this that plan so: by {TEST} at {ALPHA:g} / {one.pairs} (so many "
+            "comparisons), with an interval that leaves out 0. [95 %: what is needed if the spread lies at the ends of its "
+            f"interval, which pairs of models have from {FEWEST_BOUNDED} cards on.] A dash: fewer than {FEWEST_PLANNED} cards, "
+            "whose spread says too little; no number of cards is enough; or no difference between cards was seen.",
+            *["(others): for judges and seekers like these, drawn anew; without it, for these."] * several,
+            *["With one trial nobody can say what a second one would save: run with --trials 2 to part the draw."]
+            * (len(one.trials) == 1),
+            "Trials in which the very same was said count as one.",
+        ),
+        section=PLANNING,
+    )
+
+
+def _shares(one: Planned) -> list[float]:
+    """Of every component its share of the whole, in per cent."""
+    whole = sum(part.counted for part in one.found.parts) or 1.0
+    return [100 * part.counted / whole for part in one.found.parts]
+
+
 def _findings(one: Planned) -> Iterator[str]:
     name, pair = LANGUAGES[one.language], one.widest
-    whole = sum(part.counted for part in one.found.parts)
-    if whole > 0:
-        largest = max(one.found.parts, key=lambda part: part.counted)
-        yield f"{name}: the largest source of variance is {largest.name}, {100 * largest.counted / whole:.0f} % of the whole."
+    shares = _shares(one)
+    if largest := max(shares):
+        source = one.found.parts[shares.index(largest)].name
+        yield f"{name}: the largest source of variance is {source}, {largest:.0f} % of the whole."
     if pair is None:
         few = any(pair.cards < FEWEST_PLANNED for pair in one.spreads) or not one.spreads
         why = f"too few cards to plan from: {FEWEST_PLANNED} of both" if few else "supporters differ by the same on all cards"
@@ -85,16 +137,14 @@ def _cards(need: Estimate) -> str:
 
 
 def _share_chart(one: Planned) -> Chart:
-    parts = one.found.parts
-    whole = sum(part.counted for part in parts) or 1.0
-    shares = [100 * part.counted / whole for part in parts]
+    shares = _shares(one)
     bars = trace("bar", x=shares, y=list(range(len(shares))), text=[f"{share:.0f}" for share in shares])
     return Chart(
         f"components-{one.language}",
         f"Where the variance comes from, {LANGUAGES[one.language]}",
         "Share of each source. The card alone parts no supporters: pairing takes it out.",
         f"components-{one.language}",
-        bar_panels([part.name for part in parts], ["share, %"], [[bars]]),
+        bar_panels([part.name for part in one.found.parts], ["share, %"], [[bars]]),
     )
 
 

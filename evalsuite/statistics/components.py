@@ -109,17 +109,14 @@ def components(observations: Sequence[Observation]) -> Components:
 def _effects(observations: Sequence[Observation]) -> list[tuple[str, frozenset[str], Codes]]:
     """Name, facets and levels (of every score) of each effect that can be told apart, from main effects to what is left."""
     varying = [facet for facet in FACETS if len({getattr(one, facet) for one in observations}) > 1]
-    keys: list[tuple[str, frozenset[str], Sequence[object]]] = []
-    for size in range(1, len(varying) + 1):
-        for some in combinations(varying, size):
-            keys.append(
-                (CROSSED.join(some), frozenset(some), [tuple(getattr(one, name) for name in some) for one in observations])
-            )
-    held = frozenset(facet for facet in varying if facet != "judge")
-    draws = [(one.supporter, one.card, one.seeker, one.trial) for one in observations]
-    keys.append((DRAW, held | {DRAW}, draws))
-    rest = [(*draw, one.judge) for draw, one in zip(draws, observations, strict=True)]
-    keys.append(("rest", frozenset(varying) | {DRAW}, rest))
+    keys: list[tuple[str, frozenset[str], Sequence[object]]] = [
+        (CROSSED.join(some), frozenset(some), [tuple(getattr(one, name) for name in some) for one in observations])
+        for size in range(1, len(varying) + 1)
+        for some in combinations(varying, size)
+    ]
+    draws = [one._replace(judge="", score=0) for one in observations]
+    keys.append((DRAW, frozenset({*varying, DRAW}) - {"judge"}, draws))
+    keys.append(("rest", frozenset({*varying, DRAW}), [one._replace(score=0) for one in observations]))
     effects: list[tuple[str, frozenset[str], Codes]] = []
     for name, facets, key in keys:
         codes = _codes(key)
@@ -251,7 +248,7 @@ def _degrees(gaps: Floats) -> float:
 _SLICES = (np.arange(40) + 0.5) / 40  # of the distribution of a variance that is known by a pilot
 _FAR = 9.0  # standard errors beyond which the test shows every difference: the noncentral distribution is not asked there
 _MANY = 60  # cards, from which on their number says no more than the root of it
-MOST = 10**6
+MOST = 2**19
 
 
 def _chi_square(shares: Floats, degrees: float) -> Floats:
@@ -296,20 +293,13 @@ def shown_with(
 def cards_needed(
     difference: float, variance: float, alpha: float, power: float, degrees: float | None = None, staying: float = 0.0
 ) -> int | None:
-    """The least number of cards (at least 3) with which a difference is shown so often (`shown_with`); None where a million are
+    """The least number of cards (at least 3) with which a difference is shown so often (`shown_with`); None where `MOST` are
     too few, and where no variance was seen, which says nothing of more cards."""
     if variance == 0 or difference == 0:
         return None
-    low, high = 2, 4
-    while shown_with(difference, variance, high, alpha, degrees, staying) < power:
-        low, high = high, 2 * high
-        if high > MOST:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = shown_with(difference, variance, middle, alpha, degrees, staying) >= power
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+    numbers = range(3, MOST + 1)
+    place = bisect_left(numbers, power, key=lambda cards: shown_with(difference, variance, cards, alpha, degrees, staying))
+    return numbers[place] if place < len(numbers) else None
 
 
 def least_shown(variance: float, cards: int, alpha: float, power: float, degrees: float | None = None) -> float | None:

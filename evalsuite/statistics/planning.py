@@ -1,8 +1,8 @@
-"""Tables of a generalizability study: components, cards that a difference needs, and what ESC-Eval's table 2 could show."""
+"""What a run says of the cards and trials that a difference needs, and what ESC-Eval's table 2 could show."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -13,7 +13,6 @@ from core.statistics.inference import ALPHA, TEST
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.components import (
-    FEWEST_BOUNDED,
     FEWEST_PLANNED,
     Components,
     Observation,
@@ -87,73 +86,18 @@ class Planned:
         low, high = ends if None not in ends and ends else (None, None)
         return None if cards is None else Estimate(cards, low, high, pair.cards)
 
+    def least(self, pair: Spread) -> float | None:
+        """The least difference that the pair's own cards and trials show; None where its spread says too little."""
+        if pair.cards < FEWEST_PLANNED or not pair.variance:
+            return None
+        return least_shown(pair.variance, pair.cards, ALPHA / self.pairs, self.power, pair.degrees)
+
     def shown(self, pair: Spread, trials: float, cards: int) -> float:
         """In what share of runs of so many cards the difference is shown (0–1)."""
         return shown_with(self.difference, self.variance(pair, trials), cards, ALPHA / self.pairs, pair.degrees)
 
 
-def component_table(language: Language, found: Components) -> Table:
-    """Every component with its share of the whole."""
-    whole = sum(part.counted for part in found.parts) or 1.0
-    rows = tuple(
-        (
-            part.name,
-            Estimate(part.variance, part.low, part.high, part.levels),
-            100 * part.counted / whole,
-            part.counted**0.5,
-        )
-        for part in found.parts
-    )
-    levels = ", ".join(f"{number} {facet}{'s' * (number != 1)}" for facet, number in found.levels.items())
-    return Table(
-        key=f"components-{language}",
-        title=f"Where the variance of the average comes from, {language}",
-        columns=("source", "variance", "share %", "standard deviation"),
-        rows=rows,
-        notes=(
-            f"{found.scores:,} averages of 0–100 ({levels}; {found.trials:.1f} dialogues of one supporter, card and seeker), "
-            f"mean {found.mean:.1f}. Estimated by sums of squares; below 0 counts as 0. [95 %: jackknife over cards on the "
-            "scale of the cube root, for other cards like these; what does not cross the card has none], n = levels.",
-            "Sources that stand together cannot be told apart by this design: more trials part the draw from the crossing of "
-            "supporter and card, more judges part it from the judge's own noise.",
-        ),
-        section=PLANNING,
-    )
-
-
-def need_table(one: Planned) -> Table:
-    """Cards that the difference of every pair needs, by trials, with these judges and seekers and with others like them."""
-    several = one.found.levels["judge"] * one.found.levels["seeker"] > 1
-    kinds = [(trials, others) for others in (False, True)[: 1 + several] for trials in one.trials]
-    rows: list[tuple[Cell, ...]] = []
-    for pair in one.spreads:
-        spread, (low, high) = pair.variance**0.5, pair.bounds() or (None, None)
-        around = Estimate(spread, low and spread * low**0.5, high and spread * high**0.5, pair.cards)
-        planned = pair.variance and pair.cards >= FEWEST_PLANNED
-        least = least_shown(pair.variance, pair.cards, ALPHA / one.pairs, one.power, pair.degrees) if planned else None
-        rows.append((pair.first, pair.second, around, *(one.needed(pair, *kind) for kind in kinds), least))
-    heads = [f"cards, {trials} trial{'s' * (trials != 1)}{' (others)' * others}" for trials, others in kinds]
-    return Table(
-        key=f"needed-{one.language}",
-        title=f"What a difference of {one.difference:g} points needs, {one.language}",
-        columns=("supporter", "against", "spread of a card's difference", *heads, "least difference on these cards"),
-        rows=tuple(rows),
-        notes=(
-            f"Every pair by its own spread, n = cards of both. So many cards show the difference in {100 * one.power:.0f} of "
-            f"100 runs, on average over runs like this that plan so: by {TEST} at {ALPHA:g} / {one.pairs} (so many "
-            "comparisons), with an interval that leaves out 0. [95 %: what is needed if the spread lies at the ends of its "
-            f"interval, which pairs of models have from {FEWEST_BOUNDED} cards on.] A dash: fewer than {FEWEST_PLANNED} cards, "
-            "whose spread says too little; no number of cards is enough; or no difference between cards was seen.",
-            *["(others): for judges and seekers like these, drawn anew; without it, for these."] * several,
-            *["With one trial nobody can say what a second one would save: run with --trials 2 to part the draw."]
-            * (len(one.trials) == 1),
-            "Trials in which the very same was said count as one.",
-        ),
-        section=PLANNING,
-    )
-
-
-def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str, int], power: float) -> list[Table]:
+def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str, int], power: float) -> Iterator[Table]:
     """Which of the differences of ESC-Eval's table 2 its cards could have shown. `averages` maps language → supporter → average
     of 0–100; the spread of a card's difference is not published, so it is assumed."""
     rows: list[tuple[Cell, ...]] = []
@@ -178,33 +122,13 @@ def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str
         "The spread of one card's difference in the average (its standard deviation, in points) is not published; `esc-eval "
         "power RUN` gives that of a run.",
     )
-    return [
-        Table(
-            "table2-power",
-            "What table 2 of ESC-Eval could show",
-            (
-                "language",
-                "cards",
-                "spread of a card's difference",
-                "least",
-                "shown",
-                "least, all pairs",
-                "shown, all pairs",
-                "pairs",
-            ),
-            tuple(rows),
-            notes,
-            PLANNING,
-        ),
-        Table(
-            "table2-gaps",
-            "Its differences in the average, and those that no spread can hide",
-            ("language", "cards", "pairs", "difference: median [least, largest]", "shown at the widest spread"),
-            tuple(worst),
-            (
-                "At the widest spread: scores at the ends of the scale only (variance m (100 − m) at a mean of m), two "
-                "supporters independent, corrected for all pairs.",
-            ),
-            PLANNING,
-        ),
-    ]
+    heads = ("spread of a card's difference", "least", "shown", "least, all pairs", "shown, all pairs", "pairs")
+    columns: tuple[str, ...] = ("language", "cards", *heads)
+    yield Table("table2-power", "What table 2 of ESC-Eval could show", columns, tuple(rows), notes, PLANNING)
+    title = "Its differences in the average, and those that no spread can hide"
+    columns = ("language", "cards", "pairs", "difference: median [least, largest]", "shown at the widest spread")
+    note = (
+        "At the widest spread: scores at the ends of the scale only (variance m (100 − m) at a mean of m), two supporters "
+        "independent, corrected for all pairs."
+    )
+    yield Table("table2-gaps", title, columns, tuple(worst), (note,), PLANNING)
