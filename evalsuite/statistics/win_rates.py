@@ -128,9 +128,8 @@ def mean_over_items(choices: Sequence[Choice], value: Callable[[Choice], float],
 
 def rate(choices: Sequence[Choice], points: Callable[[Choice], float]) -> Estimate:
     """Mean points of the votes with a verdict, in per cent; see `mean_over_items`."""
-    return mean_over_items(
-        [vote for vote in choices if vote.verdict is not None], lambda vote: 100 * points(vote), 100 * SHARES
-    )
+    read = [vote for vote in choices if vote.verdict is not None]
+    return mean_over_items(read, lambda vote: 100 * points(vote), 100 * SHARES)
 
 
 def _points(system: str) -> Callable[[Choice], float]:
@@ -144,9 +143,8 @@ def _counts(choices: Sequence[Choice], system: str) -> list[Cell]:
     """Items, won, ties, lost, unread, win rate, share of the decided, mean degree, as one system's."""
     points = _points(system)
     read = Counter(points(vote) for vote in choices if vote.verdict is not None)
-    won, ties, lost = read[1.0], read[0.5], read[0.0]
     unread = sum(vote.verdict is None for vote in choices)
-    counts: list[Cell] = [len({vote.item for vote in choices}), won, ties, lost, unread]
+    counts: list[Cell] = [len({vote.item for vote in choices}), read[1.0], read[0.5], read[0.0], unread]
     degrees = [vote for vote in choices if vote.degree is not None]
     most = max((abs(vote.degree or 0.0) for vote in degrees), default=0.0)
     levels = scale_levels(-most, most)
@@ -167,20 +165,11 @@ def strengths_of(choices: Sequence[Choice], systems: Sequence[str]) -> tuple[Str
     if found is None:
         return None, []
     corrected = holm_of([p for _, p in found.pairs.values()])
-    return found, [
-        Difference(
-            first,
-            second,
-            None,
-            share.mean,
-            100 - (share.mean or 0),
-            replace(share, mean=(share.mean or 0) - 50),
-            p,
-            last,
-            holds(last),
-        )
-        for ((first, second), (share, p)), last in zip(found.pairs.items(), corrected, strict=True)
-    ]
+    differences = []
+    for (pair, (share, p)), last in zip(found.pairs.items(), corrected, strict=True):
+        mean = share.mean or 0
+        differences.append(Difference(*pair, None, mean, 100 - mean, replace(share, mean=mean - 50), p, last, holds(last)))
+    return found, differences
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------------
