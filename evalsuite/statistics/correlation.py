@@ -149,9 +149,8 @@ def correlations(
 def _arrays(scores: dict[Unit, float], wanted: dict[Unit, float]) -> tuple[Floats, Floats, NDArray[np.intp]]:
     """The units that both sides have, sorted, so that no interval depends on the order of the files: see `figures`."""
     units = sorted(set(scores) & set(wanted))
-    index = {sample: number for number, sample in enumerate(dict.fromkeys(unit.sample for unit in units))}
     x, y = (np.array([comparable(side[unit]) for unit in units], dtype=np.float64) for side in (scores, wanted))
-    return x, y, np.array([index[unit.sample] for unit in units], dtype=np.intp)
+    return x, y, np.unique([unit.sample for unit in units], return_inverse=True)[1]
 
 
 # --- both sides -----------------------------------------------------------------------------------------------------------
@@ -169,16 +168,19 @@ class _Places:
             what, system = f"judgement by {record.judge}", record.condition.get("supporter")
         else:
             what, system = f"score by {record.annotator}", None
-        if self.known is None:
-            if system is not None:
-                raise UserError(
-                    f"{what}: condition.supporter: which system people scored is in the dialogues: give --dialogues"
-                )
-            return record.language, Unit(record.dialogue_id, "", record.dialogue_id)
-        if record.dialogue_id not in self.known:
-            raise UserError(f"{what}: dialogue_id: no dialogue {record.dialogue_id!r} among those given with --dialogues")
-        dialogue = self.known[record.dialogue_id]
-        return dialogue.language, self.pairing.unit(dialogue, system)
+        if self.known is not None:
+            dialogue = known_dialogue(self.known, record.dialogue_id, what)
+            return dialogue.language, self.pairing.unit(dialogue, system)
+        if system is not None:
+            raise UserError(f"{what}: condition.supporter: which system people scored is in the dialogues: give --dialogues")
+        return record.language, Unit(record.dialogue_id, "", record.dialogue_id)
+
+
+def known_dialogue(known: Mapping[str, Dialogue], id: str, what: str) -> Dialogue:
+    """The dialogue that a record is about; raises `UserError`, which names the record as `what`, for an unknown one."""
+    if id not in known:
+        raise UserError(f"{what}: dialogue_id: no dialogue {id!r} among those given with --dialogues")
+    return known[id]
 
 
 def _judged(
@@ -271,7 +273,11 @@ def correlation_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
         for name in COEFFICIENTS if not (absent and overall) else ():
             if part := [one for one in within if one.coefficient == name]:
                 heading = f"Sample-level correlation ({name}) {title}"
-                yield _table(f"correlation_sample_{name}_{tail}", heading, part, _sample_notes(part))
+                notes = ["The coefficient within each sample across its systems, averaged; n: samples in which it is defined."]
+                if worst := max(one.undefined for one in part):
+                    where = f"In up to {worst} of {max(one.samples for one in part)} samples"
+                    notes.append(f"{where} it is undefined: fewer than two systems, or equal scores.")
+                yield _table(f"correlation_sample_{name}_{tail}", heading, part, notes)
         if overall:
             notes = ["One coefficient over all units; n: dialogues, or pairs of sample and system."]
             notes += ["Sample level: undefined, no sample has two systems with different scores."] if absent else []
@@ -287,7 +293,9 @@ def alignment_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
     same = [one for one in correlations if one.dimension == one.gold_dimension]
     pearson = [one for one in same if (one.level, one.coefficient) == ("dataset", "pearson")]
     for (language, rubric), part in group_by(pearson, lambda one: (one.language, one.gold_rubric)).items():
-        columns, rows = _crossed(part, lambda one: _judge_and_strategy(one.scorer))
+        columns, rows = _crossed(
+            part, lambda one: (one.scorer.without(STRATEGY).name, dict(one.scorer.condition).get(STRATEGY, DASH))
+        )
         note = f"Each dimension with people's scores of the same one on rubric {rubric}, over all dialogues at once."
         yield Table(
             key=f"alignment_{language}_{rubric}",
@@ -297,10 +305,6 @@ def alignment_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
             notes=(f"{note} {INTERVALS} A dash: undefined.",),
             section=CORRELATION,
         )
-
-
-def _judge_and_strategy(scorer: Scorer) -> tuple[str, str]:
-    return scorer.without(STRATEGY).name, dict(scorer.condition).get(STRATEGY, DASH)
 
 
 def _table(key: str, title: str, part: Sequence[Correlation], notes: Iterable[str]) -> Table:
@@ -323,13 +327,6 @@ def _crossed(
     for one in part:
         cells[one.scorer, one.rubric, names(one)][one.gold_dimension] = one.estimate.times(100)
     return columns, tuple((*heads, *map(row.get, columns)) for (*_, heads), row in cells.items())
-
-
-def _sample_notes(part: Sequence[Correlation]) -> Iterator[str]:
-    yield "The coefficient within each sample across its systems, averaged; n: samples in which it is defined."
-    if worst := max(one.undefined for one in part):
-        samples = max(one.samples for one in part)
-        yield f"In up to {worst} of {samples} samples it is undefined: fewer than two systems, or equal scores."
 
 
 def _notes(part: Sequence[Correlation]) -> Iterator[str]:

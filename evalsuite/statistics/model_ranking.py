@@ -24,10 +24,10 @@ import numpy as np
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Preference
 from core.statistics.bootstrap import Floats, estimate, resampled_means
-from core.statistics.means import comparable, exact_mean
+from core.statistics.means import comparable, exact_mean, means_by
 from core.tables import Estimate, Table
 from evalsuite.statistics.coefficients import coefficients
-from evalsuite.statistics.correlation import Pairing
+from evalsuite.statistics.correlation import Pairing, known_dialogue
 from evalsuite.statistics.feel_tables import FEEL
 from evalsuite.statistics.summary import scorer_of
 
@@ -53,7 +53,7 @@ def human_ranks(preferences: Iterable[Preference], dialogues: Sequence[Dialogue]
     tallies: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for preference in preferences:
         where = f"preference by {preference.annotator} on {preference.dialogue_a} and {preference.dialogue_b}"
-        a, b = (pairing.unit(_known(by_id, id, where)) for id in (preference.dialogue_a, preference.dialogue_b))
+        a, b = (pairing.unit(known_dialogue(by_id, id, where)) for id in (preference.dialogue_a, preference.dialogue_b))
         if a.sample != b.sample:
             raise UserError(f"{where}: topics {a.sample!r} and {b.sample!r}; a pair is on one topic")
         if a.system == b.system:
@@ -73,36 +73,28 @@ def metric_ranks(
     Raises `UserError` for an unknown dialogue, and for a scorer with verdicts on several rubrics: their scales may differ.
     """
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
-    values: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = defaultdict(
-        lambda: defaultdict(lambda: defaultdict(list))
-    )
+    numbers: list[tuple[tuple[str, str, str, str], float]] = []
     rubrics: dict[str, str] = {}
     for judgement in judgements:
         name = scorer_of(judgement).without("supporter").name
         if rubrics.setdefault(name, judgement.rubric) != judgement.rubric:
             raise UserError(f"{name}: verdicts on rubrics {rubrics[name]} and {judgement.rubric}: choose one with --rubric")
         if judgement.value is not None:
-            dialogue = _known(by_id, judgement.dialogue_id, f"judgement by {judgement.judge}")
+            dialogue = known_dialogue(by_id, judgement.dialogue_id, f"judgement by {judgement.judge}")
             unit = pairing.unit(dialogue, judgement.condition.get("supporter"))
-            values[name, unit.sample][judgement.dimension][unit.system].append(judgement.value)
+            numbers.append(((name, unit.sample, judgement.dimension, unit.system), judgement.value))
+    means: dict[tuple[str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for (name, topic, aspect, system), mean in means_by(numbers).items():
+        means[name, topic][aspect][system] = mean
     ranks: dict[str, Ranks] = {name: {} for name in rubrics}
-    for (name, topic), aspects in values.items():
-        means = {aspect: {s: exact_mean(marks) for s, marks in by_system.items()} for aspect, by_system in aspects.items()}
-        complete = sorted(set.intersection(*(set(by_system) for by_system in means.values())))
+    for (name, topic), aspects in means.items():
+        complete = sorted(set.intersection(*map(set, aspects.values())))
+        sides = [{s: by_system[s] for s in complete} for by_system in aspects.values()]
         if combine == "ranks":  # a low rank is good, a high score is
-            means = {
-                aspect: {s: -r for s, r in ranks_of({s: comparable(by_system[s]) for s in complete}).items()}
-                for aspect, by_system in means.items()
-            }
-        totals = {s: comparable(exact_mean(by_system[s] for by_system in means.values())) for s in complete}
-        ranks[name][topic] = ranks_of(totals)
+            ranked = [ranks_of({s: comparable(score) for s, score in side.items()}) for side in sides]
+            sides = [{s: -rank for s, rank in side.items()} for side in ranked]
+        ranks[name][topic] = ranks_of({s: comparable(exact_mean(side[s] for side in sides)) for s in complete})
     return ranks
-
-
-def _known(known: Mapping[str, Dialogue], id: str, where: str) -> Dialogue:
-    if id not in known:
-        raise UserError(f"{where}: dialogue_id: no dialogue {id!r} among those given with --dialogues")
-    return known[id]
 
 
 @dataclass(frozen=True)
