@@ -43,18 +43,11 @@ def card_of(dialogue: Dialogue) -> str:
 def cluster_key(by: str | None = None) -> Callable[[Dialogue], str]:
     """The cluster of a dialogue: its card (`card_of`; so without `by`), itself (`dialogue`), or what it has in a field of its
     record, where it has anything. Raises `UserError` for what is no field."""
-    if by in (None, CARD):
+    if by is None or by == CARD:
         return card_of
-    if by == DIALOGUE:
-        return lambda dialogue: f"dialogue {dialogue.id}"
-    if by not in Dialogue.model_fields:
-        raise UserError(f"--cluster {by}: no field of a dialogue: {near(by or '', {CARD, DIALOGUE, *Dialogue.model_fields})}")
-
-    def value_of(dialogue: Dialogue) -> str:
-        value = getattr(dialogue, by)
-        return f"dialogue {dialogue.id}" if value is None else f"{by} {value}"
-
-    return value_of
+    if by not in (fields := {DIALOGUE, *Dialogue.model_fields}):
+        raise UserError(f"--cluster {by}: no field of a dialogue: {near(by, {CARD, *fields})}")
+    return lambda one: f"{DIALOGUE} {one.id}" if (value := getattr(one, by, None)) is None else f"{by} {value}"
 
 
 def clusters_of(dialogues: Iterable[Dialogue], by: str | None = None) -> Clusters:

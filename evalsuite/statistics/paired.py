@@ -25,6 +25,7 @@ from core.statistics.inference import (
     student_p,
     welch,
 )
+from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate
 
 COLUMNS = ("difference", "p", "p (Holm)", "holds")
@@ -80,7 +81,7 @@ def card_estimates(
     flat = smoothed_means(sums.reshape(cards, -1), counts.reshape(cards, -1), levels)
     draws = _with_average(flat.reshape(-1, contestants, dimensions))
     totals = counts.sum(axis=0)
-    means = _with_average(_over(sums.sum(axis=0), totals))
+    means = _with_average(ratio(sums.sum(axis=0), totals))
     sizes = np.concatenate([totals, np.asarray(readable)[:, None]], axis=1)
     on_cards = _with_fewest((counts > 0).sum(axis=0))
     return [
@@ -94,12 +95,8 @@ def card_estimates(
 
 def by_card(values: Floats, cards: Sequence[str]) -> tuple[Floats, Floats]:
     """Sums and counts [cards, …] of values [dialogues, …], NaN where there is none: cards are drawn whole."""
-    names = {name: place for place, name in enumerate(sorted(set(cards)))}
-    sums, counts = np.zeros((2, len(names), *values.shape[1:]))
-    for card, row in zip(cards, values, strict=True):
-        sums[names[card]] += np.where(np.isnan(row), 0.0, row)
-        counts[names[card]] += ~np.isnan(row)
-    return sums, counts
+    clusters = np.unique(cards, return_inverse=True)[1]
+    return _together(np.nan_to_num(values), clusters), _together((~np.isnan(values)).astype(np.float64), clusters)
 
 
 def over_cards(values: Floats, cards: Sequence[str], levels: Floats = POINTS) -> list[Estimate]:
@@ -128,7 +125,7 @@ def differences(
     """
     if not pairs:
         return []
-    values = _over(sums, counts)
+    values = ratio(sums, counts)
     first, second = (values[:, [pair[side] for pair in pairs]] for side in (0, 1))
     shared = ~np.isnan(first - second)  # [cards, pairs, dimensions]
     _, size, dimensions = shared.shape
@@ -159,23 +156,22 @@ def differences(
     if families is not None:
         p[[family is None for family in families]] = np.nan
     tested = [_none(value) for value in p.ravel()]
-    own_family = [families[row] if families else 0 for row in range(size)]
-    corrected = holm_of(tested, [(own_family[row], column == dimensions) for row in range(size) for column in columns])
+    places = [(row, column) for row in range(size) for column in columns]
+    corrected = holm_of(tested, [(families[row] if families else 0, column == dimensions) for row, column in places])
     return [
         Difference(
-            first=one,
-            second=other,
+            first=pairs[row][0],
+            second=pairs[row][1],
             dimension=column if column < dimensions else None,
             first_mean=_none(first_means[row, column]),
             second_mean=_none(second_means[row, column]),
             estimate=estimate(means[row, column], draws[:, row, column], int(counted[row, column]), int(on_cards[row, column])),
-            p=tested[row * len(columns) + place],
-            holm=corrected[row * len(columns) + place],
-            holds=holds(corrected[row * len(columns) + place]),
+            p=one,
+            holm=after,
+            holds=holds(after),
             unpaired=bool(apart[row]) and not np.isnan(means[row, column]),
         )
-        for row, (one, other) in enumerate(pairs)
-        for place, column in enumerate(columns)
+        for (row, column), one, after in zip(places, tested, corrected, strict=True)
     ]
 
 
@@ -197,7 +193,7 @@ def _together(values: Floats, clusters: Clusters) -> Floats:
     """Sums of values [cards, …] over the cards of each cluster."""
     if clusters is None:
         return values
-    sums = np.zeros((int(clusters.max()) + 1, *values.shape[1:]))
+    sums = np.zeros((int(clusters.max(initial=-1)) + 1, *values.shape[1:]))
     np.add.at(sums, clusters, values)
     return sums
 
@@ -234,11 +230,6 @@ def rank_ranges(
 def rank_text(rank: tuple[int, int] | None) -> str | None:
     """`2`, or `1–3`; None stays None."""
     return None if rank is None else str(rank[0]) if rank[0] == rank[1] else f"{rank[0]}–{rank[1]}"
-
-
-def _over(sums: Floats, counts: Floats) -> Floats:
-    """Sums by counts, NaN where there is nothing."""
-    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
 
 
 def _with_average(values: Floats) -> Floats:
