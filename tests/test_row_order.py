@@ -24,7 +24,8 @@ from typer.testing import CliRunner
 from core.statistics import bootstrap
 from data_prep.__main__ import app as data_prep
 from evalsuite.cli import app as esc_eval
-from evalsuite.statistics import coefficients, reply_length, surface
+from evalsuite.judge import surface
+from evalsuite.statistics import coefficients, reply_length
 from serve.__main__ import app as serve
 from tests.files_of_rows import read_sheet, write_all, write_sheet
 from train.__main__ import app as train

@@ -34,6 +34,7 @@ from evalsuite.commands.options import (
 )
 from evalsuite.commands.output import deliver
 from evalsuite.commands.verdicts import VERDICTS, MaybeVerdicts, OnlyJudgeOption, of_judges, scored_clusters, verdict_files
+from evalsuite.judge.surface import baseline_judgements, read_split
 from evalsuite.reported.against import against
 from evalsuite.statistics.agreement import gold_scores_of, item_of, judgements_of, of_annotators
 from evalsuite.statistics.clusters import Clusters
@@ -43,7 +44,6 @@ from evalsuite.statistics.judge_figures import Settings, judge_figures
 from evalsuite.statistics.judges import by_judge, gold_of
 from evalsuite.statistics.people import scores_of_judges, verdicts_of_people
 from evalsuite.statistics.summary import checked
-from evalsuite.statistics.surface import baseline_judgements, read_split
 
 IN_SPLIT = Reads(
     "folder",

@@ -10,8 +10,8 @@ from core.errors import UserError
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
 from data_prep.scores.rank_sft import RankExample
-from evalsuite.statistics import surface
-from evalsuite.statistics.surface import (
+from evalsuite.judge import surface
+from evalsuite.judge.surface import (
     FEATURES,
     MAJORITY,
     Rating,

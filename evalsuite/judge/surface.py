@@ -1,4 +1,5 @@
-"""What a ranker has to beat on a test split: the majority class, and a classifier that sees only the surface of a dialogue.
+"""The judges that a ranker has to beat on a test split: the majority class, and a classifier that sees only the surface of a
+dialogue.
 
 Surface features of a dialogue, lengths in words (English) or characters (Chinese):
 
