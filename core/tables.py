@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -83,6 +83,20 @@ class Table:
         for place, column in self.bold:
             if not (0 <= place < len(self.rows) and 0 <= column < len(self.columns)):
                 raise ValueError(f"table {self.key}: there is no cell {place}, {column} to be bold")
+
+
+def file_keys(names: Iterable[str], nameless: str = "judge") -> dict[str, str]:
+    """Names as parts of file names: what is not a letter, digit, point, hyphen or underscore becomes a hyphen, and `nameless`
+    stands where nothing is left. Where two would be the same, a number is added."""
+    keys: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or nameless
+        key, number = plain, 1
+        while key in keys.values():
+            number += 1
+            key = f"{plain}-{number}"
+        keys[name] = key
+    return keys
 
 
 def clean(text: str) -> str:

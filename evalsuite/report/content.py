@@ -17,7 +17,7 @@ from rich.text import Text
 from core.errors import UserError
 from core.files import read_jsonl, read_object
 from core.records import Dialogue, HumanScore, Usage
-from core.tables import Table, fits, to_console
+from core.tables import Table, file_keys, fits, to_console
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
@@ -45,7 +45,6 @@ from evalsuite.statistics.judges import (
     calibration_table,
     confusion,
     confusion_tables,
-    file_keys,
     gold_of,
 )
 from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences, saturation

@@ -29,9 +29,8 @@ from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import RESAMPLES, Floats
 from core.statistics.means import comparable, means_by
-from core.tables import DASH, Cell, Estimate, Table
+from core.tables import DASH, Cell, Estimate, Table, file_keys
 from evalsuite.statistics.coefficients import COEFFICIENTS, LEVELS, Coefficient, Level, figures
-from evalsuite.statistics.judges import file_keys
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, scorer_of, supporter_of
 
 PairBy = Literal["dialogue", "system"]

@@ -15,7 +15,7 @@ from core.rubrics import Rubric
 from core.statistics.accuracy import FIGURES
 from core.statistics.bootstrap import SEED, SMOOTHED, interval
 from core.statistics.means import mean_of_all
-from core.tables import Cell, Estimate, Table
+from core.tables import Cell, Estimate, Table, file_keys
 from evalsuite.statistics.agreement import agreement_tables, item_of, paired, per_cent, unreadable
 from evalsuite.statistics.agreement_intervals import average_draws, drawn_units
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
@@ -26,7 +26,6 @@ from evalsuite.statistics.judges import (
     calibration,
     confusion,
     confusion_tables,
-    file_keys,
     gold_of,
     source_names,
     source_of,

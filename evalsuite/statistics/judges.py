@@ -5,7 +5,6 @@ A judge is what gave verdicts in one way: judge, rubric, method and condition. O
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -342,17 +341,3 @@ def calibration_table(bins: Sequence[Bin], labels: Mapping[str, str], note: str 
         notes=(f"By the probability of the most probable score; right: that score is the gold, [{SMOOTHED} over clusters].",),
         section=AGREEMENT,
     )
-
-
-def file_keys(names: Iterable[str], nameless: str = "judge") -> dict[str, str]:
-    """Names as parts of file names: what is not a letter, digit, point, hyphen or underscore becomes a hyphen, and `nameless`
-    stands where nothing is left. Where two would be the same, a number is added."""
-    keys: dict[str, str] = {}
-    for name in names:
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or nameless
-        key, number = plain, 1
-        while key in keys.values():
-            number += 1
-            key = f"{plain}-{number}"
-        keys[name] = key
-    return keys

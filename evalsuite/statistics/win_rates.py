@@ -21,9 +21,8 @@ from core.statistics.inference import ALPHA, TEST, holds, holm_of
 from core.statistics.means import exact_mean
 from core.statistics.reliability import AGREEMENT
 from core.statistics.strengths import FEWEST, Strengths, strengths
-from core.tables import Cell, Estimate, Table
+from core.tables import Cell, Estimate, Table, file_keys
 from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
-from evalsuite.statistics.judges import file_keys
 from evalsuite.statistics.paired import COLUMNS, Difference, cells, rank_ranges, rank_text
 
 Mode = Literal["paper", "native"]

@@ -26,7 +26,7 @@ from core.errors import UserError
 from core.files import CONFIGS, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.rubrics import Scale
-from core.tables import Estimate, Table, fmt
+from core.tables import Estimate, Table, file_keys, fmt
 from data_prep.__main__ import app as data_prep_app
 from data_prep.scores import synthetic
 from data_prep.scores.rank_sft import synthetic_test
@@ -44,7 +44,6 @@ from evalsuite.statistics.judges import (
     calibration,
     confusion,
     confusion_tables,
-    file_keys,
     table4,
 )
 from evalsuite.statistics.summary import AVERAGE
