@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
+from pydantic import ConfigDict
 
 from core.errors import UserError
 from core.files import read_object, write_text
 from core.options import console
 from core.paths import MaybeFile, MaybeFiles, Writes
+from core.records import Identifier, Number
+from core.rows import RowModel, read_table
+from core.statistics.bootstrap import Floats
 from core.tables import to_console, to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import read_dialogues
@@ -202,7 +208,7 @@ def discriminate(
         for option, given in {"--value": value != "value", "--judge": judge is not None}.items():
             if given:
                 raise UserError(f"{option}: belongs to a run folder; a sheet of scores has one score a row")
-        discriminated = discrimination.discriminate(*discrimination.read_ratings(scores, scale), scale)
+        discriminated = discrimination.discriminate(*read_ratings(scores, scale), scale)
         deliver("discriminate", discriminated.figures(), against(discrimination.tables(discriminated), versus), out, as_json)
         return
     assert run is not None
@@ -218,6 +224,33 @@ def discriminate(
     rows = discrimination.of_run(contestants, records.rubric)
     tables = against(discrimination.run_tables(rows, records.rubric), versus)
     deliver("discriminate", {"discrimination": [row.row() for row in rows]}, tables, out, as_json)
+
+
+class _Rating(RowModel):
+    model_config = ConfigDict(str_strip_whitespace=True)
+    user: Identifier
+    model: Identifier
+    score: Number | None
+
+
+def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[Floats, list[str]]:
+    """Ratings [users, models] and the models' names from a CSV file (or JSON lines) of user, model and score; sorted by name.
+
+    An empty score is a verdict that could not be read: a missing rating. Raises `UserError` with file, line and column, also
+    for a user and model that come twice (average trials first: which of them counts is not for us to guess), and for a score
+    outside the `scale`.
+    """
+    if scale and not scale[0] < scale[1]:
+        raise UserError(f"--scale {scale[0]:g} {scale[1]:g}: give the lowest score first, then the highest")
+    scores: dict[tuple[str, str], float] = {}
+    for where, row in read_table(path, _Rating, "scores"):
+        if (row.user, row.model) in scores:
+            raise UserError(f"{where}: score: a second one of user {row.user!r} for model {row.model!r}: average repeats first")
+        if scale and row.score is not None and not scale[0] <= row.score <= scale[1]:
+            raise UserError(f"{where}: score: {row.score:g} is outside --scale {scale[0]:g} {scale[1]:g}")
+        scores[row.user, row.model] = nan if row.score is None else row.score
+    users, models = (sorted({key[side] for key in scores}) for side in (0, 1))
+    return np.array([[scores.get((user, model), nan) for model in models] for user in users]), models
 
 
 def trajectories(

@@ -22,23 +22,19 @@ less that of models.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ConfigDict
 
-from core.errors import UserError
 from core.grouping import group_by
-from core.records import Identifier, Language, Number
-from core.rows import RowModel, read_table
+from core.records import Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import SMOOTHED, Floats, scale_levels
 from core.statistics.inference import ALPHA, TEST, contributions
+from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.components import FEWEST, GROUPS, root_interval
@@ -241,36 +237,6 @@ def _msr_bounds(ratings: Floats) -> tuple[float, float] | tuple[None, None]:
     return max(float(low), 0.0), max(float(high), 0.0)
 
 
-# --- what is given ---------------------------------------------------------------------------------------------------------
-
-
-class _Rating(RowModel):
-    model_config = ConfigDict(str_strip_whitespace=True)
-    user: Identifier
-    model: Identifier
-    score: Number | None
-
-
-def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[Floats, list[str]]:
-    """Ratings [users, models] and the models' names from a CSV file (or JSON lines) of user, model and score; sorted by name.
-
-    An empty score is a verdict that could not be read: a missing rating. Raises `UserError` with file, line and column, also
-    for a user and model that come twice (average trials first: which of them counts is not for us to guess), and for a score
-    outside the `scale`.
-    """
-    if scale and not scale[0] < scale[1]:
-        raise UserError(f"--scale {scale[0]:g} {scale[1]:g}: give the lowest score first, then the highest")
-    scores: dict[tuple[str, str], float] = {}
-    for where, row in read_table(path, _Rating, "scores"):
-        if (row.user, row.model) in scores:
-            raise UserError(f"{where}: score: a second one of user {row.user!r} for model {row.model!r}: average repeats first")
-        if scale and row.score is not None and not scale[0] <= row.score <= scale[1]:
-            raise UserError(f"{where}: score: {row.score:g} is outside --scale {scale[0]:g} {scale[1]:g}")
-        scores[row.user, row.model] = math.nan if row.score is None else row.score
-    users, models = (sorted({key[side] for key in scores}) for side in (0, 1))
-    return np.array([[scores.get((user, model), math.nan) for model in models] for user in users]), models
-
-
 def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrimination]:
     """Every language, scorer and dimension of a run, and the average: supporters are the models, cards or profiles the users.
 
@@ -280,7 +246,7 @@ def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrim
     rows = []
     for (language, scorer), rivals in group_by(contestants, lambda one: (one.language, one.scorer)).items():
         sums, counts = stack(rivals)
-        ratings = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+        ratings = ratio(sums, counts)
         columns = {name: ratings[:, :, place] for place, name in enumerate(rubric.dimensions)}
         columns |= {AVERAGE: ratings.mean(axis=2)} if len(columns) > 1 else {}
         names = [one.supporter for one in rivals]

@@ -79,9 +79,9 @@ def card_estimates(
     sums, counts = _together(sums, clusters), _together(counts, clusters)
     cards, contestants, dimensions = sums.shape
     flat = smoothed_means(sums.reshape(cards, -1), counts.reshape(cards, -1), levels)
-    draws = _with_average(flat.reshape(-1, contestants, dimensions))
+    draws = with_average(flat.reshape(-1, contestants, dimensions))
     totals = counts.sum(axis=0)
-    means = _with_average(ratio(sums.sum(axis=0), totals))
+    means = with_average(ratio(sums.sum(axis=0), totals))
     sizes = np.concatenate([totals, np.asarray(readable)[:, None]], axis=1)
     on_cards = _with_fewest((counts > 0).sum(axis=0))
     return [
@@ -132,10 +132,10 @@ def differences(
     there = shared.astype(np.float64)
     gaps, present = (_together(part, clusters) for part in (np.where(shared, first - second, 0.0), there))
     flat = smoothed_means(gaps.reshape(len(gaps), -1), present.reshape(len(gaps), -1), gap_levels(levels), sides=2)
-    draws = _with_average(flat.reshape(-1, size, dimensions))
+    draws = with_average(flat.reshape(-1, size, dimensions))
     means, parts, n = contributions(gaps, present)
     first_means, second_means, means, parts = (
-        _with_average(part)
+        with_average(part)
         for part in (*(contributions(np.where(shared, side, 0.0), there)[0] for side in (first, second)), means, parts)
     )
     counted = np.concatenate([shared.sum(axis=0), shared.any(axis=2).sum(axis=0)[:, None]], axis=1)
@@ -185,8 +185,8 @@ def _alone(values: Floats, levels: Floats, seed: int, clusters: Clusters) -> tup
         return nothing, nothing, np.zeros(len(nothing), dtype=np.intp), nothing
     means, parts, n = contributions(sums[kept], counts[kept])
     drawn = _with_fewest(n)
-    draws = _with_average(smoothed_means(sums[kept], counts[kept], levels, seed))
-    return _with_average(means), cluster_error(_with_average(parts), drawn), drawn, draws
+    draws = with_average(smoothed_means(sums[kept], counts[kept], levels, seed))
+    return with_average(means), cluster_error(with_average(parts), drawn), drawn, draws
 
 
 def _together(values: Floats, clusters: Clusters) -> Floats:
@@ -232,7 +232,7 @@ def rank_text(rank: tuple[int, int] | None) -> str | None:
     return None if rank is None else str(rank[0]) if rank[0] == rank[1] else f"{rank[0]}–{rank[1]}"
 
 
-def _with_average(values: Floats) -> Floats:
+def with_average(values: Floats) -> Floats:
     """Append the unweighted mean of the last axis; NaN where one is missing, since averages over fewer do not compare."""
     return np.concatenate([values, values.mean(axis=-1, keepdims=True)], axis=-1)
 

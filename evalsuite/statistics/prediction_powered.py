@@ -107,7 +107,7 @@ def powered(scored: Scored, tuning: Floats | None = None) -> Powered:
         # Half a card more, of any level by people, and by the judge one level off.
         spread = (1 - used) ** 2 * np.square(POINTS - np.clip(means, 0, 100)[..., None]).mean(axis=-1) + (used * POINTS[1]) ** 2
         unseen = np.sqrt(UNSEEN * (UNSEEN + 1) / ((clusters + UNSEEN) * (clusters + UNSEEN + 1)) * spread)
-        return Corrected(*(np.concatenate([one, one.mean(axis=-1, keepdims=True)], axis=-1) for one in (means, parts, unseen)))
+        return Corrected(*map(paired.with_average, (means, parts, unseen)))
 
     none = np.zeros(len(tuning))
     alone, both = at(none, np.zeros(own.shape[::2])), at(tuning, apart)
@@ -137,11 +137,9 @@ def _error(parts: Floats, scored: Sequence[NDArray[np.bool_]], unseen: Sequence[
 
 def _estimate(mean: float, reach: float, n: int, low: float = 0.0) -> Estimate:
     """Within the scale; without an interval where its reach is NaN."""
-    if np.isnan(mean):
-        return Estimate(None, None, None, n)
-    if np.isnan(reach):
-        return Estimate(float(mean), None, None, n)
-    return Estimate(float(mean), float(max(mean - reach, low)), float(min(mean + reach, 100)), n)
+    ends = mean, np.maximum(mean - reach, low), np.minimum(mean + reach, 100)
+    middle, bottom, top = (None if np.isnan(end) else float(end) for end in ends)
+    return Estimate(middle, bottom, top, n)
 
 
 def estimates(found: Powered, side: Corrected, labels: Sequence[int]) -> list[list[Estimate]]:

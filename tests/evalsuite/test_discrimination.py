@@ -19,7 +19,8 @@ from core.errors import UserError, run_cli
 from core.files import read_jsonl, write_jsonl
 from core.records import Judgement
 from evalsuite.commands.scored_runs import discriminate as verb
-from evalsuite.statistics.discrimination import discriminate, of_run, read_ratings
+from evalsuite.commands.scored_runs import read_ratings
+from evalsuite.statistics.discrimination import discriminate, of_run
 from evalsuite.statistics.leaderboard import contestants_of
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 from tests.evalsuite.test_comparison import make_run
