@@ -11,14 +11,7 @@ import numpy as np
 
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import (
-    POINTS,
-    RESAMPLES,
-    SMOOTHED,
-    Floats,
-    estimate,
-    smoothed_means,
-)
+from core.statistics.bootstrap import POINTS, RESAMPLES, SMOOTHED, Floats, estimate, smoothed_means
 from core.statistics.inference import ALPHA, TEST, beside_interval, holds, holm_of, student_p
 from core.statistics.reliability import CORRELATION_FROM, JACKKNIFE, jackknife, left_out
 from core.tables import Cell, Estimate, Table
@@ -189,17 +182,12 @@ def rank_tables(frameworks: Sequence[Framework | Examined], language: Language) 
     if len(names) < 2:
         return []
     estimates = [one.estimates() for one in every]
-    averages: tuple[tuple[Cell, ...], ...] = tuple((name, *(of_one.get(name) for of_one in estimates)) for name in names)
-    rows: list[tuple[Cell, ...]] = []
-    for one, other in combinations(every, 2):
-        alike = "the same" if one.people == other.people else "others"
-        rows.append((one.title, other.title, tau(one, other), alike))
     return [
         Table(
             f"study-averages-{language}",
             f"The same supporters by every framework, {language}",
             ("supporter", *(one.title for one in every)),
-            averages,
+            tuple((name, *(of_one.get(name) for of_one in estimates)) for name in names),
             (
                 f"Averages of 0–100 over a framework's own dimensions, [{SMOOTHED} over cards or profiles], n = how many."
                 + (f" {EXAMINED}" if any(isinstance(one, Examined) for one in frameworks) else ""),
@@ -210,7 +198,10 @@ def rank_tables(frameworks: Sequence[Framework | Examined], language: Language) 
             f"study-ranks-{language}",
             f"Are they ranked alike? {language}",
             ("framework", "and", "Kendall's tau-b", "people played"),
-            tuple(rows),
+            tuple(
+                (one.title, other.title, tau(one, other), "the same" if one.people == other.people else "others")
+                for one, other in combinations(every, 2)
+            ),
             (
                 "−1 to 1, n = supporters that both have. [At least 95 %: a pair's order stands where its difference holds in "
                 f"both frameworks ({TEST}, Holm's correction over both), any other pair may be either way, as may two floors]. "
@@ -346,18 +337,11 @@ def call_table(frameworks: Sequence[Framework | Examined], language: Language) -
     rows = [row for one in frameworks for row in _call_row(one, language)]
     if not rows:
         return None
+    columns = ("framework", "cards, profiles or items", "calls", "calls a card and supporter", "pairs told apart", "pairs")
     return Table(
         f"study-calls-{language}",
         f"Which framework parts supporters with the fewest calls? {language}",
-        (
-            "framework",
-            "cards, profiles or items",
-            "calls",
-            "calls a card and supporter",
-            "pairs told apart",
-            "pairs",
-            "calls a pair needs",
-        ),
+        (*columns, "calls a pair needs"),
         tuple(rows),
         (
             f"Told apart: by {TEST} (ECDBench: items, by its bootstrap standard error), Holm's correction; two floors and the "
@@ -379,17 +363,12 @@ def _call_row(framework: Framework | Examined, language: Language) -> list[tuple
         calls, each = framework.questions, framework.questions / len(found.names) / framework.items
     else:
         of_language = sum(dialogue.language == language for dialogue in framework.dialogues)
-        calls = round(framework.calls * of_language / max(len(framework.dialogues), 1))
+        asked = framework.calls * of_language / max(len(framework.dialogues), 1)
         cells = sum(bool(counts.all()) for one in framework.contestants(language).values() for _, counts in one.cards.values())
-        each = framework.calls * of_language / max(len(framework.dialogues), 1) / max(cells, 1)
+        calls, each = round(asked), asked / max(cells, 1)
     tested = [(pair, spread) for pair, spread in zip(found.differences, found.spreads, strict=True) if pair.holds is not None]
     apart = sum(bool(pair.holds) for pair, _ in tested)
     cards = [cards_needed(pair.estimate.mean or 0, spread, ALPHA / len(tested), POWER) for pair, spread in tested]
-    needed = [number and 2 * each * number for number in cards]
-    return [(framework.title, found.n, calls, each, apart, len(tested), _middle(needed))]
-
-
-def _middle(needed: Sequence[float | None]) -> float | None:
-    """What the middle pair needs; None where that is not defined for half of the pairs."""
-    defined = sorted(number for number in needed if number is not None)
-    return float(np.median(defined)) if 2 * len(defined) > len(needed) else None
+    needed = [2 * each * number for number in cards if number is not None]
+    middle = float(np.median(needed)) if 2 * len(needed) > len(cards) else None  # not defined for half of the pairs
+    return [(framework.title, found.n, calls, each, apart, len(tested), middle)]

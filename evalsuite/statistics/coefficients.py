@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.statistics.bootstrap import RESAMPLES, SEED, Floats, estimate, resampled_means
+from core.statistics.reliability import ratio
 from core.tables import Estimate
 
 Level = Literal["sample", "dataset"]
@@ -36,27 +37,25 @@ def figures(x: Floats, y: Floats, place: NDArray[np.intp], level: Level) -> dict
         alone[np.arange(len(several)), several] = 1
         within[several] = coefficients(x, y, place, alone)
         defined = ~np.isnan(within)
-        filled, counts = np.where(defined, within, 0.0), defined.sum(axis=0)
-        points = np.divide(filled.sum(axis=0), counts, out=np.full(len(counts), np.nan), where=counts > 0)
-        ns, undefined, rows = counts, size - counts, counts
+        filled, rows = np.where(defined, within, 0.0), defined.sum(axis=0)
+        points = ratio(filled.sum(axis=0), rows.astype(np.float64))
+        ns, undefined = rows, size - rows
     else:
         points = coefficients(x, y, place, np.ones((1, size)))[0]
         ns, undefined, rows = (np.full(len(COEFFICIENTS), number) for number in (len(x), 0, size))
     drawn = (rows > 1) & ~np.isnan(points)
     draws = np.full((0, len(COEFFICIENTS)), np.nan)
     if drawn.any():
-        draws = resampled_means(filled, defined.astype(float)) if level == "sample" else resampled(x, y, place, size)
+        if level == "sample":
+            draws = resampled_means(filled, defined.astype(float))
+        else:  # of the samples, each with all its pairs
+            times = np.random.default_rng(SEED).multinomial(size, np.full(size, 1 / size), RESAMPLES)
+            draws = coefficients(x, y, place, times.astype(np.float64))
     left_out = np.where(drawn, np.isnan(draws).sum(axis=0), 0)
     return {
         name: (estimate(points[i], draws[:, i], int(ns[i]), int(rows[i])), int(undefined[i]), int(left_out[i]))
         for i, name in enumerate(COEFFICIENTS)
     }
-
-
-def resampled(x: Floats, y: Floats, place: NDArray[np.intp], size: int) -> Floats:
-    """[RESAMPLES, 3]: the coefficients of bootstrap resamples of the `size` samples, each with all its pairs."""
-    drawn = np.random.default_rng(SEED).multinomial(size, np.full(size, 1 / size), RESAMPLES)
-    return coefficients(x, y, place, drawn.astype(np.float64))
 
 
 def coefficients(x: Floats, y: Floats, place: NDArray[np.intp], weights: Floats) -> Floats:

@@ -14,6 +14,7 @@ from core.rubrics import Rubric
 from core.statistics.accuracy import rank_correlation
 from core.statistics.bootstrap import PERCENTILE, RESAMPLES, SEED, Floats, estimate
 from core.statistics.inference import beside_interval, cluster_error, student_p
+from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.leaderboard import contestants_of
@@ -133,8 +134,7 @@ def _spearmans(
 def _pooled(rhos: Floats, sizes: Sequence[int]) -> Floats:
     """The mean over supporters, weighted by their dialogues; supporters without a defined correlation are left out."""
     weights = np.where(np.isnan(rhos), 0.0, np.array(sizes)[:, None])
-    total = weights.sum(axis=0)
-    return np.divide((np.nan_to_num(rhos) * weights).sum(axis=0), total, out=np.full(len(total), np.nan), where=total > 0)
+    return ratio((np.nan_to_num(rhos) * weights).sum(axis=0), weights.sum(axis=0))
 
 
 @dataclass(frozen=True)

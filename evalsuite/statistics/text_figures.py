@@ -21,10 +21,9 @@ from evalsuite.statistics.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABE
 SECTION = "Reference metrics"  # heading of the report
 
 Level = Literal["corpus", "responses"]
-CORPUS_METRICS = (*BLEU_ORDERS, *DISTINCT_ORDERS)
 # What a table's signature is about: the metrics it shows.
 _LEVELS: dict[Level, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "corpus": ("over all replies at once", CORPUS_METRICS, ("bleu", "distinct")),
+    "corpus": ("over all replies at once", (*BLEU_ORDERS, *DISTINCT_ORDERS), ("bleu", "distinct")),
     "responses": ("means over replies", tuple(LABELS), ("bleu of one reply", "rouge", "meteor", "distinct")),
 }
 
@@ -85,9 +84,7 @@ def _means(dialogues: Sequence[Sequence[Sample]]) -> _Found:
 
 def _corpus_bleu(dialogues: Sequence[Sequence[Sample]]) -> _Found:
     """BLEU over all replies with a reference. Like sacrebleu's, it is 0 where no reply is as long as its order."""
-    stats = [
-        stats_of for dialogue in dialogues if (stats_of := [sample.bleu for sample in dialogue if sample.bleu is not None])
-    ]
+    stats = [known for dialogue in dialogues if (known := [sample.bleu for sample in dialogue if sample.bleu is not None])]
     if not stats:
         return dict.fromkeys(BLEU_ORDERS, _NOTHING)
     sums = np.array([np.sum(stats_of, axis=0) for stats_of in stats], dtype=np.float64)

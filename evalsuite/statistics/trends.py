@@ -99,19 +99,14 @@ def trends(
             for id, (sums, counts) in of_round.items():
                 scores[rows[id], number - 1] = np.where(counts > 0, sums, np.nan)
         on_cards = [card_of(by_id[id]) for id in rows]
-        points = _points(scores, on_cards, names, reached)
+        readable = (~np.isnan(scores)).any(axis=2).sum(axis=0)
+        points = [
+            Point(at, name, estimate, sum(length >= at for length in reached))
+            for at, row in enumerate(paired.card_estimates(*paired.by_card(scores, on_cards), readable.tolist()), start=1)
+            for name, estimate in zip(names, row, strict=True)
+        ]
         result.append(Trend(language, scorer, supporter, points, _slopes(scores, on_cards, names)))
     return result
-
-
-def _points(scores: Floats, cards: Sequence[str], names: Sequence[str], reached: Sequence[int]) -> list[Point]:
-    readable = (~np.isnan(scores)).any(axis=2).sum(axis=0)
-    rows = paired.card_estimates(*paired.by_card(scores, cards), readable.tolist())
-    return [
-        Point(at, name, estimate, sum(length >= at for length in reached))
-        for at, row in enumerate(rows, start=1)
-        for name, estimate in zip(names, row, strict=True)
-    ]
 
 
 def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str]) -> dict[str, paired.Difference]:
