@@ -179,14 +179,8 @@ def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mod
             weights.append(Weight(**aspect._asdict(), judge=judge, correlation=correlation, n=n, weight=weight[judge]))
     if not used:
         raise UserError("no dialogue has both a judge's and a human score on an aspect: are they named alike (--map)?")
-    return Weights(
-        rubric=rubric,
-        mode=mode,
-        data=digest(used),
-        seed=seed,
-        weights=weights,
-        fitted_on=sorted({row[3] for row in used}),
-    )
+    fitted_on = sorted({row[3] for row in used})
+    return Weights(rubric=rubric, mode=mode, data=digest(used), seed=seed, weights=weights, fitted_on=fitted_on)
 
 
 def part(groups: Mapping[str, str], share: float, seed: int) -> set[str]:

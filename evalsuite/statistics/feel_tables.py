@@ -22,22 +22,10 @@ from core.errors import UserError
 from core.grouping import group_by
 from core.records import Count, Judgement, Language, Record
 from core.statistics.bootstrap import estimate, resampled_means
-from core.tables import Cell, Estimate, Table
+from core.tables import PARTED, Cell, Estimate, Table
+from evalsuite.statistics import ensemble
 from evalsuite.statistics.coefficients import Coefficient, figures
-from evalsuite.statistics.ensemble import (
-    ENSEMBLE,
-    Aspect,
-    Mode,
-    Panel,
-    Scores,
-    Weights,
-    ensemble_scores,
-    fit,
-    lacking,
-    panel_of,
-    part,
-    without,
-)
+from evalsuite.statistics.ensemble import ENSEMBLE, Aspect, Mode, Panel, Scores, Weights, panel_of
 from evalsuite.statistics.summary import scorer_of
 
 FEEL = "FEEL"  # heading of the tables
@@ -72,7 +60,7 @@ def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[s
     """Every judge, their unweighted mean, the ensemble, and with three or more judges the ensembles that lack one (table 4)."""
     chosen, rows = set(dialogues), []
     by_aspect, judges = weights.by_aspect(), sorted(panel)
-    fewer = {lacking(judge): without(weights, judge) for judge in judges} if len(judges) > 2 else {}
+    fewer = {ensemble.lacking(judge): ensemble.without(weights, judge) for judge in judges} if len(judges) > 2 else {}
     for aspect, weight in by_aspect.items():
         able = [judge for judge in judges if panel[judge].get(aspect)]
         shared = chosen & {i for i in people[aspect] if all(i in panel[judge][aspect] for judge in able)}
@@ -80,7 +68,7 @@ def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[s
         sets = {EVEN: dict.fromkeys(able, 1 / len(able)), ENSEMBLE: weight}
         sets |= {name: shares[aspect] for name, shares in fewer.items()}
         for name, shares in sets.items():
-            contestants[name] = ensemble_scores(panel, {aspect: shares})[aspect]
+            contestants[name] = ensemble.ensemble_scores(panel, {aspect: shares})[aspect]
         for name, scores in contestants.items():
             both = correlated(scores, people[aspect], sorted(shared & set(scores)))
             rows.append(Row(weights.mode, *aspect, name, both["spearman"], both["kendall"]))
@@ -104,15 +92,15 @@ def fit_modes(
     groups = {i: f"dialogue {i}" for i in shared} if known is None else known
     if lost := sorted(shared - set(groups)):
         raise UserError(f"--dialogues: no dialogue {lost[0]!r}, which judges and people scored ({len(lost)} are not there)")
-    paper = fit(panel, people, shared, rubric, "paper")
+    paper = ensemble.fit(panel, people, shared, rubric, "paper")
     weights, rows = [paper], report(panel, people, paper, shared)
     try:
-        chosen = part({i: groups[i] for i in shared}, share, seed)
+        chosen = ensemble.part({i: groups[i] for i in shared}, share, seed)
     except UserError as error:
         if needed == "native":
             raise
         return weights, rows, str(error)
-    native = fit(panel, people, chosen, rubric, "native", seed)
+    native = ensemble.fit(panel, people, chosen, rubric, "native", seed)
     return [paper, native], rows + report(panel, people, native, shared - chosen), None
 
 
@@ -142,19 +130,14 @@ def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> Iterator[Table
 
 def _weight_table(fitted: Sequence[Weights]) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    uneven = True
-    for weight in fitted:
-        none_positive = {
-            aspect
-            for aspect in weight.by_aspect()
-            if not any((w.correlation or 0) > 0 for w in weight.weights if (w.language, w.dimension) == aspect)
-        }
-        uneven = uneven and not none_positive
-        for w in weight.weights:
-            rule = "even" if (w.language, w.dimension) in none_positive else "equation 2" if w.weight else "0 by rule"
-            rows.append((weight.mode, w.language, w.dimension, w.judge, w.correlation, w.n, w.weight, rule))
+    for weights in fitted:
+        positive = {(w.language, w.dimension) for w in weights.weights if (w.correlation or 0) > 0}
+        for w in weights.weights:
+            rule = "even" if (w.language, w.dimension) not in positive else "equation 2" if w.weight else "0 by rule"
+            rows.append((weights.mode, w.language, w.dimension, w.judge, w.correlation, w.n, w.weight, rule))
     notes = ["Weight: Spearman's correlation over the sum of the judges' (equation 2); negative and undefined ones count 0."]
-    notes += [] if uneven else ["even: no judge of that aspect goes with people, all weigh the same."]
+    if any(row[-1] == "even" for row in rows):
+        notes.append("even: no judge of that aspect goes with people, all weigh the same.")
     return Table(
         key="feel_weights",
         title="Weights of the judges",
@@ -194,12 +177,11 @@ def method_table(
         read = 100 * sum(judgement.value is not None for judgement in verdicts) / len(verdicts)
         figures = (len(verdicts), read, off_sum(verdicts), _spread(verdicts))
         rows.append((scorer, language, *figures, *paid.get(scorer, (None, None, None))))
-    columns = ("scorer", "language", "verdicts", "read %", "sum off %", "spread of the rounds")
     paid_for = ("calls a dialogue", "prompt tokens a dialogue", "completion tokens a dialogue")
     return Table(
         key="feel_methods",
         title="Rounds of band probabilities and token probabilities",
-        columns=(*columns, *paid_for),
+        columns=("scorer", "language", "verdicts", "read %", "sum off %", "spread of the rounds", *paid_for),
         rows=tuple(rows),
         notes=(
             "Spread: standard deviation of a dialogue's rounds on an aspect, averaged, [95 % percentile bootstrap over "
@@ -265,13 +247,11 @@ def agreement_table(judgements: Sequence[Judgement]) -> Table:
     for (judge, condition), methods in names.items():
         if {"bands", "tokens"} <= set(methods):
             bands, tokens = panel[methods["bands"]], panel[methods["tokens"]]
-            who = " · ".join([judge, *(f"{key}={value}" for key, value in condition)])
+            who = PARTED.join([judge, *(f"{key}={value}" for key, value in condition)])
             for aspect in (aspect for aspect in bands if aspect in tokens):
                 ids = sorted(set(bands[aspect]) & set(tokens[aspect]))
-                gaps = {i: bands[aspect][i] - tokens[aspect][i] for i in ids}
-                both = [
-                    _mean({i: [gap] for i, gap in signed.items()}) for signed in (gaps, {i: abs(g) for i, g in gaps.items()})
-                ]
+                gaps = {i: [bands[aspect][i] - tokens[aspect][i]] for i in ids}
+                both = _mean(gaps), _mean({i: [abs(gap)] for i, (gap,) in gaps.items()})
                 rows.append((who, *aspect, correlated(bands[aspect], tokens[aspect], ids)["spearman"], *both))
     return Table(
         key="feel_method_agreement",
