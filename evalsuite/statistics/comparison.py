@@ -121,17 +121,17 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
                 f"({'; '.join(differing_leaves(old, new)[:3])}): score one of them again into a new folder"
             )
     ambiguous, row, floors = ambiguous_cards(runs), row_key(cluster), {name for run in runs for name in run.floors}
+    everybody: list[Rival] = []
+    for run in runs:
+
+        def unit(dialogue: Dialogue, run: RunRecords = run) -> str:
+            card = dialogue.card_id or dialogue.profile_id
+            return row(dialogue) + (f" {run.cards.get(card, '')}" if card and card in ambiguous else "")
+
+        everybody += [(run.name, one) for one in contestants_of(run.dialogues, run.judgements, run.rubric, value, unit)]
     languages = []
     for language in languages_of(dialogue for run in runs for dialogue in run.dialogues):
-        rivals: list[Rival] = []
-        for run in runs:
-
-            def unit(dialogue: Dialogue, run: RunRecords = run) -> str:
-                card = dialogue.card_id or dialogue.profile_id
-                return row(dialogue) + (f" {run.cards.get(card, '')}" if card and card in ambiguous else "")
-
-            contestants = contestants_of(run.dialogues, run.judgements, run.rubric, value, unit)
-            rivals += [(run.name, one) for one in contestants if one.language == language]
+        rivals = [(name, one) for name, one in everybody if one.language == language]
         if not rivals:
             continue
         contestants = [one for _, one in rivals]
