@@ -19,11 +19,11 @@ from core.files import CONFIGS, read_bytes, read_jsonl
 from core.records import HumanScore, Judgement
 from core.rows import read_table
 from core.rubrics import Rubric, load_rubric
-from core.statistics.accuracy import FIGURES, dimension_figures, probability_rows
+from core.statistics.accuracy import FIGURES, dimension_figures
 from core.statistics.means import comparable, exact_mean, mean_of_all
 from core.tables import Cell, Estimate, Table
 from data_prep.scores.human import read_scores
-from evalsuite.statistics.agreement_intervals import INTERVALS, Dimensions, Pair, columns_of, interval_figures
+from evalsuite.statistics.agreement_intervals import INTERVALS, Dimensions, columns_of, interval_figures
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
 
@@ -165,11 +165,6 @@ def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore], clust
         further = zip(rows.items(), interval_figures(dimensions, clusters), strict=True)
         result[language] = {name: row | intervals for (name, row), intervals in further}
     return result
-
-
-def probabilities(pairs: Sequence[Pair]) -> tuple[list[list[float]], list[int]]:
-    """`probability_rows` of paired verdicts."""
-    return probability_rows(*columns_of(pairs))
 
 
 def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -10,27 +10,26 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from core.errors import UserError
 from core.grouping import group_by
 from core.records import HumanScore, Judgement
 from core.rubrics import Scale
-from core.statistics.accuracy import majority, round_half_up, sureness
+from core.statistics.accuracy import majority, probability_rows, round_half_up, sureness
 from core.statistics.bootstrap import RESAMPLES, SEED, SHARES, SMOOTHED, Floats, estimate, smoothed_means
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import (
-    Dimensions,
     agreement,
     item_of,
     mean_gold,
     paired,
     per_cent,
-    probabilities,
     refuse_partnerless,
     shown,
     unreadable,
 )
-from evalsuite.statistics.agreement_intervals import drawn_units
+from evalsuite.statistics.agreement_intervals import Dimensions, Pair, columns_of, drawn_units
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
 
@@ -82,12 +81,6 @@ def gold_of(judgements: Iterable[Judgement], gold: Iterable[HumanScore]) -> list
     return [score for score in gold if item_of(score) in items]
 
 
-def dimensions_of(figures: Mapping[str, Figures], language: str) -> list[str]:
-    """All dimensions of a language, in order of appearance."""
-    names = dict.fromkeys(name for languages in figures.values() for name in languages.get(language, {}))
-    return [name for name in names if name != AVERAGE]
-
-
 def table4(
     figures: Mapping[str, Figures],
     gold: Sequence[HumanScore],
@@ -105,25 +98,22 @@ def table4(
     without some dimension has no average: averages over different dimensions do not compare.
     """
     for language in sorted({language for languages in figures.values() for language in languages}):
-        dimensions = dimensions_of(figures, language)
+        judges = {name: languages[language] for name, languages in figures.items() if language in languages}
+        dimensions = [*dict.fromkeys(name for rows in judges.values() for name in rows if name != AVERAGE)]
+        tested = {column for where, column, _ in beaten if where == language}
         body: list[tuple[Cell, ...]] = []
         bold: list[tuple[int, int]] = []
-        by = None
-        for name, languages in figures.items():
-            rows = languages.get(language)
-            if rows is None:
-                continue
+        for name, rows in judges.items():
             cells: list[Cell] = []
             for column in (*dimensions, AVERAGE):
                 lacking = column not in rows or (column == AVERAGE and len(rows) <= len(dimensions))
                 acc, soft = (Estimate(None, None, None, 0),) * 2 if lacking else shown(rows[column], mode)
-                tested = any((language, column) == (where, what) for where, what, _ in beaten)
-                if tested and acc.mean is not None and (language, column, name) not in beaten:
+                if column in tested and acc.mean is not None and (language, column, name) not in beaten:
                     bold.append((len(body), 1 + len(cells)))
                 cells += [acc, soft.mean]
-            by = rows[AVERAGE].get("clustered_by")
-            body.append((name, *cells, rows[AVERAGE].get("clusters"), per_cent(rows[AVERAGE]["parse_rate"])))
+            body.append((name, *cells, rows[AVERAGE]["clusters"], per_cent(rows[AVERAGE]["parse_rate"])))
         body.append(("majority class", *_majority_row(gold, language, dimensions), None, None))
+        by = next(iter(judges.values()))[AVERAGE]["clustered_by"]
         notes = [
             f"In per cent. {unreadable(mode)} n: ratings. Clusters: {by}, drawn whole: [{SMOOTHED}]. Majority class: always "
             "the most frequent gold score. Bold: whom no judge beats by a difference in ACC that holds, where one is beaten."
@@ -144,12 +134,11 @@ def table4(
 
 def _majority_row(gold: Sequence[HumanScore], language: str, dimensions: Sequence[str]) -> list[Cell]:
     golden = mean_gold(score for score in gold if score.language == language)
-    cells: list[Cell] = []
     figures = [majority([mean for (_, dimension, _), mean in golden.items() if dimension == name]) for name in dimensions]
-    for row in figures:
-        cells += [Estimate(100 * row["majority_acc"], None, None, row["n"]), 100 * row["majority_acc_soft"]]
-    acc, soft = (sum(row[name] for row in figures) / len(figures) for name in ("majority_acc", "majority_acc_soft"))
-    return [*cells, Estimate(100 * acc, None, None, sum(row["n"] for row in figures)), 100 * soft]
+    whole = {name: sum(row[name] for row in figures) / len(figures) for name in ("majority_acc", "majority_acc_soft")}
+    figures.append({**whole, "n": sum(row["n"] for row in figures)})
+    both = ((Estimate(row["majority_acc"], None, None, row["n"]), row["majority_acc_soft"]) for row in figures)
+    return [cell for acc, soft in both for cell in (acc.times(100), 100 * soft)]
 
 
 # --- confusion ------------------------------------------------------------------------------------------------------------
@@ -174,39 +163,32 @@ def confusion(
     The scores of a dimension's scale are rows and columns; without `scales`, those from the lowest to the highest that occurs
     anywhere. Errors are those of `evalsuite.agreement.paired`, and `UserError` for a score off the scale.
     """
-    pairs_of = paired(judgements, gold)
-    cells = {
-        (language, dimension): Counter((round_half_up(mean), _nearest(j.value)) for j, mean in pairs)
-        for language, dimensions in pairs_of.items()
-        for dimension, pairs in dimensions.items()
-    }
-    occurring = {score for counts in cells.values() for pair in counts for score in pair if score is not None}
-    anywhere = list(range(min(occurring), max(occurring) + 1)) if occurring else []
-    axes = {dimension: list(scales[dimension].scores) if scales else anywhere for _, dimension in cells}
-    for dimensions in pairs_of.values():
+    cells: dict[str, dict[str, Counter[tuple[int, int | None]]]] = {}
+    for language, dimensions in paired(judgements, gold).items():
+        cells[language] = {dimension: Counter() for dimension in dimensions}
         for dimension, pairs in dimensions.items():
-            axis = axes[dimension]
+            scale = scales[dimension] if scales else None
             for j, mean in pairs:
-                if not {round_half_up(mean), _nearest(j.value)} <= {*axis, None}:
+                cell = round_half_up(mean), None if j.value is None else round_half_up(j.value)
+                if scale and not {*cell} <= {*scale.scores, None}:
                     raise UserError(
                         f"dialogue {j.dialogue_id}, dimension {dimension}: {j.judge} gave {j.value}, gold is {mean:g}, but "
-                        f"rubric {j.rubric} runs from {axis[0]} to {axis[-1]}: are both on the same rubric?"
+                        f"rubric {j.rubric} runs from {scale.min} to {scale.max}: are both on the same rubric?"
                     )
+                cells[language][dimension][cell] += 1
+    every = {score for of in cells.values() for counts in of.values() for pair in counts for score in pair if score is not None}
+    anywhere = range(min(every), max(every) + 1) if every else ()
     matrices: dict[str, dict[str, Confusion]] = {}
-    for language, dimensions in pairs_of.items():
-        counted = {dimension: cells[language, dimension] for dimension in dimensions}
-        matrices[language] = {dimension: _matrix(counts, axes[dimension]) for dimension, counts in counted.items()}
-        if len({tuple(axes[dimension]) for dimension in dimensions}) == 1:
-            matrices[language][POOLED] = _matrix(sum(counted.values(), Counter()), axes[next(iter(dimensions))])
+    for language, of in cells.items():
+        axes = {dimension: [*(scales[dimension].scores if scales else anywhere)] for dimension in of}
+        matrices[language] = {dimension: _matrix(counts, axes[dimension]) for dimension, counts in of.items()}
+        if len({*map(tuple, axes.values())}) == 1:
+            matrices[language][POOLED] = _matrix(sum(of.values(), Counter()), next(iter(axes.values())))
     return matrices
 
 
 def _matrix(counts: Counter[tuple[int, int | None]], axis: list[int]) -> Confusion:
     return Confusion(axis, [[counts[g, v] for v in axis] for g in axis], [counts[g, None] for g in axis])
-
-
-def _nearest(value: float | None) -> int | None:
-    return None if value is None else round_half_up(value)
 
 
 def confusion_tables(
@@ -260,28 +242,37 @@ def calibration(
     Verdicts without probabilities are left out. Errors are those of `evalsuite.agreement.paired`.
     """
     filled: list[Bin] = []
-    edges = np.linspace(0, 1, bins + 1)
+    edges = np.linspace(0, 1, bins + 1).tolist()
     for language, dimensions in paired(judgements, gold).items():
-        units = {unit: place for place, unit in enumerate(drawn_units([dimensions], clusters))}
+        if not (units := drawn_units([dimensions], clusters)):
+            continue
         sums: dict[str, Floats] = {}  # by dimension: items, probabilities and hits, each [clusters, bins]
         for dimension, pairs in dimensions.items():
-            told = [(j, gold) for j, gold in pairs if j.value is not None and j.distribution]
             sums[dimension] = np.zeros((3, len(units), bins))
-            if told:
-                confidence, hits, place = sureness(*probabilities(told), bins)
-                row = np.array([units[clusters[j.dialogue_id]] for j, _ in told])
-                for part, figures in zip(sums[dimension], (np.ones(len(told)), confidence, hits), strict=True):
-                    np.add.at(part, (row, place), figures)
-        sums[POOLED] = np.sum([*sums.values()], axis=0) if sums else np.zeros((3, 0, bins))
+            if known := _sureness(pairs, clusters, bins):
+                sure, hits, place, own = known
+                for part, figures in zip(sums[dimension], (np.ones(len(sure)), sure, hits), strict=True):
+                    np.add.at(part, (np.searchsorted(units, own), place), figures)
+        sums[POOLED] = np.sum([*sums.values()], axis=0)
         for dimension, (counts, sure, right) in sums.items():
             n, on = counts.sum(axis=0), (counts > 0).sum(axis=0)
-            draws = smoothed_means(right, counts, SHARES) if len(units) else np.empty((0, bins))
+            draws = smoothed_means(right, counts, SHARES)
             for place in np.flatnonzero(n):
                 rate = estimate(float(right[:, place].sum() / n[place]), draws[:, place], int(n[place]), int(on[place]))
                 assert rate.mean is not None, "a bin that holds anything"
-                ends = float(edges[place]), float(edges[place + 1]), rate.n, float(sure[:, place].sum() / n[place])
+                ends = edges[place], edges[place + 1], rate.n, float(sure[:, place].sum() / n[place])
                 filled.append(Bin(language, dimension, *ends, rate.mean, rate.low, rate.high, int(on[place])))
     return filled
+
+
+def _sureness(
+    pairs: Sequence[Pair], clusters: Clusters, bins: int
+) -> tuple[Floats, NDArray[np.bool_], NDArray[np.intp], list[str]] | None:
+    """`sureness` of the verdicts with probabilities, and the cluster of each; None where there is none."""
+    told = [(j, gold) for j, gold in pairs if j.value is not None and j.distribution]
+    if not told:
+        return None
+    return *sureness(*probability_rows(*columns_of(told)), bins), [clusters[j.dialogue_id] for j, _ in told]
 
 
 class CalibrationError(NamedTuple):
@@ -303,13 +294,12 @@ def calibration_error(dimensions: Dimensions, clusters: Clusters = DIALOGUES, bi
     there is one cluster that nobody has seen, with the probabilities of a seen one and its verdicts right or wrong together:
     without it, a judge that is rarely wrong is found at fault in up to 16 of 100 samples of ten clusters.
     """
-    told = [[(j, gold) for j, gold in pairs if j.value is not None and j.distribution] for pairs in dimensions.values()]
-    known = [sureness(*probabilities(pairs), bins) for pairs in told if pairs]
+    known = [one for pairs in dimensions.values() if (one := _sureness(pairs, clusters, bins))]
     if not known:
         return None
-    sure, hits, places = (np.concatenate(parts) for parts in zip(*known, strict=True))
+    sure, hits, places, of = (np.concatenate(parts) for parts in zip(*known, strict=True))
     sure = np.minimum(sure, 1)
-    names, own = np.unique([clusters[j.dialogue_id] for pairs in told for j, _ in pairs], return_inverse=True)
+    names, own = np.unique(of, return_inverse=True)
     inside = np.eye(bins)[places]
     excess = np.zeros((len(names), bins))
     np.add.at(excess, own, (hits - sure)[:, None] * inside)
