@@ -17,8 +17,6 @@ from data_prep.scores.annotator_agreement import ScoredItem, agreement_on
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.summary import AGREEMENT, Scorer, dimension_label, languages_of, scorer_of
 
-Values = dict[ScoredItem, dict[str, float]]  # a dialogue → judge → value
-
 
 def between_judges(verdicts: Sequence[Judgement], rubric: Rubric, clusters: Clusters = DIALOGUES) -> Iterator[Table]:
     """One table a language with several judges: every two of them on every dimension, on dialogues that both read. A judge's
@@ -36,14 +34,7 @@ def between_judges(verdicts: Sequence[Judgement], rubric: Rubric, clusters: Clus
                 key=f"between-judges-{language}",
                 title=f"Judges against each other, {language}",
                 columns=(
-                    "dimension",
-                    "judge",
-                    "and",
-                    "weighted kappa",
-                    "Spearman",
-                    "equal %",
-                    "within 1 %",
-                    "minus, points",
+                    *("dimension", "judge", "and", "weighted kappa", "Spearman", "equal %", "within 1 %", "minus, points"),
                 ),
                 rows=tuple(rows),
                 notes=(
@@ -57,11 +48,7 @@ def between_judges(verdicts: Sequence[Judgement], rubric: Rubric, clusters: Clus
 
 
 def _row(
-    called: Mapping[Scorer, str],
-    both: tuple[Scorer, Scorer],
-    dimension: str,
-    verdicts: Sequence[Judgement],
-    clusters: Clusters,
+    called: Mapping[Scorer, str], both: tuple[Scorer, Scorer], dimension: str, verdicts: Sequence[Judgement], clusters: Clusters
 ) -> list[tuple[Cell, ...]]:
     """Two judges on one dimension; no row where they share no dialogue."""
     read: dict[ScoredItem, dict[str, list[float]]] = {}
@@ -70,7 +57,7 @@ def _row(
         if j.value is not None and (scorer := scorer_of(j)) in both:
             item = ScoredItem(clusters[j.dialogue_id], places[j.dialogue_id, j.turn or 0])
             read.setdefault(item, {}).setdefault(called[scorer], []).append(j.value)
-    values: Values = {item: {who: exact_mean(of) for who, of in by.items()} for item, by in read.items() if len(by) == 2}
+    values = {item: {who: exact_mean(of) for who, of in by.items()} for item, by in read.items() if len(by) == 2}
     figures = agreement_on(values)
     if figures is None:
         return []

@@ -12,7 +12,7 @@ from core.errors import UserError
 from core.records import HumanScore, Judgement
 from core.statistics.bootstrap import SEED, SMOOTHED, Floats, estimate
 from core.statistics.inference import ALPHA, TEST, beside_interval, cluster_error, contributions, holds, holm_of, student_p
-from core.tables import Estimate, Table
+from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.agreement import Item, Paired, item_of, paired, per_cent, unreadable
 from evalsuite.statistics.agreement_intervals import Dimensions, drawn_units, hit_counts, ratio_draws
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
@@ -35,12 +35,12 @@ class JudgeDifference:
     b: str
     n: int
     clusters: int
-    acc_a: float | None
-    acc_b: float | None
-    difference: float | None
-    low: float | None
-    high: float | None
-    p: float | None
+    acc_a: float | None = None
+    acc_b: float | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
     p_holm: float | None = None
 
 
@@ -142,22 +142,20 @@ def _gaps(runs: Sequence[Dimensions], of_a: int, clusters: Clusters, seed: int) 
 def _difference(language: str, dimension: str, a: str, b: str, gaps: Sequence[_Gaps | None], column: int) -> JudgeDifference:
     """One column of one language, or the mean over several languages, which share no cluster."""
     there = [gap for gap in gaps if gap is not None]
-    n, on = (sum(int(figure[column]) for figure in part) for part in ([g.items for g in there], [g.clusters for g in there]))
-    acc = np.mean([gap.means[:, column] for gap in there], axis=0) if len(there) == len(gaps) else np.full(2, np.nan)
-    if np.isnan(acc).any():
-        return JudgeDifference(language, dimension, a, b, n, on, None, None, None, None, None, None)
+    n, on = sum(int(gap.items[column]) for gap in there), sum(int(gap.clusters[column]) for gap in there)
+    first, second = np.mean([gap.means[:, column] for gap in there], axis=0) if len(there) == len(gaps) else (np.nan, np.nan)
+    if np.isnan(first - second):
+        return JudgeDifference(language, dimension, a, b, n, on)
     draws = np.mean([gap.draws[:, column] for gap in there], axis=0)
-    fewest = min(int(gap.fewest[column]) for gap in there)
+    rated = [int(gap.fewest[column]) for gap in there]
     errors = [cluster_error(gap.parts[:, column], gap.fewest[column]) / len(gaps) for gap in there]
-    difference = float(acc[0] - acc[1])
-    error = np.sqrt(np.square(errors).sum())
-    p = student_p([difference], [error], [sum(int(gap.fewest[column]) for gap in there)], 1, [fewest - 1])
-    p = beside_interval(np.where(fewest > 1, p, np.nan), draws[:, None])
-    found = estimate(difference, draws, n, fewest)
+    difference = float(first - second)
+    p = student_p([difference], [np.sqrt(np.square(errors).sum())], [sum(rated)], 1, [min(rated) - 1])
+    p = beside_interval(np.where(min(rated) > 1, p, np.nan), draws[:, None])
+    found = estimate(difference, draws, n, min(rated))
     known = None if np.isnan(p[0]) else float(p[0])
-    return JudgeDifference(
-        language, dimension, a, b, n, on, float(acc[0]), float(acc[1]), difference, found.low, found.high, known
-    )
+    accuracies = float(first), float(second)
+    return JudgeDifference(language, dimension, a, b, n, on, *accuracies, difference, found.low, found.high, known)
 
 
 def beaten(differences: Sequence[JudgeDifference]) -> set[tuple[str, str, str]]:
@@ -172,45 +170,28 @@ def comparison_tables(differences: Sequence[JudgeDifference], mode: str, labels:
         f"above {ALPHA:g} wherever the interval contains 0; Holm's correction over the averages of all pairs of a language, "
         f"and over their dimensions. Gold that is not whole is rounded, halves up. {unreadable(mode)}",
     )
-    kinds = ("judge_differences", "average ACC", True), ("judge_dimensions", "ACC by dimension", False)
-    return [
-        Table(
-            key=key,
-            title=f"Differences between judges in {what}",
-            columns=(
-                *(
-                    "Language",
-                    *([] if average else ["Dimension"]),
-                    "Judge",
-                    "minus",
-                    "ACC",
-                    "Other's ACC",
-                    "Points",
-                    "Clusters",
-                ),
-                *("p", "p (Holm)", "Holds"),
-            ),
-            rows=tuple(
-                (
-                    *(d.language, *([] if average else [labels.get(d.dimension, d.dimension)]), d.a, d.b, per_cent(d.acc_a)),
-                    *(
-                        per_cent(d.acc_b),
-                        Estimate(d.difference, d.low, d.high, d.n).times(100),
-                        d.clusters,
-                        _p(d.p),
-                        _p(d.p_holm),
-                    ),
-                    {None: None, True: "yes", False: "no"}[holds(d.p_holm)],
-                )
-                for d in differences
-                if (d.dimension == AVERAGE) == average
-            ),
-            notes=notes,
-            section=AGREEMENT,
+    tables = []
+    for key, what, average in (("judge_differences", "average ACC", True), ("judge_dimensions", "ACC by dimension", False)):
+        rows: list[tuple[Cell, ...]] = []
+        for d in differences:
+            if (d.dimension == AVERAGE) == average:
+                where = [d.language] if average else [d.language, labels.get(d.dimension, d.dimension)]
+                points = Estimate(d.difference, d.low, d.high, d.n).times(100)
+                said = {None: None, True: "yes", False: "no"}[holds(d.p_holm)]
+                figures = per_cent(d.acc_a), per_cent(d.acc_b), points, d.clusters, _p(d.p), _p(d.p_holm), said
+                rows.append((*where, d.a, d.b, *figures))
+        heads = ["Language"] if average else ["Language", "Dimension"]
+        tables.append(
+            Table(
+                key=key,
+                title=f"Differences between judges in {what}",
+                columns=(*heads, "Judge", "minus", "ACC", "Other's ACC", "Points", "Clusters", "p", "p (Holm)", "Holds"),
+                rows=tuple(rows),
+                notes=notes,
+                section=AGREEMENT,
+            )
         )
-        for key, what, average in kinds
-        if differences
-    ]
+    return tables if differences else []
 
 
 def _p(p: float | None) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from core.grouping import group_by
 from core.records import HumanScore, Judgement
 from core.statistics.means import exact_mean
 
@@ -32,21 +33,17 @@ def verdicts_of_people(scores: Sequence[HumanScore]) -> list[Judgement]:
 
 def scores_of_judges(verdicts: Sequence[Judgement]) -> list[HumanScore]:
     """Readable verdicts in the place of people's scores; each judge is an annotator, a judge's repeats are averaged."""
-    by_item: dict[tuple[str, str, str, str, int | None], list[Judgement]] = {}
-    for verdict in verdicts:
-        if verdict.value is not None:
-            key = (verdict.dialogue_id, verdict.judge, verdict.rubric, verdict.dimension, verdict.turn)
-            by_item.setdefault(key, []).append(verdict)
+    read = (verdict for verdict in verdicts if verdict.value is not None)
+    same = group_by(read, lambda verdict: (verdict.dialogue_id, verdict.judge, verdict.rubric, verdict.dimension, verdict.turn))
     return [
         HumanScore(
-            dialogue_id=first.dialogue_id,
-            language=first.language,
-            annotator=first.judge,
-            rubric=first.rubric,
-            dimension=first.dimension,
-            value=exact_mean([float(verdict.value or 0) for verdict in same]),
-            turn=first.turn,
+            dialogue_id=dialogue,
+            language=repeats[0].language,
+            annotator=judge,
+            rubric=rubric,
+            dimension=dimension,
+            value=exact_mean(verdict.value for verdict in repeats if verdict.value is not None),
+            turn=turn,
         )
-        for same in by_item.values()
-        for first in same[:1]
+        for (dialogue, judge, rubric, dimension, turn), repeats in same.items()
     ]

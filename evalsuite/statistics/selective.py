@@ -80,12 +80,11 @@ def right(cases: Sequence[Case]) -> Estimate:
 
 def share(flags: Iterable[tuple[str, bool]]) -> Estimate:
     """The share, in per cent, of flags that are given with their clusters, which are drawn whole for its interval."""
-    clusters, hits = zip(*flags, strict=True) if (flags := [*flags]) else ((), ())
-    return (
-        over_cards(100 * np.array(hits, dtype=np.float64)[:, None], clusters, 100 * SHARES)[0]
-        if hits
-        else Estimate(None, None, None, 0)
-    )
+    given = [*flags]
+    if not given:
+        return Estimate(None, None, None, 0)
+    hits = 100 * np.array([hit for _, hit in given], dtype=np.float64)
+    return over_cards(hits[:, None], [cluster for cluster, _ in given], 100 * SHARES)[0]
 
 
 # --- thresholds ---------------------------------------------------------------------------------------------------------------
