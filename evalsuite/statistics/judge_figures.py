@@ -75,11 +75,6 @@ class JudgeTables:
     def all(self) -> list[Table]:
         return [*self.first, *self.tests, *self.judges, *self.counts]
 
-    def noted(self, note: str) -> JudgeTables:
-        """With one note more under each."""
-        parts = (self.first, self.tests, self.judges, self.counts)
-        return JudgeTables(*([replace(table, notes=(*table.notes, note)) for table in part] for part in parts))
-
 
 def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: Settings) -> tuple[dict[str, Any], JudgeTables]:
     """The figures as JSON, and as tables."""
@@ -122,15 +117,15 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: Settin
     result: dict[str, Any] = {"mode": mode, "synthetic_gold": is_synthetic}
     if len(figures) == 1:
         result["agreement"] = next(iter(figures.values()))
-    kinds = {"differences": True, "dimension_differences": False}
-    result |= {"judges": described} | {
-        key: [asdict(d) for d in differences if (d.dimension == AVERAGE) == average] for key, average in kinds.items()
-    }
+    result["judges"] = described
+    for key, average in (("differences", True), ("dimension_differences", False)):
+        result[key] = [asdict(d) for d in differences if (d.dimension == AVERAGE) == average]
     if families:
         result["seeds"] = {name: {"judges": families[name], "agreement": mean} for name, mean in means.items()}
     if settings.left_out:
         result["left_out"] = settings.left_out
-        tables = tables.noted(settings.left_out)
+        noted = ([replace(table, notes=(*table.notes, settings.left_out)) for table in part] for part in vars(tables).values())
+        tables = JudgeTables(*noted)
     return result, tables
 
 
@@ -179,11 +174,14 @@ def average_tables(
     pairs = {name: paired(verdicts, gold_of(verdicts, scores)) for name, verdicts in judges.items()}
     languages = sorted({language for by_language in pairs.values() for language in by_language})
     dimensions = {language: {d for of in pairs.values() for d in of.get(language, {})} for language in languages}
+    seeds = {members[0]: (name, members) for name, members in families.items()}
+    # The mean over seeds comes before the first of them.
+    rows = [row for name in judges for row in (seeds.get(name), (name, [name])) if row]
     ending, counted = ("", "n") if settings.mode == "paper" else ("_read", "read")
     for language in [*languages, ALL] if len(languages) > 1 else languages:
         parts = languages if language == ALL else [language]
         body: list[tuple[Cell, ...]] = []
-        for name, members in _rows(judges, families):
+        for name, members in rows:
             if any(set(pairs[members[0]].get(part, {})) != dimensions[part] for part in parts):
                 continue
             averages = [figures[name][part][AVERAGE] for part in parts]
@@ -197,8 +195,7 @@ def average_tables(
                 ]
                 known = [draw for draw in draws if draw is not None]
                 bounds = interval(np.mean(known, axis=0)) if len(known) == len(draws) else (None, None)
-                mean, low, high = map(per_cent, (mean_of_all(average[figure] for average in averages), *bounds))
-                cells.append(Estimate(mean, low, high, n))
+                cells.append(Estimate(mean_of_all(average[figure] for average in averages), *bounds, n).times(100))
             kappa, spearman, ece = (mean_of_all(average[f] for average in averages) for f in ("kappa", "spearman", "ece"))
             cells += [kappa, spearman, per_cent(ece)]
             if settings.seconds:
@@ -206,10 +203,6 @@ def average_tables(
                 cells.append(mean_of_all(settings.seconds.get(source) for source in sources))
             body.append(tuple(cells))
         drawn = drawn_units((of[part] for of in pairs.values() for part in parts if part in of), settings.clusters)
-        notes = [
-            f"Means over dimensions; n counts ratings. [{SMOOTHED} over {settings.clusters.name} ({len(drawn)}), drawn alike "
-            f"for every judge]. {unreadable(settings.mode)} A dash: undefined in some dimension."
-        ]
         yield Table(
             key=f"judge_averages_{language}",
             title=f"Judges on average, {'mean over languages' if language == ALL else language}",
@@ -218,15 +211,9 @@ def average_tables(
                 *(["s a dialogue"] if settings.seconds else []),
             ),
             rows=tuple(body),
-            notes=tuple(notes),
+            notes=(
+                f"Means over dimensions; n counts ratings. [{SMOOTHED} over {settings.clusters.name} ({len(drawn)}), drawn alike "
+                f"for every judge]. {unreadable(settings.mode)} A dash: undefined in some dimension.",
+            ),
             section=AGREEMENT,
         )
-
-
-def _rows(judges: Judges, families: Families) -> Iterator[tuple[str, list[str]]]:
-    """(name, judges that it is the mean of) of every row: the mean over seeds comes before the first of them."""
-    means = {members[0]: (name, members) for name, members in families.items()}
-    for name in judges:
-        if name in means:
-            yield means[name]
-        yield name, [name]
