@@ -194,8 +194,8 @@ def average_tables(
                     for number, part in enumerate(parts)
                 ]
                 known = [draw for draw in draws if draw is not None]
-                bounds = interval(np.mean(known, axis=0)) if len(known) == len(draws) else (None, None)
-                cells.append(Estimate(mean_of_all(average[figure] for average in averages), *bounds, n).times(100))
+                low, high = interval(np.mean(known, axis=0)) if len(known) == len(draws) else (None, None)
+                cells.append(Estimate(mean_of_all(average[figure] for average in averages), low, high, n).times(100))
             kappa, spearman, ece = (mean_of_all(average[f] for average in averages) for f in ("kappa", "spearman", "ece"))
             cells += [kappa, spearman, per_cent(ece)]
             if settings.seconds:
@@ -212,8 +212,8 @@ def average_tables(
             ),
             rows=tuple(body),
             notes=(
-                f"Means over dimensions; n counts ratings. [{SMOOTHED} over {settings.clusters.name} ({len(drawn)}), drawn alike "
-                f"for every judge]. {unreadable(settings.mode)} A dash: undefined in some dimension.",
+                f"Means over dimensions; n counts ratings. [{SMOOTHED} over {settings.clusters.name} ({len(drawn)}), drawn "
+                f"alike for every judge]. {unreadable(settings.mode)} A dash: undefined in some dimension.",
             ),
             section=AGREEMENT,
         )
