@@ -35,7 +35,8 @@ _UNGUARDED, _GUARDED = re.compile(_PLACE.format("", "")), re.compile(_PLACE.form
 class Estimate:
     """A mean with its interval, as one cell.
 
-    `low` and `high` are None where no interval is defined. `n` is how many observations the mean rests on; `mean` is None
+    `low` and `high` are None where no interval is defined; one without width says that nothing is uncertain, which is never so,
+    and becomes None. `n` is how many observations the mean rests on; `mean` is None
     when there are none. A CSV file spreads an estimate over four columns, the other forms print it in one cell.
     """
 
@@ -43,6 +44,11 @@ class Estimate:
     low: float | None
     high: float | None
     n: int
+
+    def __post_init__(self) -> None:
+        if self.low is not None and self.high is not None and not self.high - self.low > 1e-9 * max(1, abs(self.low)):
+            object.__setattr__(self, "low", None)
+            object.__setattr__(self, "high", None)
 
     def times(self, factor: float) -> Estimate:
         """The same in another unit, as per cent of a share."""

@@ -108,13 +108,12 @@ def estimate(mean: float, draws: Floats, n: int, rows: int) -> Estimate:
     """A mean of n observations in this many rows with the interval of its draws; NaN becomes None.
 
     There is no interval for a single row, which says nothing of others, nor for two whose draws have at most three values, as
-    resamples of two have, nor one without width. An interval holds its mean: where all scores are the scale's highest, draws
-    end a rounding error below it.
+    resamples of two have. An interval holds its mean: where all scores are the scale's highest, draws end a rounding error
+    below it.
     """
     if np.isnan(mean):
         return Estimate(None, None, None, n)
-    low, high = interval(draws) if rows > 2 or (rows == 2 and len(np.unique(draws.round(9))) > 3) else (np.nan, np.nan)
-    low, high = min(low, float(mean)), max(high, float(mean))
-    if not high - low > 1e-9 * max(1, abs(mean)):
+    if rows < 2 or np.isnan(draws).all() or (rows == 2 and len(np.unique(draws.round(9))) <= 3):
         return Estimate(float(mean), None, None, n)
-    return Estimate(float(mean), low, high, n)
+    low, high = interval(draws)
+    return Estimate(float(mean), min(low, float(mean)), max(high, float(mean)), n)

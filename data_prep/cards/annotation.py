@@ -133,6 +133,7 @@ def agreement(pairs: list[tuple[Mark, Mark]], seed: int) -> list[Agreement]:
 
 
 def _question(name: str, answers: Sequence[tuple[Any, Any]], values: Sequence[Any], ordinal: bool, seed: int) -> Agreement:
+    answers = sorted(answers, key=str)  # no figure depends on the order of rows
     n, place = len(answers), {value: position for position, value in enumerate(values)}
     cards = np.zeros((n, len(values), len(values)))  # each card's pair of answers
     for card, (first, second) in enumerate(answers):

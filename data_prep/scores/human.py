@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from core.errors import UserError, at, near
-from core.files import check_unique, read_jsonl, read_placed
+from core.files import CONFIGS, check_unique, read_bytes, read_jsonl, read_placed
 from core.ledger import Build, Step
 from core.records import Comparison, Dialogue, HumanScore, Judgement, Preference
 from core.rows import read_table
@@ -119,6 +120,61 @@ def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -
             raise UserError(f"{where}: {score.annotator} gave {score.dialogue_id} / {score.dimension} twice")
         scores[_key(score)] = score
     return list(scores.values())
+
+
+def read_gold(path: Path, check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
+    """`read_scores` of a file that may be missing, which is said."""
+    read_bytes(path, "gold scores")
+    return read_scores(path, check)
+
+
+def gold_scores_of(paths: Iterable[Path], check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
+    """`read_gold` of several files, one after the other, each in `item_order` and by annotator: no figure may depend on the order
+    of the rows of a file. A score that an annotator gave twice, in two files too, is an error."""
+    scores: list[HumanScore] = []
+    seen: dict[tuple[object, ...], Path] = {}
+    for path in paths:
+        for score in sorted(read_gold(path, check), key=lambda score: (*item_order(score), score.annotator)):
+            refuse_twice(seen, path, score.annotator, score, _key(score))
+            scores.append(score)
+    return scores
+
+
+def refuse_twice(
+    seen: dict[tuple[object, ...], Path], path: Path, who: str, record: Judgement | HumanScore, key: tuple[object, ...]
+) -> None:
+    """Raise `UserError` for the key of a record that was `seen`, and note it there with its file."""
+    if key in seen:
+        where = f"dialogue {record.dialogue_id}, dimension {record.dimension}"
+        raise UserError(f"{path}: {who} scored {where} twice (first in {seen[key]})")
+    seen[key] = path
+
+
+def of_annotators(scores: Sequence[HumanScore], annotators: Sequence[str]) -> list[HumanScore]:
+    """The scores that these annotators gave (all scores when none is named); `UserError` for one who gave none."""
+    known = {score.annotator for score in scores}
+    for name in annotators:
+        if name not in known:
+            raise UserError(f"--annotator {name}: gave none of the scores: {near(name, known)}")
+    return [score for score in scores if not annotators or score.annotator in annotators]
+
+
+def item_order(record: Judgement | HumanScore, rubric: Rubric | None = None) -> tuple[object, ...]:
+    """What records of any kind are sorted by: rubric, language, dimension, dialogue and turn.
+
+    Dimensions come as `rubric`, where it is given, or the bundled rubric of the record's name has them, others by name.
+    """
+    known = _bundled(record.rubric) if rubric is None else tuple(rubric.dimensions)
+    place = known.index(record.dimension) if record.dimension in known else len(known)
+    turn = -1 if record.turn is None else record.turn
+    return record.rubric, record.language, place, record.dimension, record.dialogue_id, turn
+
+
+@cache
+def _bundled(name: str) -> tuple[str, ...]:
+    """The dimensions of the bundled rubric of that name, none where there is no such rubric."""
+    bundled = {path.stem for path in (CONFIGS / "rubrics").glob("*.yaml")}
+    return tuple(load_rubric(name).dimensions) if name in bundled else ()
 
 
 def read_preferences(paths: Sequence[Path]) -> list[Preference]:

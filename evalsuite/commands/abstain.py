@@ -12,12 +12,13 @@ from core.files import read_jsonl, write_jsonl
 from core.options import console
 from core.paths import MaybeFile
 from core.records import Dialogue, Judgement
+from data_prep.scores.human import gold_scores_of
 from evalsuite.commands.options import InRun, JsonOption, JudgedByOption, PageOption, out_page
 from evalsuite.commands.output import deliver_page
 from evalsuite.report.abstention import accuracy_sheet
 from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import VERDICTS, as_of, chosen_set
-from evalsuite.statistics.agreement import gold_scores_of, paired
+from evalsuite.statistics.agreement import paired
 from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.judges import gold_of
 from evalsuite.statistics.selective import by_language, cases_of, spoken_verdicts, threshold_for

@@ -20,7 +20,7 @@ from core.records import HumanScore, Judgement
 from core.rubrics import Rubric, known_rubric, load_rubric
 from core.tables import to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table, pair_table
-from data_prep.scores.human import Check, read_dialogues
+from data_prep.scores.human import Check, gold_scores_of, of_annotators, read_dialogues
 from evalsuite.commands.options import (
     AgainstOption,
     AnnotatorOption,
@@ -33,10 +33,18 @@ from evalsuite.commands.options import (
     value_of,
 )
 from evalsuite.commands.output import deliver
-from evalsuite.commands.verdicts import VERDICTS, MaybeVerdicts, OnlyJudgeOption, of_judges, scored_clusters, verdict_files
+from evalsuite.commands.verdicts import (
+    VERDICTS,
+    MaybeVerdicts,
+    OnlyJudgeOption,
+    judgements_of,
+    of_judges,
+    scored_clusters,
+    verdict_files,
+)
 from evalsuite.judge.surface import baseline_judgements, read_split
 from evalsuite.reported.against import against
-from evalsuite.statistics.agreement import gold_scores_of, item_of, judgements_of, of_annotators
+from evalsuite.statistics.agreement import item_of
 from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.coefficients import LEVELS
 from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, alignment_tables, correlation_tables, correlations

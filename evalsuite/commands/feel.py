@@ -13,7 +13,7 @@ from core.files import write_json, write_jsonl
 from core.options import choice, console
 from core.paths import InFile, InFiles, MaybeFiles, MaybeName, OutFile, Reads, Verbs
 from core.rubrics import known_rubric
-from data_prep.scores.human import read_dialogues, read_preferences
+from data_prep.scores.human import gold_scores_of, of_annotators, read_dialogues, read_preferences
 from data_prep.scores.rank_sft import group_of
 from evalsuite.commands.feel_inputs import (
     FeelTablesOption,
@@ -39,6 +39,7 @@ from evalsuite.commands.options import (
     out_tables,
 )
 from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json, talk
+from evalsuite.commands.verdicts import judgements_of
 from evalsuite.frameworks.feel import Feel, load_feel_config
 from evalsuite.frameworks.feel import score as score_all
 from evalsuite.reported.against import against
@@ -48,7 +49,6 @@ from evalsuite.runs.folder import open_run
 from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.run_config import Judged
 from evalsuite.statistics import ensemble
-from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
 from evalsuite.statistics.correlation import Pairing, SampleBy
 from evalsuite.statistics.ensemble import MODES
 from evalsuite.statistics.feel_tables import agreement_table, fit_modes, fit_tables, people_table

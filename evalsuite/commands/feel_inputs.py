@@ -13,9 +13,10 @@ from core.errors import UserError, near
 from core.files import read_yaml
 from core.paths import InFiles
 from core.records import HumanScore, Judgement
+from data_prep.scores.human import gold_scores_of, of_annotators
 from evalsuite.commands.options import TablesOption, out_tables
+from evalsuite.commands.verdicts import judgements_of
 from evalsuite.statistics import ensemble
-from evalsuite.statistics.agreement import gold_scores_of, judgements_of, of_annotators
 from evalsuite.statistics.ensemble import Panel, Scores, Weights
 from evalsuite.statistics.summary import scorer_of
 

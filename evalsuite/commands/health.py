@@ -42,12 +42,12 @@ from evalsuite.commands.options import (
     value_of,
 )
 from evalsuite.commands.output import deliver, exit_if_lost, plain
+from evalsuite.commands.verdicts import judgements_of, read_judgements
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.judgement_sets import sets_of
 from evalsuite.runs.run_config import RunConfig
-from evalsuite.statistics.agreement import judgements_of, read_judgements
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import length_effects, replies_of
 from evalsuite.statistics.summary import Value

@@ -31,6 +31,7 @@ from evalsuite.commands.options import (
     resolve,
 )
 from evalsuite.commands.output import deliver, exit_if_lost, plain, talk
+from evalsuite.commands.verdicts import read_judgements
 from evalsuite.reported.against import against
 from evalsuite.role_play.audit import audit, audit_tables, judge_cards
 from evalsuite.role_play.pairwise import PairAnswer, compare_seekers, given_answers, pairs_of, pairwise_tables
@@ -39,7 +40,6 @@ from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.resolved import Resolved
-from evalsuite.statistics.agreement import read_judgements
 from evalsuite.statistics.win_rates import Mode
 from serve.batch import Batch
 

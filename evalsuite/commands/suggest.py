@@ -16,13 +16,13 @@ from core.options import SeedOption, choice, console
 from core.paths import MaybeFiles, Writes
 from core.records import HumanScore, Judgement
 from core.tables import Estimate, fmt
+from data_prep.scores.human import gold_scores_of
 from data_prep.scores.weights import BEFORE, WEIGHTS, read_weights, weights_beside, write_weights
 from evalsuite.commands.options import InRun, JudgedByOption
 from evalsuite.dialogues.floors import FLOORS
 from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import chosen_set
 from evalsuite.runs.records import read_run
-from evalsuite.statistics.agreement import gold_scores_of
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.leaderboard import boards_of
 from evalsuite.statistics.suggestions import closest, spread_and_error, suggest, uncertainty

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +12,14 @@ from core.errors import UserError, near
 from core.files import read_jsonl
 from core.paths import IN_RUNS, Reads
 from core.records import Dialogue, Judgement
+from core.rows import read_table
+from core.rubrics import Rubric
+from data_prep.scores.human import refuse_twice
 from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import sets_of
+from evalsuite.statistics.agreement import item_of, judgements_in_order, refuse_doubled
 from evalsuite.statistics.clusters import DIALOGUE, Clusters, clusters_of
+from evalsuite.statistics.summary import scorer_of
 
 IN_VERDICTS = Reads(
     "place",
@@ -44,6 +49,27 @@ def verdict_files(places: Sequence[Path], gold: Sequence[Path]) -> Iterator[Path
         if not found:
             raise UserError(f"--judgements {place}: no {name} in it: run `esc-eval score {place} --config CONFIG` first")
         yield from found
+
+
+def read_judgements(path: Path, rubric: Rubric | None = None) -> list[Judgement]:
+    """Judges' verdicts from JSONL or CSV, in the order of `judgements_in_order`; a verdict given twice is an error."""
+    if path.suffix.lower() == ".csv":
+        judgements = [judgement for _, judgement in read_table(path, Judgement, "judgements")]
+    else:
+        judgements = read_jsonl(path, Judgement, "judgements")
+    refuse_doubled(str(path), ((*item_of(j), j.rubric, scorer_of(j), j.repeat) for j in judgements))
+    return judgements_in_order(judgements, rubric)
+
+
+def judgements_of(paths: Iterable[Path], rubric: Rubric | None = None) -> list[Judgement]:
+    """Verdicts from several files, one file after the other; one that was given twice, in two files too, is an error."""
+    judgements: list[Judgement] = []
+    seen: dict[tuple[object, ...], Path] = {}
+    for path in paths:
+        for j in read_judgements(path, rubric):
+            refuse_twice(seen, path, j.judge, j, (*item_of(j), j.rubric, scorer_of(j), j.repeat))
+            judgements.append(j)
+    return judgements
 
 
 def scored_clusters(

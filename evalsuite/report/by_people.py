@@ -13,10 +13,9 @@ from core.rubrics import Rubric, known_rubric, load_rubric
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import Cell, Table
 from data_prep.scores.annotator_agreement import agreement, agreement_table
-from data_prep.scores.human import Check
+from data_prep.scores.human import Check, gold_scores_of
 from data_prep.scores.weights import read_weights, weights_beside
 from evalsuite.statistics import paired
-from evalsuite.statistics.agreement import gold_scores_of
 from evalsuite.statistics.leaderboard import FAMILIES, Tally, leaderboard, pairwise_differences
 from evalsuite.statistics.people import verdicts_of_people
 from evalsuite.statistics.prediction_powered import FEWEST, FEWEST_SAVED, INTERVAL, PoweredBoard, powered_boards

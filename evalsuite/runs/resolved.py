@@ -24,7 +24,7 @@ from core.rubrics import Rubric, load_rubric
 from core.specs import ModelSpec, Sampling, load_spec, packs_without_rules
 from data_prep.played import Played
 from data_prep.scores import synthetic
-from data_prep.scores.human import read_dialogues
+from data_prep.scores.human import read_dialogues, read_gold
 from data_prep.scores.rank_sft import synthetic_test
 from evalsuite.dialogues.floors import FLOORS, REFERENCE, Source, replies_by_source
 from evalsuite.judge.base import Shown
@@ -34,7 +34,6 @@ from evalsuite.runs.held import Held, joined
 from evalsuite.runs.identity import HeldSpec, hashed, identity
 from evalsuite.runs.recording import Recording
 from evalsuite.runs.shard import Shard
-from evalsuite.statistics.agreement import read_gold
 from serve.phases import phases
 from serve.questions import Models
 

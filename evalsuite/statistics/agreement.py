@@ -9,20 +9,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from core.errors import UserError, near
-from core.files import CONFIGS, read_bytes, read_jsonl
+from core.errors import UserError
 from core.records import HumanScore, Judgement
-from core.rows import read_table
-from core.rubrics import Rubric, load_rubric
+from core.rubrics import Rubric
 from core.statistics.accuracy import FIGURES, dimension_figures
 from core.statistics.means import comparable, exact_mean, mean_of_all
 from core.tables import Cell, Estimate, Table
-from data_prep.scores.human import read_scores
 from evalsuite.statistics.agreement_intervals import INTERVALS, Dimensions, columns_of, interval_figures
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
@@ -31,57 +26,8 @@ Item = tuple[str, str, int | None]  # dialogue id, dimension, turn (None: the di
 Paired = dict[str, Dimensions]  # by language
 
 
-def read_gold(path: Path, check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
-    """Gold scores from JSONL or CSV (`data_prep.scores.human`); a score that one annotator gave twice is an error."""
-    read_bytes(path, "gold scores")  # says what is missing
-    return read_scores(path, check)
-
-
-def read_judgements(path: Path, rubric: Rubric | None = None) -> list[Judgement]:
-    """Judges' verdicts from JSONL or CSV, in the order of `judgements_in_order`; a verdict given twice is an error."""
-    if path.suffix.lower() == ".csv":
-        judgements = [judgement for _, judgement in read_table(path, Judgement, "judgements")]
-    else:
-        judgements = read_jsonl(path, Judgement, "judgements")
-    _refuse_doubled(str(path), ((*item_of(j), j.rubric, scorer_of(j), j.repeat) for j in judgements))
-    return judgements_in_order(judgements, rubric)
-
-
-def judgements_of(paths: Iterable[Path], rubric: Rubric | None = None) -> list[Judgement]:
-    """Verdicts from several files, one file after the other; one that was given twice, in two files too, is an error."""
-    read = [(path, judgement) for path in paths for judgement in read_judgements(path, rubric)]
-    _refuse_twice((path, j.dialogue_id, j.dimension, j.judge, scorer_of(j), j.rubric, j.turn, j.repeat) for path, j in read)
-    return [judgement for _, judgement in read]
-
-
-def gold_scores_of(paths: Iterable[Path], check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
-    """Gold scores from several files, each given to `check`: one file after the other, each in the order of
-    `scores_in_order`; one that an annotator gave twice, in two files too, is an error."""
-    read = [(path, score) for path in paths for score in scores_in_order(read_gold(path, check))]
-    _refuse_twice((path, s.dialogue_id, s.dimension, s.annotator, s.rubric, s.turn) for path, s in read)
-    return [score for _, score in read]
-
-
-def _refuse_twice(scores: Iterable[tuple[Any, ...]]) -> None:
-    """Raise `UserError` for (file, dialogue, dimension, who, …) of which all but the file came before."""
-    seen: dict[Hashable, Path] = {}
-    for path, *rest in scores:
-        key = tuple(rest)
-        if key in seen:
-            raise UserError(f"{path}: {key[2]} scored dialogue {key[0]}, dimension {key[1]} twice (first in {seen[key]})")
-        seen[key] = path
-
-
-def of_annotators(scores: Sequence[HumanScore], annotators: Sequence[str]) -> list[HumanScore]:
-    """The scores that these annotators gave (all scores when none is named); `UserError` for one who gave none."""
-    known = {score.annotator for score in scores}
-    for name in annotators:
-        if name not in known:
-            raise UserError(f"--annotator {name}: gave none of the scores: {near(name, known)}")
-    return [score for score in scores if not annotators or score.annotator in annotators]
-
-
-def _refuse_doubled(where: str, keys: Iterable[tuple[Any, ...]]) -> None:
+def refuse_doubled(where: str, keys: Iterable[tuple[Any, ...]]) -> None:
+    """Raise `UserError` unless all (dialogue, dimension, …) differ."""
     doubled = [key for key, count in Counter(keys).items() if count > 1]
     if doubled:
         raise UserError(f"{where}: {len(doubled)} doubled, for example dialogue {doubled[0][0]}, dimension {doubled[0][1]}")
@@ -103,7 +49,7 @@ def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paire
     if len(sources) > 1:
         listed = "; ".join(f"{scorer.name} on {rubric}" for rubric, scorer in sorted(sources))
         raise UserError(f"judgements of several judges, rubrics or methods in one file: {listed}")
-    _refuse_doubled("judgements", map(item_of, judgements))
+    refuse_doubled("judgements", map(item_of, judgements))
     golden = mean_gold(gold)
     refuse_partnerless(map(item_of, judgements), golden)
     languages = {item_of(score): score.language for score in gold}
@@ -236,36 +182,8 @@ def per_cent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-# --- order ------------------------------------------------------------------------------------------------------------------
 # No figure, interval or table may depend on the order of the rows of a file. Means of floats differ in their last digits with
 # the order of the numbers, and a bootstrap draws places in a list: records are put into this order before any figure is made.
-
-
 def judgements_in_order(judgements: Iterable[Judgement], rubric: Rubric | None = None) -> list[Judgement]:
-    """By judge (name, method, condition, rubric), language, dimension, dialogue, turn and repeat.
-
-    Dimensions come as `rubric`, where it is given, or the bundled rubric of the judgement's name has them, others by name.
-    """
-    return sorted(judgements, key=lambda j: (scorer_of(j), *_key(j, rubric), j.repeat))
-
-
-def scores_in_order(scores: Iterable[HumanScore]) -> list[HumanScore]:
-    """By rubric, language, dimension (as for judgements), dialogue, turn and annotator."""
-    return sorted(scores, key=lambda score: (*_key(score), score.annotator))
-
-
-def _key(record: Judgement | HumanScore, rubric: Rubric | None = None) -> tuple[object, ...]:
-    place = _place(record.rubric, record.dimension, rubric)
-    return record.rubric, record.language, place, record.dialogue_id, -1 if record.turn is None else record.turn
-
-
-def _place(name: str, dimension: str, rubric: Rubric | None = None) -> tuple[int, str]:
-    known = _bundled(name) if rubric is None else tuple(rubric.dimensions)
-    return known.index(dimension) if dimension in known else len(known), dimension
-
-
-@cache
-def _bundled(name: str) -> tuple[str, ...]:
-    """The dimensions of the bundled rubric of that name, none where there is no such rubric."""
-    bundled = {path.stem for path in (CONFIGS / "rubrics").glob("*.yaml")}
-    return tuple(load_rubric(name).dimensions) if name in bundled else ()
+    """By judge (name, method, condition), and then by `item_order` and repeat."""
+    return sorted(judgements, key=lambda j: (scorer_of(j), *item_order(j, rubric), j.repeat))

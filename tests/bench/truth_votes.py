@@ -65,7 +65,7 @@ def claims(studies: int, seed: int) -> Iterator[Claim]:
     """Systems apart, whose intervals are to hold the truth; and systems alike, of which none is to be called better."""
     systems = [f"s{system:02}" for system in range(20)]
     truth, against = _true(_APART, seed)
-    for items in (12, 30):
+    for items in (8, 12, 30):
         rng = np.random.default_rng((seed, items))
         found = [voted(_APART, rng, items) for _ in range(studies)]
         rates = [rate(_won(one), _points) for one in found]
@@ -74,11 +74,8 @@ def claims(studies: int, seed: int) -> Iterator[Claim]:
         for place, share in enumerate(truth):
             shares = [one.shares[place] for one in strong]
             yield coverage("interval of an expected share", f"{place + 1}. of five systems", items, shares, share)
-    for count, items in ((2, 12), (4, 12), (8, 30), (20, 12)):
+    for count, items in ((2, 8), (2, 30), (4, 12), (8, 30), (20, 12), (20, 60)):
         rng = np.random.default_rng((seed, count, items))
-        boards = (
-            strengths_of(voted([0.0] * count, rng, items), systems[:count])[1]
-            for _ in range(max(10, studies * 4 // (4 + count)))
-        )
+        boards = (strengths_of(voted([0.0] * count, rng, items), systems[:count])[1] for _ in range(-(-studies * 4 // (4 + count))))
         alarms = [any(one.holds for one in board) for board in boards]
         yield false_alarms("a difference of two systems holds", f"{count} alike", items, alarms)

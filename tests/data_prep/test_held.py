@@ -16,7 +16,7 @@ from core.records import Dialogue, HumanScore, Turn
 from data_prep.__main__ import app as data_prep
 from data_prep.commands.scores import import_held
 from data_prep.profiles import bundled_profiles
-from evalsuite.statistics.agreement import read_gold
+from data_prep.scores.human import read_gold
 
 app = Verbs(pretty_exceptions_enable=False)
 app.command()(import_held)

@@ -17,8 +17,8 @@ from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.rubrics import load_rubric
 from core.statistics.accuracy import round_half_up
 from data_prep.commands.scores import import_scores
-from data_prep.scores.human import read_scores
-from evalsuite.statistics.agreement import read_gold, read_judgements
+from data_prep.scores.human import read_gold, read_scores
+from evalsuite.commands.verdicts import read_judgements
 
 app = Verbs(pretty_exceptions_enable=False)
 app.command()(import_scores)

@@ -21,9 +21,10 @@ from core.rubrics import Rubric, load_rubric
 from core.specs import load_spec
 from data_prep.commands.rank_sft import rank_sft
 from data_prep.scores import synthetic
+from data_prep.scores.human import read_gold
 from data_prep.scores.rank_sft import Case, RankExample, cases, majority, mean_targets, narrowed, split_cases
 from evalsuite.judge.judge import Judge
-from evalsuite.statistics.agreement import agreement, read_gold
+from evalsuite.statistics.agreement import agreement
 from serve.answers import Reply
 from serve.client import ChatClient
 from serve.questions import Question

@@ -21,7 +21,9 @@ from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.statistics.accuracy import FIGURES, round_half_up, share, wilson
 from core.statistics.reliability import KAPPA_FROM, jackknife
 from core.tables import Estimate, fmt
-from evalsuite.statistics.agreement import agreement, agreement_tables, read_gold, read_judgements
+from data_prep.scores.human import read_gold
+from evalsuite.commands.verdicts import read_judgements
+from evalsuite.statistics.agreement import agreement, agreement_tables
 from evalsuite.statistics.agreement_intervals import RANK_FROM
 from evalsuite.statistics.clusters import Clusters, cluster_key, clusters_of
 from tests.evalsuite.oracles import smoothed

@@ -114,7 +114,7 @@ def test_all_columns_that_are_missing_are_named_at_once(esc_eval: EscEval) -> No
             one_line(esc_eval(verb, "--judgements", "v.csv", "--gold", file), 2, "annotator", "rubric", "dimension")
     Path("few.csv").write_text("user\nu\n")
     Path("few.jsonl").write_text('{"user": "u"}\n')
-    one_line(esc_eval("discriminate", "--scores", "few.csv"), 2, "few.csv:1: column 'model', 'score' is missing")
+    one_line(esc_eval("discriminate", "--scores", "few.csv"), 2, "few.csv:1: no column 'model', 'score'")
     one_line(esc_eval("discriminate", "--scores", "few.jsonl"), 2, "few.jsonl:1: model, score: Field required")
     Path("few.jsonl").write_text('{"user": "u", "model": "m", "score": "good"}\n')
     one_line(esc_eval("discriminate", "--scores", "few.jsonl"), 2, "few.jsonl:1: score: a number is expected")

@@ -23,13 +23,11 @@ from tests.generated_report import write_run
 
 __all__ = ["call"]
 RUBRIC = load_rubric("esc_eval_human")
-TURNS = (Turn(role="seeker", text="It rains."), Turn(role="supporter", text="Tell me."))
-
 
 def held(supporter: str, card: int) -> Dialogue:
-    return Dialogue(
-        id=f"{supporter}/{card}", language="en", source="test", card_id=f"c{card}", supporter=supporter, turns=TURNS
-    )
+    turns = (Turn(role="seeker", text="It rains."), Turn(role="supporter", text=f"Tell {supporter}."))
+    id = f"{supporter}/{card}"
+    return Dialogue(id=id, language="en", source="test", card_id=f"c{card}", supporter=supporter, turns=turns)
 
 
 def score(dialogue: str, who: str, value: float, dimension: str) -> HumanScore:
@@ -52,7 +50,7 @@ def test_annotators_are_averaged_before_supporters_are_ranked() -> None:
     assert board.scorer.name == "people · 2 annotators"
     averages = {one.supporter: one for block in board.scores for one in block if one.dimension == "average"}
     assert averages["good"].estimate.mean == pytest.approx(3.25 * 25) and averages["poor"].estimate.mean == pytest.approx(31.25)
-    assert averages["good"].estimate.n == 6 and board.ranks == [1, 2]
+    assert averages["good"].estimate.n == 6 and board.ranks == [(1, 1), (2, 2)]
 
 
 def test_a_leaderboard_by_people_alone_and_beside_a_judge(tmp_path: Path, esc_eval: EscEval) -> None:
@@ -142,7 +140,8 @@ def test_seekers_of_one_profile_are_compared_by_people_and_by_a_judge(call: Call
         dialogue_a=pair.a.id, dialogue_b=pair.b.id, annotator="ann", question="closer_to_human", verdict="a", order="ba"
     )
     (rates, *_) = pairwise_tables(given_answers([chosen]), field.dialogues, "paper")
-    assert [(row[1], row[3]) for row in rates.rows] == [("full", 1), ("one_agent", 0)]
+    shown = [dict(zip(rates.columns, row, strict=True)) for row in rates.rows]
+    assert [(row["seeker"], row["won"]) for row in shown] == [("full", 1), ("one_agent", 0)]
     other = field.dialogues[1].model_copy(update={"profile_id": "another"})
     with pytest.raises(UserError, match="a pair is on one of them"):
         pairwise_tables(given_answers([chosen]), [field.dialogues[0], other], "paper")

@@ -38,7 +38,8 @@ def talks(esc_eval: EscEval, folder: Path, raters: int, *more: object) -> None:
     store = Store(url_of(folder / "talk"), "talk")
     keys = list(load_rubric("emoharbor").dimensions)
     for task in store.tasks():
-        store.set_details(task.id, task.details | {"turns": TURNS, "ended": "seeker_ended"})
+        said = [*TURNS, ["seeker", f"Thank you, {task.details['supporter']}."]]
+        store.set_details(task.id, task.details | {"turns": said, "ended": "seeker_ended"})
         value = 1 + int(task.rater[1:]) % 3 + (task.details["supporter"] == "beta")
         for key in keys:
             store.save(task.id, task.rater, key, None, Answer(value), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -157,15 +157,17 @@ def test_distinct_by_hand_and_its_jackknife() -> None:
 
 def test_intervals_draw_dialogues_whole() -> None:
     given = responses([("d1", 1, "a b x", "a b c"), ("d1", 3, "x", "a"), ("d2", 1, "a b c", "a b c")])
-    # A resample of two dialogues is d1 twice, both, or d2 twice (1/4, 1/2, 1/4): the 95 % interval spans all three.
-    texts = {"d1": (["a b x", "x"], ["a b c", "a"]), "d2": (["a b c"], ["a b c"])}
+    assert estimate(given, "bleu_2", "corpus").low is None, "two dialogues have three resamples: no interval"
+    third = [*given, *responses([("d3", 1, "a c b", "a b c")])]
+    # A resample of three dialogues is one of them three times in 1 of 27 draws: the interval reaches the worst and the best.
+    texts = {"d1": (["a b x", "x"], ["a b c", "a"]), "d2": (["a b c"], ["a b c"]), "d3": (["a c b"], ["a b c"])}
     drawn = []
-    for first, second in (("d1", "d1"), ("d1", "d2"), ("d2", "d2")):
-        hypotheses, references = (texts[first][side] + texts[second][side] for side in (0, 1))
+    for chosen in combinations_with_replacement(texts, 3):
+        hypotheses, references = ([line for name in chosen for line in texts[name][side]] for side in (0, 1))
         drawn.append(BLEU(max_ngram_order=2).corpus_score(hypotheses, [references]).score)
-    found = estimate(given, "bleu_2", "corpus")
+    found = estimate(third, "bleu_2", "corpus")
     assert (found.low, found.high) == (pytest.approx(min(drawn)), pytest.approx(max(drawn)))
-    assert found.n == 3
+    assert found.n == 4
     mean = estimate(given, "bleu_1", "responses")
     assert (mean.mean, mean.n) == (pytest.approx((200 / 3 + 0 + 100) / 3), 3)
     assert (mean.low, mean.high) == pytest.approx(smoothed([200 / 3, 100], range(0, 101, 25), [2, 1]), abs=3)
@@ -180,8 +182,8 @@ def test_equal_texts() -> None:
             assert s.values["meteor"] == pytest.approx(100 * (1 - 0.5 / len(tokenize(s.response.text, s.unit)) ** 3))
         for f in figures(measure(same)):
             if f.metric in (*BLEU_ORDERS, "rouge_l"):
-                assert (f.estimate.mean, f.estimate.high) == pytest.approx((100, 100))
-                assert f.estimate.low is None or f.estimate.low < 100 or f.level == "corpus"
+                assert f.estimate.mean == pytest.approx(100)
+                assert (f.estimate.low is None) == (f.level == "corpus"), "no resample differs: no interval without width"
 
 
 def test_empty_replies_count_as_nothing_and_lost_ones_do_not_count() -> None:
@@ -232,9 +234,9 @@ def test_any_texts(drawn: list[tuple[str, str, str]]) -> None:
     for f in found:
         own = {s.response.dialogue_id for s in samples if s.values[f.metric] is not None}
         e = f.estimate
-        assert (e.mean is None) == (not own) and (e.low is None) == (e.high is None) == (len(own) < 2)
+        assert (e.mean is None) == (not own) and (e.low is None) == (e.high is None) and (e.low is None or len(own) > 1)
         if e.mean is not None and e.low is not None and e.high is not None:
-            assert 0 <= e.low <= e.high <= 100.000001
+            assert 0 <= e.low < e.high <= 100.000001
         if f.level == "responses":
             values = [v for s in samples if (v := s.values[f.metric]) is not None]
             assert e.n == len(values) and (not values or e.mean == pytest.approx(sum(values) / len(values)))
