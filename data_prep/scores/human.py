@@ -129,8 +129,8 @@ def read_gold(path: Path, check: Callable[[HumanScore], None] | None = None) -> 
 
 
 def gold_scores_of(paths: Iterable[Path], check: Callable[[HumanScore], None] | None = None) -> list[HumanScore]:
-    """`read_gold` of several files, one after the other, each in `item_order` and by annotator: no figure may depend on the order
-    of the rows of a file. A score that an annotator gave twice, in two files too, is an error."""
+    """`read_gold` of several files, one after the other, each in `item_order` and by annotator: no figure may depend on how the
+    rows of a file are ordered. A score that an annotator gave twice, in two files too, is an error."""
     scores: list[HumanScore] = []
     seen: dict[tuple[object, ...], Path] = {}
     for path in paths:

@@ -18,6 +18,7 @@ from core.rubrics import Rubric
 from core.statistics.accuracy import FIGURES, dimension_figures
 from core.statistics.means import comparable, exact_mean, mean_of_all
 from core.tables import Cell, Estimate, Table
+from data_prep.scores.human import item_order
 from evalsuite.statistics.agreement_intervals import INTERVALS, Dimensions, columns_of, interval_figures
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
