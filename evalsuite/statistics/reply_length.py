@@ -155,7 +155,8 @@ def length_biases(judged: Sequence[Replies], golden: Sequence[Replies]) -> list[
     """By language, whether a judge's scores go with length more than gold's do.
 
     Longer replies may be better, and gold then says so too. A judge's error makes its correlation with length smaller, as
-    it does any other, so that a fair judge that is no more reliable than gold does not pass gold's. A partial correlation
+    it does any other, so that a fair judge that is no more reliable than gold does not pass gold's. Where longer replies are
+    worse, error brings it up to 0: so its own has to lie above 0 too, and p is the larger of both. A partial correlation
     given gold does not tell: gold has errors of its own, and what it misses of the quality stays in the judge's scores (a fair
     judge was found at fault in 16 to 35 of 100 simulated studies).
     """
@@ -177,9 +178,12 @@ def length_biases(judged: Sequence[Replies], golden: Sequence[Replies]) -> list[
             rhos.append(_pooled(each, sizes))
         cards = rhos[0].size - 1 - RESAMPLES
         gap = rhos[0] - rhos[1]
-        without, drawn = gap[1 : 1 + cards], gap[1 + cards :]
-        error = cluster_error((without - without.mean()) * (1 - 1 / cards), cards)
-        (p,) = beside_interval(student_p(gap[:1], [error], [cards], 2.0), drawn[:, None])
+        both_positive = []
+        for values in (gap, rhos[0]):
+            without, drawn = values[1 : 1 + cards], values[1 + cards :]
+            error = cluster_error((without - without.mean()) * (1 - 1 / cards), cards)
+            both_positive.append(beside_interval(student_p(values[:1], [error], [cards], 2.0), drawn[:, None])[0])
+        p = max(both_positive) if rhos[0][0] > 0 else 1.0 if gap[0] > 0 else both_positive[0]
         own, golds, more = (estimate(one[0], one[1 + cards :], n, cards) for one in (*rhos, gap))
         found.append(LengthBias(language, own, golds, more, None if np.isnan(p) else float(p), cards))
     return found

@@ -122,11 +122,12 @@ class Reading:
 READINGS = {"as good as gold": Reading(0.5), "noisier than gold": Reading(1.0)}
 
 
-def replies(rng: np.random.Generator, cards: int, each: int, judge: Reading | None) -> list[list[Replies]]:
-    """The judge's and gold's averages of seven levels; without a reading the judge always says the same."""
+def replies(rng: np.random.Generator, cards: int, each: int, judge: Reading | None, slope: float = 0.5) -> list[list[Replies]]:
+    """The judge's and gold's averages of seven levels; without a reading the judge always says the same. Quality goes with
+    length by `slope`."""
     cuts = np.array((-1.2, -0.4, 0.4, 1.2))
     quality = 0.7 * rng.normal(size=(cards, 1)) + 0.7 * rng.normal(size=(cards, each))
-    long: Floats = 0.5 * quality + 0.87 * rng.normal(size=(cards, each))
+    long: Floats = slope * quality + 0.87 * rng.normal(size=(cards, each))
 
     def scored(reading: Reading) -> Floats:
         seen = quality + reading.bias * long + reading.noise * rng.normal(size=(cards, each))
@@ -147,9 +148,9 @@ def replies(rng: np.random.Generator, cards: int, each: int, judge: Reading | No
     ]
 
 
-def taken_by_length(rng: np.random.Generator, cards: int, each: int, judge: Reading | None) -> bool:
+def taken_by_length(rng: np.random.Generator, cards: int, each: int, judge: Reading | None, slope: float = 0.5) -> bool:
     """Whether the judge is found to go with length more than gold does."""
-    (one,) = length_biases(*replies(rng, cards, each, judge))
+    (one,) = length_biases(*replies(rng, cards, each, judge, slope))
     return one.p is not None and one.p <= 0.05 and (one.difference.mean or 0) > 0
 
 
@@ -205,6 +206,12 @@ def claims(studies: int, seed: int) -> Iterator[Claim]:
             yield false_alarms("length: a fair judge is at fault", f"a judge {name}, {each} supporters", cards, alarms)
         alarms = [taken_by_length(rng, cards, each, Reading(0.7, 1.0)) for _ in range(max(studies // 4, 1))]
         yield shown("a judge that adds points for length is found", f"{each} supporters", cards, alarms)
+    rng = np.random.default_rng((seed, 20, 3, 5))
+    worse = [taken_by_length(rng, 20, 3, READINGS["noisier than gold"], -0.5) for _ in range(max(studies // 4, 1))]
+    yield false_alarms("length: a fair judge is at fault", "a judge noisier than gold, longer replies are worse", 20, worse)
+    # Outside what the check says it takes for granted: it cannot know that gold is the worse of the two.
+    better = [taken_by_length(rng, 20, 3, Reading(0.1)) for _ in range(max(studies // 4, 1))]
+    yield shown("length: a fair judge that is more reliable than gold is at fault", "3 supporters", 20, better)
     for slope, base in ((0.0, 1.35), (0.5, 1.2), (1.0, 1.3)):
         sure, accuracy = true_accuracy(slope, base)
         for clusters, together in ((12, 0.6), (30, 0.8), (80, 0.6)):
