@@ -192,8 +192,8 @@ def _ranks(values: Floats, weights: Weights) -> Floats:
     return ranks
 
 
-def ece(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> float | None:
-    """Expected calibration error of the most probable score, 0–1; None for n = 0.
+def calibration_errors(distributions: ArrayLike, labels: ArrayLike, weights: Weights, bins: int = 10) -> Floats:
+    """Expected calibration error of the most probable score, 0–1, in every draw [draws].
 
     `distributions` is [n, K], rows of probabilities; `labels` is [n], the right column of each row (0 to K − 1: a score minus
     the scale's lowest). By the probability of its most probable score (the lowest of equals) an item falls into one of `bins`
@@ -201,12 +201,6 @@ def ece(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> float | 
     their bin.
     Raises `ValueError` for shapes or labels that do not fit.
     """
-    n = np.asarray(labels).size
-    return float(calibration_errors(distributions, labels, np.ones((1, n)), bins)[0]) if n else None
-
-
-def calibration_errors(distributions: ArrayLike, labels: ArrayLike, weights: Weights, bins: int = 10) -> Floats:
-    """`ece` in every draw [draws]."""
     gaps = weights @ calibration_gaps(distributions, labels, bins)
     return ratio(np.abs(gaps).sum(axis=1), weights.sum(axis=1))
 
@@ -219,7 +213,8 @@ def calibration_gaps(distributions: ArrayLike, labels: ArrayLike, bins: int = 10
 
 
 def sureness(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> tuple[Floats, NDArray[np.bool_], NDArray[np.intp]]:
-    """Of every row [n]: the probability of its most probable score, whether that is the label, and its bin, as in `ece`."""
+    """Of every row [n]: the probability of its most probable score, whether that is the label, and its bin
+    (`calibration_errors`)."""
     probabilities, right = np.asarray(distributions, dtype=np.float64), np.asarray(labels)
     if probabilities.ndim != 2 or right.shape != probabilities.shape[:1]:
         raise ValueError(f"distributions {probabilities.shape} and labels {right.shape} are not [n, K] and [n]")

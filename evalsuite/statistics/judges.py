@@ -238,8 +238,8 @@ def calibration(
 ) -> list[Bin]:
     """The bins that hold anything, by language, dimension (`POOLED` last) and probability, of one judge.
 
-    The bins are those of `core.statistics.accuracy.ece`, which is the mean over items of |hit rate − confidence| in their bin.
-    Verdicts without probabilities are left out. Errors are those of `evalsuite.agreement.paired`.
+    The bins are those of `core.statistics.accuracy.calibration_errors`, a mean over items of |hit rate − confidence| in their
+    bin. Verdicts without probabilities are left out. Errors are those of `evalsuite.agreement.paired`.
     """
     filled: list[Bin] = []
     edges = np.linspace(0, 1, bins + 1).tolist()
