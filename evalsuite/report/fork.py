@@ -129,7 +129,7 @@ def _finding(forked: Forked, average: paired.Difference | None) -> str:
     interval = "" if gap.low is None else f" [{gap.low:+.1f}, {gap.high:+.1f}]"
     told = "holds" if average.holds else "does not hold"
     return (
-        f"The other reply changes the average by {gap.mean:+.1f}{interval} points of 100, over {gap.n} draws; this "
+        f"The other reply changes the average by {gap.mean:+.1f}{interval} points of 100, over {gap.n} draws. This difference "
         f"{told} (p {p_text(average.holm)})."
     )
 

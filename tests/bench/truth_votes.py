@@ -76,6 +76,7 @@ def claims(studies: int, seed: int) -> Iterator[Claim]:
             yield coverage("interval of an expected share", f"{place + 1}. of five systems", items, shares, share)
     for count, items in ((2, 8), (2, 30), (4, 12), (8, 30), (20, 12), (20, 60)):
         rng = np.random.default_rng((seed, count, items))
-        boards = (strengths_of(voted([0.0] * count, rng, items), systems[:count])[1] for _ in range(-(-studies * 4 // (4 + count))))
+        number = -(-studies * 4 // (4 + count))
+        boards = (strengths_of(voted([0.0] * count, rng, items), systems[:count])[1] for _ in range(number))
         alarms = [any(one.holds for one in board) for board in boards]
         yield false_alarms("a difference of two systems holds", f"{count} alike", items, alarms)
