@@ -161,10 +161,10 @@ def report(
     _check_wandb(wandb)
     if rubric and not gold:
         raise UserError("--rubric: it is for --gold: give both or leave it out")
-    shards.whole(folder)
+    config = shards.whole(folder)
 
     def people(dialogues: Sequence[Dialogue]) -> Iterator[Table]:
-        return by_people(dialogues, *people_scores(gold or [], rubric or [], dialogues))
+        return by_people(dialogues, *people_scores(gold or [], rubric or [], dialogues), config.floors())
 
     with open_run(folder) as opened:
         report_run(opened, console, wandb, versus, people if gold else None)

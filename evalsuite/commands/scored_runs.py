@@ -151,7 +151,8 @@ def _board(
         given, rubrics = people_scores(gold, rubric, list(known.values()))
         shown = {dialogue.id for dialogue in content.tally.dialogues}
         kept = [score for score in given if score.dialogue_id in shown]
-        return replace(content, tables=[*content.tables, *by_people(content.tally.dialogues, kept, rubrics)])
+        by_them = by_people(content.tally.dialogues, kept, rubrics, content.tally.floors)
+        return replace(content, tables=[*content.tables, *by_them])
     if not gold or not dialogues or judge is not None:
         raise UserError("what to show: give run folders, or --dialogues with --gold (and no --judge) for a board by people")
     spoken = read_dialogues(dialogues)

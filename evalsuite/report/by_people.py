@@ -147,14 +147,15 @@ def by_people(
     dialogues: Sequence[Dialogue],
     scores: Sequence[HumanScore],
     rubrics: Mapping[str, Rubric],
-    groups: Mapping[str, str] | None = None,
+    floors: Collection[str],
 ) -> Iterator[Table]:
-    """For each rubric: a leaderboard a language, the differences between supporters, and how far people agree."""
+    """For each rubric: a leaderboard a language, the differences between supporters, and how far people agree. `floors` are
+    supporters that need no model."""
     for name, rubric in rubrics.items():
         of_rubric = [score for score in scores if score.rubric == name]
-        tally = Tally(dialogues, verdicts_of_people(of_rubric), rubric)
+        tally = Tally(dialogues, verdicts_of_people(of_rubric), rubric, floors)
         several = f"-{name}" if len(rubrics) > 1 else ""
-        for table in (*leaderboard(tally.boards, rubric, groups=groups), *pairwise_differences(tally.boards)):
+        for table in (*leaderboard(tally.boards, rubric), *pairwise_differences(tally.boards)):
             title = f"{table.title}, by people" + (f" ({name})" if several else "")
             yield replace(table, key=f"people-{table.key}{several}", title=title, section=SECTION)
     if agreed := agreement(scores, list(rubrics.values())):
