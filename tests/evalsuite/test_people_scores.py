@@ -24,6 +24,7 @@ from tests.generated_report import write_run
 __all__ = ["call"]
 RUBRIC = load_rubric("esc_eval_human")
 
+
 def held(supporter: str, card: int) -> Dialogue:
     turns = (Turn(role="seeker", text="It rains."), Turn(role="supporter", text=f"Tell {supporter}."))
     id = f"{supporter}/{card}"
