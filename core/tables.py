@@ -133,15 +133,16 @@ def is_numeric(table: Table, column: int) -> bool:
 
 def to_console(table: Table, console: Console) -> None:
     """Print a table to a rich console. One that is too wide for it loses the parts that all names of a column share (a note
-    says which), and is turned on its side if it is narrower so. Cells are plain text: nothing in them is taken for console
-    markup."""
+    says which), is turned on its side if there is room for it so, and else comes in parts, one below the other. Cells are plain
+    text: nothing in them is taken for console markup."""
     if not fits(table, console):
         table = _without_shared(table)
-    printed = _printed(table)
-    if _width(printed, console) > console.width:
-        aside = _printed(_turned(table))
-        printed = aside if _width(aside, console) < _width(printed, console) else printed
-    console.print(printed)
+    parts = [table]
+    if not fits(table, console):
+        aside = _turned(table)
+        parts = [aside] if fits(aside, console) else _parts(table, console)
+    for part in parts:
+        console.print(_printed(part))
     for note in table.notes:
         console.print(Text(clean(note)))
 
@@ -179,6 +180,26 @@ def _turned(table: Table) -> Table:
     rows = tuple((name, *(row[i] for row in table.rows)) for i, name in enumerate(table.columns) if i)
     bold = tuple((column - 1, row + 1) for row, column in table.bold if column)  # heads are set apart as they are
     return replace(table, columns=(table.columns[0], *heads), rows=rows, bold=bold)
+
+
+def _parts(table: Table, console: Console) -> list[Table]:
+    """A table in parts of as many columns as there is room for; each begins with the columns of names."""
+    names = next((i for i in range(len(table.columns)) if is_numeric(table, i)), 1) or 1
+
+    def part(columns: Sequence[int]) -> Table:
+        rows = tuple(tuple(row[i] for i in columns) for row in table.rows)
+        bold = tuple((row, columns.index(i)) for row, i in table.bold if i in columns)
+        return replace(table, columns=tuple(table.columns[i] for i in columns), rows=rows, bold=bold)
+
+    if not fits(part(range(names)), console):
+        return [table]
+    taken, parts = list(range(names)), []
+    for column in range(names, len(table.columns)):
+        if len(taken) > names and not fits(part([*taken, column]), console):
+            parts.append(part(taken))
+            taken = list(range(names))
+        taken.append(column)
+    return [*parts, part(taken)]
 
 
 def _printed(table: Table) -> rich.table.Table:
