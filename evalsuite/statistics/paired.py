@@ -201,8 +201,8 @@ def _together(values: Floats, clusters: Clusters) -> Floats:
 # --- ranks ------------------------------------------------------------------------------------------------------------------
 
 RANKS = (
-    "Rank: the places that the differences leave open, from 1 + the number of models that are better by a difference that holds, "
-    "to the number of all less those that are worse by one; all true ranks lie in these ranges at 95 %."
+    "Rank: the places that the differences leave open, from 1 + the number of models that are better by one that holds, to "
+    "the number of all less those that are worse by one that holds; all true ranks lie in these ranges at 95 %."
 )
 
 
