@@ -49,7 +49,7 @@ def test_a_mean_weighs_dialogues_by_tokens_and_draws_them_whole() -> None:
 def test_the_ratio_is_paired() -> None:
     base, tokens = np.array([10.0, 400.0, 30.0]), np.array([10.0, 100.0, 20.0])
     found = ratio(base - 0.5 * tokens, base, tokens)  # every dialogue better by 0.5 nats a token, however hard it is
-    assert found.mean == pytest.approx(math.exp(-0.5)) and found.low is None, "no draw differs: an interval without width is none"
+    assert found.mean == pytest.approx(math.exp(-0.5)) and found.low is None, "no draw differs: there is no width"
 
 
 def test_perplexity_is_over_tokens_and_against_the_better_base() -> None:
