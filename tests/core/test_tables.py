@@ -164,7 +164,7 @@ def test_bold_follows_its_cell_when_the_table_is_turned(width: int) -> None:
 def test_a_wide_table_comes_in_parts_that_begin_with_the_names() -> None:
     """Eight wide figures of two rows: neither as it is nor on its side is there room, and nothing is folded or left out."""
     wide = [Estimate(50.0 + i, 40.0, 60.0 + i, 100) for i in range(8)]
-    rows = tuple((f"dimension {name}", "en", *wide) for name in ("one", "two", "three"))
+    rows: tuple[tuple[Cell, ...], ...] = tuple((f"dimension {name}", "en", *wide) for name in ("one", "two", "three"))
     shown = Table("t", "t", ("dimension", "language", *(f"figure {i}" for i in range(8))), rows, ("A note.",), bold=((1, 3),))
     text = printed(shown, 78)
     assert all(len(line) <= 78 for line in text.splitlines()) and text.count("A note.") == 1
