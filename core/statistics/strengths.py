@@ -78,6 +78,11 @@ def strengths(items: Sequence[str], systems: NDArray[np.intp], points: Floats, c
 
     others = ~np.eye(count, dtype=bool)
     shares = _estimates(np.mean(chance, axis=1, where=others), np.mean(adds, axis=2, where=others), votes)
+    games = np.bincount(systems.ravel(), minlength=count)
+    gained = np.bincount(systems.ravel(), np.stack([points, 1 - points], axis=1).ravel(), count)
+    if count > 2 and ((gained == 0) | (gained == games)).any():
+        # Who always wins has no finite strength, and what the others are beside it rests on the half vote that makes it one.
+        shares = [replace(share, low=None, high=None) for share in shares]
     pairs = [*combinations(range(count), 2)]
     first, second = np.array(pairs).T
     fewer = np.where((votes[:, first] > 0).sum(axis=0) <= (votes[:, second] > 0).sum(axis=0), first, second)

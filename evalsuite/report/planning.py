@@ -90,8 +90,9 @@ def _need_table(one: Planned) -> Table:
             f"Every pair by its own spread, n = cards of both. So many cards show the difference in {100 * one.power:.0f} of "
             f"100 runs, on average over runs like this that plan so: by {TEST} at {ALPHA:g} / {one.pairs} (so many "
             "comparisons), with an interval that leaves out 0. [95 %: what is needed if the spread lies at the ends of its "
-            f"interval, which pairs of models have from {FEWEST_BOUNDED} cards on.] A dash: fewer than {FEWEST_PLANNED} cards, "
-            "whose spread says too little; no number of cards is enough; or no difference between cards was seen.",
+            f"interval, which pairs of models have from {FEWEST_BOUNDED} cards on.] A dash: fewer than {FEWEST_PLANNED} cards "
+            f"(against a floor {FEWEST_BOUNDED}), whose spread says too little; no number of cards is enough; or no difference "
+            "between cards was seen.",
             *["(others): for judges and seekers like these, drawn anew; without it, for these."] * several,
             *["With one trial nobody can say what a second one would save: run with --trials 2 to part the draw."]
             * (len(one.trials) == 1),
@@ -114,8 +115,9 @@ def _findings(one: Planned) -> Iterator[str]:
         source = one.found.parts[shares.index(largest)].name
         yield f"{name}: the largest source of variance is {source}, {largest:.0f} % of the whole."
     if pair is None:
-        few = any(pair.cards < FEWEST_PLANNED for pair in one.spreads) or not one.spreads
-        why = f"too few cards to plan from: {FEWEST_PLANNED} of both" if few else "supporters differ by the same on all cards"
+        few = any(not pair.enough for pair in one.spreads) or not one.spreads
+        wanted = f"{FEWEST_PLANNED} of both, or {FEWEST_BOUNDED} against a floor"
+        why = f"too few cards to plan from: {wanted}" if few else "supporters differ by the same on all cards"
         yield f"{name}: {why}{' are needed' * few}{': what more of them would show cannot be told' * (not few)}."
         return
     wanted = f"{name}: to show a difference of {one.difference:g} points between {pair.first} and {pair.second}"

@@ -207,6 +207,11 @@ class Spread:
     degrees: float
     floor: bool = False
 
+    @property
+    def enough(self) -> bool:
+        """Whether there are cards enough to plan from. A floor's pair, whose scores are skewed, takes more."""
+        return self.cards >= (FEWEST_BOUNDED if self.floor else FEWEST_PLANNED)
+
     def bounds(self) -> tuple[float, float] | None:
         """What the true variance is as a multiple of the one seen, at 95 %; None for fewer than `FEWEST_BOUNDED` cards and for
         floors."""

@@ -13,7 +13,6 @@ from core.statistics.inference import ALPHA, TEST
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.components import (
-    FEWEST_PLANNED,
     Components,
     Observation,
     Spread,
@@ -66,8 +65,8 @@ class Planned:
 
     @property
     def widest(self) -> Spread | None:
-        """The pair that needs the most cards; None where no pair that varies has `FEWEST_PLANNED`."""
-        return next((pair for pair in self.spreads if pair.cards >= FEWEST_PLANNED and pair.variance), None)
+        """The pair that needs the most cards; None where no pair that varies has enough."""
+        return next((pair for pair in self.spreads if pair.enough and pair.variance), None)
 
     def variance(self, pair: Spread, trials: float) -> float:
         """Of a card's difference with so many trials: the pair's own, by what the components say of the draw."""
@@ -76,8 +75,8 @@ class Planned:
 
     def needed(self, pair: Spread, trials: float, others: bool = False) -> Estimate | None:
         """Cards for one pair at so many trials, with what a variance at the ends of its own interval would need; `others`: for
-        judges and seekers like these, drawn anew. None for fewer than `FEWEST_PLANNED` cards."""
-        if pair.cards < FEWEST_PLANNED:
+        judges and seekers like these, drawn anew. None for too few cards."""
+        if not pair.enough:
             return None
         variance, staying = self.variance(pair, trials), self.found.difference(trials)[1] if others else 0.0
         alpha = ALPHA / self.pairs
@@ -88,7 +87,7 @@ class Planned:
 
     def least(self, pair: Spread) -> float | None:
         """The least difference that the pair's own cards and trials show; None where its spread says too little."""
-        if pair.cards < FEWEST_PLANNED or not pair.variance:
+        if not pair.enough or not pair.variance:
             return None
         return least_shown(pair.variance, pair.cards, ALPHA / self.pairs, self.power, pair.degrees)
 
