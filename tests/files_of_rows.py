@@ -1,7 +1,6 @@
 """Small files of every kind that figures are computed from: what `tests/test_row_order.py` permutes.
 
-Scores have tenths, and thirds of them come up: sums of floats then differ with the order of the numbers. There are more cards
-than a sign-flip test tries exactly.
+Scores have tenths, and thirds of them come up: sums of floats then differ with the order of the numbers.
 """
 
 from __future__ import annotations

@@ -24,9 +24,8 @@ from core.statistics.bootstrap import SHARES, Floats, estimate, smoothed_means
 from core.statistics.inference import ALPHA, cluster_error, student_p
 from core.tables import Estimate
 
-_TIE = (
-    1e-4  # of a vote: a tie of every two that met keeps the strength of one that always wins finite, and hardly moves a share
-)
+# Of a vote: a tie of every two that met keeps the strength of one that always wins finite, and hardly moves a share.
+_TIE = 1e-4
 FEWEST = 8  # items of a system (of a pair: of the one with fewer), from which on intervals hold to three points
 
 

@@ -145,14 +145,14 @@ def judge_card(asked: Asked) -> Sheet:
 
 
 def _corrected(checks: Sequence[Check]) -> list[Check]:
-    """The checks with the faults that hold after Holm's correction over all of them. One on so few cards that not even the
-    largest effect (the ends of the scale on every card: p = 2 / 2ⁿ) could hold is not measured."""
+    """The checks with the faults that hold after Holm's correction over all of them. One on fewer cards than an
+    exact sign test (p = 2 / 2ⁿ where all cards agree) would need is not measured: t says too little on so few."""
     tested = sum(check.p is not None for check in checks)
     able = []
     for check in checks:
         fewest = math.ceil(1 + math.log2(tested * check.parts / ALPHA)) if tested else 0
         if check.p is not None and check.clusters < fewest:
-            why = f"{check.finding}; nothing can be shown on fewer than {fewest} cards"
+            why = f"{check.finding}; nothing is tested on fewer than {fewest} cards"
             check = replace(check, outcome=UNMEASURED, finding=why, p=None)
         able.append(check)
     corrected = holm_of([check.p for check in able])

@@ -31,7 +31,6 @@ from tests.evalsuite.oracles import check_share
 from tests.evalsuite.test_role_play import Call, call, card, dialogue, run_folder
 
 __all__ = ["call"]
-CHINESE = "[一-鿿]"
 
 
 def lines(*texts: str, language: str = "en") -> Dialogue:
