@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import orjson
 from aiohttp import web
@@ -252,7 +252,7 @@ class Endpoint:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Endpoint:
+    def __enter__(self) -> Self:
         self._thread.start()
         assert self._ready.wait(10)
         return self
@@ -313,7 +313,7 @@ class Endpoint:
 
     async def _models(self, request: web.Request) -> web.Response:
         if refused := self._keyless(request):
-            return _written(refused)
+            return written(refused)
         listed = [self.dialect.listed(name) if self.dialect else {"id": name, "owned_by": "vllm"} for name in self.models]
         return web.json_response({"object": "list", "data": listed})
 
@@ -342,7 +342,7 @@ class Endpoint:
                 log.write(raw + b"\n")
         if refused := self._keyless(request) or self._turned_away(body):
             self.refused.append(body)
-            return _written(refused)
+            return written(refused)
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         answer = self.behave(body, len(self.requests))
@@ -361,7 +361,7 @@ class Endpoint:
                 self._restarting = asyncio.ensure_future(self._restart(answer.restart))
             return web.Response()
         if answer.body is not None or answer.status != 200:
-            return _written(answer)
+            return written(answer)
         choice: dict[str, Any] = {
             "index": 0,
             "message": {"role": "assistant", "content": answer.text} | answer.message,
@@ -420,7 +420,8 @@ class Endpoint:
         return response
 
 
-def _written(answer: Answer) -> web.Response:
+def written(answer: Answer) -> web.Response:
+    """An error, or a body in place of a completion."""
     body = answer.body if answer.body is not None else b'{"error": {"message": "no"}}'
     return web.Response(status=answer.status, headers=answer.headers, body=body)
 

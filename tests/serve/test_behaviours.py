@@ -1,0 +1,87 @@
+"""Servers as public reports tell of them, each in a file of tests/behaviours, under the command that README begins with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.files import CONFIGS, read_yaml
+from evalsuite import cli
+from serve.client import ChatClient
+from tests.behaviours import FOLDER, Behaviour, Player
+
+pytestmark = pytest.mark.slow
+
+NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+RUN = Path("runs/esc_eval/my-model")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_server_as_reported_gets_the_run_that_its_file_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    behaviour = read_yaml(FOLDER / f"{name}.yaml", Behaviour, "behaviour")
+    expected = behaviour.expect
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, backoff_s=0.001))
+    with Player(behaviour) as player:
+        code, said = headline(player.url, monkeypatch, capsys)
+        assert code == expected.exit, said
+        asked = len(player.requests)
+        if code == 0:
+            monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+            assert headline(player.url, monkeypatch, capsys)[0] == 0 and len(player.requests) == asked, "asked again"
+    assert not missing(expected.console, said), said
+    assert expected.calls is None or asked <= expected.calls
+    for request in player.last.values():
+        assert not set(expected.dropped) & request.keys()
+    assert set(expected.dropped) <= set().union(*player.requests), "it was never sent"
+    if not RUN.exists():
+        return
+    dialogues = [one for one in records("dialogues.jsonl") if one["supporter"] == "my-model"]
+    spoken = " ".join(turn["text"] for dialogue in dialogues for turn in dialogue["turns"])
+    assert not [words for words in expected.never_spoken if words in spoken]
+    if expected.terminations is not None:
+        assert sorted({dialogue["termination"] for dialogue in dialogues}) == sorted(expected.terminations)
+    verdicts = records("judgements.jsonl") + records("gold_judgements.jsonl")
+    if expected.verdicts == "as answered":
+        assert verdicts and {digits for digits in by_dialogue(verdicts)} <= player.verdicts
+    elif expected.verdicts == "none":
+        assert {verdict["value"] for verdict in verdicts} == {None}
+    if expected.distributions is not None:
+        assert {verdict.get("distribution") is not None for verdict in verdicts} == {expected.distributions}
+    assert not expected.page or not missing(expected.page, (RUN / "report.md").read_text())
+
+
+def headline(url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code and what stood on the console."""
+    command = ["esc-eval", "run", "--config", str(CONFIGS / "eval" / "api.yaml"), "--limit", "1", "--model", f"my-model@{url}"]
+    monkeypatch.setattr("sys.argv", command)
+    code: Any = 0
+    try:
+        cli.main()
+    except SystemExit as end:
+        code = end.code or 0
+    return code, " ".join("\n".join(capsys.readouterr()).split())
+
+
+def missing(words: Iterable[str], text: str) -> list[str]:
+    return [part for part in words if part not in " ".join(text.split())]
+
+
+def records(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RUN / name).read_text().splitlines()] if (RUN / name).exists() else []
+
+
+def by_dialogue(verdicts: Iterable[dict[str, Any]]) -> Iterable[str]:
+    """The values of each dialogue in a row, as the judge has written them; `-` for null."""
+    rows: dict[str, str] = {}
+    for verdict in verdicts:
+        value = "-" if verdict["value"] is None else f"{verdict['value']:g}"
+        rows[verdict["dialogue_id"]] = rows.get(verdict["dialogue_id"], "") + value
+    return rows.values()
