@@ -14,6 +14,8 @@ from core.addresses import url_problem
 from core.errors import UserError
 from core.options import choice
 from core.paths import InFile, InFiles, MaybeFiles, MaybeModel, MaybeModels, MaybeName, Reads, Writes, check_config
+from core.rubrics import Rubric
+from evalsuite.report.gates import Gates
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.resolved import Resolved, resolve_config
@@ -49,6 +51,7 @@ def out_page(name: str, *more: str) -> Writes:
 
 _LIMITS = "Limits"
 _SERVERS = "Servers that are started"
+_GATES = "Gates for CI (JUnit's XML beside the report)"
 
 
 def _setting(field: str, *names: str, panel: str | None = None, metavar: str | None = None) -> Any:
@@ -230,6 +233,32 @@ class WholeRunOptions(SimulateOptions, ScoreOptions):
     """What decides both."""
 
     replay: Annotated[MaybeName, _setting("replay", "--replay", metavar="RUN")] = None
+
+
+@dataclass(kw_only=True)
+class GateOptions:
+    """What a run must reach in CI; nothing of it is part of the run."""
+
+    fail_under: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIMENSION=SCORE",
+            help="Exit code 1 where a model's mean on 0–100, in any language, is below this: average=60. Repeat for more.",
+            rich_help_panel=_GATES,
+        ),
+    ] = None
+    fail_if_worse: Annotated[
+        MaybeRun,
+        typer.Option(
+            metavar="RUN",
+            help="Exit code 1 where a model's average is worse than in this run by a difference that holds.",
+            rich_help_panel=_GATES,
+        ),
+    ] = None
+
+    def parse(self, rubric: Rubric, judge: str | None) -> Gates | None:
+        """The gates, if there are any, for the verdicts of a judge. Raises `UserError` as `Gates.parse` does."""
+        return Gates.parse(self.fail_under or [], self.fail_if_worse, rubric, judge)
 
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:

@@ -21,6 +21,7 @@ from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
     OUT_RUN,
     AgainstOption,
+    GateOptions,
     InRun,
     InRuns,
     OwnRubricOption,
@@ -46,9 +47,9 @@ from serve.limits import Budget
 
 
 @grouped
-def run(options: WholeRunOptions, wandb: WandbOption = False) -> None:
+def run(options: WholeRunOptions, gates: GateOptions, wandb: WandbOption = False) -> None:
     """Simulate, score, measure agreement on the gold set (if the config has one) and write the report."""
-    _work(options, simulate=True, score=True, report=True, wandb=wandb)
+    _work(options, simulate=True, score=True, report=True, wandb=wandb, gates=gates)
 
 
 @grouped
@@ -146,8 +147,10 @@ def migrate(
         console.print("\n".join(lines), soft_wrap=True)
 
 
+@grouped
 def report(
     folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run folder."), OUT_RUN],
+    gates: GateOptions,
     gold: PeopleOption = None,
     rubric: OwnRubricOption = None,
     versus: AgainstOption = None,
@@ -156,18 +159,22 @@ def report(
     """Write report.html, report.json, report.md and every table as CSV (tables/) of a run folder again, from its records.
 
     With --gold, people's scores of these dialogues too, as a leaderboard of their own (table 2 of ESC-Eval). A later report
-    without the option leaves them out.
+    without the option leaves them out. Gates are for the verdicts of the first judge.
     """
     _check_wandb(wandb)
     if rubric and not gold:
         raise UserError("--rubric: it is for --gold: give both or leave it out")
     config = shards.whole(folder)
+    first = config.scored
+    checks = gates.parse(first.rubric, first.judge.name if first.judge else None) if first else None
 
     def people(dialogues: Sequence[Dialogue]) -> Iterator[Table]:
         return by_people(dialogues, *people_scores(gold or [], rubric or [], dialogues), config.floors())
 
     with open_run(folder) as opened:
         report_run(opened, console, wandb, versus, people if gold else None)
+    if checks and checks.failed(folder):
+        raise typer.Exit(1)
 
 
 def _work(
@@ -177,6 +184,7 @@ def _work(
     report: bool = False,
     wandb: bool = False,
     dialogues: Path | None = None,
+    gates: GateOptions | None = None,
 ) -> None:
     """The stages of a run that are asked for, in its folder. Everything that they use is loaded and checked before anything is
     written or started."""
@@ -184,6 +192,11 @@ def _work(
     config, shard = resolved.config, resolved.shard
     _check_wandb(wandb, config.shard)
     path = dialogues or resolved.out / "dialogues.jsonl"
+    checks = gates.parse(resolved.rubric, resolved.judge.name) if gates else None
+    if checks and config.shard:
+        raise UserError(
+            "--fail-under, --fail-if-worse: a shard has no report; give them to `esc-eval report` of the merged run"
+        )
     if simulate:
         resolved.simulate_identity()
     if score:
@@ -222,7 +235,10 @@ def _work(
             _say(f"shard {shard} is done: `esc-eval merge` puts all {shard.of} together and writes the report")
         elif score and shard is None:
             _say(f"no report yet with these verdicts: `esc-eval report {opened.folder}` writes it")
+    failed = checks is not None and checks.failed(resolved.out)
     _finish(*outcomes)
+    if failed:
+        raise typer.Exit(1)
 
 
 def _check_wandb(wanted: bool, shard: str | None = None) -> None:

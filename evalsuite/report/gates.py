@@ -1,0 +1,144 @@
+"""Gates of a run for CI: what its models must reach, as an exit code, one line and JUnit's XML."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from core.differences import differing_leaves
+from core.errors import UserError, near
+from core.files import write_text
+from core.options import name_and_value
+from core.rubrics import Rubric
+from core.tables import clean, fmt
+from evalsuite.report.charts import LANGUAGES
+from evalsuite.runs.records import read_runs
+from evalsuite.statistics.comparison import RunRecords, compare
+from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.summary import AVERAGE, supporter_of
+
+JUNIT = "report.junit.xml"
+
+
+class Case(NamedTuple):
+    """One thing that a gate looked at, and what is wrong with it; `failure` is empty where nothing is."""
+
+    gate: str
+    name: str
+    failure: str
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Gates for the models of a run by one judge; floors pass through none of them. `least` holds (dimension or `average`,
+    lowest mean on 0–100). `baseline` is the run than whose models these must not be worse."""
+
+    judge: str | None
+    least: Sequence[tuple[str, float]] = ()
+    baseline: Path | None = None
+
+    @classmethod
+    def parse(cls, fail_under: Sequence[str], baseline: Path | None, rubric: Rubric, judge: str | None) -> Gates | None:
+        """The gates that the options name; None without any. Raises `UserError` for a dimension that the rubric lacks, a score
+        that is none, and a baseline that is no run scored by this judge on this rubric."""
+        known = [*rubric.dimensions, AVERAGE]
+        least = []
+        for text in fail_under:
+            name, score = name_and_value("--fail-under", text, f"DIMENSION=SCORE, such as {AVERAGE}=60")
+            if name not in known:
+                raise UserError(f"--fail-under {text}: {name!r} is no dimension of rubric {rubric.name}: {near(name, known)}")
+            try:
+                least.append((name, float(score)))
+            except ValueError:
+                least.append((name, math.nan))
+            if not 0 <= least[-1][1] <= 100:
+                raise UserError(f"--fail-under {text}: {score} is no score on 0–100")
+        if baseline is not None:
+            (records,) = read_runs([baseline], least=1, judge=judge)
+            if records.rubric != rubric:
+                leaves = differing_leaves(records.rubric.model_dump(mode="json"), rubric.model_dump(mode="json"))
+                raise UserError(f"--fail-if-worse {baseline}: scored on another rubric ({'; '.join(leaves[:3])})")
+        return cls(judge, least, baseline) if least or baseline else None
+
+    def failed(self, run: Path) -> bool:
+        """Look at a run folder, write report.junit.xml into it, and say in one line on stderr what failed, if anything did."""
+        *baseline, records = read_runs([*([self.baseline] if self.baseline else []), run], least=1, judge=self.judge)
+        cases = [*_missing(records), *self._under(records), *(case for one in baseline for case in _worse(one, records))]
+        write_text(run / JUNIT, junit(str(run), cases))
+        failures = [case.failure for case in cases if case.failure]
+        if failures:
+            print(f"error: {len(failures)} of {len(cases)} checks failed: {'; '.join(failures)}", file=sys.stderr)
+        return bool(failures)
+
+    def _under(self, records: RunRecords) -> Iterator[Case]:
+        """Every threshold against every model in every language."""
+        boards = Tally(records.dialogues, records.judgements, records.rubric, records.floors).boards if self.least else []
+        for dimension, least in self.least:
+            for board in boards:
+                for cell in (cell for place in board.models for cell in board.scores[place] if cell.dimension == dimension):
+                    name, mean = f"{cell.supporter}, {LANGUAGES[board.language]}", cell.estimate.mean
+                    failure = ""
+                    if mean is None:
+                        failure = f"{name}: no {dimension} for lack of readable verdicts"
+                    elif mean < least:
+                        failure = f"{name}: {dimension} {fmt(mean, 1)} is {fmt(least - mean, 1)} below {least:g}"
+                    yield Case(f"{dimension} at least {least:g}", name, failure)
+
+
+def _missing(records: RunRecords) -> Iterator[Case]:
+    """Whether every supporter's dialogues were all held and judged."""
+    lost = {dialogue.id for dialogue in records.dialogues if dialogue.lost}
+    lost |= {judgement.dialogue_id for judgement in records.judgements if judgement.lost}
+    held = Counter(map(supporter_of, records.dialogues))
+    gone = Counter(supporter_of(dialogue) for dialogue in records.dialogues if dialogue.id in lost)
+    for supporter, number in sorted(held.items()):
+        missing = gone[supporter]
+        failure = f"{supporter}: {missing} of {number} dialogues are missing or not judged" if missing else ""
+        yield Case("all dialogues held and judged", supporter, failure)
+
+
+def _worse(baseline: RunRecords, records: RunRecords) -> Iterator[Case]:
+    """Every model against the one of the baseline that it is compared with: whether its average is worse by a difference that
+    holds. Without any comparison the gate fails: it saw nothing."""
+    gate = f"not worse than {baseline.name}"
+    found = compare([baseline, records])
+    floors = {*baseline.floors, *records.floors}
+    compared = 0
+    for part in found.languages:
+        for one in part.differences:
+            sides = part.entries[one.first], part.entries[one.second]
+            if one.dimension is not None or floors & {side.contestant.supporter for side in sides}:
+                continue
+            name = f"{sides[0].name} against {sides[1].name}, {LANGUAGES[part.language]}"
+            gap, failure = one.estimate, ""
+            if one.holds is None and not sides[0].contestant.alike(sides[1].contestant):
+                failure = f"{name}: too few shared cards to compare ({gap.n})"
+            elif one.holds and gap.mean is not None and gap.mean < 0:
+                interval = "" if gap.low is None else f" [{fmt(gap.low, 1)}, {fmt(gap.high, 1)}]"
+                failure = f"{name}: {AVERAGE} worse by {fmt(-gap.mean, 1)}{interval} on {gap.n} cards"
+            compared += 1
+            yield Case(gate, name, failure)
+    if not compared:
+        yield Case(gate, "any model", f"no model of this run could be compared with one of {baseline.name}")
+
+
+def junit(suite: str, cases: Sequence[Case]) -> str:
+    """The cases as JUnit's XML, which CI systems show."""
+    failures = str(sum(bool(case.failure) for case in cases))
+    root = ElementTree.Element("testsuites")
+    element = ElementTree.SubElement(root, "testsuite", name=clean(suite), tests=str(len(cases)), failures=failures)
+    for case in cases:
+        shown = ElementTree.SubElement(element, "testcase", classname=clean(case.gate), name=clean(case.name))
+        if case.failure:
+            ElementTree.SubElement(shown, "failure", message=clean(case.failure))
+    ElementTree.indent(root)
+    written = io.BytesIO()
+    ElementTree.ElementTree(root).write(written, encoding="utf-8", xml_declaration=True)
+    return written.getvalue().decode() + "\n"
