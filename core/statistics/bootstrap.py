@@ -94,17 +94,17 @@ def resampled_means(sums: Floats, counts: Floats, seed: int = SEED) -> Floats:
     return np.concatenate(means)
 
 
-def interval(draws: Floats) -> tuple[float, float]:
-    """The percentile interval of `LEVEL` of one column's draws, NaN left out (and NaN when all of them are)."""
+def interval(draws: Floats, level: float = LEVEL) -> tuple[float, float]:
+    """The percentile interval of one column's draws, NaN left out (and NaN when all of them are)."""
     defined = draws[~np.isnan(draws)]
     if not len(defined):
         return float("nan"), float("nan")
-    tail = 100 * (1 - LEVEL) / 2
+    tail = 100 * (1 - level) / 2
     low, high = np.percentile(defined, [tail, 100 - tail])
     return float(low), float(high)
 
 
-def estimate(mean: float, draws: Floats, n: int, rows: int) -> Estimate:
+def estimate(mean: float, draws: Floats, n: int, rows: int, level: float = LEVEL) -> Estimate:
     """A mean of n observations in this many rows with the interval of its draws; NaN becomes None.
 
     There is no interval for a single row, which says nothing of others, nor for two whose draws have at most three values, as
@@ -115,5 +115,5 @@ def estimate(mean: float, draws: Floats, n: int, rows: int) -> Estimate:
         return Estimate(None, None, None, n)
     if rows < 2 or np.isnan(draws).all() or (rows == 2 and len(np.unique(draws.round(9))) <= 3):
         return Estimate(float(mean), None, None, n)
-    low, high = interval(draws)
+    low, high = interval(draws, level)
     return Estimate(float(mean), min(low, float(mean)), max(high, float(mean)), n)

@@ -23,9 +23,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr
 
 from core.grouping import group_by
-from core.statistics.bootstrap import Floats, interval
+from core.statistics.bootstrap import LEVEL, Floats, interval
 
-ALPHA = 0.05
+
+def alpha_of(level: float) -> float:
+    """The error that a level leaves: 0.05 of 0.95."""
+    return round(1 - level, 12)
+
+
+ALPHA = alpha_of(LEVEL)
 TEST = "Student's t over clusters"  # what notes call `student_p`
 
 
@@ -62,15 +68,15 @@ def student_p(
     return np.where((n > 1) & ~np.isnan(mean), np.minimum(p, 1), np.nan)
 
 
-def beside_interval(p: Floats, draws: Floats) -> Floats:
-    """p values [columns] that agree with the intervals of their draws [draws, columns]: where an interval holds 0, at least
-    twice the share of draws on the smaller side of it, which is above `ALPHA`."""
-    agreed = p.copy()
-    for column in np.flatnonzero(p <= ALPHA):
-        low, high = interval(draws[:, column])
+def beside_interval(p: Floats, draws: Floats, level: float = LEVEL) -> Floats:
+    """p values [columns] that agree with the intervals of their draws [draws, columns] at this level: where an interval holds
+    0, at least twice the share of draws on the smaller side of it, which is above `alpha_of(level)`."""
+    agreed, alpha = p.copy(), alpha_of(level)
+    for column in np.flatnonzero(p <= alpha):
+        low, high = interval(draws[:, column], level)
         if low <= 0 <= high:
             side = min((draws[:, column] <= 0).mean(), (draws[:, column] >= 0).mean())
-            agreed[column] = max(p[column], np.nextafter(ALPHA, 1), min(2 * float(side), 1))
+            agreed[column] = max(p[column], np.nextafter(alpha, 1), min(2 * float(side), 1))
     return agreed
 
 
@@ -105,9 +111,9 @@ def holm_of(p: Sequence[float | None], families: Sequence[Hashable] | None = Non
     return corrected
 
 
-def holds(corrected: float | None) -> bool | None:
+def holds(corrected: float | None, level: float = LEVEL) -> bool | None:
     """Whether a difference holds by its p after correction; None where it was not tested."""
-    return None if corrected is None else corrected <= ALPHA
+    return None if corrected is None else corrected <= alpha_of(level)
 
 
 def p_text(p: float | None) -> str | None:

@@ -25,8 +25,8 @@ from evalsuite.statistics.leaderboard import (
     Contestant,
     Score,
     cells_of,
-    clusters_of,
     contestants_of,
+    design_of,
     family,
     score_cells,
     score_columns,
@@ -141,7 +141,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
         shared = len(set.intersection(*cards.values()))
         pairs = _partners(rivals)
         families = [family(contestants[late], contestants[early], floors) for late, early in pairs]
-        differences = paired.differences(*stack(contestants), pairs, families=families, clusters=clusters_of(contestants))
+        differences = paired.differences(*stack(contestants), pairs, families=families, design=design_of(contestants))
         counts = {name: len(of_run) for name, of_run in cards.items()}
         languages.append(LanguageComparison(language, entries, differences, counts, shared))
     changed = [(first.name, run.name, differing_leaves(first.config, run.config)) for run in runs[1:]]

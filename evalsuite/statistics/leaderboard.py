@@ -10,20 +10,21 @@ from itertools import combinations
 from typing import get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from core.errors import UserError
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import SMOOTHED, Floats
+from core.statistics.bootstrap import LEVEL, SMOOTHED, Floats
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of as card_of
 from evalsuite.statistics.clusters import clusters_in, row_key
+from evalsuite.statistics.components import FEWEST_PLANNED
 from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label, scorer_of, supporter_of
 
+POOLED: Language = "mul"  # type: ignore[assignment]  # ISO 639-2: several languages together
 OTHER = "other"  # supporters whose spec names no group
 FAMILIES = "Corrected together: the pairs of models, and apart from them models with floors, within one judge and language."
 
@@ -46,7 +47,7 @@ class Score:
 
 @dataclass
 class Contestant:
-    """One supporter in one language as one scorer sees it: its scores (0–100) card by card.
+    """One supporter as one scorer sees it, in one language or in several (`POOLED`): its scores (0–100) card by card.
 
     `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one. `readable`
     counts its dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and under `average` all.
@@ -70,11 +71,12 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Board:
-    """All supporters in one language as one scorer sees them, counted once for every table and chart that shows them.
+    """All supporters as one scorer sees them, in one language or in several (`POOLED`), counted once for every table and chart
+    that shows them.
 
     `contestants` come by name; `scores` are theirs, each on every dimension and then on the average. `order` holds their places
     by falling average, and `differences` are those of every two in the average, the better first. `floors` name supporters that
-    need no model.
+    need no model. `level` is that of intervals and tests: above 0.95 where they are looked at several times.
     """
 
     language: Language
@@ -84,6 +86,7 @@ class Board:
     order: list[int]
     differences: list[paired.Difference]
     floors: Collection[str] = ()
+    level: float = LEVEL
 
     @property
     def cells(self) -> list[Score]:
@@ -94,6 +97,25 @@ class Board:
     def models(self) -> list[int]:
         """The places of the contestants that are no floors."""
         return [place for place, one in enumerate(self.contestants) if one.supporter not in self.floors]
+
+    @property
+    def asked(self) -> list[paired.Difference]:
+        """The differences that decide: those of models, or of a single model with every floor. Pairs of the same dialogues are
+        none."""
+        models = set(self.models)
+        ends = 2 if len(models) > 1 else 1
+        return [
+            one
+            for one in self.differences
+            if len({one.first, one.second} & models) == ends
+            and not self.contestants[one.first].alike(self.contestants[one.second])
+        ]
+
+    @property
+    def fewest_cards(self) -> int | None:
+        """How many cards are needed to tell anything, where some of `asked` is undecided and has fewer; None elsewhere."""
+        few = any(not one.holds and one.estimate.n < FEWEST_PLANNED for one in self.asked)
+        return FEWEST_PLANNED if few else None
 
     @cached_property
     def ranks(self) -> list[tuple[int, int] | None]:
@@ -163,16 +185,34 @@ def stack(contestants: Sequence[Contestant]) -> tuple[Floats, Floats]:
     return sums, counts
 
 
-def clusters_of(contestants: Sequence[Contestant]) -> NDArray[np.intp] | None:
-    """Of each row of `stack` its cluster, from 0; None where every row is one."""
-    return clusters_in(sorted({card for one in contestants for card in one.cards}))
+_IN = "\x1e"  # between a card and its language in the names of a pooled contestant's cards
 
 
-def cells_of(contestants: Sequence[Contestant], rubric: Rubric) -> list[list[Score]]:
+def design_of(contestants: Sequence[Contestant]) -> paired.Design:
+    """How the rows of `stack` were drawn; strata are languages, where several are pooled."""
+    rows = sorted({card for one in contestants for card in one.cards})
+    languages = np.unique([row.partition(_IN)[2] for row in rows], return_inverse=True)[1]
+    return paired.Design(clusters_in([row.partition(_IN)[0] for row in rows]), languages if languages.any() else None)
+
+
+def pooled(contestants: Sequence[Contestant]) -> list[Contestant]:
+    """Every scorer × supporter over all its languages."""
+    together: dict[tuple[Scorer, str], Contestant] = {}
+    for one in contestants:
+        whole = together.setdefault((one.scorer, one.supporter), Contestant(POOLED, one.scorer, one.supporter))
+        for card in one.cards:
+            row = f"{card}{_IN}{one.language}"
+            whole.cards[row], whole.readable[row], whole.said[row] = one.cards[card], one.readable[card], one.said[card]
+        whole.asked += one.asked
+        whole.read += one.read
+    return [together[key] for key in sorted(together)]
+
+
+def cells_of(contestants: Sequence[Contestant], rubric: Rubric, level: float = LEVEL) -> list[list[Score]]:
     """Each contestant's scores on every dimension and then on the average; intervals over all their cards."""
     names = [*rubric.dimensions, AVERAGE]
     readable = [one.readable.total() for one in contestants]
-    rows = paired.card_estimates(*stack(contestants), readable, clusters=clusters_of(contestants))
+    rows = paired.card_estimates(*stack(contestants), readable, design=design_of(contestants), level=level)
     return [
         [
             Score(one.language, one.scorer, one.supporter, name, cell, one.asked[name], one.read[name])
@@ -198,19 +238,28 @@ def boards_of(
     value: Value = "value",
     floors: Collection[str] = (),
     cluster: str | None = None,
+    level: float = LEVEL,
 ) -> list[Board]:
     """A board for every language and scorer. See `contestants_of` for how scores are counted and what is refused. `cluster`:
     what is drawn whole (`cluster_key`)."""
-    boards = []
     contestants = contestants_of(dialogues, judgements, rubric, value, row_key(cluster))
+    return boards_by_scorer(contestants, rubric, floors, level)
+
+
+def boards_by_scorer(
+    contestants: Sequence[Contestant], rubric: Rubric, floors: Collection[str] = (), level: float = LEVEL
+) -> list[Board]:
+    """A board for every language (or all, of `pooled` contestants) and scorer."""
+    boards = []
     for (language, scorer), rivals in group_by(contestants, lambda one: (one.language, one.scorer)).items():
-        scores = cells_of(rivals, rubric)
+        scores = cells_of(rivals, rubric, level)
         order = sorted(range(len(rivals)), key=lambda place: -_average(scores[place]))
         pairs = list(combinations(order, 2))
         families = [family(rivals[a], rivals[b], floors) for a, b in pairs]
-        clusters = clusters_of(rivals)
-        differences = paired.differences(*stack(rivals), pairs, average_only=True, families=families, clusters=clusters)
-        boards.append(Board(language, scorer, rivals, scores, order, differences, floors))
+        found = paired.differences(
+            *stack(rivals), pairs, average_only=True, families=families, design=design_of(rivals), level=level
+        )
+        boards.append(Board(language, scorer, rivals, scores, order, found, floors, level))
     return boards
 
 
@@ -350,6 +399,8 @@ class Tally:
     """Supporters that need no model."""
     cluster: str | None = None
     """What is drawn whole where it is not the card."""
+    level: float = LEVEL
+    """That of intervals and tests: above 0.95 where they are looked at several times."""
 
     @cached_property
     def verdicts(self) -> list[Judgement]:
@@ -359,7 +410,17 @@ class Tally:
     @cached_property
     def boards(self) -> list[Board]:
         """One board a language and scorer."""
-        return boards_of(self.dialogues, self.judgements, self.rubric, floors=self.floors, cluster=self.cluster)
+        return boards_of(
+            self.dialogues, self.judgements, self.rubric, floors=self.floors, cluster=self.cluster, level=self.level
+        )
+
+    @cached_property
+    def pooled(self) -> list[Board]:
+        """One board a scorer, over all languages: what is decided is decided here."""
+        together = pooled(self.contestants)
+        if len(together) == len(self.contestants):
+            return self.boards
+        return boards_by_scorer(together, self.rubric, self.floors, self.level)
 
     @property
     def contestants(self) -> list[Contestant]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from core.statistics.bootstrap import POINTS, SEED, SMOOTHED, Floats, estimate, gap_levels, smoothed_means
+from core.statistics.bootstrap import LEVEL, POINTS, SEED, SMOOTHED, Floats, estimate, gap_levels, smoothed_means
 from core.statistics.inference import (
     ALPHA,
     TEST,
@@ -65,18 +66,54 @@ class Difference:
 Clusters = NDArray[np.intp] | None  # of each card its cluster, from 0; None where every card is one
 
 
+class Design(NamedTuple):
+    """How cards were drawn: the cluster of each card, and its stratum (language), both from 0. None: every card is a cluster;
+    there is one stratum."""
+
+    clusters: Clusters = None
+    strata: NDArray[np.intp] | None = None
+
+
+PLAIN = Design()
+
+
+def within_strata(sums: Floats, counts: Floats, strata: NDArray[np.intp] | None) -> tuple[Floats, NDArray[np.intp]]:
+    """Sums [cards, …] as they would be if every stratum had the mean of all cards, and how many strata each column […] has.
+
+    A stratum (a language) has as many cards as somebody chose, so what lies between strata is no error of the mean (Cochran
+    1977, section 5.3). Taking it out leaves the mean as it is. What is left is stretched by √((n − 1) / (n − strata)), since
+    each stratum's mean was estimated. A column in which a stratum has one card is left as it is, which is only too careful.
+    """
+    cards = (counts > 0).sum(axis=0)
+    if strata is None or not strata.any():
+        return sums, np.minimum(cards, 1)
+    parts = [_together(part, strata) for part in (sums, counts, (counts > 0).astype(np.float64))]
+    number = (parts[2] > 0).sum(axis=0)
+    apart = (parts[2] != 1).all(axis=0) & (number > 1)
+    own, mean = ratio(parts[0], parts[1]), ratio(sums.sum(axis=0), counts.sum(axis=0))
+    stretch = np.sqrt(np.divide(cards - 1, cards - number, out=np.ones(cards.shape), where=apart))
+    inside = counts * np.nan_to_num(mean) + stretch * (sums - counts * np.nan_to_num(own)[strata])
+    return np.where(apart, inside, sums), np.where(apart, number, np.minimum(cards, 1))
+
+
 def card_estimates(
-    sums: Floats, counts: Floats, readable: Sequence[int], levels: Floats = POINTS, clusters: Clusters = None
+    sums: Floats,
+    counts: Floats,
+    readable: Sequence[int],
+    levels: Floats = POINTS,
+    design: Design = PLAIN,
+    level: float = LEVEL,
 ) -> list[list[Estimate]]:
-    """Mean and 95 % interval (`smoothed_means`) of every contestant on every dimension, and of the average as its last column.
+    """Mean and interval (`smoothed_means`) of every contestant on every dimension, and of the average as its last column.
 
     `sums` and `counts` hold the sum of a card's observations (dialogues) and their number, zero where there is none; `readable`
     is how many observations each contestant has on any dimension: the n of its average. Clusters are drawn whole, so the
     interval of the average keeps the correlation between dimensions. A dimension without observations has mean None, and so
     has the average then. Observations on one card alone have no interval (low and high None), nor has an average over a
-    dimension that rests on one card.
+    dimension that rests on one card. The strata of `design` are the cards' languages where there are several.
     """
-    sums, counts = _together(sums, clusters), _together(counts, clusters)
+    sums, _ = within_strata(sums, counts, design.strata)
+    sums, counts = _together(sums, design.clusters), _together(counts, design.clusters)
     cards, contestants, dimensions = sums.shape
     flat = smoothed_means(sums.reshape(cards, -1), counts.reshape(cards, -1), levels)
     draws = with_average(flat.reshape(-1, contestants, dimensions))
@@ -86,7 +123,7 @@ def card_estimates(
     on_cards = _with_fewest((counts > 0).sum(axis=0))
     return [
         [
-            estimate(means[row, column], draws[:, row, column], int(sizes[row, column]), int(on_cards[row, column]))
+            estimate(means[row, column], draws[:, row, column], int(sizes[row, column]), int(on_cards[row, column]), level)
             for column in range(dimensions + 1)
         ]
         for row in range(contestants)
@@ -112,7 +149,8 @@ def differences(
     average_only: bool = False,
     levels: Floats = POINTS,
     families: Sequence[Hashable] | None = None,
-    clusters: Clusters = None,
+    design: Design = PLAIN,
+    level: float = LEVEL,
 ) -> list[Difference]:
     """Every pair's difference on every dimension and on the average (with `average_only`, on that alone), in order of pairs.
 
@@ -121,7 +159,8 @@ def differences(
     none; each side may have any of `levels` on a card that nobody has seen.
     p: `student_p` over cards, `beside_interval`. Holm's correction runs over the averages of the pairs of one of `families`
     (all pairs are one where these are not given), and apart from them over the dimensions. A pair whose family is None is not
-    tested. With `clusters` the cards of one cluster are drawn together; no figure but interval and p changes.
+    tested. By `design` the cards of one cluster are drawn together and strata are kept apart (`within_strata`); no figure but
+    interval and p changes.
     """
     if not pairs:
         return []
@@ -130,7 +169,8 @@ def differences(
     shared = ~np.isnan(first - second)  # [cards, pairs, dimensions]
     _, size, dimensions = shared.shape
     there = shared.astype(np.float64)
-    gaps, present = (_together(part, clusters) for part in (np.where(shared, first - second, 0.0), there))
+    inside, number = within_strata(np.where(shared, first - second, 0.0), there, design.strata)
+    gaps, present = _together(inside, design.clusters), _together(there, design.clusters)
     flat = smoothed_means(gaps.reshape(len(gaps), -1), present.reshape(len(gaps), -1), gap_levels(levels), sides=2)
     draws = with_average(flat.reshape(-1, size, dimensions))
     means, parts, n = contributions(gaps, present)
@@ -140,10 +180,10 @@ def differences(
     )
     counted = np.concatenate([shared.sum(axis=0), shared.any(axis=2).sum(axis=0)[:, None]], axis=1)
     on_cards = _with_fewest(n)
-    errors, degrees = cluster_error(parts, on_cards), on_cards - 1.0
+    errors, degrees = cluster_error(parts, on_cards), on_cards - _with_most(number).astype(np.float64)
     apart = np.logical_not(shared.any(axis=(0, 2)))
     for row in np.flatnonzero(apart):
-        sides = [_alone(values[:, place], levels, SEED + side, clusters) for side, place in enumerate(pairs[row])]
+        sides = [_alone(values[:, place], levels, SEED + side, design.clusters) for side, place in enumerate(pairs[row])]
         (first_means[row], own, cards_own, drawn), (second_means[row], other, cards_other, drawn_other) = sides
         means[row], draws[:, row] = first_means[row] - second_means[row], drawn - drawn_other
         errors[row], degrees[row] = welch(own, other, (cards_own, cards_other))
@@ -152,7 +192,7 @@ def differences(
     columns = [dimensions] if average_only else list(range(dimensions + 1))
     most = float(gap_levels(levels).max())
     p = student_p(means, errors, on_cards, most, degrees)[:, columns]
-    p = beside_interval(p.ravel(), draws[:, :, columns].reshape(len(draws), -1)).reshape(p.shape)
+    p = beside_interval(p.ravel(), draws[:, :, columns].reshape(len(draws), -1), level).reshape(p.shape)
     if families is not None:
         p[[family is None for family in families]] = np.nan
     tested = [_none(value) for value in p.ravel()]
@@ -165,10 +205,12 @@ def differences(
             dimension=column if column < dimensions else None,
             first_mean=_none(first_means[row, column]),
             second_mean=_none(second_means[row, column]),
-            estimate=estimate(means[row, column], draws[:, row, column], int(counted[row, column]), int(on_cards[row, column])),
+            estimate=estimate(
+                means[row, column], draws[:, row, column], int(counted[row, column]), int(on_cards[row, column]), level
+            ),
             p=one,
             holm=after,
-            holds=holds(after),
+            holds=holds(after, level),
             unpaired=bool(apart[row]) and not np.isnan(means[row, column]),
         )
         for (row, column), one, after in zip(places, tested, corrected, strict=True)
@@ -240,6 +282,11 @@ def with_average(values: Floats) -> Floats:
 def _with_fewest(cards: NDArray[np.intp]) -> NDArray[np.intp]:
     """Append the least of the last axis: on how many cards the part of an average rests that has the fewest."""
     return np.concatenate([cards, cards.min(axis=-1, keepdims=True)], axis=-1)
+
+
+def _with_most(strata: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Append the most of the last axis: the strata of an average's part that has the most."""
+    return np.concatenate([strata, strata.max(axis=-1, keepdims=True)], axis=-1)
 
 
 def _none(value: float) -> float | None:

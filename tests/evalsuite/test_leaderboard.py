@@ -16,7 +16,7 @@ from core.records import Dialogue, Judgement, Turn
 from core.rubrics import Rubric
 from core.tables import Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import Board, Tally, boards_of, leaderboard, pairwise_differences
+from evalsuite.statistics.leaderboard import POOLED, Board, Tally, boards_of, leaderboard, pairwise_differences
 from evalsuite.statistics.summary import AVERAGE, Value, distributions
 from tests.evalsuite.oracles import agrees, corrected, smoothed, student
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
@@ -225,7 +225,35 @@ def test_trials_in_which_the_same_is_said_are_one() -> None:
 
 def test_few_cards_never_hold() -> None:
     (one,) = boards_of(*field({"a": [[4, 4]] * 3, "b": [[2, 2]] * 3}), RUBRIC)
-    assert one.ranks == [(1, 2), (1, 2)]
+    assert one.ranks == [(1, 2), (1, 2)] and one.fewest_cards == 12
+
+
+def test_languages_are_decided_together_and_shown_apart() -> None:
+    """Six cards a language decide nothing, the twelve of both do; without a second language the board is the pooled one."""
+    rng = np.random.default_rng(8)
+    records: tuple[list[Dialogue], list[Judgement]] = ([], [])
+    for language in ("en", "zh"):
+        figures = {name: (rng.integers(0, 3, (6, 2)) + gain).tolist() for name, gain in (("a", 1), ("b", 0), ("floor", 0))}
+        for supporter, cards in figures.items():
+            for card, verdicts in enumerate(cards):
+                dialogue = make_dialogue(f"{language}-{supporter}-{card}", supporter, card_id=f"c{card}", language=language)
+                records[0].append(dialogue)
+                records[1].extend(
+                    make_judgement(dialogue.id, name, value, language=language)
+                    for name, value in zip(RUBRIC.dimensions, verdicts, strict=True)
+                )
+    tally = Tally(*records, RUBRIC, ["floor"])
+    (both,) = tally.pooled
+    assert both.language == POOLED and [board.language for board in tally.boards] == ["en", "zh"]
+    (decided,) = both.asked
+    assert decided.holds and decided.estimate.n == 12, "a card of the same name in two languages is two cards"
+    assert not any(one.holds for board in tally.boards for one in board.asked) and both.fewest_cards is None
+    parts = [board.scores[0][-1].estimate for board in tally.boards]
+    assert both.scores[0][-1].estimate.mean == pytest.approx(fmean(cast(float, part.mean) for part in parts))
+    english = Tally(
+        [one for one in records[0] if one.language == "en"], [one for one in records[1] if one.language == "en"], RUBRIC
+    )
+    assert english.pooled is english.boards
 
 
 def test_dialogues_without_cards_are_compared_unpaired() -> None:

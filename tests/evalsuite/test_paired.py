@@ -15,7 +15,7 @@ from statsmodels.stats.multitest import multipletests
 
 from core.statistics.inference import ALPHA, cluster_error, contributions, holm
 from core.tables import Estimate
-from evalsuite.statistics.paired import Difference, differences
+from evalsuite.statistics.paired import Design, Difference, card_estimates, differences
 from tests.evalsuite.oracles import GAPS, agrees, corrected, smoothed
 
 
@@ -55,6 +55,31 @@ def test_p_is_scipys_t(cards: int) -> None:
     assert agrees(own.p, float(ttest_rel(first, second).pvalue), own.estimate)
     far = difference(first + 20, second)[0]
     assert agrees(far.p, float(ttest_rel(first + 20, second).pvalue), far.estimate) and far.holds == (cards > 3)
+
+
+def test_strata_are_statsmodels_fixed_effects() -> None:
+    """Two languages that lie far apart: p is that of their common mean in a regression on the language, and the interval is
+    narrower than one over all cards alike."""
+    first, second = sample(18, seed=4)
+    language = np.array([0] * 12 + [1] * 6)
+    gaps = first - second + 60 * language
+    values = np.stack([50 + gaps, np.full(18, 50.0)], axis=1)[:, :, None]
+    every = np.ones(values.shape)
+    (plain,), (own,) = (differences(values, every, [(0, 1)], True, design=Design(None, one)) for one in (None, language))
+    assert [own.estimate.mean, plain.estimate.mean] == pytest.approx([gaps.mean()] * 2)
+    fit = OLS(gaps, np.column_stack([np.ones(18), language - language.mean()])).fit()
+    assert agrees(own.p, float(fit.pvalues[0]), own.estimate)
+    assert own.estimate.high - own.estimate.low < 0.7 * (plain.estimate.high - plain.estimate.low)
+    ((average, *_),) = card_estimates(values[:, :1], every[:, :1], [18], design=Design(None, language))
+    assert average.mean == pytest.approx(50 + gaps.mean())
+
+
+def test_a_stratum_of_one_card_is_not_taken_out() -> None:
+    first, second = sample(9, seed=5)
+    values = np.stack([first, second], axis=1)[:, :, None]
+    strata = np.array([0] * 8 + [1])
+    both = [differences(values, np.ones(values.shape), [(0, 1)], design=Design(None, one)) for one in (None, strata)]
+    assert both[0] == both[1]
 
 
 def test_unequal_clusters_give_statsmodels_robust_error() -> None:
