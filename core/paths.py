@@ -5,7 +5,7 @@
 
 An app of the class `Verbs` takes a run folder for the file in it that is meant. It refuses an input that is missing, an output
 that cannot be one, and an output that would replace an input or be read with it the next time. By then nothing was asked or
-written.
+written. It also refuses an option that holds one value and is given twice.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import functools
 import inspect
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -24,6 +25,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 from pydantic import BaseModel
+from typer.core import TyperCommand
 
 from core.addresses import SPEC_FILES, named_part
 from core.completion import EVERYWHERE, NAMED
@@ -152,11 +154,27 @@ class PathOption:
 RUNNING: ContextVar[tuple[PathOption, ...]] = ContextVar("path options of the running verb", default=())
 
 
+class _Verb(TyperCommand):
+    """A verb that takes no option twice that holds one value: the first would be dropped without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option, times in Counter(given).items():
+            single = option.param_type_name == "option" and not getattr(option, "multiple", False)
+            if times > 1 and single and not ctx.resilient_parsing:  # resilient: the shell completes a line
+                again = ", with another --out" if any("--out" in other.opts for other in self.params) else ""
+                raise UserError(
+                    f"{option.opts[0]} is given {times} times and takes one value: keep one; for the others run the command "
+                    f"again{again}"
+                )
+        return super().parse_args(ctx, args)
+
+
 class Verbs(typer.Typer):
-    """A typer app that checks the path options of every verb before it begins, and completes the values that have names."""
+    """A typer app that checks the options of every verb before it begins, and completes the values that have names."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        register = super().command(name, **settings)
+        register = super().command(name, cls=_Verb, **settings)
 
         def add(verb: F) -> F:
             @functools.wraps(verb)

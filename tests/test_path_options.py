@@ -141,6 +141,26 @@ def test_a_path_that_cannot_be_read_or_written_is_one_line(verb: str, given: Pat
             assert told.startswith(f"error: {option.name} {path}: ")
 
 
+def single(command: Any) -> Iterator[list[str]]:
+    """What is typed for each option of a verb that holds one value, in every spelling that it has."""
+    for option in command.params:
+        if option.param_type_name == "option" and not option.multiple:
+            for spelling in (*option.opts, *option.secondary_opts):
+                yield [spelling, *["1"] * (0 if option.is_flag else option.nargs)]
+
+
+@each_verb
+def test_an_option_that_holds_one_value_is_not_given_twice(verb: str, refused: Refused) -> None:
+    entry, *words = verb.split()
+    command: Any = COMMANDS[entry]
+    for word in words:
+        command = command.commands[word]
+    for typed_once in single(command):
+        if "--help" not in typed_once and "-h" not in typed_once:
+            told = refused(verb, [*typed_once, *typed_once])
+            assert "is given 2 times and takes one value: keep one" in told, typed_once
+
+
 LABELS = {"cards stats": "filter", "profiles import": "sage", "role-play": "seeker"}  # else a corpus
 BESIDE = {  # for the verbs that read something else first
     "cards stats": {"cards": str(BUNDLED / "cards_en.jsonl")},
