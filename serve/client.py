@@ -111,6 +111,7 @@ class ChatClient(Transport):
                 if listing.url != url:
                     self._found[url] = listing.url
                     self._tell(f"{where}: no API there; {listing.url} has one and is asked")
+            self._server(self.base_url(spec, names[0])).rate.tighten(spec.endpoint)
             if assumed := _assumed(spec, context):
                 self._tell(f"model {spec.name}: {assumed}")
 

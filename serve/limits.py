@@ -166,7 +166,10 @@ _BYTES_A_TOKEN = 3  # a guess, until the server has counted: Chinese has about t
 
 @dataclass
 class Rate:
-    """Requests and tokens a minute at one base URL: the lowest that any spec states. Calls are evenly spaced."""
+    """Requests and tokens a minute at one base URL: the lowest that any spec states. Calls are evenly spaced.
+
+    It outlives clients and their event loops: a provider counts what all phases, roles and specs of a command ask.
+    """
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -174,7 +177,6 @@ class Rate:
     def __post_init__(self) -> None:
         self._request_s = self._token_s = 0.0  # seconds that a request, and a token, take up
         self._requests = self._tokens = float("-inf")  # until when what was begun takes up its share
-        self._turn = asyncio.Lock()
 
     def tighten(self, endpoint: Endpoint) -> None:
         """Heed what a spec states."""
@@ -189,16 +191,18 @@ class Rate:
         if not self._request_s and not self._token_s:
             return 0
         tokens = payload // _BYTES_A_TOKEN + max_tokens
-        async with self._turn:  # first come, first served
-            while (left := max(self._requests, self._tokens) - self.clock()) > 0:
-                await self.sleep(min(left, _LOOK_S))
-            now = self.clock()
-            self._requests, self._tokens = now + self._request_s, now + tokens * self._token_s
+        while (left := max(self._requests, self._tokens) - self.clock()) > 0:
+            await self.sleep(min(left, _LOOK_S))
+        now = self.clock()
+        self._requests, self._tokens = now + self._request_s, now + tokens * self._token_s
         return tokens
 
     def settle(self, reserved: int, used: int) -> None:
         """A request that had so many tokens reserved has ended and used so many."""
         self._tokens += (used - reserved) * self._token_s
+
+
+RATES: dict[str, Rate] = {}  # of this process, by base URL
 
 
 # ---- patience

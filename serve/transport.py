@@ -22,7 +22,7 @@ from serve import http
 from serve.answers import BadFinish, Reply, Tally, Unreadable
 from serve.callables import CallableSpec
 from serve.failures import NotAsked, Rejected, ServerLost, Threshold
-from serve.limits import MOST, Budget, Limit, Patience, Rate, connections, queue_length
+from serve.limits import MOST, RATES, Budget, Limit, Patience, Rate, connections, queue_length
 from serve.questions import Question
 from serve.streaming import STREAMED
 
@@ -40,6 +40,7 @@ class _Server:
     rate: Rate
     patience: Patience
     tells_queue: bool = True
+    turn: Limit = field(default_factory=lambda: Limit(1))  # whose call the rate admits next: what was begun is ended first
 
 
 @dataclass
@@ -47,6 +48,7 @@ class _Call:
     """How far a call has come, in seconds of the client's clock."""
 
     started: float
+    order: int  # the place of its session among those that have begun
     sent: float = 0.0  # when its last try was sent
     attempts: int = 0  # tries that count
     absences: int = 0  # tries that found the server away
@@ -93,6 +95,8 @@ class Transport:
     budget: Budget = field(default_factory=Budget)
     patience_s: float = 0.0
     """Seconds that a server that is away is waited for (`serve.limits.Patience`)."""
+    rates: dict[str, Rate] = field(default_factory=lambda: RATES)
+    """Base URL → its rate; other clients share it."""
     launched: Collection[str] = ()
     """Base URLs of servers that are not waited for: they died if they are away."""
     say: Callable[[str], None] = lambda text: None
@@ -144,7 +148,8 @@ class Transport:
         if url not in self._servers:
             limit = self._fixed_limit or Limit(None, self._connections)
             patience = Patience(self.patience_s, self.say, self.clock)
-            self._servers[url] = _Server(url, limit, Rate(self.clock, self.sleep), patience)
+            rate = self.rates.setdefault(url, Rate(self.clock, self.sleep))
+            self._servers[url] = _Server(url, limit, rate, patience)
         return self._servers[url]
 
     async def send(self, spec: ModelSpec, url: str, question: Question, body: Mapping[str, Any]) -> Completion:
@@ -155,7 +160,7 @@ class Transport:
         reply: Reply | None = None
         if cause := self.budget.begin_call():
             self.threshold.end(cause)
-        call = _Call(self.clock())
+        call = _Call(self.clock(), begun)
         try:
             reply = await self._answer(spec, question, body, server, call)
             seconds = self.clock() - call.started - call.idle
@@ -218,7 +223,11 @@ class Transport:
     async def _try(self, spec: ModelSpec, question: Question, body: Mapping[str, Any], server: _Server, call: _Call) -> Reply:
         """One try, when the server's rate allows it; what the server bears is learnt from its outcome."""
         queued, payload = self.clock(), orjson.dumps(body)
-        reserved = await server.rate.wait(len(payload), question.sampling.max_tokens)
+        await server.turn.acquire(call.order)
+        try:
+            reserved = await server.rate.wait(len(payload), question.sampling.max_tokens)
+        finally:
+            server.turn.release()
         call.sent = self.clock()
         call.idle += call.sent - queued
         try:

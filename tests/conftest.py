@@ -115,6 +115,12 @@ def only_what_is_declared_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "replace", checked)
 
 
+@pytest.fixture(autouse=True)
+def no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test is a process of its own to providers: a later one may get the port of an endpoint that stated a rate."""
+    monkeypatch.setattr("serve.transport.RATES", {})
+
+
 class EscEval(Protocol):
     """The `esc-eval` command: arguments → (exit code, stderr)."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from core.errors import UserError
 from core.specs import Endpoint as SpecEndpoint
-from core.specs import Price
+from core.specs import ModelSpec, Price
 from serve.client import ChatClient
 from serve.failures import NotAsked, ServerLost
 from serve.limits import Budget, Rate
@@ -145,16 +145,50 @@ async def test_tokens_a_minute_count_the_prompt_and_what_the_answer_really_had()
     assert await begun(rate, time, 3, used=20) == pytest.approx([100, 102, 104])
 
 
-async def test_the_rate_is_one_for_all_specs_of_a_base_url(tmp_path: Path) -> None:
-    time, store = Time(), Store(tmp_path / "calls.sqlite")
+async def test_the_rate_is_one_for_all_specs_of_a_base_url_and_outlasts_a_client(tmp_path: Path) -> None:
+    """A stage has a client of its own: the gold set's judge states no rate and stands where the supporter states one."""
+    time, store, rates = Time(), Store(tmp_path / "calls.sqlite"), dict[str, Rate]()
     with Endpoint() as endpoint:
         stated = spec(endpoint.url, endpoint={"requests_per_minute": 6})
         other = spec(endpoint.url).model_copy(update={"name": "other"})
-        async with ChatClient(store, clock=time, sleep=time.sleep) as client:
-            for number, model in enumerate((stated, other, stated)):
-                await client.ask(model, question(str(number)))
-        assert time.now == pytest.approx(20)
+        for stage, models in enumerate([(other, stated), (other,)]):
+            async with ChatClient(store, clock=time, sleep=time.sleep, rates=rates) as client:
+                for model in models:
+                    await client.check(model, ["my-model"])
+                for number in range(3):
+                    await client.ask(other, question(f"{stage} {number}"))
+        assert time.now == pytest.approx(50), "six calls, ten seconds between them"
     store.close()
+
+
+async def test_what_was_begun_first_has_the_rate_first(tmp_path: Path) -> None:
+    store, arrived = Store(tmp_path / "calls.sqlite"), list[str]()
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        arrived.append(body["messages"][-1]["content"][0])
+        return Answer("fine")
+
+    async def dialogue(client: ChatClient, model: ModelSpec, name: str) -> None:
+        for turn in range(3):
+            await client.ask(model, question(f"{name} {turn}", session=name))
+
+    with Endpoint(behave) as endpoint:
+        model = spec(endpoint.url, endpoint={"requests_per_minute": 1200})
+        async with ChatClient(store) as client:
+            await asyncio.gather(*(dialogue(client, model, name) for name in "abcd"))
+    assert arrived.index("d") > max(place for place, name in enumerate(arrived) if name == "a")
+    store.close()
+
+
+def test_a_rate_serves_one_event_loop_after_the_other() -> None:
+    rate = Rate()
+    rate.tighten(SpecEndpoint(requests_per_minute=6000))
+
+    async def crowd() -> None:
+        await asyncio.gather(*(rate.wait(30, 90) for _ in range(3)))
+
+    for _ in range(2):
+        asyncio.run(crowd())
 
 
 @pytest.mark.parametrize(
