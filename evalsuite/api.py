@@ -351,7 +351,7 @@ def _name(model: AnyModel, name: str | None, given: dict[str, ModelSpec]) -> str
         return model
     if isinstance(model, ModelSpec):
         spec = model
-    elif callable(model):
+    elif callable(model) or hasattr(model, "reply"):
         spec = CallableSpec.of(name or str(getattr(model, "__name__", type(model).__name__)), model)
     else:
         raise UserError(f"a model is a name, a spec or a callable, not {type(model).__name__}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import partial
+from typing import Any, Protocol
 
 from pydantic import PrivateAttr, ValidationError
 
@@ -14,23 +16,45 @@ from core.errors import UserError
 from core.records import Message
 from core.specs import Endpoint, ModelSpec
 from serve.answers import Reply, split_reasoning
+from serve.questions import Question
 
-Model = Callable[[list[Message]], str | Reply | Awaitable[str | Reply]]
-"""Messages of a chat in, the reply out: its text, or a `Reply` for one with token probabilities or a finish reason. An async
-callable is asked many times at once, any other once at a time, in a thread."""
+
+class Agent(Protocol):
+    """A model that keeps a session for each dialogue: `reply` answers, and `start` and `end`, where there are any, are called
+    before a dialogue's first reply and after its end. Given as a class, every dialogue has an object of its own."""
+
+    reply: Callable[..., str | Reply | Awaitable[str | Reply]]
+
+
+Model = Callable[..., str | Reply | Awaitable[str | Reply]] | Agent
+"""Messages of a chat in, the reply out: its text, or a `Reply` for one with token probabilities or a finish reason. What it
+names as a parameter is handed to it, too (`told`). An async callable is asked many times at once, any other once at a time, in
+a thread."""
 
 CALLERS_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("CALLERS_LOOP", default=None)
 """The event loop that async callables belong to, where that is not the one that asks them (`evalsuite.api`)."""
+
+PLACE: ContextVar[tuple[str | None, int | None]] = ContextVar("PLACE", default=(None, None))
+"""The role card (or profile) of the dialogue that is under way, by id, and its exchange, from 1; None where there is none."""
+
+
+def told(question: Question) -> dict[str, Any]:
+    """What a question is about, for models that ask for it by name."""
+    card, exchange = PLACE.get()
+    dialogue = question.session or question.sample.get("dialogue")
+    return {"dialogue": dialogue, "card": card, "exchange": exchange, "role": question.purpose}
 
 
 class CallableSpec(ModelSpec):
     """A model that a program hands over. It is known by its name, as one behind an endpoint is: stored answers are those of
     the name, whatever the callable does today."""
 
-    _model: Model = PrivateAttr()
+    _model: Any = PrivateAttr()
     _thread: ThreadPoolExecutor = PrivateAttr(
         default_factory=lambda: ThreadPoolExecutor(1)
     )  # models are rarely made for several
+    # (role, dialogue) → the agent of a session that has begun
+    _sessions: dict[tuple[str, object], asyncio.Future[Any]] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, model: Model) -> CallableSpec:
@@ -48,12 +72,15 @@ class CallableSpec(ModelSpec):
         """Whether it is the spec of this callable."""
         return self._model is model
 
-    async def reply(self, messages: list[Message], timeout_s: float) -> Reply:
+    async def reply(self, messages: list[Message], question: Question, timeout_s: float) -> Reply:
         """What the callable says. Its own exceptions pass, but a `TimeoutError` or `OSError` is a call to be made again.
 
         Raises `UserError` for what is no text.
         """
-        said = await self._said(messages, timeout_s)
+        model, known = self._model, told(question)
+        if hasattr(model, "reply"):
+            model = (await self._session(known, messages, timeout_s)).reply
+        said = await self._called(model, {"messages": messages, **known}, timeout_s)
         if isinstance(said, Reply):
             return said
         if not isinstance(said, str):
@@ -62,17 +89,54 @@ class CallableSpec(ModelSpec):
         verbatim = said if said != text == said.strip() else None
         return Reply(text=text, finish_reason="stop", reasoning_characters=len(reasoning), verbatim=verbatim)
 
-    async def _said(self, messages: list[Message], timeout_s: float) -> object:
-        if inspect.iscoroutinefunction(self._model) or inspect.iscoroutinefunction(type(self._model).__call__):
-            return await asyncio.wait_for(self._awaited(messages), timeout_s)
-        said = await asyncio.get_running_loop().run_in_executor(self._thread, self._model, messages)
+    async def _session(self, known: Mapping[str, Any], messages: list[Message], timeout_s: float) -> Any:
+        """The agent of a dialogue, whose session is begun once."""
+
+        async def begun() -> Any:
+            agent = self._model
+            if isinstance(agent, type):
+                agent = await asyncio.get_running_loop().run_in_executor(self._thread, agent)
+            if start := getattr(agent, "start", None):
+                await self._called(start, {**known, "messages": messages}, timeout_s)
+            return agent
+
+        place = known["role"], known["dialogue"]
+        if place not in self._sessions:
+            self._sessions[place] = asyncio.ensure_future(begun())
+        try:
+            return await asyncio.shield(self._sessions[place])
+        except BaseException:
+            self._sessions.pop(place, None)
+            raise
+
+    async def end(self, dialogue: str, timeout_s: float) -> None:
+        """End the sessions of a dialogue."""
+        for role, about in [place for place in self._sessions if place[1] == dialogue]:
+            agent = await self._sessions.pop((role, about))
+            if end := getattr(agent, "end", None):
+                await self._called(end, {"dialogue": dialogue, "role": role}, timeout_s)
+
+    async def _called(self, function: Callable[..., object], known: Mapping[str, Any], timeout_s: float) -> object:
+        """What a function returns that is handed what it names; the first of what is known, whatever it calls that."""
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):  # of builtins nothing is known
+            parameters = [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
+        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        chosen = {p.name: known[p.name] for p in parameters if p.name in known and p.kind in by_name}
+        first = next(iter(known))
+        others = [p for p in parameters if p.name not in chosen and p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+        call = partial(function, *([known[first]] if others and first not in chosen else []), **chosen)
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+            return await asyncio.wait_for(self._awaited(call), timeout_s)
+        said = await asyncio.get_running_loop().run_in_executor(self._thread, call)
         return await said if inspect.isawaitable(said) else said
 
-    async def _awaited(self, messages: list[Message]) -> object:
+    async def _awaited(self, call: Callable[[], object]) -> object:
         loop = CALLERS_LOOP.get()
 
         async def ask() -> object:
-            said = self._model(messages)
+            said = call()
             assert inspect.isawaitable(said)
             return await said
 

@@ -232,7 +232,7 @@ class Transport:
         call.idle += call.sent - queued
         try:
             if isinstance(spec, CallableSpec):
-                reply = await spec.reply(orjson.loads(payload)["messages"], self.timeout_s)
+                reply = await spec.reply(orjson.loads(payload)["messages"], question, self.timeout_s)
             else:
                 reply = await self._post(spec, question, body, payload, server)
         except http.PASSING as error:

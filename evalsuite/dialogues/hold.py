@@ -17,6 +17,7 @@ from core.specs import ModelSpec
 from data_prep.responses import Answered, Response, answered
 from serve.answers import Reply
 from serve.batch import Batch
+from serve.callables import PLACE
 from serve.failures import Lost, Unanswered
 from serve.questions import Models, Question
 
@@ -137,7 +138,8 @@ async def hold(plan: Plan, client: Models) -> Dialogue:
     termination: Termination = "max_turns"
     order: tuple[Role, Role] = ("seeker", "supporter") if plan.first == "seeker" else ("supporter", "seeker")
     try:
-        for role in (order * plan.exchanges)[plan.spoken :]:
+        for number, role in list(enumerate(order * plan.exchanges))[plan.spoken :]:
+            PLACE.set((plan.dialogue.card_id or plan.dialogue.profile_id, number // 2 + 1))
             if role == "seeker":
                 said = await plan.seeker_side.speak(client, turns)
             else:

@@ -32,6 +32,7 @@ from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.clusters import clusters_of
 from serve.answers import Tally
+from serve.callables import PLACE, CallableSpec
 from serve.client import ChatClient
 from serve.failures import FailedCall, NotStored
 from serve.overview import overview
@@ -280,12 +281,18 @@ def _execute(
     async def work(client: ChatClient, job: Job) -> Piece:
         if job.id not in asked:
             return spool.keep(*await _from_store(resolved, client, job, judge))
-        dialogue = await hold(job, client) if isinstance(job, Plan) else job
-        judgements: list[Judgement] = []
-        if judge is not None:
-            complete = dialogue if isinstance(job, Plan) else await resolved.completed(client, dialogue)
-            dialogue = dialogue if complete.lost else complete
-            judgements = await replace(judge, client=client).score(complete)
+        try:
+            dialogue = await hold(job, client) if isinstance(job, Plan) else job
+            PLACE.set((dialogue.card_id or dialogue.profile_id, None))
+            judgements: list[Judgement] = []
+            if judge is not None:
+                complete = dialogue if isinstance(job, Plan) else await resolved.completed(client, dialogue)
+                dialogue = dialogue if complete.lost else complete
+                judgements = await replace(judge, client=client).score(complete)
+        finally:
+            for spec in specs:
+                if isinstance(spec, CallableSpec):
+                    await spec.end(job.id, client.timeout_s)
         if dialogue.lost or any(judgement.lost for judgement in judgements):
             client.threshold.dialogue_failed(len(jobs))
         return spool.keep(dialogue, judgements)

@@ -6,7 +6,7 @@ import asyncio
 import csv
 import importlib.util
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,76 @@ async def test_a_running_event_loop_is_no_hindrance() -> None:
     assert supporter.loops == {here}
     assert list(called.dialogues) == list(awaited.dialogues)
     assert (await score_async(awaited, judge=Judge(), quiet=True)).judgements[0].value == 3
+
+
+class Remembering:
+    """An agent that is told only the last line, keeps a session for each dialogue, and must not mix them up."""
+
+    def __init__(self) -> None:
+        self.heard: dict[str, list[str]] = {}
+        self.ended: list[str] = []
+
+    async def start(self, dialogue: str, card: str) -> None:
+        await asyncio.sleep(0.01)
+        assert dialogue not in self.heard
+        self.heard[dialogue] = [card]
+
+    async def reply(self, messages: list[Message], *, dialogue: str, exchange: int) -> str:
+        self.heard[dialogue].append(messages[-1]["content"])
+        await asyncio.sleep(0.01)  # other dialogues go on meanwhile
+        return f"{self.heard[dialogue][0]}, {exchange}: I have heard {len(self.heard[dialogue]) - 1} lines."
+
+    async def end(self, dialogue: str) -> None:
+        self.ended.append(dialogue)
+
+
+class OfOneDialogue:
+    """The same as a class: each dialogue has an object of its own."""
+
+    def start(self, card: str) -> None:
+        self.lines = [card]
+
+    def reply(self, messages: list[Message], exchange: int) -> str:
+        self.lines.append(messages[-1]["content"])
+        return f"{self.lines[0]}, {exchange}: I have heard {len(self.lines) - 1} lines."
+
+
+def sessions() -> Callable[..., str]:
+    heard: dict[str, int] = {}
+
+    def reply(chat: list[Message], dialogue: str, card: str | None = None, exchange: int = 0) -> str:
+        heard[dialogue] = heard.get(dialogue, 0) + 1
+        assert chat[-1]["role"] == "user"
+        return f"{card}, {exchange}: I have heard {heard[dialogue]} lines."
+
+    return reply
+
+
+@pytest.mark.parametrize("made", [Remembering, lambda: OfOneDialogue, sessions], ids=["object", "class", "function"])
+def test_a_model_that_remembers_is_told_which_dialogue_it_is_in(made: Callable[[], Any]) -> None:
+    agent = made()
+    results = simulate(
+        CARDS, supporter={"agent": agent}, seeker=seeker, judge={"judge": Judge()}, exchanges=3, trials=2, quiet=True
+    )
+    assert len(results.dialogues) == 6
+    for dialogue in results.dialogues:
+        said = [turn.text for turn in dialogue.turns if turn.role == "supporter"][1:]
+        assert said == [f"{dialogue.card_id}, {n}: I have heard {n} lines." for n in (1, 2, 3)]
+    if isinstance(agent, Remembering):
+        assert sorted(agent.ended) == sorted(dialogue.id for dialogue in results.dialogues)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda *messages: str(messages[0][-1]["role"]),
+        lambda messages, /: str(messages[-1]["role"]),
+        lambda role, messages: str(messages[-1]["role"]) if role == "supporter" else "",
+    ],
+)
+def test_a_callable_may_take_messages_in_any_way(model: Callable[..., str]) -> None:
+    results = simulate(CARDS[:1], supporter={"m": model}, seeker=seeker, exchanges=1, quiet=True)
+    assert results.dialogues[0].turns[-1].text == "user"
 
 
 @pytest.mark.filterwarnings("ignore:3 dialogues")
