@@ -13,12 +13,12 @@ import orjson
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from core.tables import Cell, Table, clean, fmt, is_numeric, to_csv
+from core.tables import Cell, Estimate, Table, clean, fmt, is_numeric, to_csv
 
 
 def environment(folder: Path) -> jinja2.Environment:
     """Templates of a folder: undefined names are errors, text is escaped and cleaned, tables have the filters `fmt`,
-    `is_numeric` and `csv_link`."""
+    `is_numeric`, `kinds` and `csv_link`."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
@@ -29,7 +29,7 @@ def environment(folder: Path) -> jinja2.Environment:
     )
     # orjson writes Chinese as it is (json.dumps would write six bytes a character); tojson then escapes <, >, & and '.
     made.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
-    made.filters |= {"fmt": _fmt, "is_numeric": is_numeric, "csv_link": _csv_link}
+    made.filters |= {"fmt": _fmt, "is_numeric": is_numeric, "kinds": _kinds, "csv_link": _csv_link}
     return made
 
 
@@ -63,9 +63,20 @@ def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _fmt(cell: Cell) -> str:
+def _fmt(cell: Cell, decimals: int = 2) -> str:
     """A cell as everywhere, but long whole numbers with commas."""
-    return f"{cell:,}" if isinstance(cell, int) and abs(cell) >= 10_000 else fmt(cell)
+    return f"{cell:,}" if isinstance(cell, int) and abs(cell) >= 10_000 else fmt(cell, decimals)
+
+
+def _kinds(table: Table) -> list[tuple[bool, int]]:
+    """Of every column whether it holds numbers, and with how many decimals: one, but two where all lie between -1 and 1."""
+    kinds = []
+    for column in range(len(table.columns)):
+        cells = [row[column] for row in table.rows]
+        figures = [cell.mean if isinstance(cell, Estimate) else cell for cell in cells]
+        small = all(abs(figure) <= 1 for figure in figures if isinstance(figure, float))
+        kinds.append((is_numeric(table, column), 2 if small else 1))
+    return kinds
 
 
 def _csv_link(table: Table) -> str:

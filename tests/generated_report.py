@@ -16,9 +16,7 @@ from evalsuite.report.charts import (
     agreement_charts,
     calibration_charts,
     confusion_charts,
-    difference_charts,
     distribution_charts,
-    score_charts,
     termination_charts,
 )
 from evalsuite.report.report import ReportContent
@@ -214,8 +212,6 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
     figures |= {"over_majority": 0.19, "over_majority_low": 0.05, "over_majority_high": 0.3, "clusters": 30}
     agreed = {language: {name: figures for name in [*RUBRIC.dimensions, "average"]} for language in ("en", "zh")}
     charts = [
-        *score_charts(tally),
-        *difference_charts(tally),
         *distribution_charts(given, RUBRIC),
         *breakdown_charts,
         *agreement_charts(agreed, RUBRIC, "paper", True),
@@ -235,6 +231,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
         charts=charts,
         generated="2024-06-19",
         agreement=agreed,
+        agreements={"ranker": agreed},
         config={
             "fingerprints": {"harbour-8b": "9f2c41d07be35a68", "ranker": "31be0c55ad90f7e2"},
             "supporters": [name + bad for name, _ in supporters],

@@ -40,8 +40,6 @@ def board(runs: Sequence[RunRecords], cluster: str | None = None) -> ReportConte
             *_runs(together),
         ],
         charts=[
-            *charts.score_charts(tally),
-            *charts.difference_charts(tally),
             *charts.distribution_charts(scores_given, tally.rubric),
         ],
         generated=time.strftime("%Y-%m-%d %H:%M"),

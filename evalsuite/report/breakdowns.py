@@ -9,7 +9,7 @@ import numpy as np
 from core.grouping import group_by
 from core.records import RoleCard
 from core.tables import Table, clean, fmt
-from evalsuite.report.charts import LANGUAGES, Chart, bar_panels, score_panels
+from evalsuite.report.charts import LANGUAGES, Chart, bar_panels
 from evalsuite.report.figures import Figure, label, panels, trace
 from evalsuite.statistics.categories import by_category, category_tables
 from evalsuite.statistics.dialogue_costs import THOUSAND, ModelUse
@@ -22,25 +22,12 @@ DOTS = 1000  # dialogues drawn in one panel
 
 def breakdowns(tally: Tally, cards: Mapping[str, RoleCard]) -> tuple[list[Table], list[Chart]]:
     """Averages by category where the cards have any, and against reply length."""
-    averages = by_category(tally, cards)
-    tables = list(category_tables(tally.boards, averages))
-    charts = []
-    if tables:
-        charts.append(
-            Chart(
-                "categories",
-                "Average by category of the role card",
-                "Means on 0–100 with 95 % intervals over the category's cards. Open marks rest on a single dialogue.",
-                tables[-1].key,
-                score_panels(tally.boards, [*averages.items()], columns=4),
-            )
-        )
+    tables = list(category_tables(tally.boards, by_category(tally, cards)))
     replies = replies_of(tally.dialogues, tally.verdicts, tally.rubric)
-    if replies:
-        effects = length_effects(replies, tally.rubric, [AVERAGE])
-        tables.append(average_table(replies, effects))
-        charts += _length_chart(replies, effects)
-    return tables, charts
+    if not replies:
+        return tables, []
+    effects = length_effects(replies, tally.rubric, [AVERAGE])
+    return [*tables, average_table(replies, effects)], [*_length_chart(replies, effects)]
 
 
 def _length_chart(replies: Sequence[Replies], effects: Sequence[LengthEffect]) -> Iterator[Chart]:

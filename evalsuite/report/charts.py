@@ -11,16 +11,13 @@ import numpy as np
 
 from core.rubrics import Rubric
 from core.tables import DASH, Estimate, Table, clean
-from evalsuite.report.figures import HATCHES, Figure, dots, error, label, named_rows, panels, segment, trace
+from evalsuite.report.figures import HATCHES, Figure, dots, error, named_rows, panels, segment, trace
 from evalsuite.statistics.agreement import figure_cell
-from evalsuite.statistics.categories import Average
 from evalsuite.statistics.judges import POOLED, Bin, Confusion
-from evalsuite.statistics.leaderboard import Board, Score, Tally
-from evalsuite.statistics.summary import AVERAGE, Scorer, dimension_label, short_names
+from evalsuite.statistics.summary import dimension_label
 
 SYNTHETIC_GOLD = "Synthetic gold, scores hold by construction"
 LANGUAGES = {"en": "English", "zh": "Chinese"}
-_LANGUAGE_STYLES = ("dot", "second")  # the first language of a run, and another beside it
 
 Agreement = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
@@ -34,90 +31,6 @@ class Chart:
     caption: str
     after: str
     figure: Figure
-
-
-def score_charts(tally: Tally) -> Iterator[Chart]:
-    """A panel for the average and one a dimension, a line a supporter (and scorer), on it a mark with its interval a language:
-    readable in grey and at 20 models."""
-    if not tally.boards:
-        return
-    names = [AVERAGE, *tally.rubric.dimensions]
-    cells = {name: [cell for cell in tally.scores if cell.dimension == name] for name in names}
-    yield Chart(
-        "scores",
-        "Scores by dimension",
-        "Means on 0–100 with 95 % intervals, best average first. Open marks rest on a single dialogue.",
-        f"leaderboard-{tally.boards[-1].language}",
-        score_panels(tally.boards, [(_label(tally.rubric, name), cells[name]) for name in names], columns=4),
-    )
-
-
-def score_panels(boards: Sequence[Board], cells: Sequence[tuple[str, Sequence[Score | Average]]], columns: int) -> Figure:
-    """Panels of scores by title, the languages of the boards beside each other on every line. Lines come by scorer and falling
-    average."""
-    averages: dict[tuple[Scorer, str], list[float]] = {}
-    for board in boards:
-        for block in board.scores:
-            mean = block[-1].estimate.mean
-            averages.setdefault((board.scorer, block[-1].supporter), []).append(-1.0 if mean is None else mean)
-    lines = sorted(averages, key=lambda line: (line[0], -sum(averages[line]) / len(averages[line]), line[1]))
-    places = {line: place for place, line in enumerate(lines)}
-    names = short_names(scorer for scorer, _ in lines)
-    rows = [clean(f"{supporter} · {names[scorer]}" if len(names) > 1 else supporter) for scorer, supporter in lines]
-    languages = list(dict.fromkeys(board.language for board in boards))
-    traces: list[list[Figure]] = []
-    for _, of_panel in cells:
-        traces.append([])
-        for number, language in enumerate(languages):
-            read = [cell for cell in of_panel if cell.language == language and cell.estimate.mean is not None]
-            estimates = [(places[cell.scorer, cell.supporter], cell.estimate) for cell in read]
-            shift = 0.36 * (number + 0.5) / len(languages) - 0.18
-            name = LANGUAGES[language] if len(languages) > 1 else ""
-            traces[-1].append(dots(_LANGUAGE_STYLES[number], rows, estimates, name, shift, alone=True))
-    return dot_panels(rows, [title for title, _ in cells], traces, columns, height=20 + 8 * len(languages))
-
-
-def difference_charts(tally: Tally) -> Iterator[Chart]:
-    """One heat map a board: by how many points a row's supporter is ahead of a column's, with a star where that holds."""
-    names = short_names(board.scorer for board in tally.boards)
-    for number, board in enumerate(tally.boards):
-        if not board.differences:
-            continue
-        rows = [clean(f"{place}. {board.contestants[of].supporter}") for place, of in enumerate(board.order, start=1)]
-        at = {of: place for place, of in enumerate(board.order)}
-        figures: list[list[float | None]] = [[None] * len(rows) for _ in rows]
-        texts = [[""] * len(rows) for _ in rows]
-        hovers = [[label(f"{row} minus {column}") for column in rows] for row in rows]
-        for one in board.differences:
-            for first, second, sign in ((one.first, one.second, 1), (one.second, one.first, -1)):
-                if one.estimate.mean is not None:
-                    figures[at[first]][at[second]] = sign * one.estimate.mean
-                    points = round(sign * one.estimate.mean)
-                    texts[at[first]][at[second]] = (f"{points:+}" if points else "0") + "*" * bool(one.holds)
-        most = max((abs(figure) for row in figures for figure in row if figure is not None), default=0) or 1
-        numbers = [str(place) for place in range(1, len(rows) + 1)]
-        cells = trace(
-            "difference", z=figures, text=texts, customdata=hovers, x=list(range(len(rows))), y=list(range(len(rows)))
-        )
-        title = f"Differences in the average, {LANGUAGES[board.language]}" + f", {clean(names[board.scorer])}" * (
-            len(names) > 1
-        )
-        yield Chart(
-            f"differences-{number}",
-            title,
-            "Points of 0–100 by which the row's supporter is ahead of the column's (numbered as the rows), on the cards that "
-            "both have. A star: the difference holds (see the table below).",
-            f"differences-{board.language}",
-            panels(
-                "differences",
-                [""],
-                [[cells | {"zmin": -most, "zmax": most}]],
-                1,
-                30 * len(rows),
-                xaxis={"tickvals": list(range(len(rows))), "ticktext": numbers},
-                yaxis=named_rows(rows, (0.5, -0.5)),
-            ),
-        )
 
 
 def distribution_charts(table: Table, rubric: Rubric) -> Iterator[Chart]:

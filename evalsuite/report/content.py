@@ -22,7 +22,6 @@ from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
 from evalsuite.report.breakdowns import breakdowns, cost_charts
-from evalsuite.report.headlines import unbeaten
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import survival_charts, trend_charts
@@ -183,8 +182,6 @@ def content_of(run: Run) -> ReportContent:
             *along_tables,
         ],
         charts=[
-            *charts.score_charts(tally),
-            *charts.difference_charts(tally),
             *charts.distribution_charts(scores_given, rubric),
             *gold_charts,
             *breakdown_charts,
@@ -205,12 +202,11 @@ def content_of(run: Run) -> ReportContent:
         config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
         warnings=[
-            *([sentence] if (sentence := cut_off(used.values(), TROUBLE)) else []),
-            *(f"{sentence}." for sentence in in_trouble(used.values(), tally.judgements)),
-            *saturation(tally.boards, rubric),
-            *unbeaten(tally.boards, config.floors()),
             *_behind(tally, judges),
+            *(f"{sentence}." for sentence in in_trouble(used.values(), tally.judgements)),
             *_warnings(tally, config.specs()),
+            *([sentence] if (sentence := cut_off(used.values(), TROUBLE)) else []),
+            *saturation(tally.boards, rubric),
         ],
         risks=_risks(dialogues, risky),
         generated=time.strftime("%Y-%m-%d %H:%M"),

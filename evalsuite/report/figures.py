@@ -31,15 +31,9 @@ def trace(style: str, **data: Any) -> Figure:
 
 
 def dots(
-    style: str,
-    rows: Sequence[str],
-    estimates: Sequence[tuple[int, Estimate]],
-    name: str = "",
-    shift: float = 0.0,
-    alone: bool = False,
+    style: str, rows: Sequence[str], estimates: Sequence[tuple[int, Estimate]], name: str = "", alone: bool = False
 ) -> Figure:
-    """A mark with its interval for every (row, estimate), so much below the row's middle; open where there is no interval, if
-    marks may stand `alone`."""
+    """A mark with its interval for every (row, estimate); open where there is no interval, if marks may stand `alone`."""
     symbol = _styles()["traces"][style]["marker"]["symbol"]
     symbols = [f"{symbol}-open" if alone and estimate.low is None else symbol for _, estimate in estimates]
     return trace(
@@ -47,7 +41,7 @@ def dots(
         name=name,
         legendgroup=name,
         x=[estimate.mean for _, estimate in estimates],
-        y=[row + shift for row, _ in estimates],
+        y=[row for row, _ in estimates],
         error_x=error(estimate for _, estimate in estimates),
         text=[label(f"{rows[row]}: {f'{name} ' if name else ''}{fmt(estimate)}") for row, estimate in estimates],
         marker={"symbol": symbols},

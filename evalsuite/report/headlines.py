@@ -1,15 +1,21 @@
-"""The first lines of a report: who did best and worst, how much was held and read, and what to be wary of, in words."""
+"""The first lines of a report: which model is ahead and by how much, whether its judge can be relied on, what to be wary of."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from core.records import Dialogue, Judgement, Termination
+from core.records import Dialogue, Judgement, Language, Termination
 from core.tables import Estimate, fmt
 from evalsuite.report.charts import LANGUAGES, Agreement
+from evalsuite.statistics.clusters import DIALOGUE
 from evalsuite.statistics.leaderboard import Board
+from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.summary import AVERAGE, MISSING, broken, languages_of, missing, short_names
+
+TOO_FEW = "too few cards to tell"
+
+Gaps = Mapping[tuple[str, str], Difference]  # (the higher average, the lower one) → their difference
 
 ENDINGS: dict[Termination | None, str] = {
     "max_turns": "after the planned exchanges",
@@ -23,107 +29,141 @@ ENDINGS: dict[Termination | None, str] = {
 }
 
 
-def standings(boards: Sequence[Board], doubt: Callable[[str, str], str]) -> Iterator[str]:
-    """Which model is best and worst in each language by average, as each scorer sees it, and of how many of the others it is
-    told apart; one sentence where there is but one. Floors are no rivals: `unbeaten` has them.
-
-    `doubt(judge, language)` says why no best is to be named by a judge; "" where it may be.
-    """
-    for board in boards:
-        models = set(board.models) or set(board.order)
-        averages = [board.scores[place][-1] for place in board.order if place in models]
-        ranked = [cell for cell in averages if cell.estimate.mean is not None]
-        if not ranked:
-            continue
-        where = _where(board, boards)
-        best, worst = ranked[0], ranked[-1]
-        if len(ranked) == 1:
-            kind = "model" if board.models else "supporter"
-            yield f"{where}: {best.supporter} ({_spoken(best.estimate)}) is the only {kind}."
-            continue
-        among = [one for one in board.differences if {one.first, one.second} <= models]
-        names = {cell.supporter for cell in ranked}
-        apart = [(better, worse) for better, worse in _apart(board) if {better, worse} <= names]
-        ahead, behind = sum(a == best.supporter for a, _ in apart), sum(b == worst.supporter for _, b in apart)
-        others = len(ranked) - 1
-        first = f"{best.supporter} ({_spoken(best.estimate)}; ahead of {_counted(ahead, others)} by a difference that holds)"
-        last = f"{worst.supporter} ({_spoken(worst.estimate)}; behind {_counted(behind, others)} by a difference that holds)"
-        if not apart:
-            first, last = (f"{one.supporter} ({_spoken(one.estimate)})" for one in (best, worst))
-            found = (
-                "no supporter is shown to be better than another"
-                if any(one.holds is not None for one in among)
-                else "supporters could not be compared: the same dialogues, or fewer than two cards"
-            )
-            yield f"{where}: {found}; highest average {first}, lowest {last}."
-        elif reason := doubt(board.scorer.judge, board.language):
-            yield f"{where}: no best is named, because {reason}. Highest average {first}, lowest {last}."
-        else:
-            yield f"{where}: best on average is {first}, lowest {last}."
+def answer(board: Board, boards: Sequence[Board] = ()) -> str:
+    """One sentence: which model is ahead of which, by how much, on how many cards, by which judge of several `boards`. A model
+    that stands alone is compared with the floors."""
+    averages = {block[-1].supporter: block[-1].estimate for block in (board.scores[place] for place in board.order)}
+    ranked = [name for name, estimate in averages.items() if estimate.mean is not None]
+    models = [name for name in ranked if name not in board.floors] or ranked
+    judged = f"judged by {_judge(board, boards)}"
+    if not ranked:
+        return f"No score could be read, {judged}."
+    if len(ranked) == 1:
+        alone = averages[ranked[0]]
+        return f"{ranked[0]} has {_points(board, alone)} on average, in {alone.n:,} dialogues, {judged}; it ran alone."
+    rivals = models if len(models) > 1 else ranked
+    names = [one.supporter for one in board.contestants]
+    gaps = {(names[one.first], names[one.second]): one for one in board.asked}
+    floors = [name for name in rivals if name not in models]
+    who = f"{models[0]} and {_floors(floors)}" if floors else _listed(models)
+    if found := {pair: one for pair, one in gaps.items() if one.holds}:
+        return f"{_ahead(board, rivals, found, models[0])}, {judged}."
+    if board.fewest_cards:
+        cards = max(one.estimate.n for one in gaps.values())
+        return f"{TOO_FEW.capitalize()}: at least {board.fewest_cards} are needed, there are {cards}, {judged}."
+    gaps = {pair: one for pair, one in gaps.items() if one.holds is not None}
+    if not gaps:
+        return f"{who} could not be compared: what they said is the same, or was not read on the same cards."
+    (high, low), widest = max(gaps.items(), key=lambda gap: gap[1].estimate.mean or 0)
+    of = f"{high} over {low} " if len(gaps) > 1 else ""
+    return f"No difference found between {who}: {of}{_gap(board, widest)}, {judged}."
 
 
-def _counted(number: int, others: int) -> str:
-    return f"{number} of the {others} others" if others > 1 else "the other"
+def agreeing(first: Board, others: Sequence[Board]) -> tuple[str, list[str]]:
+    """Which further judges found the same differences between models as the first one, and what each of the rest found."""
+    boards, shown = [first, *others], _shown(first)
+    same = [_judge(board, boards) for board in others if _shown(board) == shown]
+    said = f"{_listed(same)} {'finds' if len(same) == 1 else 'find'} the same." if same else ""
+    return said, [f"Another judge: {answer(board, boards)}" for board in others if _shown(board) != shown]
 
 
-def unbeaten(boards: Sequence[Board], floors: Collection[str]) -> Iterator[str]:
-    """Which supporters are not shown to beat a floor, a supporter that needs no model, in the average."""
-    for board in boards:
-        apart = set(_apart(board))
-        names = [board.contestants[place].supporter for place in board.order]
-        present = [name for name in names if name in floors]
-        failing: dict[tuple[str, ...], list[str]] = {}  # the same floors → the supporters that do not beat them
-        for name in names:
-            missed = tuple(floor for floor in present if (name, floor) not in apart)
-            if name not in floors and missed:
-                failing.setdefault(missed, []).append(name)
-        for missed, supporters in failing.items():
-            are = "are" if len(supporters) > 1 else "is"
-            yield (
-                f"{_where(board, boards)}: {_listed(supporters)} {are} not shown to beat {_listed(missed)}, which "
-                f"{'need' if len(missed) > 1 else 'needs'} no model."
-            )
+def _shown(board: Board) -> set[tuple[str, str]]:
+    """(better, worse) of the asked differences that were found."""
+    names = [one.supporter for one in board.contestants]
+    return {(names[one.first], names[one.second]) for one in board.asked if one.holds}
 
 
-def _apart(board: Board) -> Iterator[tuple[str, str]]:
-    """(better, worse) of every two supporters whose difference in the average holds."""
-    for one in board.differences:
-        if one.holds and one.estimate.mean is not None:
-            names = [board.contestants[place].supporter for place in (one.first, one.second)]
-            yield (names[0], names[1]) if one.estimate.mean > 0 else (names[1], names[0])
+def _ahead(board: Board, rivals: Sequence[str], found: Gaps, first: str) -> str:
+    """Whom the first model is ahead of, or what is ahead of it, among the differences that were found."""
+    better = [name for name in rivals if (name, first) in found]
+    worse = [name for name in rivals if (first, name) in found]
+    level = [name for name in rivals if name not in (first, *better, *worse)]
+    if better:
+        return f"{_floors(better[:1])}, is ahead of {first} by {_gap(board, found[better[0], first])}"
+    if not worse:
+        (high, low), gap = next(iter(found.items()))
+        but = f"{high} is ahead of {low} by {_gap(board, gap)}"
+        return f"No difference found between {first}, highest on average, and the others, but {but}"
+    floors = worse[0] in board.floors
+    if len(worse) == 1:
+        whom = f"{_floors(worse)}," if floors else worse[0]
+    elif level:
+        whom = f"{_listed(worse)}, of {worse[0]}"
+    else:
+        every = "both" if len(worse) == 2 else f"all {len(worse)}"
+        whom = f"{every} {'floors' if floors else 'other models'}, of the nearest, {worse[0]},"
+    tie = f"; no difference from {_listed(level, 'or')} was found" if level else ""
+    return f"{first} is ahead of {whom} by {_gap(board, found[first, worse[0]])}{tie}"
 
 
-def _where(board: Board, boards: Sequence[Board]) -> str:
-    names = short_names(one.scorer for one in boards)
-    return LANGUAGES[board.language] + (f", judged by {names[board.scorer]}" if len(names) > 1 else "")
+def belief(agreements: Mapping[str, Agreement], judge: str, languages: Sequence[Language]) -> tuple[bool, str]:
+    """Whether a judge can be relied on in all these languages, and why."""
+    measured = [language for language in languages if _shares(agreements, judge, language)]
+    doubts = [doubt(agreements, judge, language) for language in languages]
+    if not measured:
+        return False, f"Do not rely on {judge}: it was measured on no gold set, so nobody knows how well it judges."
+    shares = ((LANGUAGES[one], *_shares(agreements, judge, one)) for one in measured)
+    shown = ", ".join(f"{language} {own:.1f} % right against {majority:.1f} %" for language, own, majority in shares)
+    if not any(doubts):
+        return True, f"{judge} does better on its gold set than always giving the most frequent score ({shown})."
+    lacking = [f"measured on no {LANGUAGES[one]} gold set" for one in languages if one not in measured]
+    weak = any(doubt(agreements, judge, one) for one in measured)
+    reasons = ["not shown to do better on its gold set than always giving the most frequent score"] * weak + lacking
+    return False, f"Do not rely on {judge}: it is {', and '.join(reasons)} ({shown})."
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def doubt(agreements: Mapping[str, Agreement], judge: str, language: str) -> bool:
+    """Whether a judge was measured on no gold set in a language, or is not shown to be right more often than the majority
+    class: the interval of ACC less the majority class's on the same gold does not lie above 0."""
+    low = agreements.get(judge, {}).get(language, {}).get(AVERAGE, {}).get("over_majority_low")
+    return not _shares(agreements, judge, language) or low is None or low <= 0
 
 
-def doubt(agreements: Mapping[str, Agreement], judge: str, language: str) -> str:
-    """Why a judge's best is not named: it was measured on no gold set in the language, or is not shown to be right more often
-    than the majority class. "" where it is: the interval of ACC less the majority class's on the same gold lies above 0.
-    """
+def _shares(agreements: Mapping[str, Agreement], judge: str, language: str) -> tuple[float, ...]:
+    """How much of the gold a judge gives, and how much is the most frequent score, in per cent; empty without gold."""
     figures = agreements.get(judge, {}).get(language, {}).get(AVERAGE, {})
-    names = "acc", "over_majority_low", "over_majority_high", "majority_acc"
-    acc, low, high, majority = (figures.get(name) for name in names)
-    if acc is None or majority is None:
-        return f"nobody knows how well {judge} judges {LANGUAGES[language]}: it was measured on no gold set"
-    if low is not None and low > 0:
-        return ""
-    interval = "" if low is None or high is None else f", difference [{100 * low:.1f}, {100 * high:.1f}]"
-    clusters = f" in {figures['clusters']:,} {figures['clustered_by']}" if figures.get("clusters") else ""
-    return (
-        f"{judge} is not shown to judge better than the majority class (gold set: ACC {100 * acc:.1f}, majority class "
-        f"{100 * majority:.1f}{interval}, n = {figures.get('n'):,}{clusters})"
-    )
+    shares = tuple(100 * figures[name] for name in ("acc", "majority_acc") if figures.get(name) is not None)
+    return shares if len(shares) == 2 else ()
 
 
-def _spoken(estimate: Estimate) -> str:
-    interval = "" if estimate.low is None else f", 95 % interval {fmt(estimate.low, 1)} to {fmt(estimate.high, 1)}"
-    return f"{fmt(estimate.mean, 1)} of 100{interval}, n = {estimate.n:,}"
+def unbeaten(board: Board) -> Iterator[str]:
+    """Which models are not shown to beat a floor in the average, where there are cards enough to show it."""
+    names = [one.supporter for one in board.contestants]
+    beaten = {(names[one.first], names[one.second]) for one in board.differences if one.holds}
+    ranked = [names[place] for place in board.order]
+    floors = [name for name in ranked if name in board.floors]
+    failing: dict[tuple[str, ...], list[str]] = {}  # the same floors → the models that do not beat them
+    for name in ranked if not board.fewest_cards else ():
+        missed = tuple(floor for floor in floors if (name, floor) not in beaten)
+        if name not in floors and missed:
+            failing.setdefault(missed, []).append(name)
+    for missed, models in failing.items():
+        yield f"{_listed(models)} {'is' if len(models) == 1 else 'are'} not shown to beat {_floors(missed)}."
+
+
+def _judge(board: Board, boards: Sequence[Board]) -> str:
+    """The judge's name; where it scored in several ways also how."""
+    several = sum(one.scorer.judge == board.scorer.judge for one in boards) > 1
+    return board.scorer.judge if not several else short_names(one.scorer for one in boards)[board.scorer]
+
+
+def _floors(names: Sequence[str]) -> str:
+    return f"{_listed(names)}, which need{'s' * (len(names) == 1)} no model"
+
+
+def _listed(names: Sequence[str], last: str = "and") -> str:
+    shown = names if len(names) <= 5 else [*names[:4], f"{len(names) - 4} more"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {last} {shown[-1]}"
+
+
+def _gap(board: Board, one: Difference) -> str:
+    alone = next(iter(board.contestants[one.first].cards)).startswith(DIALOGUE)
+    return f"{_points(board, one.estimate)} on {one.estimate.n:,} {'dialogues' if alone else 'cards'}"
+
+
+def _points(board: Board, cell: Estimate) -> str:
+    interval = "" if cell.low is None else f" ({100 * board.level:g} % interval {fmt(cell.low, 1)} to {fmt(cell.high, 1)})"
+    return f"{fmt(cell.mean, 1)} points of 100{interval}"
 
 
 def held(dialogues: Sequence[Dialogue]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,9 +19,10 @@ from core.records import RoleCard
 from core.tables import Table, clean, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, Agreement, Chart
 from evalsuite.report.figures import TEMPLATES
-from evalsuite.report.headlines import doubt, held, standings, unread
+from evalsuite.report.forest import Forest, board_forest, difference_forests, dimension_forest, language_forests
+from evalsuite.report.headlines import agreeing, answer, belief, held, unbeaten, unread
 from evalsuite.report.transcripts import Risks, beside, transcripts
-from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.leaderboard import POOLED, Board, Tally
 from evalsuite.statistics.summary import AGREEMENT, languages_of, scorer_of, supporter_of
 
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
@@ -42,9 +43,9 @@ class ReportContent:
     `tally` holds the records and what they come to. `tables` come in display order, grouped by their `section`; a chart
     stands below its table. `agreement` maps language → dimension or "average" → figures as fractions of 1: acc,
     acc_soft, majority_acc, majority_acc_soft, acc_low, acc_high, n, parse_rate and more; `agreements` maps judge → the same,
-    the first being `agreement`. `config` is the resolved configuration (JSON values only); a `fingerprints` entry in it is
-    shown as a table. `replay` names the recording whose answers were taken. `timing` is in seconds and the only place for clock
-    time. `generated` is the report's date as text.
+    the first being `agreement`; None where nothing is to be said of judges. `config` is the resolved configuration (JSON
+    values only); a `fingerprints` entry in it is shown as a table. `replay` names the recording whose answers were taken.
+    `timing` is in seconds and the only place for clock time. `generated` is the report's date as text.
 
     `warnings` are further sentences for the summary, `further_facts` further lines on what was run. `risks` maps dialogue id →
     place of a turn → what it is about: those transcripts stand behind a content warning.
@@ -62,7 +63,7 @@ class ReportContent:
     generated: str
     replay: str | None = None
     agreement: Agreement | None = None
-    agreements: Mapping[str, Agreement] = field(default_factory=dict)
+    agreements: Mapping[str, Agreement] | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     timing: Mapping[str, float] = field(default_factory=dict)
     warnings: Sequence[str] = ()
@@ -83,9 +84,46 @@ class ReportContent:
         ]
 
     @cached_property
+    def beliefs(self) -> dict[str, tuple[bool, str]]:
+        """Judge → whether it can be relied on, and why."""
+        languages = languages_of(self.tally.dialogues)
+        judges = dict.fromkeys(board.scorer.judge for board in self.tally.pooled)
+        if self.agreements is None:
+            return dict.fromkeys(judges, (True, ""))
+        return {judge: belief(self.agreements, judge, languages) for judge in judges}
+
+    @cached_property
+    def boards(self) -> list[Board]:
+        """The boards over all languages, first those of judges that can be relied on: the page speaks of the first."""
+        return sorted(self.tally.pooled, key=lambda board: not self.beliefs[board.scorer.judge][0])
+
+    @property
+    def relied(self) -> bool:
+        """Whether the first board's judge can be relied on."""
+        return bool(self.boards) and self.beliefs[self.boards[0].scorer.judge][0]
+
+    @cached_property
     def findings(self) -> list[str]:
-        """What came out, as sentences for the summary at the top."""
-        return [*standings(self.tally.boards, partial(doubt, self.agreements)), held(self.tally.dialogues)]
+        """What came out, as sentences: the answer, whether its judge can be relied on and who agrees, and what there is."""
+        if not self.boards:
+            return [held(self.tally.dialogues)]
+        first, *others = self.boards
+        same, _ = agreeing(first, others)
+        judge = " ".join(filter(None, [self.beliefs[first.scorer.judge][1], same]))
+        return [answer(first, self.boards), *[judge] * bool(judge), held(self.tally.dialogues)]
+
+    @cached_property
+    def forests(self) -> dict[str, list[Forest]]:
+        """What is drawn at the top: the `board`, one a `language`, one column a dimension, one a `reference` supporter."""
+        if not self.boards:
+            return {}
+        first, apart = self.boards[0], [one for board in self.boards for one in self.tally.boards if one.scorer == board.scorer]
+        return {
+            "board": [board_forest(self.boards, "Average score")],
+            "languages": [*language_forests(apart)] if first.language == POOLED else [],
+            "dimensions": [dimension_forest(first, self.tally.rubric)],
+            "references": [*difference_forests(first)],
+        }
 
     @property
     def replayed(self) -> str:
@@ -94,13 +132,15 @@ class ReportContent:
 
     @cached_property
     def cautions(self) -> list[str]:
-        """What to be wary of, as sentences for the summary at the top."""
+        """What to be wary of, as sentences: first what would change the decision, of which the page shows three at once."""
         warnings = [
-            self.replayed,
             PLUMBING if self.plumbing else "",
-            f"{SYNTHETIC_GOLD}: agreement with it says nothing about agreement with people." if self.synthetic_gold else "",
-            unread(self.tally.verdicts),
+            *(agreeing(self.boards[0], self.boards[1:])[1] if self.boards else ()),
+            *(unbeaten(self.boards[0]) if self.boards else ()),
             *self.warnings,
+            unread(self.tally.verdicts),
+            f"{SYNTHETIC_GOLD}: agreement with it says nothing about agreement with people." if self.synthetic_gold else "",
+            self.replayed,
         ]
         return [warning for warning in warnings if warning]
 
@@ -172,7 +212,7 @@ def _data(content: ReportContent) -> dict[str, Any]:
             for score in tally.scores
         ],
         "agreement": content.agreement,
-        "agreements": content.agreements,
+        "agreements": content.agreements or {},
         "timing": content.timing,
         "cards": {key: card.model_dump(mode="json") for key, card in content.cards.items()},
     }
@@ -184,8 +224,9 @@ def _config_text(content: ReportContent) -> str:
 
 
 def _markdown(content: ReportContent) -> str:
-    parts = [f"# {escape_markdown(content.title)}", ""]
-    parts += ["## Summary", "", *(f"- {escape_markdown(line)}" for line in content.findings)]
+    parts = [f"# {escape_markdown(content.title)}"]
+    for line in content.findings:
+        parts += ["", escape_markdown(line)]
     for warning in content.cautions:
         parts += ["", f"> **{escape_markdown(warning)}**"]
     parts += ["", "## Run", ""]
@@ -224,6 +265,6 @@ def _html(content: ReportContent, shown: Mapping[str, Any]) -> str:
         figures={chart.key: chart.figure for chart in content.charts},
         transcripts=shown,
         config=_config_text(content),
-        scripts=page.scripts(*(TEMPLATES / f"{name}.js" for name in ("transcripts", "browse", "sort", "charts"))),
+        scripts=page.scripts(*(TEMPLATES / f"{name}.js" for name in ("transcripts", "browse", "sort", "reference", "charts"))),
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
     )

@@ -55,6 +55,10 @@ def opened(browser: webdriver.Chrome, path: Path) -> None:
     until(browser, "return document.querySelectorAll('.bubble').length > 0")
 
 
+def unfold(browser: webdriver.Chrome) -> None:
+    browser.execute_script("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+
+
 def until(browser: webdriver.Chrome, script: str) -> None:
     WebDriverWait(browser, 15, 0.05).until(lambda driver: driver.execute_script(script))
 

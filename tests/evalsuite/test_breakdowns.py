@@ -1,4 +1,4 @@
-"""Scores by category and by reply length, what models took, and floors that are not beaten: by hand and against scipy."""
+"""Scores by category and by reply length, and what models took: by hand and against scipy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from scipy.stats import spearmanr
 from core.records import RoleCard, Turn, Usage
 from core.specs import Endpoint, ModelSpec, Price
 from evalsuite.report.breakdowns import DOTS, breakdowns, cost_charts
-from evalsuite.report.headlines import unbeaten
 from evalsuite.runs.versions import joined, prices_in, versions
 from evalsuite.statistics.categories import NONE, by_category, category_tables
 from evalsuite.statistics.dialogue_costs import GOLD, THOUSAND, model_uses, use_table
@@ -138,17 +137,3 @@ def test_prices_are_remembered_and_the_last_one_counts() -> None:
     assert "prices" not in made(None)
     assert prices_in(joined([made(first), made(None), made(second)])) == {"m": second}
     assert prices_in(joined([made(first)])) == {"m": first} and prices_in({}) == {}
-
-
-def test_supporters_that_do_not_beat_a_floor_are_named() -> None:
-    scores: dict[tuple[str, str], tuple[float, float]] = {}
-    for n in range(12):
-        scores |= {("good", f"c{n}"): (4, 3), ("poor", f"c{n}"): (n % 2, 1), ("weak", f"c{n}"): (1, n % 2)}
-        scores |= {("silent", f"c{n}"): (1, (n + 1) % 2), ("parrot", f"c{n}"): (0, 0)}
-    boards = scored(scores).boards
-    (told,) = unbeaten(boards, {"silent", "parrot"})
-    assert told in (
-        "English: poor and weak are not shown to beat silent, which needs no model.",
-        "English: weak and poor are not shown to beat silent, which needs no model.",
-    )
-    assert list(unbeaten(boards, {"parrot"})) == [] == list(unbeaten(boards, set()))

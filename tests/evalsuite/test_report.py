@@ -7,22 +7,22 @@ import gzip
 import hashlib
 import json
 import re
+from collections import Counter
 from dataclasses import replace
-from functools import partial
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from core.errors import UserError
-from core.records import Dialogue, HumanScore, Judgement, Termination, Turn
+from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.tables import Table, to_csv
 from evalsuite.report import report, transcripts
 from evalsuite.report.charts import SYNTHETIC_GOLD, agreement_charts, calibration_charts, confusion_charts
-from evalsuite.report.headlines import doubt, standings
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.statistics.judges import calibration, confusion
 from evalsuite.statistics.leaderboard import Tally
@@ -123,7 +123,7 @@ def test_every_cell_of_every_table_is_on_the_page(tmp_path: Path) -> None:
     for table in content.tables:
         assert table.title in text
     first = content.tally.scores[0].estimate
-    assert f"{first.mean:.2f} [{first.low:.2f}, {first.high:.2f}] n={first.n}" in text
+    assert f"{first.mean:.1f} [{first.low:.1f}, {first.high:.1f}] n={first.n}" in text
     for fact in (
         "esc_eval, paper mode",
         "English, Chinese",
@@ -145,10 +145,9 @@ def test_sections_follow_the_tables_and_charts_stand_with_theirs(tmp_path: Path)
         attributes.get("download") or attributes.get("data-chart") for _, attributes in built(tmp_path, content)[0].elements
     ]
     assert [name for name in shown if name] == [
-        *("leaderboard-en.csv", "leaderboard-zh.csv", "scores"),  # both languages on one chart
-        *("differences-0", "differences-en.csv", "differences-1", "differences-zh.csv"),  # pairs fold out below their chart
+        *("leaderboard-en.csv", "leaderboard-zh.csv", "differences-en.csv", "differences-zh.csv"),
         *("distributions.csv", "distribution-0", "distribution-1"),
-        *("categories-en.csv", "categories-zh.csv", "categories", "reply-length.csv", "reply-length"),
+        *("categories-en.csv", "categories-zh.csv", "reply-length.csv", "reply-length"),
         *("agreement_en.csv", "agreement-en", "agreement_zh.csv", "agreement-zh"),
         *("confusion_en.csv", "confusion-en", "confusion_zh.csv", "confusion-zh", "calibration.csv", "calibration"),
         *("terminations.csv", "terminations", "costs.csv", "odd.csv"),
@@ -157,25 +156,13 @@ def test_sections_follow_the_tables_and_charts_stand_with_theirs(tmp_path: Path)
 
 def test_a_chart_without_its_table_is_an_error(tmp_path: Path) -> None:
     content = make_content()
-    with pytest.raises(ValueError, match="chart scores stands below no table"):
-        write_report(tmp_path, replace(content, tables=[t for t in content.tables if t.key != "leaderboard-zh"]))
+    with pytest.raises(ValueError, match="chart distribution-0 stands below no table"):
+        write_report(tmp_path, replace(content, tables=[t for t in content.tables if t.key != "distributions"]))
 
 
 def test_charts_show_the_figures_of_the_tables() -> None:
     content = make_content()
     charts = {chart.key: chart.figure["data"] for chart in content.charts}
-    cells = content.tally.scores
-    own = [cell for cell in cells if cell.language == "zh" and cell.dimension == "empathy"]
-    panels = ["average", *RUBRIC.dimensions]
-    english, dots = charts["scores"][2 * panels.index("empathy") :][:2]
-    assert (english["name"], dots["name"]) == ("English", "Chinese")
-    assert english["marker"]["symbol"] != dots["marker"]["symbol"], "told apart without colour"
-    assert [text.partition(":")[0] for text in dots["text"]] == [s.supporter for s in own]
-    assert all(above < below for above, below in zip(sorted(english["y"]), sorted(dots["y"]), strict=True))
-    assert dots["x"] == [s.estimate.mean for s in own]
-    above, below = dots["error_x"]["array"], dots["error_x"]["arrayminus"]
-    assert above == [s.estimate.high - s.estimate.mean for s in own]  # type: ignore[operator]
-    assert below == [s.estimate.mean - s.estimate.low for s in own]  # type: ignore[operator]
     judge, majority = charts["agreement-en"][:2]
     assert [judge["x"][0], judge["error_x"]["arrayminus"][0], judge["error_x"]["array"][0]] == pytest.approx([61, 11, 10])
     assert [majority["x"][0], majority["error_x"]["arrayminus"][0], majority["error_x"]["array"][0]] == [42, 0, 0]
@@ -292,7 +279,7 @@ def test_policy_names_exactly_the_scripts_of_the_page(tmp_path: Path) -> None:
 
 
 def test_scripts_never_write_markup() -> None:
-    for name in ("transcripts.js", "browse.js", "sort.js", "charts.js"):
+    for name in sorted(path.name for path in report.TEMPLATES.glob("*.js")):
         code = (report.TEMPLATES / name).read_text(encoding="utf-8")
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|createContextualFragment", code
@@ -407,7 +394,7 @@ def test_risks_of_several_turns_are_named_once_and_risky_cards_are_listed() -> N
 
 def test_bold_cells_stand_out(tmp_path: Path) -> None:
     table = Table("best", "Best", ("who", "score"), (("a", 1.0), ("b", 2.0)), bold=((1, 1),))
-    page, _ = built(tmp_path, replace(make_content(), tables=[table], charts=[]))
+    page, _ = built(tmp_path, replace(judged(make_content(), []), tables=[table], charts=[]))
     assert [a.get("class") for tag, a in page.elements if tag == "td"] == ["number", "number best"]
 
 
@@ -421,76 +408,24 @@ def test_tables_can_be_saved_from_the_page(tmp_path: Path) -> None:
     }
 
 
-def test_summary_names_best_and_worst_and_what_to_be_wary_of(tmp_path: Path) -> None:
-    content = make_content()
-    cells = content.tally.scores
-    found, warnings = content.findings, content.cautions
-    averages = [cell for cell in cells if cell.language == "zh" and cell.dimension == "average"]
-    best, worst = averages[0].estimate, averages[-1].estimate
-    assert best.mean and worst.mean and best.low and best.high
-    board = content.tally.boards[1]
-    assert f"{averages[0].supporter} ({best.mean:.1f} of 100, 95 % interval {best.low:.1f} to" in found[1]
-    for holds, said in ((False, "no supporter is shown to be better than another"), (None, "supporters could not be compared")):
-        level = replace(board, differences=[replace(gap, holds=holds) for gap in board.differences])
-        (told,) = standings([level], lambda judge, language: "")
-        assert (
-            told.startswith(f"Chinese: {said}") and f"highest average {averages[0].supporter} ({best.mean:.1f} of 100" in told
-        )
-    best_holds = [replace(gap, holds=gap.first == board.order[0]) for gap in board.differences]
-    (told,) = standings([replace(board, differences=best_holds)], lambda judge, language: "")
-    assert told.startswith(f"Chinese: best on average is {averages[0].supporter} ({best.mean:.1f} of")
-    assert f"; ahead of 3 of the 3 others by a difference that holds), lowest {averages[-1].supporter} (" in told
-    assert told.endswith("; behind 1 of the 3 others by a difference that holds)."), "no rank that looks like a place"
-    (told,) = standings([replace(board, differences=best_holds)], lambda judge, language: "the judge guesses")
-    assert told.startswith("Chinese: no best is named, because the judge guesses. Highest average ")
-    better = {"acc": 0.6, "over_majority_low": 0.02, "over_majority_high": 0.3, "majority_acc": 0.45, "n": 56}
-    (told,) = standings([replace(board, differences=best_holds)], partial(doubt, {"ranker": {"zh": {"average": better}}}))
-    assert told.startswith("Chinese: best on average is "), "agreement is the judge's, whatever its method is called"
-    counts = {end: sum(d.termination == end for d in content.tally.dialogues) for end in get_args(Termination)}
-    assert found[2].startswith(
-        f"48 dialogues (24 English, 24 Chinese): {counts['max_turns']} ended after the planned exchanges"
-    )
-    assert all(str(count) in found[2] for count in counts.values() if count)
+def test_the_answer_comes_first_and_three_cautions_are_seen(tmp_path: Path) -> None:
+    content = replace(make_content(), warnings=["one", "two", "three"])
+    assert content.cautions[0] == PLUMBING and content.cautions[-1].startswith(SYNTHETIC_GOLD)
     lost = sum(j.value is None for j in content.tally.judgements)
-    assert warnings[0] == PLUMBING and warnings[1].startswith(SYNTHETIC_GOLD)
-    assert warnings[2] == f"{lost} of 336 verdicts ({100 * lost / 336:.1f} %) could not be read: they are in no mean."
-    assert warnings[3] == "The judge ranker shares its base with harbour-8b."
-    text = " ".join(built(tmp_path, content)[0].text)
-    assert all(line in text for line in (*found, *warnings))
-
-
-def figures_of(acc: float, low: float | None, high: float | None) -> dict[str, Any]:
-    return {"acc": acc, "over_majority_low": low, "over_majority_high": high, "majority_acc": 0.45, "n": 56}
-
-
-@pytest.mark.parametrize(
-    ("figures", "reason"),
-    [
-        (None, "measured on no gold set"),
-        (
-            figures_of(0.5, -0.1, 0.2) | {"clusters": 8, "clustered_by": "cards"},
-            "ACC 50.0, majority class 45.0, difference [-10.0, 20.0], n = 56 in 8 cards",
-        ),
-        (figures_of(0.3, -0.25, -0.05), "not shown to judge better"),
-        (figures_of(0.6, None, None), "ACC 60.0, majority class 45.0, n = 56"),
-        (figures_of(0.6, 0.01, 0.3) | {"acc_low": 0.4}, ""),  # the interval that counts is that of the difference
-    ],
-)
-def test_a_judge_crowns_nobody_before_it_is_shown_to_beat_the_majority_class(
-    figures: dict[str, Any] | None, reason: str
-) -> None:
-    agreements = {"j": {"en": {"average": figures}}} if figures else {}
-    told = doubt(agreements, "j", "en")
-    assert reason in told and bool(told) == bool(reason)
-    assert doubt(agreements, "j", "zh") and doubt(agreements, "other", "en")
-
-
-def test_summary_of_one_supporter_and_of_several_scorers() -> None:
-    content = make_content(cards=1, supporters={"only": 0.5})
-    read = [j.model_copy(update={"value": 2.0}) for j in content.tally.judgements]
-    assert judged(content, read).findings[0] == "English: only (50.0 of 100, n = 1) is the only model."
-    both = [*read, *(j.model_copy(update={"judge": "second"}) for j in read)]
-    assert judged(content, both).findings[1].startswith("English, judged by second: only")
+    assert f"{lost} of 336 verdicts ({100 * lost / 336:.1f} %) could not be read: they are in no mean." in content.cautions
+    ends = Counter(d.termination for d in content.tally.dialogues)
+    told = content.findings[-1]
+    assert told.startswith(f"48 dialogues (24 English, 24 Chinese): {ends['max_turns']} ended after the planned exchanges")
+    assert all(str(count) in told for count in ends.values())
+    paths = write_report(tmp_path, content)
+    assert paths["md"].read_text(encoding="utf-8").splitlines()[2] == content.findings[0]
+    _, source = built(tmp_path, content)
+    places = [source.index(f"<p>{escape(text)}</p>") for text in content.cautions]
+    assert places[2] < source.index("<summary>3 more</summary>") < places[3]
+    order = [f'<p class="answer">{content.findings[0]}', 'id="board"', 'role="note"', 'id="dimensions"', 'id="references"']
+    order += ['id="transcripts"', 'id="section-1"', 'id="run"', 'id="configuration"']
+    found = [source.index(part) for part in order]
+    assert found == sorted(found), "what decides comes first"
 
 
 def test_markdown_has_tables_and_no_html(tmp_path: Path) -> None:

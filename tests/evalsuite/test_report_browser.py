@@ -19,7 +19,7 @@ from evalsuite.report.charts import Chart
 from evalsuite.report.content import content_of
 from evalsuite.report.report import PLUMBING, write_report
 from evalsuite.runs.folder import open_run
-from tests.evalsuite.browsing import no_errors, opened, text_of, until
+from tests.evalsuite.browsing import no_errors, opened, text_of, unfold, until
 from tests.generated_report import INJECTIONS, NO_CONTROL, make_content, write_run
 
 pytestmark = pytest.mark.browser
@@ -64,10 +64,12 @@ def selected(browser: webdriver.Chrome) -> int:
 
 
 def test_opens_without_errors_and_draws_every_chart(page: webdriver.Chrome) -> None:
+    assert page.execute_script("return document.querySelectorAll('main details[open]').length") == 0
+    unfold(page)
     for plot in page.find_elements(By.CSS_SELECTOR, ".plot"):
         page.execute_script("arguments[0].scrollIntoView()", plot)
         until(page, f"return document.querySelector('[data-chart=\"{plot.get_attribute('data-chart')}\"] svg') !== null")
-    assert len(text_of(page, ".plot")) == 13
+    assert len(text_of(page, ".plot")) == 9
     assert PLUMBING in text_of(page, ".banner p")
     assert page.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
     no_errors(page)
@@ -77,6 +79,7 @@ def test_curves_are_drawn_too(browser: webdriver.Chrome, tmp_path: Path) -> None
     write_run(tmp_path, "emoharbor")
     with open_run(tmp_path) as run:
         opened(browser, write_report(tmp_path, content_of(run))["html"])
+    unfold(browser)
     for plot in browser.find_elements(By.CSS_SELECTOR, ".plot"):
         browser.execute_script("arguments[0].scrollIntoView()", plot)
         until(browser, f"return document.querySelector('[data-chart=\"{plot.get_attribute('data-chart')}\"] svg') !== null")
@@ -103,7 +106,8 @@ def test_the_pages_of_cards_and_of_ecdbench_draw_what_they_hold(browser: webdriv
 def test_injected_text_is_shown_as_text(page: webdriver.Chrome) -> None:
     shown = "".join(report.clean(text) for text in INJECTIONS)
     named = "".join(INJECTIONS).translate(NO_CONTROL)
-    page.execute_script("document.querySelector('.plot').scrollIntoView()")
+    unfold(page)
+    page.execute_script("document.querySelector('[data-chart=terminations]').scrollIntoView()")
     until(page, "return [...document.querySelectorAll('.plot text')].some(label => label.textContent.includes('</script>'))")
     for _ in range(12):
         page.find_element(By.ID, "list").send_keys("j")
@@ -228,6 +232,7 @@ def test_a_turn_of_several_risks_is_found_under_each_and_a_risky_card_shows_its_
 
 def test_paper_shows_the_chosen_transcript_and_cuts_no_table(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
     opened(browser, page_of_a_run)
+    unfold(browser)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     a4 = {"width": 688, "height": 1000, "deviceScaleFactor": 1, "mobile": False}  # px: the print area of an A4 page
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", a4)
@@ -274,7 +279,8 @@ def test_keyboard(page: webdriver.Chrome) -> None:
 
 def test_a_head_sorts_its_table_by_keyboard_too(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
     opened(browser, page_of_a_run)
-    board = "#section-1 > figure.table:first-of-type "
+    unfold(browser)
+    board = "#section-1 figure.table:first-of-type "
     heads = [head.text for head in browser.find_elements(By.CSS_SELECTOR, board + "thead th")]
     assert heads[:3] == ["rank", "supporter", "average"]
     names = [name.strip() for name in text_of(browser, board + "tbody th")]
@@ -307,7 +313,7 @@ def test_an_address_leads_to_a_transcript_and_its_filters(browser: webdriver.Chr
 
 
 def test_every_control_has_a_name(page: webdriver.Chrome) -> None:
-    page.execute_script("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    unfold(page)
     controls = "select, input, summary, .sort, [role=listbox], [role=region], pre[tabindex]"
     for control in page.find_elements(By.CSS_SELECTOR, controls):
         assert control.accessible_name.strip()
@@ -328,6 +334,7 @@ def test_dark_and_paper(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
         opened(browser, page_of_a_run)
         grounds = "return getComputedStyle(document.documentElement).backgroundColor"
         assert browser.execute_script(grounds) == "rgb(20, 24, 27)"
+        unfold(browser)
         browser.execute_script("document.querySelector('.plot').scrollIntoView()")  # charts are drawn when they come near
         until(browser, "return document.querySelector('.plot .xtick text') !== null")
         ink = "return getComputedStyle(document.querySelector('.plot .xtick text')).fill"
@@ -343,7 +350,7 @@ def test_dark_and_paper(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
         pdf = base64.b64decode(browser.print_page())
         assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
         charts, colour = browser.execute_script("return window.printed")
-        assert charts == 13 and colour == "rgb(86, 97, 105)"  # every chart, in the colours of light ground
+        assert charts == 9 and colour == "rgb(86, 97, 105)"  # every chart, in the colours of light ground
         assert browser.execute_script(ink) == "rgb(155, 166, 173)"  # and back again
         no_errors(browser)
     finally:

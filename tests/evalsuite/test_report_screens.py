@@ -10,9 +10,10 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
 
 from evalsuite.report.report import write_report
-from tests.evalsuite.browsing import every, no_errors, opened, screen, text_of, until, violations
+from tests.evalsuite.browsing import every, no_errors, opened, screen, text_of, unfold, until, violations
 from tests.generated_report import make_content
 
 pytestmark = pytest.mark.browser
@@ -67,6 +68,7 @@ def test_comparing_a_card_of_a_risky_dialogue_is_warned_of(browser: webdriver.Ch
 
 def test_tab_alone_reaches_every_control(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
     opened(browser, page_of_a_run)
+    unfold(browser)
     browser.execute_script("document.getElementById('print').scrollIntoView()")
     wanted = browser.execute_script(
         """
@@ -96,42 +98,53 @@ def test_headings_lead_through_the_page(browser: webdriver.Chrome, page_of_a_run
 LONG_NAMES = ("qwen2.5-72b-instruct-awq-int4-longer-context", "emollm-internlm2-7b-emotional-support-v2", "tide")
 
 
-def test_a_narrow_screen_shows_averages_and_whole_names(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    path = write_report(tmp_path, make_content(supporters=dict(zip(LONG_NAMES, (0.9, 0.5, 0.2), strict=True))))["html"]
-    with screen(browser, 400, "light"):
-        opened(browser, path)
-        browser.execute_script("document.querySelector('.plot').scrollIntoView()")
-        until(browser, "return document.querySelector('.plot svg') !== null")
-        assert browser.execute_script("return document.documentElement.scrollWidth") == 400
-        cells = every(browser, "[aria-label='Leaderboard, en'] tbody tr", "one.cells[2].getBoundingClientRect().right")
-        assert len(cells) == 3 and max(cells) <= 400, "the average is seen without scrolling"
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (400, 800)])
+def test_the_answer_and_the_whole_board_are_seen_without_scrolling(
+    browser: webdriver.Chrome, tmp_path: Path, width: int, height: int
+) -> None:
+    content = make_content(supporters=dict(zip(LONG_NAMES, (0.9, 0.5, 0.2), strict=True)))
+    with screen(browser, width, "light"):
+        opened(browser, write_report(tmp_path, content)["html"])
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        (bottom,) = every(browser, "#board .forest", "one.getBoundingClientRect().bottom")
+        assert bottom <= height
+        (answer,) = every(browser, ".answer", "[one.textContent, one.getBoundingClientRect().top]")
+        assert answer[0] == content.findings[0] and 0 < answer[1] < 100
+        rows = every(browser, "#board tbody tr", "[one.querySelector('th').innerText, one.querySelector('b').innerText]")
+        averages = {block[-1].supporter: block[-1].estimate.mean for block in content.boards[0].scores}
+        assert rows == [[name, f"{mean:.1f}"] for name, mean in sorted(averages.items(), key=lambda one: -(one[1] or 0))]
+        lines = "[one, ...one.querySelectorAll('td.track line')].map((part) => part.getBoundingClientRect())"
+        for row, *intervals in every(browser, "#board tbody tr", f"{lines}.map(({{ left, right }}) => [left, right])"):
+            assert intervals and all(row[0] <= left < right <= row[1] for left, right in intervals)
+        unfold(browser)
         sizes = every(browser, ".row .who", "[one.scrollWidth - one.clientWidth, one.scrollHeight - one.clientHeight]")
         assert sizes and all(wider <= 0 and higher <= 1 for wider, higher in sizes), "no name is cut"
+        browser.execute_script("document.querySelector('[data-chart=terminations]').scrollIntoView()")
+        until(browser, "return document.querySelector('[data-chart=terminations] svg') !== null")
         line = "[...one.querySelectorAll('tspan')].map((line) => line.textContent)"
-        lines = every(browser, "[data-chart=scores] .ytick text", line)
-        for name in LONG_NAMES[:2]:
-            parts = next(of_name for of_name in lines if "".join(of_name) == name)
-            assert len(parts) > 1 and all(part.endswith(("-", ".")) for part in parts[:-1]), "broken where a name has joints"
+        names = every(browser, "[data-chart=terminations] .ytick text", line)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        if width == 400:
+            assert any(names) and all(len(parts) > 1 for parts in names if parts), "broken, not cut"
 
 
-def test_all_columns_of_a_board_fit_a_wide_screen(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    with screen(browser, 1280, "light"):
-        opened(browser, write_report(tmp_path, make_content(supporters=dict.fromkeys(LONG_NAMES, 0.5)))["html"])
-        inside = (
-            "const box = document.querySelector('[aria-label=\"Leaderboard, en\"]'); return box.scrollWidth <= box.clientWidth"
-        )
-        assert browser.execute_script(inside)
+def test_another_reference_is_one_choice_away(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
+    opened(browser, page_of_a_run)
+    content = make_content()
+    chosen = Select(browser.find_element(By.CSS_SELECTOR, "select.reference"))
+    assert [option.text for option in chosen.options] == [forest.title for forest in content.forests["references"]]
+    for forest in content.forests["references"]:
+        chosen.select_by_visible_text(forest.title)
+        (shown,) = (one for one in browser.find_elements(By.CSS_SELECTOR, "#references > div") if one.is_displayed())
+        names = [one.text for one in shown.find_elements(By.CSS_SELECTOR, "tbody th")]
+        assert names == [line.name for line in forest.lines] and forest.title not in names
 
 
-def test_a_heat_map_of_many_supporters_is_scrolled_not_squeezed(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    with screen(browser, 400, "light"):
-        opened(browser, write_report(tmp_path, make_content(supporters={f"model-{n}": n / 14 for n in range(14)}))["html"])
-        chart = "document.querySelector('[data-chart=differences-0]')"
-        browser.execute_script(f"{chart}.scrollIntoView()")
-        until(browser, f"return {chart}.querySelector('svg') !== null")
-        (width,) = every(browser, "[data-chart=differences-0] .heatmaplayer image", "one.getBoundingClientRect().width")
-        assert width >= 14 * 34 - 20
-        assert browser.execute_script("return document.documentElement.scrollWidth") == 400
+def test_a_demo_is_a_few_screens(browser: webdriver.Chrome, page_of_a_run: Path) -> None:
+    for width, screens in ((1280, 4), (400, 8)):
+        with screen(browser, width, "light"):
+            opened(browser, page_of_a_run)
+            assert browser.execute_script("return document.documentElement.scrollHeight") < screens * 800
 
 
 @pytest.mark.parametrize(
@@ -144,7 +157,7 @@ def test_axe_finds_no_serious_violation(browser: webdriver.Chrome, tmp_path: Pat
     browser.set_script_timeout(120)
     with screen(browser, width, scheme):
         opened(browser, path)
-        browser.execute_script("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+        unfold(browser)
         for plot in browser.find_elements(By.CSS_SELECTOR, ".plot"):
             browser.execute_script("arguments[0].scrollIntoView()", plot)
         for compared in (False, True):

@@ -51,10 +51,9 @@ plotlyLoaded.then(() => {
     meta.inside = Math.max(meta.inside, lines.length * tallest);
     grid.ygap = meta.gap / (meta.inside + meta.gap);
     if (names && !layout.yaxis.automargin) margin.l = 7 * Math.max(...lines.flat().map((part) => part.length)) + 16;
-    const needed = meta.cell ? margin.l + margin.r + meta.cell * lines.length : 0; // what is wider than the page is scrolled to
     grid.columns = Math.max(1, Math.min(grid.columns, Math.floor((width - margin.l) / meta.least)));
     grid.rows = Math.ceil(layout.annotations.length / grid.columns);
-    layout.width = Math.max(needed, Math.min(width, meta.most ? grid.columns * meta.most : width));
+    layout.width = Math.min(width, meta.most ? grid.columns * meta.most : width);
     layout.height = grid.rows * (meta.inside + meta.gap) - meta.gap + margin.t + margin.b;
     layout.annotations.forEach((_, index) => {
       const axis = layout[`yaxis${index ? index + 1 : ""}`];
@@ -105,6 +104,7 @@ plotlyLoaded.then(() => {
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   window.addEventListener("beforeprint", () => {
     root.classList.add("on-paper");
+    document.querySelectorAll("details").forEach((one) => (one.open = true));
     plots.forEach((plot) => draw(plot, PAPER_WIDTH));
   });
   window.addEventListener("afterprint", () => {

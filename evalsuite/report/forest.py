@@ -1,0 +1,117 @@
+"""Forest plots, a row per supporter with its estimates and intervals: templates/parts.html.j2 draws them without a script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from core.rubrics import Rubric
+from core.tables import Estimate, fmt
+from evalsuite.report.charts import LANGUAGES
+from evalsuite.report.headlines import TOO_FEW
+from evalsuite.statistics.leaderboard import Board
+from evalsuite.statistics.paired import rank_text
+from evalsuite.statistics.summary import dimension_label, short_names
+
+MINUS = "\u2212"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row: in every column one estimate a judge, None where there is none. `said` is what follows the figure, in words."""
+
+    name: str
+    columns: Sequence[Sequence[Estimate | None]]
+    rank: str | None = None
+    floor: bool = False
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Rows on an axis from `low` to `high`. Marks tell the `judges` apart; the figures printed are the first one's."""
+
+    title: str
+    lines: Sequence[Line]
+    columns: Sequence[str] = ("",)
+    judges: Sequence[str] = ()
+    low: float = 0
+    high: float = 100
+    unit: str = "of 100"
+
+    def at(self, figure: float) -> str:
+        """Where a figure lies from left to right."""
+        return f"{100 * (figure - self.low) / (self.high - self.low):.2f}%"
+
+    def figure(self, figure: float) -> str:
+        """With its sign where the axis has two sides."""
+        text = fmt(figure, 1)
+        return f"+{text}" if self.low < 0 and figure > 0 and text != "0.0" else text.replace("-", MINUS)
+
+    @property
+    def ticks(self) -> list[float]:
+        parts = 2 if self.low < 0 or len(self.columns) > 1 else 4
+        return [self.low + (self.high - self.low) * part / parts for part in range(parts + 1)]
+
+    @property
+    def ranked(self) -> bool:
+        return any(line.rank for line in self.lines)
+
+
+def board_forest(boards: Sequence[Board], title: str) -> Forest:
+    """The boards of several judges over the same supporters, in the order of the first; models, then floors."""
+    first, names = boards[0], list(short_names(board.scorer for board in boards).values())
+    averages = [{block[-1].supporter: block[-1].estimate for block in board.scores} for board in boards]
+    lines = [
+        Line(who, [[of_judge.get(who) for of_judge in averages]], rank_text(first.ranks[place]), floor)
+        for place, who, floor in _rows(first)
+    ]
+    return Forest(title, lines, judges=names)
+
+
+def language_forests(boards: Sequence[Board]) -> Iterator[Forest]:
+    """The boards language by language."""
+    for language in dict.fromkeys(board.language for board in boards):
+        yield board_forest([board for board in boards if board.language == language], LANGUAGES[language])
+
+
+def dimension_forest(board: Board, rubric: Rubric) -> Forest:
+    """A column a dimension."""
+    lines = [
+        Line(who, [[cell.estimate] for cell in board.scores[place][:-1]], floor=floor) for place, who, floor in _rows(board)
+    ]
+    return Forest("By dimension", lines, [dimension_label(rubric, name) for name in rubric.dimensions])
+
+
+def difference_forests(board: Board) -> Iterator[Forest]:
+    """For every supporter that the others may be compared with, by how many points of the average they are ahead of it."""
+    most = max((abs(end) for one in board.differences for end in _ends(one.estimate)), default=0)
+    reach = max(10, 10 * math.ceil(most / 10))
+    found = {}
+    for one in board.differences:
+        mean, high, low = (None if end is None else -end for end in (one.estimate.mean, one.estimate.low, one.estimate.high))
+        found[one.second, one.first] = one.estimate, one.holds
+        found[one.first, one.second] = Estimate(mean, low, high, one.estimate.n), one.holds
+    rows = list(_rows(board))
+    for reference, name, _ in rows:
+        lines = []
+        for place, who, floor in rows:
+            if place != reference and (reference, place) in found:
+                estimate, held = found[reference, place]
+                undecided = TOO_FEW if board.fewest_cards else "no difference found"
+                ahead = "ahead" if (estimate.mean or 0) > 0 else "behind"
+                said = "not tested" if held is None else ahead if held else undecided
+                lines.append(Line(who, [[estimate]], floor=floor, said=said))
+        if lines:
+            yield Forest(name, lines, low=-reach, high=reach, unit="points")
+
+
+def _rows(board: Board) -> list[tuple[int, str, bool]]:
+    """Place, name and whether it is a floor, of models by falling average and then of floors."""
+    rows = [(place, board.contestants[place].supporter, place not in board.models) for place in board.order]
+    return sorted(rows, key=lambda row: row[2])
+
+
+def _ends(estimate: Estimate) -> Iterator[float]:
+    yield from (figure for figure in (estimate.mean, estimate.low, estimate.high) if figure is not None)
