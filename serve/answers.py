@@ -19,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from core.errors import UserError, near
 from core.masking import mask_answer
 from core.specs import ModelSpec
+from serve.markers import CONTROL
+from serve.reasoning import ends_in_closing_tag, reasoning_beside, split_reasoning, text_of
 from serve.server_errors import Meaning, error_text, meaning_of, vocabulary
 
 MOST = 2**53  # tokens that a count may claim
@@ -30,6 +32,16 @@ Tokens = list[tuple[str, dict[str, float]]]
 
 class Unreadable(Exception):
     """A 200 whose body is not a finished chat completion."""
+
+
+class ErrorInAnswer(Unreadable):
+    """A 200 that tells of an error, whatever text stands beside it; `status` and `body` are those of the error."""
+
+    def __init__(self, error: Any) -> None:
+        self.body = orjson.dumps({"error": error})
+        code = str(error.get("code") or error.get("status")) if isinstance(error, Mapping) else ""
+        self.status = int(code) if re.fullmatch("[45][0-9]{2}", code) else 500
+        super().__init__(f"an error in the answer: {error_text(self.body)}")
 
 
 class BadFinish(Unreadable):
@@ -56,8 +68,11 @@ class Reply(BaseModel):
     """Tokens of the reasoning (0: not reported)."""
     reasoning_characters: Count = 0
     """Characters of the reasoning, counted here."""
+    reasoning: str | None = Field(default=None, exclude_if=lambda text: text is None)
+    """The reasoning where it is all that came; null where there is an answer, and where there is neither."""
     tokens: Tokens | None = None
-    """Per generated token its alternatives' log-probabilities (null: not reported; see `tokens_of`)."""
+    """Per token of the answer its alternatives' log-probabilities (null: not reported; empty: what was reported is no list of
+    the answer's tokens)."""
     model: str | None = None
     """The model that the server says answered (null: it names none)."""
     verbatim: str | None = Field(default=None, exclude_if=lambda text: text is None)
@@ -69,9 +84,10 @@ class Reply(BaseModel):
         return not (self.text.strip() or self.reasoning_characters or self.refused) and self.finish_reason in (None, "stop")
 
     @property
-    def cut_while_reasoning(self) -> bool:
-        """Whether it ended at the token limit after it had reasoned."""
-        return self.finish_reason == "length" and bool(self.reasoning_tokens or self.reasoning_characters)
+    def needs_room(self) -> bool:
+        """Whether its reasoning may have cost the answer: nothing else came, or it was cut off after it had reasoned."""
+        reasoned, said = bool(self.reasoning_tokens or self.reasoning_characters), bool(self.text.strip())
+        return (reasoned or not said) if self.finish_reason == "length" else (reasoned and not said and not self.refused)
 
 
 @dataclass
@@ -120,30 +136,63 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
     """
     try:
         body = parse(raw)
-        choice = body["choices"][0]
-        message, usage = choice["message"], body.get("usage")
+        if isinstance(body, list) and len(body) == 1:  # Gemini's errors
+            body = body[0]
+        choice = (body.get("choices") or [{}])[0]
+        if error := _told(body.get("error")) or _told(choice.get("error")):
+            failed = ErrorInAnswer(error)
+            if meaning := meaning_of(failed.status, failed.body):
+                return reply_of_error(meaning)
+            raise failed
+        message, usage = choice.get("message"), body.get("usage")
+        withheld = not isinstance(message, Mapping) and _withheld(body)
+        finish = "content_filter" if withheld else finish_reason(choice)
+        if message is None and finish in ("content_filter", "length"):
+            message = {}
+        content, apart = text_of(message.get("content"))
+        apart += reasoning_beside(message)
+        text, inline = split_reasoning(spec, content, apart)
+        if not text and split_reasoning(spec, apart)[1]:  # the server took the answer for reasoning too
+            text, apart = split_reasoning(spec, apart)
+        reasoning = apart + inline
+        if message.get("refusal") or (not text and not reasoning and _withheld(body)):
+            finish = "content_filter"
+        prompt, completion = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
         details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
-        content = text_of(message.get("content"))
-        text, reasoning = split_reasoning(spec, content)
-        separate = message.get("reasoning") or message.get("reasoning_content") or ""
-        finish = "content_filter" if message.get("refusal") else finish_reason(choice)
-        model = body.get("model")
+        hidden = max(0, count_of(usage, "total_tokens") - prompt - completion) if prompt else 0
+        tokens, model = _of_answer(spec, tokens_of(choice.get("logprobs")), text, reasoning), body.get("model")
         return Reply(
             text=mask_answer(text, key),
             finish_reason=finish,
             refused=finish == "content_filter",
-            prompt_tokens=count_of(usage, "prompt_tokens"),
-            completion_tokens=count_of(usage, "completion_tokens"),
-            reasoning_tokens=count_of(details, "reasoning_tokens"),
-            reasoning_characters=len(reasoning) + (len(separate) if isinstance(separate, str) else 0),
-            tokens=_masked(tokens_of(choice.get("logprobs")), key),
+            prompt_tokens=prompt,
+            completion_tokens=completion + hidden,
+            reasoning_tokens=count_of(details, "reasoning_tokens") or hidden,
+            reasoning_characters=len(reasoning),
+            reasoning=mask_answer(reasoning, key) if reasoning and not text else None,
+            tokens=_masked(tokens, key),
             model=mask_answer(model, key)[:200] if isinstance(model, str) and model.strip() else None,
             verbatim=mask_answer(content, key) if content != text == content.strip() else None,
         )
     except (orjson.JSONDecodeError, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        if b'"error"' in raw and (meaning := meaning_of(200, raw)):
-            return reply_of_error(meaning)
         raise Unreadable(f"unreadable answer ({type(error).__name__}): {error_text(raw)}") from None
+
+
+def _told(error: Any) -> Any:
+    """An error that says anything; some servers send an empty one with every answer."""
+    return error if not isinstance(error, Mapping) or any(error.values()) else None
+
+
+def _withheld(value: Any, depth: int = 8) -> bool:
+    """Whether a body without a word of the model's names a content filter: in a finish reason, a block reason, a verdict."""
+    if isinstance(value, str):
+        return value.lower().partition(":")[0].strip() in vocabulary().finish_reasons["content_filter"]
+    if isinstance(value, Mapping):
+        blocked = any(
+            part and re.search("block|filtered", name, re.I) and isinstance(part, str | bool) for name, part in value.items()
+        )
+        return blocked or (depth > 0 and any(_withheld(part, depth - 1) for part in value.values()))
+    return isinstance(value, list) and depth > 0 and any(_withheld(part, depth - 1) for part in value)
 
 
 def answer_in(text: str) -> str:
@@ -170,30 +219,6 @@ def parse(raw: bytes) -> Any:
 
 def _short(text: str) -> int | None:
     return int(text) if len(text) < 20 else None
-
-
-def text_of(content: Any) -> str:
-    """A message's text: a string, nothing, or a list of parts of which those of text count. Raises `TypeError` for others."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        raise TypeError(f"content is {type(content).__name__}")
-    parts = (part if isinstance(part, Mapping) else {"text": part} for part in content)
-    texts = (part.get("text") for part in parts if part.get("type", "text") in ("text", "output_text"))
-    return "".join(text for text in texts if isinstance(text, str))
-
-
-def split_reasoning(spec: ModelSpec, text: str) -> tuple[str, str]:
-    """(reply, reasoning): what stands in think tags is taken out. An unclosed block is reasoning to its end."""
-    opening, closing = spec.think_tags
-    if spec.think_in_prompt and closing not in text:
-        return "", text
-    if opening not in text and closing not in text:
-        return text.strip(), ""
-    if closing in text and (opening not in text or text.index(closing) < text.index(opening)):
-        text = opening + text  # the template opened the block in the prompt
-    block = re.compile(re.escape(opening) + "(.*?)(?:" + re.escape(closing) + "|$)", re.S)
-    return block.sub("", text).strip(), "".join(block.findall(text))
 
 
 def finish_reason(choice: dict[str, Any]) -> str | None:
@@ -223,7 +248,7 @@ def count_of(usage: Any, name: str) -> int:
 
 
 def tokens_of(logprobs: Any) -> Tokens | None:
-    """Each token of an answer with its alternatives' log-probabilities, its own among them.
+    """Each token that was generated with its alternatives' log-probabilities, its own among them.
 
     None where the server reported none; empty where what it reported is no list of tokens. A token with a log-probability that
     is not a finite number has no alternatives.
@@ -233,11 +258,16 @@ def tokens_of(logprobs: Any) -> Tokens | None:
     entries = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     if not isinstance(entries, list) or not all(_is_token(token) for token in entries):
         return []
-    return [(token["token"], _alternatives(token)) for token in entries]
+    return [(_spelled(token["token"]), _alternatives(token)) for token in entries]
 
 
 def _is_token(token: Any) -> bool:
     return isinstance(token, Mapping) and isinstance(token.get("token"), str)
+
+
+def _spelled(token: str) -> str:
+    """A token's text, where a server shows its vocabulary's spelling: a blank is ▁ or Ġ there, a line break Ċ."""
+    return token.translate({ord("▁"): " ", ord("Ġ"): " ", ord("Ċ"): "\n", ord("\ufeff"): None})
 
 
 def _alternatives(token: Mapping[str, Any]) -> dict[str, float]:
@@ -249,8 +279,25 @@ def _alternatives(token: Mapping[str, Any]) -> dict[str, float]:
             value = _NO_MASS
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             return {}
-        logprobs[entry["token"]] = float(value)
+        logprobs[_spelled(entry["token"])] = float(value)
     return logprobs
+
+
+def _of_answer(spec: ModelSpec, tokens: Tokens | None, text: str, reasoning: str) -> Tokens | None:
+    """The answer's tokens among all that were generated: from the end as many as spell it, if what stands before them is
+    nothing but the reasoning, or ends with the tag that closes it. None of them where that is not certain."""
+    answer, first, spelling = "".join(text.split()), len(tokens or ()), ""
+    while tokens and first and len(spelling) < len(answer):
+        first -= 1
+        token = tokens[first][0]
+        if not CONTROL.fullmatch(token.strip()):
+            spelling = "".join(token.split()) + spelling
+    if not tokens or spelling != answer:
+        return tokens and []
+    before = "".join(token for token, _ in tokens[:first])
+    words = "".join(CONTROL.sub("", before).split())
+    certain = words in ("", "".join(reasoning.split())) or ends_in_closing_tag(spec, before)
+    return [entry for entry in tokens[first:] if not CONTROL.fullmatch(entry[0].strip())] if certain else []
 
 
 def _masked(tokens: Tokens | None, key: str | None) -> Tokens | None:
@@ -271,9 +318,10 @@ def choice_probabilities(token: str, alternatives: Mapping[str, float], choices:
     """The probabilities of choices that are one token each, where a reply's `token` is one of them; they sum to 1.
 
     Servers report log-probabilities before the constraint's mask, so they are renormalised over the choices. A choice that is
-    not among the reported alternatives counts 0. None where the figures cannot be log-probabilities of that token (`sound`).
+    not among the reported alternatives counts 0. None where no alternative is reported, and where the figures cannot be
+    log-probabilities of that token (`sound`).
     """
-    if not sound(token, alternatives):
+    if len(alternatives) < 2 or not sound(token, alternatives):
         return None
     mass = dict.fromkeys(choices, 0.0)
     reported = [(other.strip(), logprob) for other, logprob in alternatives.items() if other.strip() in mass]

@@ -15,8 +15,9 @@ from pydantic import PrivateAttr, ValidationError
 from core.errors import UserError
 from core.records import Message
 from core.specs import Endpoint, ModelSpec
-from serve.answers import Reply, split_reasoning
+from serve.answers import Reply
 from serve.questions import Question
+from serve.reasoning import split_reasoning
 
 
 class Agent(Protocol):
@@ -87,7 +88,8 @@ class CallableSpec(ModelSpec):
             raise UserError(f"model {self.name} returned {type(said).__name__}: a model returns the text of its reply")
         text, reasoning = split_reasoning(self, said)
         verbatim = said if said != text == said.strip() else None
-        return Reply(text=text, finish_reason="stop", reasoning_characters=len(reasoning), verbatim=verbatim)
+        alone = reasoning if reasoning and not text else None
+        return Reply(text=text, finish_reason="stop", reasoning_characters=len(reasoning), reasoning=alone, verbatim=verbatim)
 
     async def _session(self, known: Mapping[str, Any], messages: list[Message], timeout_s: float) -> Any:
         """The agent of a dialogue, whose session is begun once."""

@@ -24,6 +24,7 @@ from serve.callables import CallableSpec
 from serve.dialect import LIMITS, PROBE, PROBED, TRIED, Aspect, Dialect, Voice
 from serve.failures import FailedCall, NotAsked, NotStored, NotUp, Rejected, Unanswered
 from serve.questions import Question
+from serve.reasoning import looks_like_reasoning
 from serve.store import KEPT, Origin, SameModel, Store
 from serve.transport import UNSUPPORTED, Completion, Transport
 
@@ -271,11 +272,16 @@ class ChatClient(Transport):
         reasoning has cut off: that call is made again."""
         url, roomy = self.base_url(spec, question.served_name), voice.reasons
         completion = await self.send(spec, url, question, _roomy(spec, body) if roomy else body)
-        if completion.reply.cut_while_reasoning and not roomy and (more := _roomy(spec, body)) != body:
+        if completion.reply.needs_room and not roomy and (more := _roomy(spec, body)) != body:
             voice.reasons = True
             await self._settle(spec, question.served_name)
             self._tell(f"model {spec.name} reasons: it gets {spec.reasoning_room:,} tokens for that beside its replies")
             completion = await self.send(spec, url, question, more)
+        if begun := looks_like_reasoning(completion.reply.text):
+            self._tell(
+                f"warning: model {spec.name}: replies begin with {begun!r}: if that is reasoning, think_tags of its spec name "
+                "what stands around it"
+            )
         if problem := self._models.problem(spec, question.served_name, completion.reply.model):
             problem = f"{http.place(spec, url)}: {problem}"
             self.threshold.end(problem)

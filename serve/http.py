@@ -20,7 +20,7 @@ import orjson
 from core.errors import UserError, near, printable
 from core.masking import mask_message
 from core.specs import ModelSpec
-from serve.answers import Reply, Unreadable, read_reply, reply_of_error
+from serve.answers import ErrorInAnswer, Reply, Unreadable, read_reply, reply_of_error
 from serve.failures import Rejected
 from serve.limits import CROWDED
 from serve.server_errors import error_text, meaning_of
@@ -86,8 +86,11 @@ async def post_chat(
         else:  # of an error the beginning will do
             raw, whole = await read_body(response, (megabytes if status == 200 else 1) * MEGABYTE)
     if status == 200 and whole:
-        return read_reply(spec, raw, key)
-    if status == 200:
+        try:
+            return read_reply(spec, raw, key)
+        except ErrorInAnswer as error:
+            status, raw = error.status, error.body
+    elif status == 200:
         raise Rejected(f"{where}: an answer of more than {megabytes} MB (endpoint.max_response_mb)", status)
     problem, meaning = f"HTTP {status}: {error_text(raw) or 'an empty body'}", meaning_of(status, raw)
     if status in RETRIED_STATUS or status >= 500:

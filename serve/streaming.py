@@ -5,6 +5,7 @@ They are put together to the body that an answer in one piece has, so that every
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +15,10 @@ import orjson
 
 from core.masking import mask_answer
 from core.specs import ModelSpec
-from serve.answers import Unreadable, split_reasoning, text_of
+from serve.answers import Unreadable
+from serve.reasoning import reasoning_beside, split_reasoning, text_of
 
+_TAG_BEGUN = re.compile(r"(?:<[|/a-z][^<>\s]{0,40}|\[/?T?H?I?N?K?|◁[^▷]{0,10})\Z", re.I)
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}  # of a request, beside what is asked
 
 
@@ -24,8 +27,9 @@ class _Body:
     """What has come so far."""
 
     content: str = ""
-    message: dict[str, str] = field(default_factory=dict)
-    """Reasoning and refusal, by the server's name for them."""
+    reasoning: str = ""
+    refusal: str = ""
+    error: Any = None
     finish_reason: Any = None
     rest: dict[str, Any] = field(default_factory=dict)
     """Usage and the model's name."""
@@ -36,15 +40,17 @@ class _Body:
         self.rest |= {name: event[name] for name in ("model", "usage") if event.get(name)}
         for choice in event.get("choices") or ():
             part = choice.get("delta") or {}
-            self.content += text_of(part.get("content"))
-            for name in ("reasoning", "reasoning_content", "refusal"):
-                if isinstance(part.get(name), str):
-                    self.message[name] = self.message.get(name, "") + part[name]
+            said, thought = text_of(part.get("content"))
+            self.content += said
+            self.reasoning += thought + reasoning_beside(part)
+            self.refusal += part.get("refusal") or ""
+            self.error = choice.get("error") or self.error
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
             self.ended = self.ended or self.finish_reason is not None
 
     def json(self) -> bytes:
-        choice = {"message": {"content": self.content, **self.message}, "finish_reason": self.finish_reason}
+        message = {"content": self.content, "reasoning": self.reasoning, "refusal": self.refusal}
+        choice = {"message": message, "finish_reason": self.finish_reason, "error": self.error}
         return orjson.dumps({"choices": [choice], **self.rest})
 
 
@@ -67,7 +73,7 @@ async def read_stream(response: aiohttp.ClientResponse, most: int, hears: Callab
                 continue
             try:
                 event = orjson.loads(data)
-                if "error" in event:
+                if event.get("error"):
                     return data, True
                 body.take(event)
             except (orjson.JSONDecodeError, TypeError, AttributeError) as error:
@@ -87,4 +93,4 @@ def so_far(spec: ModelSpec, text: str, key: str | None) -> str:
     for start in (spec.think_tags[0], key or ""):
         held = next((size for size in range(min(len(start) - 1, len(said)), 0, -1) if start.startswith(said[-size:])), 0)
         said = said[: len(said) - held]
-    return mask_answer(said, key)
+    return mask_answer(_TAG_BEGUN.sub("", said), key)

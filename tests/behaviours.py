@@ -18,7 +18,7 @@ import asyncio
 import operator
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -44,21 +44,15 @@ class Token(Settings):
 
     def written(self, answer: str) -> list[dict[str, Any]]:
         """Its entries in `logprobs.content`."""
-        if "{answer}" in self.token:
-            return [entry for character in answer for entry in Token(**self.filled(character)).written("")]
-        top = {self.token: self.logprob} if self.top is None else self.top
-        alternatives = [{"token": other, "logprob": logprob} for other, logprob in top.items()]
-        return [{"token": self.token, "logprob": self.logprob, "top_logprobs": alternatives}]
+        if "{answer}" not in self.token:
+            return [self._entry({self.token: self.logprob} if self.top is None else self.top)]
+        likely = {self.token.replace("{answer}", str(digit)): -4.0 - digit for digit in range(5)}
+        tokens = (Token.model_validate_json(self.model_dump_json().replace("{answer}", digit)) for digit in answer)
+        return [token._entry(likely | {token.token: token.logprob} if token.top is None else token.top) for token in tokens]
 
-    def filled(self, digit: str) -> dict[str, Any]:
-        """It for one digit of the answer."""
-        likely = {self.token.replace("{answer}", str((int(digit) + place) % 10)): -4.0 - place for place in range(1, 5)}
-        token = self.token.replace("{answer}", digit)
-        return {
-            "token": token,
-            "logprob": self.logprob,
-            "top": {token: self.logprob} | likely if self.top is None else self.top,
-        }
+    def _entry(self, top: dict[str, float]) -> dict[str, Any]:
+        alternatives = [{"token": other, "logprob": logprob} for other, logprob in top.items()]
+        return {"token": self.token, "logprob": self.logprob, "top_logprobs": alternatives}
 
 
 class Rule(Settings):
@@ -88,8 +82,8 @@ class Expected(Settings):
     """What the headline command makes of the server. Where it ends with 0, it is also repeated, and has to ask nothing."""
 
     exit: int = 0
-    verdicts: Literal["as answered", "none"] | None = "as answered"
-    """Every verdict is one that the server gave, or every one is null; None: not looked at."""
+    verdicts: str | None = "as answered"
+    """Every dialogue's verdicts are what the server gave, or `none`, or these digits; null: they are not looked at."""
     distributions: bool | None = None
     """Whether all verdicts have one, or none has."""
     terminations: tuple[str, ...] | None = None

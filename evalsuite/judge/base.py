@@ -73,13 +73,18 @@ class BaseJudge:
     """Which repetition of every question this is, from 0."""
 
     async def reply(self, question: Question) -> Reply | NoVerdict:
-        """The judge's reply, cut to `LONGEST`, or the reason why there is none. A refusal is none, whatever it says."""
+        """The judge's reply, cut to `LONGEST`, or the reason why there is none. A refusal is none, whatever it says.
+
+        Some servers take an answer that is held to a form for reasoning: it is read there, if nothing else came.
+        """
         try:
             reply = await self.client.ask(self.spec, question)
         except Unanswered as error:
             return NoVerdict(error.outcome)
         if reply.finish_reason == "context_overflow":
             return NoVerdict("context_overflow")
+        if question.formed and reply.reasoning and reply.finish_reason != "length":
+            reply = reply.model_copy(update={"text": reply.reasoning})
         if len(reply.text) > LONGEST:
             reply = reply.model_copy(update={"text": reply.text[:LONGEST] + CUT})
         return NoVerdict("refusal", reply.text) if reply.refused else reply
@@ -94,12 +99,9 @@ class BaseJudge:
         failure: str | None = None,
         broken: bool = False,
     ) -> Judgement:
-        """The verdict is the most probable score (native; a sampled answer may differ from it) or the label read (paper).
-        `broken`: the server's probabilities cannot be true."""
-        paper = self.method == "paper"
-        if distribution and not paper and distribution.get(str(value)) != max(distribution.values()):
-            value = most_probable(distribution)
-        condition = {"mode": "paper" if paper else "native"} | ({"failure": failure} if failure else {})
+        """The verdict is what the text says, whatever was probable. `broken`: the server's probabilities cannot be true, or are
+        not those of the answer."""
+        condition = {"mode": "paper" if self.method == "paper" else "native"} | ({"failure": failure} if failure else {})
         return Judgement(
             dialogue_id=dialogue.id,
             language=dialogue.language,
@@ -114,11 +116,6 @@ class BaseJudge:
             method=self.method,
             raw=raw,
         )
-
-
-def most_probable(distribution: Mapping[str, float]) -> int:
-    """The score with the highest probability, the lowest of equals."""
-    return int(max(distribution, key=lambda score: distribution[score]))
 
 
 def expectation(distribution: Mapping[str, float]) -> float:

@@ -10,16 +10,23 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-import orjson
-
 from core.judge_prompts import judge_messages
 from core.records import Dialogue, Judgement
-from core.rubrics import Scale
+from core.rubrics import Rubric, Scale
 from evalsuite.judge.base import BaseJudge, NoVerdict
-from serve.answers import Reply, choice_probabilities
+from evalsuite.judge.json_answers import names_of, plain, read_answer
+from serve.answers import Reply, Tokens, choice_probabilities, sound
 from serve.batch import together
 from serve.dialect import closed_object
 from serve.questions import Question
+
+_AROUND = " .。*`\"'[]()▁Ġ\t\r\n"  # what may stand around a verdict and says nothing
+_DIGIT = re.compile("[0-9]")
+_LINE = re.compile(
+    r"[#>|*_`\s-]{0,9}(?:[0-9]{1,2}[.)、]\s?)?[*_`|\s\"']{0,9}"
+    r"(?:(?P<label>[^0-9:：=|*/]{1,60}?)[\s*_`\"']{0,9}[:：=|–—-]{1,3}[\s*_`\"']{0,9})?"
+    r"(?P<score>[0-9])(?:\s?(?:/|out of)\s?(?P<most>[0-9]))?\s?分?(?![.,/-]?[0-9])[^0-9]*"
+)
 
 
 async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:
@@ -43,16 +50,17 @@ async def _scored(judge: BaseJudge, dialogue: Dialogue, sample: str, names: Sequ
     scores = _read(judge, answer.text, names)
     if scores is None:
         return [judge.judgement(dialogue, name, answer.text) for name in names]
-    tokens = digit_distributions(answer, scales)
-    if len(names) == 1:  # free text may hold other digits before the verdict's
-        tokens = [token for token in tokens if token[0] == scores[0]][:1]
-    # Tokenizers that merge digits ("32") give no distribution a dimension; the digits still stand.
-    same = [score for score, _ in tokens] == scores
-    distributions = [distribution for _, distribution in tokens] if same else [None] * len(names)
-    broken = same or of_another_text(answer)
+    tokens, lost = verdict_tokens(answer.tokens or [], names, scores), of_another_text(answer)
     return [
-        judge.judgement(dialogue, name, answer.text, score, distribution, broken=broken and distribution is None)
-        for name, score, distribution in zip(names, scores, distributions, strict=True)
+        judge.judgement(
+            dialogue,
+            name,
+            answer.text,
+            score,
+            token and choice_probabilities(*token, map(str, scale.scores)),
+            broken=lost or bool(token and not sound(*token)),
+        )
+        for name, score, scale, token in zip(names, scores, scales, tokens, strict=True)
     ]
 
 
@@ -89,24 +97,33 @@ def _read(judge: BaseJudge, text: str, names: Sequence[str]) -> list[int] | None
     if judge.method == "paper":
         score = paper_score(text, scales[0].scores)
         return None if score is None else [score]
-    # Digits alone, or parted by white space or commas, or an object of them. Anything else is unread.
-    digits = re.sub(r"[\s,，、]+", "", text)
+    # Digits alone, or parted by white space or commas; or what a judge that was asked in words says with as little doubt.
+    digits = re.sub(r"[\s,，、]+", "", text.strip(_AROUND))
     if re.fullmatch(digits_regex(scales), digits, re.ASCII):
         return [int(digit) for digit in digits]
-    return _read_object(text, names, scales)
+    found = read_answer(text, judge.rubric).scores if "{" in text else _read_lines(text, judge.rubric, names)
+    return [found[name] for name in names] if all(name in found for name in names) else None
 
 
-def _read_object(text: str, names: Sequence[str], scales: Sequence[Scale]) -> list[int] | None:
-    """The scores in a JSON object by dimension; None for anything else."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(value, dict) or value.keys() != set(names):
-        return None
-    scores = [value[name] for name in names]
-    sound = all(type(score) is int and score in scale.scores for score, scale in zip(scores, scales, strict=True))
-    return scores if sound else None
+def _read_lines(text: str, rubric: Rubric, names: Sequence[str]) -> dict[str, int]:
+    """Scores in lines as `2. Empathy: 3/4`: every line with a digit is one of a dimension, or ends in a colon, and no dimension
+    has two. A lone dimension need not be named."""
+    found: dict[str, int] = {}
+    for line in map(str.strip, filter(_DIGIT.search, text.splitlines())):
+        if line.rstrip("*_ ").endswith((":", "：")):
+            continue
+        said = _LINE.fullmatch(line)
+        label = plain(said["label"] or "") if said else ""
+        key = next((name for name in names if label in names_of(rubric, name)), None)
+        if key is None and len(names) == 1 and label in ("", "score", "rating", "得分", "评分", "分数"):
+            key = names[0]
+        if said is None or key is None or key in found:
+            return {}
+        scale, score, most = rubric.scale_of(key), int(said["score"]), said["most"]
+        if score not in scale.scores or (most and int(most) != scale.max):
+            return {}
+        found[key] = score
+    return found
 
 
 def paper_score(reply: str, scores: Sequence[int]) -> int | None:
@@ -117,18 +134,24 @@ def paper_score(reply: str, scores: Sequence[int]) -> int | None:
     return next((score for score in scores if str(score) in reply), None)
 
 
-def digit_distributions(reply: Reply, scales: Sequence[Scale]) -> list[tuple[int, dict[str, float] | None]]:
-    """(score, distribution) for every token of a reply that is exactly one score of its scale.
+def verdict_tokens(tokens: Tokens, names: Sequence[str], scores: Sequence[int]) -> list[tuple[str, dict[str, float]] | None]:
+    """For each score that was read in an answer the token, of all the answer's, that is this score and nothing else.
 
-    The first such token is on the first of `scales`, the second on the second, and so on; further ones are on the last. The
-    distribution is None where the figures cannot be log-probabilities of that token.
+    None where that is not certain: tokenizers merge digits ("32"), and words around a score may hold it, too.
     """
-    scores: list[tuple[int, dict[str, float] | None]] = []
-    for token, alternatives in reply.tokens or []:
-        labels = [str(score) for score in scales[min(len(scores), len(scales) - 1)].scores]
-        if token.strip() in labels:
-            scores.append((int(token), choice_probabilities(token, alternatives, labels)))
-    return scores
+    starts, written = dict[int, tuple[str, dict[str, float]]](), ""
+    for token, alternatives in tokens:
+        if spelled := "".join(token.split()):
+            starts[len(written)] = (token, alternatives)
+            written += spelled
+    if len(names) == 1:
+        places = [match.start() for match in re.finditer(str(scores[0]), written)]
+    elif re.search(r"[^\W\d_]", written):  # an object: its keys may come in any order
+        places = [match.end() - 1 for name in names for match in re.finditer(rf'"{re.escape(name)}":"?[0-9]', written)]
+    else:
+        places = [match.start() for match in _DIGIT.finditer(written)]
+    found = [starts.get(place) for place in places] if len(places) == len(names) else [None] * len(names)
+    return [token if token and token[0].strip() == str(score) else None for token, score in zip(found, scores, strict=True)]
 
 
 def digits_regex(scales: Iterable[Scale]) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ _ROOM, _ROOM_EACH = 400, 16  # tokens of a constrained answer: the reason, and a
 _TRAILING_COMMA = r",(?=\s*+[}\]])"
 # A string, the rest of a text after a quotation mark that is never closed, or a comma.
 _STRING_OR_TRAILING_COMMA = re.compile(rf'("(?:[^"\\]|\\.)*+")|("(?:[^"\\]|\\.)*+\\?\Z)|{_TRAILING_COMMA}', re.S)
+_BRACES_OF_PROSE = re.compile(r"\{[^{}\"':：]*\}")
 _BRACES = 64  # so many braces of a reply, the last ones, are taken for the beginning of an object
 
 
@@ -149,12 +151,11 @@ def read_answer(text: str, rubric: Rubric) -> Answer:
             {}, "there is no JSON object in it" if "{" not in text else "the JSON object is malformed or cut off", text
         )
     evaluation = answer.get("evaluation", answer)
-    names = {_plain(name): key for key, dimension in rubric.dimensions.items() for name in (key, *dimension.label.values())}
+    names = {name: key for key in rubric.dimensions for name in names_of(rubric, key)}
     read: dict[str, set[int | None]] = {}
     for name, value in evaluation.items() if isinstance(evaluation, Mapping) else ():
-        if _plain(name) in names:
+        if key := names.get(plain(name)):
             values = value if isinstance(value, _Twice) else [value]
-            key = names[_plain(name)]
             read.setdefault(key, set()).update(_score(one, rubric.scale_of(key)) for one in values)
     single = {key: next(iter(values)) for key, values in read.items() if len(values) == 1}
     scores = {key: score for key in rubric.dimensions if (score := single.get(key)) is not None}
@@ -178,22 +179,31 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """The last whole JSON object in a text that has an `evaluation`, else the last one at all: models may think aloud first."""
+    """The last complete JSON object in a text, if it stands by itself: models may think aloud first.
+
+    None where it is part of another that cannot be read, or is followed by one: then it is a draft, or somebody else's verdict
+    that the judge quotes, and its own is the one that cannot be read.
+    """
     text = _STRING_OR_TRAILING_COMMA.sub(lambda match: match[1] or re.sub(_TRAILING_COMMA, "", match[2] or ""), text)
     decoder = json.JSONDecoder(object_pairs_hook=_pairs, strict=False)
-    objects, end = list[dict[str, Any]](), 0
+    found, outside, end = None, "", 0
     for place in [match.start() for match in re.finditer("{", text)][-_BRACES:]:
         if place < end:  # inside the object before
             continue
-        try:
-            value, end = decoder.raw_decode(text, place)
-        except (ValueError, RecursionError):  # ValueError: malformed, or a number of thousands of digits
-            continue
-        objects.append(value)
-    return next((one for one in reversed(objects) if "evaluation" in one), objects[-1] if objects else None)
+        with suppress(ValueError, RecursionError):  # ValueError: malformed, or a number of thousands of digits
+            found, stop = decoder.raw_decode(text, place)
+            outside, end = outside + text[end:place], stop
+    rest = _BRACES_OF_PROSE.sub("", _BRACES_OF_PROSE.sub("", text[end:]))
+    return found if outside.count("{") == outside.count("}") and not re.search("[{}]", rest) else None
 
 
-def _plain(name: str) -> str:
+def names_of(rubric: Rubric, key: str) -> set[str]:
+    """What a judge may call a dimension, in `plain` spelling."""
+    return {plain(name) for name in (key, *rubric.dimensions[key].label.values())}
+
+
+def plain(name: str) -> str:
+    """A name without case, blanks, hyphens and underscores."""
     return re.sub(r"[\s_-]+", "", name).casefold()
 
 

@@ -69,14 +69,16 @@ async def test_a_server_that_sends_the_key_back_in_json_leaves_it_nowhere(
     monkeypatch.setenv("A_KEY", key)
     said = "".join(f"\\u{ord(c):04x}" for c in key) if "every" in way else key
     text = f'"You sent {said}, did you not?"'
-    tokens = f'[{{"token": "{said}", "logprob": 0, "top_logprobs": [{{"token": "{said}", "logprob": 0}}]}}]'
-    choice = f'{{"message": {{"content": {text}}}, "finish_reason": "stop", "logprobs": {{"content": {tokens}}}}}'
+    parts = ("You sent ", said, ", did you not?")
+    tokens = ", ".join(f'{{"token": "{t}", "logprob": 0, "top_logprobs": [{{"token": "{t}", "logprob": 0}}]}}' for t in parts)
+    choice = f'{{"message": {{"content": {text}}}, "finish_reason": "stop", "logprobs": {{"content": [{tokens}]}}}}'
     body = f'{{"choices": [{choice}]}}' if status == 200 else f'{{"error": {{"message": {text}}}}}'
     with Endpoint(lambda request, count: Answer(status=status, body=body.encode())) as endpoint:
         model = spec(endpoint.url, endpoint={"api_key_env": "A_KEY"})
         if status == 200:
             (reply,) = await ask(tmp_path, endpoint, question(), model=model)
-            assert reply.text == "You sent ***, did you not?" and reply.tokens == [("***", {"***": 0.0})]
+            assert reply.text == "You sent ***, did you not?" and reply.tokens is not None
+            assert reply.tokens[1] == ("***", {"***": 0.0})
         else:
             with pytest.raises(Rejected, match=r"You sent \*\*\*, did you not\?"):
                 await ask(tmp_path, endpoint, question(), model=model)

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -16,13 +16,13 @@ from core.errors import UserError
 from core.judge_prompts import PromptMethod, paper_transcript, transcript
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
-from core.rubrics import Scale, load_rubric
+from core.rubrics import load_rubric
 from core.specs import Endpoint as SpecEndpoint
 from core.specs import ModelSpec, Sampling
 from evalsuite.judge.base import CUT, LONGEST, expectation
-from evalsuite.judge.digits import digit_distributions, paper_score
+from evalsuite.judge.digits import paper_score
 from evalsuite.judge.judge import Judge
-from serve.answers import Reply
+from serve.answers import choice_probabilities
 from serve.client import ChatClient
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint
@@ -109,9 +109,14 @@ async def test_paper_puts_the_rubric_first_and_constrains_nothing(tmp_path: Path
     assert judgements[0].condition == {"mode": "paper"}
 
 
-async def test_the_value_is_the_most_probable_score_even_if_another_was_drawn(tmp_path: Path) -> None:
-    judgements, _ = await judged(tmp_path, digits("1", {"1": 0.3, "4": 0.6}), "per_dimension")
-    assert judgements[0].value == 4
+@pytest.mark.parametrize("method", get_args(PromptMethod))
+async def test_the_value_is_what_the_text_says_even_if_another_score_was_more_probable(
+    tmp_path: Path, method: PromptMethod
+) -> None:
+    probabilities = {"1": 0.3, "4": 0.6}
+    text = "1" * (7 if method == "joint" else 1)
+    judgements, _ = await judged(tmp_path, digits(text, *[probabilities] * 7), method)
+    assert {j.value for j in judgements} == {1} and {round(j.expected or 0, 6) for j in judgements} == {3.0}
 
 
 @pytest.mark.parametrize("text", ["no idea", "5555555", "333333", "33333333", "", "3.333333"])
@@ -142,7 +147,7 @@ def reported(token: str, logprob: object, **others: object) -> dict[str, Any]:
     return {"token": token, "logprob": logprob, "top_logprobs": [{"token": t, "logprob": p} for t, p in others.items()]}
 
 
-SURE = [reported(digit, -0.01) for digit in "3210321"]
+SURE = [reported(digit, -0.1, x=-3) for digit in "3210321"]
 SPREAD = dict.fromkeys("01234", 0.0)
 BROKEN = {
     "all zero": [reported(digit, 0.0, **SPREAD) for digit in "3210321"],
@@ -150,7 +155,7 @@ BROKEN = {
     "null": [reported(digit, None) for digit in "3210321"],
     "above 0": [reported(digit, 2.5) for digit in "3210321"],
     "the token impossible": [reported(digit, -9999.0, **{"4": -0.001}) for digit in "3210321"],
-    "of another text": [reported(digit, -0.01) for digit in "4444444"],
+    "of another text": [reported(digit, -0.1, x=-3) for digit in "4444444"],
     "one too few": SURE[1:],
     "words": "none",
     "without tokens": [{"logprob": -0.1}],
@@ -180,11 +185,6 @@ async def test_one_broken_token_is_one_dimensions_loss(tmp_path: Path) -> None:
 async def test_one_digit_stands_against_broken_probabilities_too(tmp_path: Path, method: PromptMethod) -> None:
     judgements, _ = await judged(tmp_path, lambda b, c: Answer("3", logprobs=[reported("3", 0.0, **SPREAD)]), method)
     assert {(j.value, j.distribution, j.condition["probabilities"]) for j in judgements} == {(3, None, "broken")}
-
-
-async def test_of_equally_probable_scores_the_one_in_the_text_counts(tmp_path: Path) -> None:
-    judgements, _ = await judged(tmp_path, digits("3", {"1": 0.5, "3": 0.5}), "per_dimension")
-    assert {(j.value, j.expected) for j in judgements} == {(3, 2.0)}
 
 
 REFUSED = "I cannot rate this under our 2023 policy. 3333333"
@@ -277,10 +277,10 @@ def test_the_published_parser(reply: str, score: int | None) -> None:
 def test_distributions_are_distributions(weights: dict[str, float]) -> None:
     alternatives = {token: weight - math.log(sum(map(math.exp, weights.values()))) for token, weight in weights.items()}
     for token in alternatives:
-        for score, distribution in digit_distributions(
-            Reply(text=token, tokens=[(token, alternatives)]), [Scale(min=0, max=4)]
-        ):
-            assert distribution is not None and sum(distribution.values()) == pytest.approx(1)
-            assert set(distribution) == set("01234")
-            assert 0 <= expectation(distribution) <= 4
-            assert distribution[str(score)] > 0
+        if token.strip() in set("01234"):
+            distribution = choice_probabilities(token, alternatives, "01234")
+            assert (distribution is None) == (len(alternatives) == 1), "no alternatives, no distribution"
+            if distribution is not None:
+                assert sum(distribution.values()) == pytest.approx(1) and set(distribution) == set("01234")
+                assert 0 <= expectation(distribution) <= 4
+                assert distribution[token.strip()] > 0

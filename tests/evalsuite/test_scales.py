@@ -28,7 +28,7 @@ from evalsuite.checks.probe import load_injections, probes
 from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.bands import answer_regex as bands_regex
 from evalsuite.judge.bands import check_labels
-from evalsuite.judge.digits import digit_distributions, digits_regex
+from evalsuite.judge.digits import digits_regex
 from evalsuite.judge.json_answers import answer_regex, read_answer
 from evalsuite.report.charts import confusion_charts, distribution_charts
 from evalsuite.report.transcripts import transcripts
@@ -38,7 +38,7 @@ from evalsuite.statistics.judges import POOLED, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import checked, distributions
 from evalsuite.statistics.trends import trends
-from serve.answers import Reply
+from serve.answers import choice_probabilities
 from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement
 
 FED = fed_rubric()
@@ -115,11 +115,12 @@ def test_digits_are_each_of_their_own_scale() -> None:
     scales = list(FED.scales.values())
     assert digits_regex(scales) == "[0-2]{1}[0-1]{1}[0-4]{1}" and digits_regex(scales[:1] * 2) == "[0-2]{2}"
     alternatives = {"1": -0.5, "2": -1.4, "4": -2.4}
-    found = digit_distributions(
-        Reply(text="114", tokens=[("1", alternatives), ("1", alternatives), ("4", alternatives)]), scales
-    )
-    assert [(score, list(spread or {})) for score, spread in found] == [(1, list("012")), (1, list("01")), (4, list("01234"))]
-    assert found[1][1] == {"0": 0, "1": 1} and (found[2][1] or {})["4"] == pytest.approx(0.0957, abs=1e-3)
+    found = [
+        choice_probabilities(str(score), alternatives, map(str, scale.scores))
+        for score, scale in zip((1, 1, 4), scales, strict=True)
+    ]
+    assert [list(spread or {}) for spread in found] == [list("012"), list("01"), list("01234")]
+    assert found[1] == {"0": 0, "1": 1} and (found[2] or {})["4"] == pytest.approx(0.0957, abs=1e-3)
 
 
 def test_json_and_bands_are_read_dimension_by_dimension() -> None:

@@ -16,12 +16,13 @@ import pytest
 from core.errors import UserError
 from core.specs import Endpoint as SpecEndpoint
 from core.specs import ModelSpec, Sampling
-from serve.answers import Reply, split_reasoning
+from serve.answers import Reply
 from serve.client import ChatClient
 from serve.failures import NotStored, Rejected, ServerLost, Unanswered
 from serve.http import retry_after
 from serve.markers import defang
 from serve.questions import Question
+from serve.reasoning import split_reasoning
 from serve.store import Store
 from tests.endpoint import LASTING, Answer, Endpoint, echo, error
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from serve.answers import Unreadable, count_of, read_reply, sound, text_of, tokens_of
+from serve.answers import Unreadable, count_of, read_reply, sound, tokens_of
+from serve.reasoning import text_of
 from tests.serve.test_client import spec
 
 
