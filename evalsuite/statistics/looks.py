@@ -1,0 +1,77 @@
+"""Stopping as soon as the differences are decided, without finding more of what is not there (`esc-eval run --until decided`).
+
+Whoever looks at a board again and again, and stops when something is significant, finds a difference between equal models far more
+often than in 5 of 100 runs. So the looks are planned, and the 5 % are spent on them in proportion to the cards (Lan and DeMets 1983
+with the linear spending function of Kim and DeMets 1987): after a third of the cards, a third of the 5 % is spent. What a look may
+spend becomes the level of its tests and intervals by the joint distribution of the looks of one difference; levels of normal
+statistics serve for Student's t (Jennison and Turnbull 2000, section 3.8). Within a look, Holm's correction runs over all pairs.
+An interval at its look's level holds the truth at all looks together in 95 of 100 runs, whenever the run stops.
+`python -m tests.bench known-truth --only looks` has the figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.signal import fftconvolve
+from scipy.special import ndtr
+
+from core.statistics.bootstrap import LEVEL
+from core.statistics.inference import ALPHA
+from evalsuite.statistics.components import FEWEST_PLANNED
+
+GROWTH = 1.5  # each look has so many times the cards of the one before
+_REACH, _STEPS = 8.0, 8001  # the statistic's range, in standard errors at the end, and points on it
+
+
+@dataclass(frozen=True)
+class Looks:
+    """The numbers of cards, in all languages together, at which a run is looked at; the last is all there are."""
+
+    cards: tuple[int, ...]
+
+    @classmethod
+    def plan(cls, available: Sequence[int]) -> tuple[Looks, list[int]]:
+        """The looks at so many cards in each language, and at each look the limit of cards per language.
+
+        The first has `FEWEST_PLANNED` cards, with fewer of which nothing is decided; each further one has `GROWTH` times the
+        cards per language.
+        """
+        most = max(available)
+        limit = next((n for n in range(1, most) if sum(min(n, own) for own in available) >= FEWEST_PLANNED), most)
+        limits = [limit]
+        while limits[-1] < most:
+            limits.append(min(math.ceil(limits[-1] * GROWTH), most))
+        return cls(tuple(sum(min(n, own) for own in available) for n in limits)), limits
+
+    @cached_property
+    def levels(self) -> list[float]:
+        """The level of tests and intervals at each look: 1 less what a single test there may err.
+
+        With B a Brownian motion and t the share of the cards, each level is that at which P(|B(t)| / √t is beyond it here, at no
+        look before) is what is left of 5 % · t. The density of B over what has not been beyond is carried from look to look on
+        a grid.
+        """
+        shares = np.array(self.cards) / self.cards[-1]
+        grid = np.linspace(-_REACH, _REACH, _STEPS)
+        step, levels = grid[1] - grid[0], []
+        density, before = np.zeros(_STEPS), 0.0
+        for share in shares:
+            spread = np.sqrt(share - before)
+            moved = np.exp(-((grid / spread) ** 2) / 2) / (spread * np.sqrt(2 * np.pi))
+            density = fftconvolve(density, moved, mode="same") * step if before else moved
+            tails = (np.cumsum(density[::-1])[::-1] - density / 2) * step * 2  # beyond each point of the upper half, on both sides
+            upper = slice(_STEPS // 2, None)
+            bound = float(np.interp(-ALPHA * (share - before), -tails[upper], grid[upper]))
+            density[np.abs(grid) > bound] = 0
+            levels.append(1 - 2 * float(ndtr(-bound / np.sqrt(share))))
+            before = share
+        return levels
+
+    def level_at(self, cards: int) -> float:
+        """The level on so many cards: that of the look they belong to."""
+        return next((level for most, level in zip(self.cards, self.levels, strict=True) if cards <= most), LEVEL)

@@ -1,0 +1,89 @@
+"""What runs that stop as soon as they are decided claim: false differences, and coverage of the intervals they stop at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from core.statistics.bootstrap import Floats
+from core.tables import Estimate
+from evalsuite.statistics import paired
+from evalsuite.statistics.looks import Looks
+from tests.bench.claims import Claim, coverage, false_alarms
+from tests.bench.populations import levels
+
+DIMENSIONS = 7
+ALIKE = (("floor", 2, 18), ("floor", 3, 18), ("middle", 2, 18), ("middle", 3, 50), ("high", 10, 18), ("ceiling", 3, 18))
+APART = (("floor", 10.0, 18), ("middle", 5.0, 18), ("middle", 10.0, 50), ("high", 10.0, 18), ("ceiling", 5.0, 18))
+_LARGE = 20_000  # cards of which a population's means are taken
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run that was stopped: at how many cards, its differences there, each supporter's average, and whether all pairs were
+    decided."""
+
+    cards: int
+    differences: list[paired.Difference]
+    averages: list[Estimate]
+    decided: bool
+
+
+def stopped(points: Floats, looks: Looks) -> Stopped:
+    """A run on points [cards, supporters, dimensions], half of the cards of each of two languages, looked at as planned."""
+    pairs = list(combinations(range(points.shape[1]), 2))
+    for cards, level in zip(looks.cards, looks.levels, strict=True):
+        part, design = points[:cards], paired.Design(None, np.arange(cards) % 2)
+        every = np.ones_like(part)
+        found = paired.differences(part, every, pairs, average_only=True, design=design, level=level)
+        if (decided := all(one.holds for one in found)) or cards == looks.cards[-1]:
+            rows = paired.card_estimates(part, every, [cards] * points.shape[1], design=design, level=level)
+            return Stopped(cards, found, [row[-1] for row in rows], decided)
+    raise AssertionError("the last look is the end")
+
+
+def shift_of(shape: str, difference: float) -> float:
+    """How far a supporter's latent quality must lie above another's for its average to lie so many points above."""
+    lower, upper = 0.0, 6.0
+    for _ in range(25):
+        shift = (lower + upper) / 2
+        first, second = _means(shape, shift)
+        lower, upper = (lower, shift) if first - second > difference else (shift, upper)
+    return lower
+
+
+def _means(shape: str, shift: float) -> Floats:
+    means: Floats = 25 * levels(shape, np.random.default_rng(97), _LARGE, 2, DIMENSIONS, np.array([shift, 0.0])).mean(
+        axis=(0, 2)
+    )
+    return means
+
+
+def claims(studies: int, seed: int) -> Iterator[Claim]:
+    """False differences first, then coverage."""
+    for shape, supporters, limit in ALIKE:
+        looks, _ = Looks.plan([limit, limit])
+        rng = np.random.default_rng((seed, supporters, limit, 5))
+        found = [
+            any(one.holds for one in stopped(25 * levels(shape, rng, 2 * limit, supporters, DIMENSIONS), looks).differences)
+            for _ in range(2 * studies)
+        ]
+        population = f"{shape}, {supporters} exchangeable supporters, {len(looks.cards)} looks"
+        yield false_alarms("a run until decided finds a difference", population, 2 * limit, found)
+    for shape, difference, limit in APART:
+        looks, _ = Looks.plan([limit, limit])
+        rng, shift = np.random.default_rng((seed, limit, 6)), shift_of(shape, difference)
+        first, second = _means(shape, shift)
+        runs = [
+            stopped(25 * levels(shape, rng, 2 * limit, 2, DIMENSIONS, np.array([shift, 0.0])), looks)
+            for _ in range(2 * studies)
+        ]
+        population = f"{shape}, {difference:g} points apart, {len(looks.cards)} looks"
+        gaps = [one.differences[0].estimate for one in runs]
+        yield coverage("interval of a difference where a run stops", population, 2 * limit, gaps, float(first - second))
+        for truth, place in ((first, 0), (second, 1)):
+            averages = [one.averages[place] for one in runs]
+            yield coverage("interval of an average where a run stops", population, 2 * limit, averages, float(truth))
