@@ -93,7 +93,8 @@ def pytest_collection_finish() -> None:
 # For a vLLM of a test's own: two threads would wait for each other whenever somebody else has a core.
 ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
-GROWING = {"config.json", "usage.json", "timing.json", "failures.json", "versions.json"}  # of a run folder: kept stage by stage
+# Of a run folder: kept stage by stage.
+GROWING = {"config.json", "usage.json", "timing.json", "failures.json", "versions.json", "looks.json"}
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ RECORDS = (
     *(*PEOPLE, "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
     *("gold_dialogues.jsonl", "gold_scores.jsonl", "gold_judgements.jsonl"),
 )
-# What is read of a run folder, and what a run writes over in one (store, config, usage, timing, failures, versions only grow).
+# What is read of a run folder, and what a run writes over in one (store, config and what is told of a run in JSON only grow).
 IN_RUN = Reads(
     "folder",
     (*RECORDS, "config.json", "usage.json", "timing.json", "costs.jsonl", "health_dialogues.jsonl", "health_judgements.jsonl"),
@@ -233,6 +233,7 @@ class WholeRunOptions(SimulateOptions, ScoreOptions):
     """What decides both."""
 
     replay: Annotated[MaybeName, _setting("replay", "--replay", metavar="RUN")] = None
+    until: Annotated[str | None, _setting("until", "--until", metavar="decided", panel=_LIMITS)] = None
 
 
 @dataclass(kw_only=True)
@@ -316,6 +317,8 @@ def resolve(
     if loaded.shard and "shard" not in overrides:
         raise UserError(f"{config}: shard: only run, simulate and score do a part of the work (--shard I/N): leave it out here")
     loaded.endpoints.update(endpoints_of(endpoints))
+    if overrides.get("until") and overrides.get("limit") is None:
+        loaded.limit = None  # the config's is that of a run of a fixed size
     if overrides.get("model") and loaded.seeker and loaded.judge and loaded.supporters:
         raise UserError(f"--model: {config} names a model for every role: use --supporter, --seeker and --judge")
     resolved = resolve_config(loaded)

@@ -35,7 +35,7 @@ from evalsuite.commands.options import (
 )
 from evalsuite.report.by_people import by_people, people_scores
 from evalsuite.report.content import report_run
-from evalsuite.runner import pipeline
+from evalsuite.runner import pipeline, until
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.pipeline import Outcome
 from evalsuite.runs import migration, shards
@@ -197,6 +197,8 @@ def _work(
         raise UserError(
             "--fail-under, --fail-if-worse: a shard has no report; give them to `esc-eval report` of the merged run"
         )
+    if report and config.until:
+        until.planned(resolved)
     if simulate:
         resolved.simulate_identity()
     if score:
@@ -226,7 +228,10 @@ def _work(
             resolved.recording.into(opened.store)
         opened.retry, opened.budget = retry, Budget(config.max_time, config.max_calls, config.max_cost)
         with Runner(opened, resolved, console, bounded=True) as runner:
-            outcomes = [pipeline.simulate(runner, score) if simulate else pipeline.score(runner, path)]
+            if report and config.until:
+                outcomes = [until.simulate(runner)]
+            else:
+                outcomes = [pipeline.simulate(runner, score) if simulate else pipeline.score(runner, path)]
             if score and config.gold is not None and not outcomes[0].ended_early:
                 outcomes.append(pipeline.score_gold(runner))
         if report and shard is None:

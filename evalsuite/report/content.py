@@ -17,6 +17,7 @@ from rich.text import Text
 from core.errors import UserError
 from core.files import read_jsonl, read_object
 from core.records import Dialogue, HumanScore, Usage
+from core.statistics.bootstrap import LEVEL
 from core.tables import Table, file_keys, fits, to_console
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
@@ -46,7 +47,8 @@ from evalsuite.statistics.judges import (
     confusion_tables,
     gold_of,
 )
-from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences, saturation
+from evalsuite.statistics.leaderboard import Tally, card_of, leaderboard, pairwise_differences, saturation
+from evalsuite.statistics.looks import Looks
 from evalsuite.statistics.summary import (
     AVERAGE,
     COSTS,
@@ -87,6 +89,8 @@ def report_run(
     reader who stops listening (`| head`) costs no file. Raises `UserError` when the folder holds no judgements yet.
     """
     content = content_of(run)
+    if not any(dialogue.lost for dialogue in content.tally.dialogues) and not any(one.lost for one in content.tally.verdicts):
+        run.look(cards_of(content.tally.dialogues))
     if people is not None:
         content = replace(content, tables=[*content.tables, *people(content.tally.dialogues)])
     content = replace(content, tables=against(content.tables, versus))
@@ -135,7 +139,10 @@ def content_of(run: Run) -> ReportContent:
         raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score {run.folder} --config CONFIG` first")
     judges = sets_of(run.folder, config)
     dialogues = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
-    tally = Tally(dialogues, [judgement for one in judges for judgement in one.records()], scored.rubric, config.floors())
+    looks, seen = run.looks()
+    level = looks.level_at(cards_of(dialogues)) if looks else LEVEL
+    verdicts = [judgement for one in judges for judgement in one.records()]
+    tally = Tally(dialogues, verdicts, scored.rubric, config.floors(), level=level)
     rubric = tally.rubric
     timing, used = run.timing(), run.usage()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
@@ -202,6 +209,7 @@ def content_of(run: Run) -> ReportContent:
         config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
         warnings=[
+            *_unplanned(looks, [*seen, cards_of(dialogues)], tally),
             *_behind(tally, judges),
             *(f"{sentence}." for sentence in in_trouble(used.values(), tally.judgements)),
             *_warnings(tally, config.specs()),
@@ -214,6 +222,21 @@ def content_of(run: Run) -> ReportContent:
 
 
 Part = tuple[list[Table], list[charts.Chart]]  # tables, and the charts that stand below them
+
+
+def cards_of(dialogues: Sequence[Dialogue]) -> int:
+    """The number of cards, of each language its own."""
+    return len({(dialogue.language, card_of(dialogue)) for dialogue in dialogues})
+
+
+def _unplanned(looks: Looks | None, seen: Collection[int], tally: Tally) -> Iterator[str]:
+    """A difference was found in a run that was looked at before, on fewer cards, though nobody had planned to."""
+    unplanned = sorted(set(seen) - set(looks.cards if looks else ()))
+    if len({*seen}) > 1 and unplanned and any(one.holds for board in tally.pooled for one in board.asked):
+        yield (
+            f"This run was looked at on {', '.join(map(str, sorted({*seen})))} cards and grew in between: who goes on until a "
+            "difference is found finds one by chance in more than 5 of 100 runs. --until decided plans its looks."
+        )
 
 
 def _behind(tally: Tally, judges: Sequence[JudgementSet]) -> Iterator[str]:

@@ -74,7 +74,7 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     for spec in asked.supporters:
         if left_out := unspoken(spec, asked.config.languages):
             runner.console.print(f"{spec.name} does not speak {', '.join(left_out)}: what is played in it is left out")
-    if asked.config.limit is not None:
+    if asked.config.limit is not None and not asked.config.until:
         runner.say(f"at most {asked.config.limit} a language are played (limit); --limit N plays more in the same folder")
     if score and asked.judge.name in {spec.name for spec in asked.supporters}:
         runner.say(f"{asked.judge.name} judges itself too: read its scores with care, or name another with --judge")

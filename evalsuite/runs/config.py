@@ -88,6 +88,10 @@ class EvalConfig(BaseModel):
     """Which languages are played and judged."""
     limit: Annotated[int, Field(gt=0, le=10**6)] | None = None
     """At most this many cards (or profiles) a language."""
+    until: Literal["decided"] | None = None
+    """decided: play cards in batches, in random order, and stop as soon as every difference between models (or between a single
+    model and each floor) is decided, or `limit` is reached. Intervals and tests allow for looking several times. As an option
+    it plays up to all cards, or --limit; the config's own `limit` is for runs of a fixed size."""
     exchanges: Annotated[int, Field(gt=0, le=10**6)] = 5
     """How many times both sides speak, at most."""
     trials: Annotated[int, Field(gt=0, le=10**6)] = 1

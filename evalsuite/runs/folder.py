@@ -19,6 +19,7 @@ from core.records import Usage
 from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.versions import Versions, joined
+from evalsuite.statistics.looks import Looks
 from evalsuite.statistics.summary import Used
 from serve.answers import Retry
 from serve.failures import FailedCall
@@ -26,7 +27,8 @@ from serve.limits import Budget
 from serve.store import Store
 
 USED = TypeAdapter(Used)  # usage.json
-_KEPT = (*PEOPLE, "config.json", "versions.json", "timing.json", "failures.json", "usage.json")
+LOOKS = "looks.json"
+_KEPT = (*PEOPLE, "config.json", LOOKS, "versions.json", "timing.json", "failures.json", "usage.json")
 
 
 class Run:
@@ -37,6 +39,7 @@ class Run:
     DIR/*.jsonl, *.json  records, rebuilt from the store by every run
     DIR/failures.json    calls without an answer and why, as servers said it; only where there are any
     DIR/versions.json    versions of harness, packages, prompts and servers so far; not compared when a run goes on
+    DIR/looks.json       on how many cards it was to be looked at (--until decided), and was
     DIR/timing.json      seconds and dates, the only place for them besides the report
     DIR/logs/            the servers' own logs
     """
@@ -113,6 +116,24 @@ class Run:
     def config(self) -> RunConfig:
         """The configs of all stages that ran in this folder."""
         return RunConfig.read(self.folder)
+
+    def keep_looks(self, looks: Looks) -> None:
+        """Remember when the run is to be looked at."""
+        write_json(self.folder / LOOKS, self._looks() | {"planned": list(looks.cards)})
+
+    def look(self, cards: int) -> None:
+        """Remember that all was done on so many cards, and a report made."""
+        seen = self._looks().get("seen", [])
+        if cards not in seen:
+            write_json(self.folder / LOOKS, self._looks() | {"seen": [*seen, cards]})
+
+    def looks(self) -> tuple[Looks | None, list[int]]:
+        """When the run was to be looked at (None: once), and on how many cards it was."""
+        kept = self._looks()
+        return (Looks(tuple(kept["planned"])) if kept.get("planned") else None), kept.get("seen", [])
+
+    def _looks(self) -> dict[str, Any]:
+        return self._object(LOOKS, "the looks at a run")
 
     def keep_failures(self, stage: str, failures: Iterable[FailedCall]) -> None:
         """Write the unanswered calls of a stage's last try to failures.json. What servers say may differ between tries: no

@@ -371,8 +371,9 @@ class Resolved(Framework):
         limit: int | None,
         every: bool = False,
     ) -> list[P]:
-        """Cards or profiles of the config's languages, at most `limit` a language, in the order of their files; after those
-        that the run folder holds. `every`: of the folder's languages as well."""
+        """Cards or profiles of the config's languages, at most `limit` a language, in the order of their files, or at random
+        (by their ids) for a run that may end early; after those that the run folder holds. `every`: of the folder's languages
+        as well."""
         languages = self.languages if every else self.config.languages
         paths: list[Path] = []
         for name in names:
@@ -380,6 +381,8 @@ class Resolved(Framework):
         where = ", ".join(map(str, paths))
         people = [person for path in paths for person in load(path)]
         check_unique(where, (person.id for person in people), f"{noun} ids")
+        if self.config.until:
+            people.sort(key=lambda person: digest(person.id))
         chosen: list[P] = []
         for language in languages:
             chosen += [person for person in people if person.language == language][:limit]

@@ -290,8 +290,22 @@ def leaderboard(
             title=f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else ""),
             columns=columns,
             rows=tuple(tuple(line[column] for column in columns) for line in lines),
-            notes=(*score_notes(scores, rubric, value), *[paired.RANKS] * ranked, *saturation(of_language, rubric)),
+            notes=(
+                *score_notes(scores, rubric, value),
+                *at_level(of_language),
+                *[paired.RANKS] * ranked,
+                *saturation(of_language, rubric),
+            ),
             section=SCORES,
+        )
+
+
+def at_level(boards: Sequence[Board]) -> Iterator[str]:
+    """What is to be known of intervals at another level than 95 %."""
+    if (level := max(board.level for board in boards)) > LEVEL:
+        yield (
+            f"This run may stop early: its intervals are at {100 * level:.1f} % and its tests at {1 - level:.3f}, so that all "
+            "looks together keep 95 % and 0.05 (evalsuite/statistics/looks.py)."
         )
 
 
@@ -331,6 +345,7 @@ def pairwise_differences(boards: Sequence[Board]) -> Iterator[Table]:
                 notes=(
                     paired.NOTE,
                     FAMILIES,
+                    *at_level(of_language),
                     *[paired.UNPAIRED] * any(one.unpaired for board in of_language for one in board.differences),
                 ),
                 section=SCORES,

@@ -1,12 +1,12 @@
 """Stopping as soon as the differences are decided, without finding more of what is not there (`esc-eval run --until decided`).
 
-Whoever looks at a board again and again, and stops when something is significant, finds a difference between equal models far more
-often than in 5 of 100 runs. So the looks are planned, and the 5 % are spent on them in proportion to the cards (Lan and DeMets 1983
-with the linear spending function of Kim and DeMets 1987): after a third of the cards, a third of the 5 % is spent. What a look may
-spend becomes the level of its tests and intervals by the joint distribution of the looks of one difference; levels of normal
-statistics serve for Student's t (Jennison and Turnbull 2000, section 3.8). Within a look, Holm's correction runs over all pairs.
-An interval at its look's level holds the truth at all looks together in 95 of 100 runs, whenever the run stops.
-`python -m tests.bench known-truth --only looks` has the figures.
+Whoever looks at a board again and again, and stops when something is significant, finds a difference between equal models
+far more often than in 5 of 100 runs. So the looks are planned, and the 5 % are spent on them in proportion to the cards (Lan
+and DeMets 1983, with the linear spending function of Kim and DeMets 1987): after a third of the cards, a third is spent. The
+joint distribution of one difference at all looks turns what a look may spend into the level of its tests and intervals; levels
+for normal statistics also serve for Student's t (Jennison and Turnbull 2000, section 3.8). Within a look, Holm's
+correction runs over all pairs. Intervals at these levels hold the truth at all looks together in 95 of 100 runs, wherever the
+run stops. `python -m tests.bench known-truth --only looks` has the figures.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Looks:
     def levels(self) -> list[float]:
         """The level of tests and intervals at each look: 1 less what a single test there may err.
 
-        With B a Brownian motion and t the share of the cards, each level is that at which P(|B(t)| / √t is beyond it here, at no
-        look before) is what is left of 5 % · t. The density of B over what has not been beyond is carried from look to look on
-        a grid.
+        With B a Brownian motion and t the share of the cards, P(|B(t)| / √t is beyond the level's bound here, but at no look
+        before) is 5 % of the cards that are new. The density of B over what has not been beyond is carried from look to look
+        on a grid.
         """
         shares = np.array(self.cards) / self.cards[-1]
         grid = np.linspace(-_REACH, _REACH, _STEPS)
@@ -64,7 +64,7 @@ class Looks:
             spread = np.sqrt(share - before)
             moved = np.exp(-((grid / spread) ** 2) / 2) / (spread * np.sqrt(2 * np.pi))
             density = fftconvolve(density, moved, mode="same") * step if before else moved
-            tails = (np.cumsum(density[::-1])[::-1] - density / 2) * step * 2  # beyond each point of the upper half, on both sides
+            tails = (np.cumsum(density[::-1])[::-1] - density / 2) * step * 2  # beyond a point, on both sides
             upper = slice(_STEPS // 2, None)
             bound = float(np.interp(-ALPHA * (share - before), -tails[upper], grid[upper]))
             density[np.abs(grid) > bound] = 0
