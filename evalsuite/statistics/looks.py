@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.signal import fftconvolve
 from scipy.special import ndtr
 
 from core.statistics.bootstrap import LEVEL
@@ -63,7 +62,7 @@ class Looks:
         for share in shares:
             spread = np.sqrt(share - before)
             moved = np.exp(-((grid / spread) ** 2) / 2) / (spread * np.sqrt(2 * np.pi))
-            density = fftconvolve(density, moved, mode="same") * step if before else moved
+            density = np.convolve(density, moved, "same") * step if before else moved
             tails = (np.cumsum(density[::-1])[::-1] - density / 2) * step * 2  # beyond a point, on both sides
             upper = slice(_STEPS // 2, None)
             bound = float(np.interp(-ALPHA * (share - before), -tails[upper], grid[upper]))
