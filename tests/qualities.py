@@ -4,8 +4,8 @@
 
 prints the base URL. A model that is named `0.85-good` writes replies of quality 0.85 of 1. Whoever is asked for scores
 sees the quality of the supporter's turns, what the card makes easy or hard, what the dialogue has of its own, and noise in
-each dimension; of the bundled gold set it knows the scores, and is one level off in a quarter of them. Everything depends on the
-seed and on what is asked, so that a run that is repeated is answered alike.
+each dimension; of the bundled gold set it knows the scores, and is one level off in a quarter of them. Everything depends on
+the seed and on what is asked, so that a run that is repeated is answered alike.
 """
 
 from __future__ import annotations
