@@ -93,13 +93,12 @@ def difference_forests(board: Board) -> Iterator[Forest]:
         mean, high, low = (None if end is None else -end for end in (one.estimate.mean, one.estimate.low, one.estimate.high))
         found[one.second, one.first] = one.estimate, one.holds
         found[one.first, one.second] = Estimate(mean, low, high, one.estimate.n), one.holds
-    rows = list(_rows(board))
+    rows, undecided = list(_rows(board)), TOO_FEW if board.fewest_cards else "no difference found"
     for reference, name, _ in rows:
         lines = []
         for place, who, floor in rows:
             if place != reference and (reference, place) in found:
                 estimate, held = found[reference, place]
-                undecided = TOO_FEW if board.fewest_cards else "no difference found"
                 ahead = "ahead" if (estimate.mean or 0) > 0 else "behind"
                 said = "not tested" if held is None else ahead if held else undecided
                 lines.append(Line(who, [[estimate]], floor=floor, said=said))

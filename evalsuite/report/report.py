@@ -23,7 +23,7 @@ from evalsuite.report.forest import Forest, board_forest, difference_forests, di
 from evalsuite.report.headlines import agreeing, answer, belief, held, unbeaten, unread
 from evalsuite.report.transcripts import Risks, beside, transcripts
 from evalsuite.statistics.leaderboard import POOLED, Board, Tally
-from evalsuite.statistics.summary import AGREEMENT, languages_of, scorer_of, supporter_of
+from evalsuite.statistics.summary import AGREEMENT, languages_of, supporter_of
 
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
 
@@ -158,7 +158,7 @@ class ReportContent:
             ("Rubric", f"{rubric.name} ({rubric.source})"),
             ("Supporters", ", ".join(sorted({supporter_of(d) for d in dialogues}))),
             ("Seekers played by", ", ".join(sorted({d.simulator for d in dialogues if d.simulator}))),
-            ("Judged by", ", ".join(sorted({scorer_of(j).name for j in verdicts}))),
+            ("Judged by", ", ".join(sorted({one.scorer.name for one in self.tally.contestants}))),
             *self.further_facts,
             ("Languages", ", ".join(LANGUAGES[language] for language in languages_of(dialogues))),
             ("Dialogues", f"{len(dialogues):,}" + (f" on {' and '.join(people)}" if people else "")),
