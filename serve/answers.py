@@ -20,7 +20,7 @@ from core.errors import UserError, near
 from core.masking import mask_answer
 from core.specs import ModelSpec
 from serve.markers import CONTROL
-from serve.reasoning import ends_in_closing_tag, reasoning_beside, split_reasoning, text_of
+from serve.reasoning import bare, ends_in_closing_tag, reasoning_beside, split_reasoning, text_of
 from serve.server_errors import Meaning, error_text, meaning_of, vocabulary
 
 MOST = 2**53  # tokens that a count may claim
@@ -39,8 +39,8 @@ class ErrorInAnswer(Unreadable):
 
     def __init__(self, error: Any) -> None:
         self.body = orjson.dumps({"error": error})
-        code = str(error.get("code") or error.get("status")) if isinstance(error, Mapping) else ""
-        self.status = int(code) if re.fullmatch("[45][0-9]{2}", code) else 500
+        codes = (str(error.get(name)) for name in ("code", "status")) if isinstance(error, Mapping) else ()
+        self.status = next((int(code) for code in codes if re.fullmatch("[45][0-9]{2}", code)), 500)
         super().__init__(f"an error in the answer: {error_text(self.body)}")
 
 
@@ -169,7 +169,7 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
             completion_tokens=completion + hidden,
             reasoning_tokens=count_of(details, "reasoning_tokens") or hidden,
             reasoning_characters=len(reasoning),
-            reasoning=mask_answer(reasoning, key) if reasoning and not text else None,
+            reasoning=mask_answer(bare(reasoning), key) if reasoning and not text else None,
             tokens=_masked(tokens, key),
             model=mask_answer(model, key)[:200] if isinstance(model, str) and model.strip() else None,
             verbatim=mask_answer(content, key) if content != text == content.strip() else None,

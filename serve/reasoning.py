@@ -49,7 +49,7 @@ def split_reasoning(spec: ModelSpec, text: str, apart: str = "") -> tuple[str, s
     for beginning, ending in _IN_WORDS.items():
         if begun := beginning.match(text):
             thought, _, answer = text[begun.end() :].rpartition(ending) if ending in text else (text[begun.end() :], "", "")
-            return _bare(answer), thought.strip()
+            return bare(answer), thought.strip()
     tags = list(_tags(*spec.think_tags).finditer(text))
     if spec.think_in_prompt and not apart and all(tag["opening"] for tag in tags):
         return "", text
@@ -62,7 +62,7 @@ def split_reasoning(spec: ModelSpec, text: str, apart: str = "") -> tuple[str, s
         (thoughts if inside else said).append(text[place : tag.start()])
         inside, place = bool(tag["opening"]), tag.end()
     (thoughts if inside else said).append(text[place:])
-    return _bare("".join(said)), "".join(thoughts)
+    return bare("".join(said)), "".join(thoughts)
 
 
 @lru_cache
@@ -76,7 +76,7 @@ def ends_in_closing_tag(spec: ModelSpec, text: str) -> bool:
     return last is not None and not last["opening"] and last.end() == len(last.string)
 
 
-def _bare(text: str) -> str:
+def bare(text: str) -> str:
     """An answer without what templates and servers leave at its ends: white space, a byte order mark, control tokens, a tag
     around the whole of it."""
     text = text.strip("\ufeff").strip()

@@ -14,13 +14,14 @@ from core.judge_prompts import judge_messages
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric, Scale
 from evalsuite.judge.base import BaseJudge, NoVerdict
-from evalsuite.judge.json_answers import names_of, plain, read_answer
+from evalsuite.judge.json_answers import last_object, names_of, plain, read_answer
 from serve.answers import Reply, Tokens, choice_probabilities, sound
 from serve.batch import together
 from serve.dialect import closed_object
 from serve.questions import Question
 
 _AROUND = " .。*`\"'[]()▁Ġ\t\r\n"  # what may stand around a verdict and says nothing
+_NAMELESS = ("score", "rating", "得分", "评分", "分数")  # what a lone dimension is called
 _DIGIT = re.compile("[0-9]")
 _LINE = re.compile(
     r"[#>|*_`\s-]{0,9}(?:[0-9]{1,2}[.)、]\s?)?[*_`|\s\"']{0,9}"
@@ -102,6 +103,9 @@ def _read(judge: BaseJudge, text: str, names: Sequence[str]) -> list[int] | None
     if re.fullmatch(digits_regex(scales), digits, re.ASCII):
         return [int(digit) for digit in digits]
     found = read_answer(text, judge.rubric).scores if "{" in text else _read_lines(text, judge.rubric, names)
+    if len(names) == 1 and not found:
+        nameless = [value for key, value in (last_object(text) or {}).items() if plain(key) in _NAMELESS]
+        return nameless if len(nameless) == 1 and type(nameless[0]) is int and nameless[0] in scales[0].scores else None
     return [found[name] for name in names] if all(name in found for name in names) else None
 
 
@@ -115,7 +119,7 @@ def _read_lines(text: str, rubric: Rubric, names: Sequence[str]) -> dict[str, in
         said = _LINE.fullmatch(line)
         label = plain(said["label"] or "") if said else ""
         key = next((name for name in names if label in names_of(rubric, name)), None)
-        if key is None and len(names) == 1 and label in ("", "score", "rating", "得分", "评分", "分数"):
+        if key is None and len(names) == 1 and label in ("", *_NAMELESS):
             key = names[0]
         if said is None or key is None or key in found:
             return {}

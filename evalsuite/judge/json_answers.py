@@ -145,7 +145,7 @@ def read_answer(text: str, rubric: Rubric) -> Answer:
     A score is a whole number of the scale, as a number or as text; nothing else is one. Scores may stand under `evaluation` or
     at the top. A dimension that is named twice with different scores is not read.
     """
-    answer = _object(text)
+    answer = last_object(text)
     if answer is None:
         return Answer(
             {}, "there is no JSON object in it" if "{" not in text else "the JSON object is malformed or cut off", text
@@ -178,7 +178,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return {key: _Twice(listed) if len(listed) > 1 else listed[0] for key, listed in values.items()}
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def last_object(text: str) -> dict[str, Any] | None:
     """The last complete JSON object in a text, if it stands by itself: models may think aloud first.
 
     None where it is part of another that cannot be read, or is followed by one: then it is a draft, or somebody else's verdict
