@@ -51,9 +51,9 @@ class Estimate:
             object.__setattr__(self, "high", None)
 
     def times(self, factor: float) -> Estimate:
-        """The same in another unit, as per cent of a share."""
+        """The same in another unit, as per cent of a share; with −1, seen from the other side."""
         mean, low, high = (None if figure is None else factor * figure for figure in (self.mean, self.low, self.high))
-        return Estimate(mean, low, high, self.n)
+        return Estimate(mean, low, high, self.n) if factor > 0 else Estimate(mean, high, low, self.n)
 
     def record(self) -> dict[str, float | None]:
         """For JSON: the mean is called `value`."""

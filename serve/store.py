@@ -111,6 +111,19 @@ class SameModel:
         )
 
 
+def system_messages(path: Path) -> dict[str, set[str]]:
+    """Role → the system messages that were sent, as far as a store has them. The file is only read; none where it cannot be."""
+    query = (
+        "SELECT DISTINCT role, json_extract(CAST(messages AS TEXT), '$[0].content') FROM calls JOIN prompts ON prompt = hash "
+        "WHERE json_extract(CAST(messages AS TEXT), '$[0].role') = 'system'"
+    )
+    found: dict[str, set[str]] = {}
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        for role, text in db.execute(query):
+            found.setdefault(role, set()).add(str(text))
+    return found
+
+
 class Store:
     """Key → reply. `put` returns when the reply is on disk, so a kill loses at most the calls in flight.
 

@@ -17,7 +17,7 @@ from core.paths import InFile, InModel, MaybeModel, Writes
 from core.records import Dialogue
 from core.specs import load_spec
 from evalsuite.commands.options import EndpointOption, InRun, JudgeOption, resolve
-from evalsuite.commands.output import deliver_sheet, exit_if_lost
+from evalsuite.commands.output import deliver_page, exit_if_lost
 from evalsuite.report.fork import fork_sheet
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.fork import Fork
@@ -99,7 +99,7 @@ def fork(
         *(spec for spec in resolved.supporters if spec.name in (source.supporter, other)),
     ]
     sheet = fork_sheet(result, resolved.rubric, facts, [spec.checkpoint for spec in spoke])
-    deliver_sheet(folder, "fork", sheet, sheet.tables)
+    deliver_page("fork", sheet, folder)
     exit_if_lost(sum(one.lost for one in result.dialogues), len(result.dialogues), "dialogues", failures)
 
 

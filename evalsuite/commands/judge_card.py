@@ -16,7 +16,7 @@ from data_prep.scores.human import read_dialogues
 from evalsuite.checks.health import AS_IS
 from evalsuite.checks.probe import Probe, card_probes, drawn, load_injections, probe
 from evalsuite.commands.options import EndpointOption, JudgePromptsOption, LanguageOption, ModeOption, resolve
-from evalsuite.commands.output import deliver_sheet, exit_if_lost
+from evalsuite.commands.output import deliver_page, exit_if_lost
 from evalsuite.report.judge_card import Asked, judge_card
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
@@ -116,7 +116,7 @@ def judge_card_verb(
             ],
         )
         sheet = judge_card(asked)
-        deliver_sheet(folder, NAME, sheet, sheet.tables[:1])
+        deliver_page(NAME, sheet, folder, printed=sheet.tables[:1])
         failures = run.failures()
     verdicts = [*outcome.judgements, *probed]
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements", failures)

@@ -28,7 +28,10 @@ RECORDS = (
 # What is read of a run folder, and what a run writes over in one (store, config and what is told of a run in JSON only grow).
 IN_RUN = Reads(
     "folder",
-    (*RECORDS, "config.json", "usage.json", "timing.json", "costs.jsonl", "health_dialogues.jsonl", "health_judgements.jsonl"),
+    (
+        *(*RECORDS, "config.json", "usage.json", "timing.json", "agreement.json"),
+        *("costs.jsonl", "health_dialogues.jsonl", "health_judgements.jsonl"),
+    ),
     made="`esc-eval run --config CONFIG --out {path}` makes a run",
 )
 InRun = Annotated[Path, IN_RUN]
@@ -244,7 +247,7 @@ class GateOptions:
         list[str] | None,
         typer.Option(
             metavar="DIMENSION=SCORE",
-            help="Exit code 1 where a model's mean on 0–100, in any language, is below this: average=60. Repeat for more.",
+            help="Exit code 1 where a model's mean on 0–100 is below this: average=60. Repeat for more.",
             rich_help_panel=_GATES,
         ),
     ] = None

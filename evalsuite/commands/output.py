@@ -18,6 +18,8 @@ from core.options import console
 from core.tables import Table, to_console, write_csv
 from evalsuite.report.sheet import Sheet, as_figures, write_sheet
 
+LINES = 6  # of findings, and of what changed in a text, that the console shows
+
 
 def deliver(
     name: str,
@@ -40,14 +42,6 @@ def deliver(
     return True
 
 
-def deliver_sheet(folder: Path, name: str, sheet: Sheet, printed: Sequence[Table]) -> None:
-    """Write a sheet in all its forms; print some of its tables, and where the files are."""
-    paths = write_sheet(folder, name, sheet)
-    for table in printed:
-        to_console(table, console)
-    print_paths(paths)
-
-
 def print_paths(paths: Mapping[str, Path]) -> None:
     """Where what was written is, a line a kind."""
     for kind, path in paths.items():
@@ -59,17 +53,25 @@ def talk(as_json: bool) -> Console:
     return Console(stderr=True, highlight=False, markup=False) if as_json else console
 
 
-def deliver_page(name: str, sheet: Sheet, out: Path | None, as_json: bool) -> bool:
-    """Write the page to OUT; print it as JSON, or its findings and tables. Returns whether tables were printed."""
+def deliver_page(
+    name: str, sheet: Sheet, out: Path | None, as_json: bool = False, printed: Sequence[Table] | None = None
+) -> bool:
+    """Write the page to OUT; print it as JSON, or what it finds with some of its tables (without `printed`, with all). Returns
+    whether tables were printed."""
     paths = {} if out is None else write_sheet(out, name, sheet)
     if as_json:
         print_json(as_figures(sheet))
         return False
-    for line in (*sheet.cautions, *sheet.findings):
-        console.print(Text(line), soft_wrap=True)
-    for table in sheet.tables:
+    for lines in (sheet.findings, [f"Caution: {line}" for line in sheet.cautions]):
+        for line in [*lines[:LINES], *[f"… and {len(lines) - LINES} more"] * (len(lines) > LINES)]:
+            console.print(Text(line))
+    for what, lines in sheet.texts[:1]:
+        more = [f"… {len(lines)} lines of {len(sheet.texts)} texts in all"] * (len(lines) > LINES or len(sheet.texts) > 1)
+        for line in [f"{what}:", *lines[:LINES], *more]:
+            console.print(Text(line), no_wrap=True, overflow="ellipsis")
+    for table in sheet.tables if printed is None else printed:
         to_console(table, console)
-    print_paths(paths)
+    print_paths(paths or {"html, json, md, csv": Path("--out DIR writes them")})
     return True
 
 

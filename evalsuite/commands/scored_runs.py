@@ -12,13 +12,13 @@ import typer
 from pydantic import ConfigDict
 
 from core.errors import UserError
-from core.files import read_object, write_text
+from core.files import read_object
 from core.options import console
 from core.paths import MaybeFile, MaybeFiles, Writes
 from core.records import Identifier, Number
 from core.rows import RowModel, read_table
 from core.statistics.bootstrap import Floats
-from core.tables import to_console, to_markdown
+from core.tables import to_console
 from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
@@ -32,15 +32,18 @@ from evalsuite.commands.options import (
     MaybeRun,
     MaybeRuns,
     OwnRubricOption,
+    PageOption,
     PeopleOption,
     TablesOption,
     ValueOption,
+    out_page,
     out_tables,
     value_of,
 )
-from evalsuite.commands.output import deliver, print_paths
+from evalsuite.commands.output import deliver, deliver_page, print_paths
 from evalsuite.report.board import board
 from evalsuite.report.by_people import by_people, judge_and_people, people_scores
+from evalsuite.report.compare import comparison_sheet
 from evalsuite.report.report import ReportContent, write_report
 from evalsuite.reported.against import against
 from evalsuite.runs.folder import USED
@@ -58,25 +61,19 @@ def compare(
     value: ValueOption = "value",
     cluster: ClusterOption = None,
     as_json: JsonOption = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Also write compare.json, compare.md and a CSV file of every table into this folder."),
-        out_tables("compare", "compare.md"),
-    ] = None,
+    out: Annotated[PageOption, out_page("compare")] = None,
 ) -> None:
-    """Runs side by side: scores, paired differences with tests, and what else changed between their configs.
+    """Whether a later run is better than an earlier one, by paired differences, and what changed between them.
 
     A supporter that two runs have is compared with itself (another prompt, another judge, another seeker); supporters that only
     one of them has are compared with those that only the other has. Differences are taken card by card, over the cards that
-    both sides have; the runs must be scored on the same rubric.
+    both sides have; the runs must be scored on the same rubric. Prompts and long settings that changed are shown as a text
+    diff.
 
     Example: esc-eval compare runs/before runs/after --out runs/before-after
     """
-    comparison = comparisons.compare(read_runs(runs, judge=judge), value_of(value), cluster)
-    tables = comparisons.tables(comparison)
-    if out is not None:
-        write_text(out / "compare.md", "\n".join(to_markdown(table) for table in tables))
-    deliver("compare", comparisons.as_json(comparison), tables, out, as_json)
+    sheet = comparison_sheet(comparisons.compare(read_runs(runs, judge=judge), value_of(value), cluster))
+    deliver_page("compare", sheet, out, as_json, printed=())
 
 
 def leaderboard(

@@ -15,7 +15,7 @@ from core.options import choice, console
 from core.paths import IN_FOLDER, InModel, InModels, Writes
 from core.specs import EMBEDDED_PREFIX, ModelSpec
 from evalsuite.commands.options import EndpointOption, LanguageOption, endpoints_of, resolve
-from evalsuite.commands.output import deliver_sheet, exit_if_lost
+from evalsuite.commands.output import deliver_page, exit_if_lost
 from evalsuite.fdaef.aggregate import aggregate
 from evalsuite.fdaef.asking import Examination
 from evalsuite.fdaef.local_data import load_layout
@@ -111,7 +111,7 @@ def study(
     plumbing = any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in asked)
     names = [spec.name for spec in played_by.supporters]
     sheet = study_sheet(frameworks, examined, names, played_by.judge.name, plumbing)
-    deliver_sheet(out, "study", sheet, [table for table in sheet.tables if not table.key.startswith("study-dimensions")])
+    deliver_page("study", sheet, out, printed=[table for table in sheet.tables if not table.key.startswith("study-dimensions")])
     verdicts = [judgement for one in frameworks for judgement in one.judgements]
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements")
 

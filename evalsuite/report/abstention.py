@@ -44,6 +44,7 @@ def accuracy_sheet(
             ("Accuracy when it speaks", f"{100 * accuracy:g} %, {100 * LEVEL:g} % sure"),
             ("Generated", time.strftime("%Y-%m-%d %H:%M")),
         ],
+        main=["spoken"],
         tables=[spoken_table(cases, found, rubric, accuracy), *([kept_table(spoken, rubric, clusters)] if spoken else [])],
         charts=[chart for language, of_one in by_language(cases).items() for chart in _step_charts(language, of_one)],
         figures={"accuracy": accuracy, "thresholds": thresholds, "plumbing": plumbing, "synthetic_gold": synthetic},

@@ -10,7 +10,7 @@ from core.tables import Table
 from evalsuite.report import charts
 from evalsuite.report.report import ReportContent
 from evalsuite.runs.shared_cards import SharedCards, shared_cards
-from evalsuite.statistics.comparison import RunRecords
+from evalsuite.statistics.comparison import RunRecords, agreements_of
 from evalsuite.statistics.leaderboard import leaderboard, pairwise_differences
 from evalsuite.statistics.summary import distributions
 
@@ -33,6 +33,7 @@ def board(runs: Sequence[RunRecords], cluster: str | None = None) -> ReportConte
         synthetic_gold=False,
         tally=tally,
         cards={},
+        agreements=agreements_of(together.runs),
         tables=[
             *leaderboard(tally.boards, tally.rubric),
             *pairwise_differences(tally.boards),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from core.rubrics import Rubric
@@ -39,6 +39,8 @@ class Forest:
     low: float = 0
     high: float = 100
     unit: str = "of 100"
+    rows: str = "supporter"
+    """What a row is."""
 
     def at(self, figure: float) -> str:
         """Where a figure lies from left to right."""
@@ -86,13 +88,11 @@ def dimension_forest(board: Board, rubric: Rubric) -> Forest:
 
 def difference_forests(board: Board) -> Iterator[Forest]:
     """For every supporter that the others may be compared with, by how many points of the average they are ahead of it."""
-    most = max((abs(end) for one in board.differences for end in _ends(one.estimate)), default=0)
-    reach = max(10, 10 * math.ceil(most / 10))
+    ends = reach(one.estimate for one in board.differences)
     found = {}
     for one in board.differences:
-        mean, high, low = (None if end is None else -end for end in (one.estimate.mean, one.estimate.low, one.estimate.high))
         found[one.second, one.first] = one.estimate, one.holds
-        found[one.first, one.second] = Estimate(mean, low, high, one.estimate.n), one.holds
+        found[one.first, one.second] = one.estimate.times(-1), one.holds
     rows, undecided = list(_rows(board)), TOO_FEW if board.fewest_cards else "no difference found"
     for reference, name, _ in rows:
         lines = []
@@ -103,7 +103,14 @@ def difference_forests(board: Board) -> Iterator[Forest]:
                 said = "not tested" if held is None else ahead if held else undecided
                 lines.append(Line(who, [[estimate]], floor=floor, said=said))
         if lines:
-            yield Forest(name, lines, low=-reach, high=reach, unit="points")
+            yield gap_forest(name, lines, ends)
+
+
+def gap_forest(
+    title: str, lines: Sequence[Line], ends: float, rows: str = "supporter", columns: Sequence[str] = ("",)
+) -> Forest:
+    """Differences in points, on an axis to both sides of 0."""
+    return Forest(title, lines, columns, low=-ends, high=ends, unit="points", rows=rows)
 
 
 def _rows(board: Board) -> list[tuple[int, str, bool]]:
@@ -112,5 +119,7 @@ def _rows(board: Board) -> list[tuple[int, str, bool]]:
     return sorted(rows, key=lambda row: row[2])
 
 
-def _ends(estimate: Estimate) -> Iterator[float]:
-    yield from (figure for figure in (estimate.mean, estimate.low, estimate.high) if figure is not None)
+def reach(estimates: Iterable[Estimate]) -> int:
+    """How far an axis of differences goes to both sides of 0, in points."""
+    ends = (end for one in estimates for end in (one.mean, one.low, one.high) if end is not None)
+    return max(10, 10 * math.ceil(max(map(abs, ends), default=0) / 10))

@@ -13,10 +13,11 @@ from core.records import Dialogue
 from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
 from core.statistics.bootstrap import LEVEL, SMOOTHED, Floats
-from core.statistics.inference import cluster_error, contributions, holds, holm_of, p_text, student_p
+from core.statistics.inference import cluster_error, contributions, holds, holm_of, student_p
 from core.tables import Estimate, Table, fmt
 from evalsuite.checks.risk import risk_turns
-from evalsuite.report.headlines import ENDINGS
+from evalsuite.report.forest import Line, gap_forest, reach
+from evalsuite.report.headlines import ENDINGS, found_in, verdict
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Branch, Sheet
 from evalsuite.role_play.rules import cheerful
@@ -97,18 +98,16 @@ def score_differences(forked: Forked, rubric: Rubric) -> list[paired.Difference]
 def fork_sheet(forked: Forked, rubric: Rubric, facts: Sequence[tuple[str, str]], checkpoints: Sequence[str | None]) -> Sheet:
     """The page. `checkpoints` are those of the models that spoke and judged."""
     seeker, scores = seeker_differences(forked), score_differences(forked, rubric)
-    tables = [
-        _table(
-            "fork-scores", "Scores", [dimension_label(rubric, dimension_at(rubric, one.dimension)) for one in scores], scores
-        ),
-        _table("fork-seeker", "The seeker afterwards", AFTER, seeker),
-    ]
-    average = next((one for one in scores if one.dimension is None), None)
+    names = [dimension_label(rubric, dimension_at(rubric, one.dimension)) for one in scores]
+    tables = [_table("fork-scores", "Scores", names, scores), _table("fork-seeker", "The seeker afterwards", AFTER, seeker)]
+    ends = reach(one.estimate for one in scores)
+    lines = [Line(name, [[one.estimate]], said=found_in(one)) for name, one in zip(names, scores, strict=True)]
+    forest = gap_forest("Scores: the other reply less the given one", [*lines[-1:], *lines[:-1]], ends, "")
     plumbing = any(str(place).startswith(EMBEDDED_PREFIX) for place in checkpoints)
     return Sheet(
         title=f"Fork of dialogue {forked.source.id} at turn {forked.turn}",
         cautions=[PLUMBING] if plumbing else [],
-        findings=[_finding(forked, average), WHY],
+        findings=[_answer(scores, sorted({one.judge for one in forked.judgements})), WHY],
         facts=[
             ("As it was", forked.as_it_was),
             ("Other reply", forked.changed),
@@ -116,22 +115,20 @@ def fork_sheet(forked: Forked, rubric: Rubric, facts: Sequence[tuple[str, str]],
             *facts,
             ("Generated", time.strftime("%Y-%m-%d %H:%M")),
         ],
+        forests=[forest] if lines else [],
+        main=["fork-seeker"],
         tables=tables,
         figures={"plumbing": plumbing, "turn": forked.turn, "dialogue": forked.source.id, "reply": forked.reply},
         tree=_tree(forked, rubric),
     )
 
 
-def _finding(forked: Forked, average: paired.Difference | None) -> str:
-    if average is None or average.estimate.mean is None:
+def _answer(scores: Sequence[paired.Difference], judges: Sequence[str]) -> str:
+    average = next((one for one in scores if one.dimension is None), None)
+    if average is None:
         return "No difference in the scores can be told: a side has no readable verdict."
-    gap = average.estimate
-    interval = "" if gap.low is None else f" [{gap.low:+.1f}, {gap.high:+.1f}]"
-    told = "holds" if average.holds else "does not hold"
-    return (
-        f"The other reply changes the average by {gap.mean:+.1f}{interval} points of 100, over {gap.n} draws. This difference "
-        f"{told} (p {p_text(average.holm)})."
-    )
+    said = verdict("the other reply", "the one that was given", average, "draws")
+    return f"{said[0].upper()}{said[1:]}, judged by {' and '.join(judges)}."
 
 
 def _table(key: str, title: str, names: Sequence[str], rows: Sequence[paired.Difference]) -> Table:

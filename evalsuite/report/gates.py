@@ -18,7 +18,6 @@ from core.files import write_text
 from core.options import name_and_value
 from core.rubrics import Rubric
 from core.tables import clean, fmt
-from evalsuite.report.charts import LANGUAGES
 from evalsuite.runs.records import read_runs
 from evalsuite.statistics.comparison import RunRecords, compare
 from evalsuite.statistics.leaderboard import Tally
@@ -78,18 +77,17 @@ class Gates:
         return bool(failures)
 
     def _under(self, records: RunRecords) -> Iterator[Case]:
-        """Every threshold against every model in every language."""
-        boards = Tally(records.dialogues, records.judgements, records.rubric, records.floors).boards if self.least else []
+        """Every threshold against every model."""
+        boards = Tally(records.dialogues, records.judgements, records.rubric, records.floors).pooled if self.least else []
         for dimension, least in self.least:
             for board in boards:
                 for cell in (cell for place in board.models for cell in board.scores[place] if cell.dimension == dimension):
-                    name, mean = f"{cell.supporter}, {LANGUAGES[board.language]}", cell.estimate.mean
-                    failure = ""
+                    mean, failure = cell.estimate.mean, ""
                     if mean is None:
-                        failure = f"{name}: no {dimension} for lack of readable verdicts"
+                        failure = f"{cell.supporter}: no {dimension} for lack of readable verdicts"
                     elif mean < least:
-                        failure = f"{name}: {dimension} {fmt(mean, 1)} is {fmt(least - mean, 1)} below {least:g}"
-                    yield Case(f"{dimension} at least {least:g}", name, failure)
+                        failure = f"{cell.supporter}: {dimension} {fmt(mean, 1)} is {fmt(least - mean, 1)} below {least:g}"
+                    yield Case(f"{dimension} at least {least:g}", cell.supporter, failure)
 
 
 def _missing(records: RunRecords) -> Iterator[Case]:
@@ -108,24 +106,16 @@ def _worse(baseline: RunRecords, records: RunRecords) -> Iterator[Case]:
     """Every model against the one of the baseline that it is compared with: whether its average is worse by a difference that
     holds. Without any comparison the gate fails: it saw nothing."""
     gate = f"not worse than {baseline.name}"
-    found = compare([baseline, records])
-    floors = {*baseline.floors, *records.floors}
-    compared = 0
-    for part in found.languages:
-        for one in part.differences:
-            sides = part.entries[one.first], part.entries[one.second]
-            if one.dimension is not None or floors & {side.contestant.supporter for side in sides}:
-                continue
-            name = f"{sides[0].name} against {sides[1].name}, {LANGUAGES[part.language]}"
-            gap, failure = one.estimate, ""
-            if one.holds is None and not sides[0].contestant.alike(sides[1].contestant):
-                failure = f"{name}: too few shared cards to compare ({gap.n})"
-            elif one.holds and gap.mean is not None and gap.mean < 0:
-                interval = "" if gap.low is None else f" [{fmt(gap.low, 1)}, {fmt(gap.high, 1)}]"
-                failure = f"{name}: {AVERAGE} worse by {fmt(-gap.mean, 1)}{interval} on {gap.n} cards"
-            compared += 1
-            yield Case(gate, name, failure)
-    if not compared:
+    pairs = compare([baseline, records]).decisive
+    for late, early, one in pairs:
+        name, gap, failure = f"{late.name} against {early.name}", one.estimate, ""
+        if one.holds is None and not late.contestant.alike(early.contestant):
+            failure = f"{name}: too few shared cards to compare ({gap.n})"
+        elif one.holds and gap.mean is not None and gap.mean < 0:
+            interval = "" if gap.low is None else f" [{fmt(gap.low, 1)}, {fmt(gap.high, 1)}]"
+            failure = f"{name}: {AVERAGE} worse by {fmt(-gap.mean, 1)}{interval} on {gap.n} cards"
+        yield Case(gate, name, failure)
+    if not pairs:
         yield Case(gate, "any model", f"no model of this run could be compared with one of {baseline.name}")
 
 

@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from core.records import Dialogue, Judgement, Language, Termination
+from core.statistics.bootstrap import LEVEL
 from core.tables import Estimate, fmt
 from evalsuite.report.charts import LANGUAGES, Agreement
 from evalsuite.statistics.clusters import DIALOGUE
-from evalsuite.statistics.leaderboard import Board
+from evalsuite.statistics.components import FEWEST_PLANNED
+from evalsuite.statistics.leaderboard import Board, Contestant
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.summary import AVERAGE, MISSING, broken, languages_of, missing, short_names
 
@@ -40,7 +42,7 @@ def answer(board: Board, boards: Sequence[Board] = ()) -> str:
         return f"No score could be read, {judged}."
     if len(ranked) == 1:
         alone = averages[ranked[0]]
-        return f"{ranked[0]} has {_points(board, alone)} on average, in {alone.n:,} dialogues, {judged}; it ran alone."
+        return f"{ranked[0]} has {_points(alone, board.level)} on average, in {alone.n:,} dialogues, {judged}; it ran alone."
     rivals = models if len(models) > 1 else ranked
     names = [one.supporter for one in board.contestants]
     gaps = {(names[one.first], names[one.second]): one for one in board.asked}
@@ -126,6 +128,29 @@ def _shares(agreements: Mapping[str, Agreement], judge: str, language: str) -> t
     return shares if len(shares) == 2 else ()
 
 
+def verdict(one: str, other: str, gap: Difference, unit: str = "cards") -> str:
+    """Which of two is better, or that it cannot be told; `gap` is the first less the second."""
+    if gap.estimate.mean is None:
+        return f"{one} and {other} cannot be compared: a side has no readable verdict on some dimension"
+    if gap.holds:
+        ahead = gap.estimate.mean > 0
+        better, worse = (one, other) if ahead else (other, one)
+        return (
+            f"{better} is better than {worse} by {_points(gap.estimate.times(1 if ahead else -1))} on {gap.estimate.n:,} {unit}"
+        )
+    if gap.estimate.n < FEWEST_PLANNED:
+        few = f"{TOO_FEW.replace('cards', unit).capitalize()} {one} from {other}"
+        return f"{few}: at least {FEWEST_PLANNED} are needed, there are {gap.estimate.n}"
+    return f"No difference found between {one} and {other}: {_points(gap.estimate)} on {gap.estimate.n:,} {unit}"
+
+
+def found_in(gap: Difference, better: str = "better", worse: str = "worse") -> str:
+    """What a difference says, in a word or two."""
+    if gap.holds and gap.estimate.mean is not None:
+        return better if gap.estimate.mean > 0 else worse
+    return "not tested" if gap.holds is None else TOO_FEW if gap.estimate.n < FEWEST_PLANNED else "no difference found"
+
+
 def unbeaten(board: Board) -> Iterator[str]:
     """Which models are not shown to beat a floor in the average, where there are cards enough to show it."""
     names = [one.supporter for one in board.contestants]
@@ -157,12 +182,16 @@ def _listed(names: Sequence[str], last: str = "and") -> str:
 
 
 def _gap(board: Board, one: Difference) -> str:
-    alone = next(iter(board.contestants[one.first].cards)).startswith(DIALOGUE)
-    return f"{_points(board, one.estimate)} on {one.estimate.n:,} {'dialogues' if alone else 'cards'}"
+    return f"{_points(one.estimate, board.level)} on {one.estimate.n:,} {unit_of(board.contestants[one.first])}"
 
 
-def _points(board: Board, cell: Estimate) -> str:
-    interval = "" if cell.low is None else f" ({100 * board.level:g} % interval {fmt(cell.low, 1)} to {fmt(cell.high, 1)})"
+def unit_of(contestant: Contestant) -> str:
+    """What a contestant's scores are counted by."""
+    return "dialogues" if next(iter(contestant.cards), "").startswith(DIALOGUE) else "cards"
+
+
+def _points(cell: Estimate, level: float = LEVEL) -> str:
+    interval = "" if cell.low is None else f" ({100 * level:g} % interval {fmt(cell.low, 1)} to {fmt(cell.high, 1)})"
     return f"{fmt(cell.mean, 1)} points of 100{interval}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
@@ -32,6 +32,7 @@ from evalsuite.statistics.reply_length import LengthBias, length_biases, replies
 from evalsuite.statistics.summary import AVERAGE, dimension_label, languages_of
 
 CARD = "The card"  # heading of the page
+BOARD = "judge-card-outcomes"  # the table at its top
 
 
 class Outcome(StrEnum):
@@ -112,6 +113,7 @@ def judge_card(asked: Asked) -> Sheet:
     checks = _corrected(checks)
     note = SYNTHETIC_GOLD if asked.synthetic else ""
     tables = [
+        _board(checks),
         _check_table(checks),
         *agreement_tables(figures, asked.mode, labels, note),
         *([calibration_table(bins, labels, note)] if bins else []),
@@ -128,7 +130,11 @@ def judge_card(asked: Asked) -> Sheet:
     return Sheet(
         title=f"Judge's card: {asked.judge}",
         cautions=[warning for warning in warnings if warning],
-        findings=list(_findings(checks)),
+        findings=[
+            _answer(asked.judge, checks),
+            *(f"{LANGUAGES[one.language]}, {one.name}: {one.finding}." for one in checks if one.outcome == FAULT),
+        ],
+        main=[BOARD],
         facts=[*asked.facts, ("Rubric", f"{rubric.name} ({rubric.source})"), ("Generated", time.strftime("%Y-%m-%d %H:%M"))],
         tables=tables,
         charts=[chart for chart in calibration_charts(bins, asked.synthetic) if bins],
@@ -159,16 +165,33 @@ def _corrected(checks: Sequence[Check]) -> list[Check]:
     return [replace(c, outcome=FAULT) if p is not None and p <= ALPHA else c for c, p in zip(able, corrected, strict=True)]
 
 
-def _findings(checks: Sequence[Check]) -> Iterator[str]:
-    """The faults, one a sentence, then what is not shown, then what was not measured."""
-    of = {outcome: [check for check in checks if check.outcome == outcome] for outcome in Outcome}
-    yield f"{len(of[FAULT])} of {len(checks)} checks found a fault." if of[FAULT] else "No check found a fault."
-    for check in of[FAULT]:
-        yield f"{LANGUAGES[check.language]}, {check.name}: {check.finding}"
-    for check in of[UNSHOWN]:
-        yield f"{LANGUAGES[check.language]}, {check.name}, not shown: {check.finding}"
-    if unmeasured := dict.fromkeys(check.name for check in of[UNMEASURED]):
-        yield f"Not measured: {', '.join(unmeasured)} (the table says why)."
+def _answer(judge: str, checks: Sequence[Check]) -> str:
+    """Whether the judge can be relied on."""
+    faults: dict[str, list[str]] = {}
+    for check in checks:
+        if check.outcome == FAULT:
+            faults.setdefault(check.name, []).append(LANGUAGES[check.language])
+    if faults:
+        named = "; ".join(f"{name} ({', '.join(languages)})" for name, languages in faults.items())
+        return f"Do not rely on {judge}. Checks that found a fault: {named}."
+    unshown = [LANGUAGES[check.language] for check in checks if check.name == "agreement" and check.outcome != SOUND]
+    if unshown:
+        return (
+            f"Do not rely on {judge} yet: it is not shown to be right more often than always giving the most frequent score "
+            f"({', '.join(unshown)}). No check found a fault."
+        )
+    return f"{judge} is right more often than always giving the most frequent score, and no check found a fault."
+
+
+def _board(checks: Sequence[Check]) -> Table:
+    """What every check came to, a column a language."""
+    languages = list(dict.fromkeys(check.language for check in checks))
+    outcomes = {(check.question, check.language): check.outcome for check in checks}
+    questions = list(dict.fromkeys(check.question for check in checks))
+    rows = tuple((question, *(outcomes.get((question, language)) for language in languages)) for question in questions)
+    bold = [(i, j) for i, row in enumerate(rows) for j, cell in enumerate(row) if cell == FAULT]
+    columns = ("what it asks", *(LANGUAGES[language] for language in languages))
+    return Table(BOARD, "What the checks came to", columns, rows, section=CARD, bold=tuple(bold))
 
 
 def _check_table(checks: Sequence[Check]) -> Table:

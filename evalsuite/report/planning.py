@@ -26,8 +26,9 @@ def power_sheet(planned: Sequence[Planned], more: Sequence[Table], runs: Sequenc
     return Sheet(
         title=PLANNING,
         cautions=[PLUMBING] if plumbing else [],
-        findings=[sentence for one in planned for sentence in _findings(one)],
+        findings=[*(sentence for one in planned for sentence in _needed(one)), *(_largest(one) for one in planned)],
         facts=[*([("Runs", ", ".join(runs))] if runs else []), ("Generated", time.strftime("%Y-%m-%d %H:%M"))],
+        main=[f"needed-{one.language}" for one in planned],
         tables=[*(table for one in planned for table in (_component_table(one), _need_table(one))), *more],
         charts=[
             chart
@@ -108,12 +109,14 @@ def _shares(one: Planned) -> list[float]:
     return [100 * part.counted / whole for part in one.found.parts]
 
 
-def _findings(one: Planned) -> Iterator[str]:
-    name, pair = LANGUAGES[one.language], one.widest
+def _largest(one: Planned) -> str:
     shares = _shares(one)
-    if largest := max(shares):
-        source = one.found.parts[shares.index(largest)].name
-        yield f"{name}: the largest source of variance is {source}, {largest:.0f} % of the whole."
+    source = one.found.parts[shares.index(max(shares))].name
+    return f"{LANGUAGES[one.language]}: the largest source of variance is {source}, {max(shares):.0f} % of the whole."
+
+
+def _needed(one: Planned) -> Iterator[str]:
+    name, pair = LANGUAGES[one.language], one.widest
     if pair is None:
         few = any(not pair.enough for pair in one.spreads) or not one.spreads
         wanted = f"{FEWEST_PLANNED} of both, or {FEWEST_BOUNDED} against a floor"

@@ -12,9 +12,11 @@ from markupsafe import Markup
 from core import page
 from core.files import write_json, write_text
 from core.records import Turn
-from core.tables import Table, escape_markdown, to_markdown, write_csv
+from core.tables import Table, clean, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import Chart
 from evalsuite.report.figures import TEMPLATES
+from evalsuite.report.forest import Forest
+from evalsuite.runs.texts import TextDiff
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,18 @@ class Branch:
 
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """What a page says. `cautions` and `findings` are sentences, `facts` lines of what was done; a chart stands below the table
-    that it names, and tables come in their order under the heading of their section. `figures` is what the JSON has beside.
-    `tree` is dialogues that begin alike."""
+    """What a page says. `cautions` and `findings` are sentences, the first finding the answer, `facts` lines of what was done.
+    The `forests` are drawn at the top, and there stand the tables with the keys in `main`; the others come in their order under
+    the heading of their section, folded. A chart stands below the table that it names. `texts` are what changed in words, the
+    `tree` is dialogues that begin alike, `figures` is what the JSON has beside."""
 
     title: str
     cautions: Sequence[str] = ()
     findings: Sequence[str] = ()
     facts: Sequence[tuple[str, str]] = ()
+    forests: Sequence[Forest] = ()
+    main: Sequence[str] = ()
+    texts: Sequence[TextDiff] = ()
     tables: Sequence[Table] = ()
     charts: Sequence[Chart] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -44,9 +50,10 @@ class Sheet:
 
     @property
     def sections(self) -> dict[str, list[Table]]:
-        """Heading → its tables."""
-        names = dict.fromkeys(table.section for table in self.tables)
-        return {name: [table for table in self.tables if table.section == name] for name in names}
+        """Heading → its tables that are folded."""
+        folded = [table for table in self.tables if table.key not in self.main]
+        names = dict.fromkeys(table.section for table in folded)
+        return {name: [table for table in folded if table.section == name] for name in names}
 
 
 def write_sheet(folder: Path, name: str, sheet: Sheet) -> dict[str, Path]:
@@ -62,7 +69,8 @@ def write_sheet(folder: Path, name: str, sheet: Sheet) -> dict[str, Path]:
 def as_figures(sheet: Sheet) -> dict[str, Any]:
     """The page as JSON."""
     said = {"title": sheet.title, "warnings": sheet.cautions, "findings": sheet.findings, "facts": dict(sheet.facts)}
-    return said | {**sheet.figures, "tables": [asdict(table) for table in sheet.tables]}
+    texts = {text.what: text.lines for text in sheet.texts}
+    return said | ({"texts": texts} if texts else {}) | {**sheet.figures, "tables": [asdict(table) for table in sheet.tables]}
 
 
 def _html(sheet: Sheet) -> str:
@@ -81,12 +89,15 @@ def _html(sheet: Sheet) -> str:
 
 def _markdown(sheet: Sheet) -> str:
     parts = [f"# {escape_markdown(sheet.title)}"]
+    for line in sheet.findings:
+        parts += ["", escape_markdown(line)]
     for caution in sheet.cautions:
         parts += ["", f"> **{escape_markdown(caution)}**"]
-    if sheet.findings:
-        parts += ["", *(f"- {escape_markdown(line)}" for line in sheet.findings)]
+    for what, lines in sheet.texts:
+        parts += ["", f"{escape_markdown(what)}:", "", *(f"    {clean(line)}" for line in lines)]
     if sheet.facts:
         parts += ["", *(f"- {name}: {escape_markdown(text)}" for name, text in sheet.facts)]
+    parts += [part for table in sheet.tables if table.key in sheet.main for part in ("", to_markdown(table).rstrip())]
     for heading, tables in sheet.sections.items():
         parts += ["", f"## {escape_markdown(heading)}", "", "\n".join(to_markdown(table) for table in tables).rstrip()]
     return "\n".join(parts) + "\n"

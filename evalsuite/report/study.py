@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from core.records import Language
-from core.tables import Estimate, Table, clean, fmt
-from evalsuite.report.charts import LANGUAGES, Chart, dot_panels
-from evalsuite.report.figures import dots
+import numpy as np
+
+from core.tables import Estimate, Table, fmt
+from evalsuite.report.charts import LANGUAGES
+from evalsuite.report.forest import Forest, Line
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.statistics.between_frameworks import (
     STUDY,
+    Averages,
     Examined,
     Framework,
     call_table,
@@ -21,6 +23,8 @@ from evalsuite.statistics.between_frameworks import (
 )
 from evalsuite.statistics.summary import languages_of
 
+ALIKE, DIFFERENTLY, UNKNOWN = "alike", "differently", "unknown"  # how two frameworks rank supporters
+
 
 def study_sheet(
     frameworks: Sequence[Framework], examined: Examined | None, supporters: Sequence[str], judge: str, plumbing: bool
@@ -28,20 +32,27 @@ def study_sheet(
     """The page; `frameworks` begin with ESC-Eval and end with FEEL, which judged the same dialogues."""
     every: list[Framework | Examined] = [*frameworks, *([examined] if examined else [])]
     tables: list[Table] = []
-    charts: list[Chart] = []
+    forests: list[Forest] = []
     findings: list[str] = []
+    told: dict[str, list[str]] = {ALIKE: [], DIFFERENTLY: [], UNKNOWN: []}
     for language in languages_of(frameworks[0].dialogues):
-        findings += [f"{LANGUAGES[language]}, {one.title}: {reason}." for one in frameworks if (reason := one.unread(language))]
+        name = LANGUAGES[language]
         ranks = rank_tables(every, language)
         others = [call_table(every, language), dimension_table(frameworks[0], frameworks[-1], language)]
         tables += [*ranks, *(table for table in others if table is not None)]
+        findings += [f"{name}, {one.title}: {reason}." for one in frameworks if (reason := one.unread(language))]
         if ranks:
-            findings += [*_same(ranks[0], language), *_findings(ranks[1], language)]
-            charts.append(_averages(every, language))
+            found = [averages for one in every if (averages := one.averages(language))]
+            forests.append(_forest(name, found, frameworks[0].floors))
+            findings += _highest(name, found)
+            for one, other, tau, _ in ranks[1].rows:
+                if isinstance(tau, Estimate) and tau.low is not None and tau.high is not None:
+                    kind = ALIKE if tau.low > 0 else DIFFERENTLY if tau.high < 0 else UNKNOWN
+                    told[kind].append(f"{one} and {other} ({name}, Kendall's tau {fmt(tau)})")
     return Sheet(
         title=STUDY,
         cautions=[PLUMBING] if plumbing else [],
-        findings=findings,
+        findings=[_answer(told), *findings],
         facts=[
             ("Supporters", ", ".join(supporters)),
             ("Seeker and judge", judge),
@@ -49,43 +60,40 @@ def study_sheet(
             *([(examined.title, f"{examined.questions:,} questions")] if examined else []),
             ("Generated", time.strftime("%Y-%m-%d %H:%M")),
         ],
+        forests=forests,
         tables=tables,
-        charts=charts,
         figures={"plumbing": plumbing},
     )
 
 
-def _same(averages: Table, language: Language) -> Iterator[str]:
-    """Frameworks that rank nobody."""
-    for title, *cells in zip(averages.columns[1:], *(row[1:] for row in averages.rows), strict=True):
-        means = [cell.mean for cell in cells if isinstance(cell, Estimate)]
-        if len(means) > 1 and len(set(means)) == 1:
-            yield f"{LANGUAGES[language]}, {title}: all supporters have the same average, so it ranks nobody."
+def _answer(told: Mapping[str, Sequence[str]]) -> str:
+    """Whether the frameworks rank supporters alike; `told` holds pairs of frameworks."""
+    if told[DIFFERENTLY]:
+        return f"Some frameworks rank these supporters differently: {'; '.join(told[DIFFERENTLY])}."
+    if told[ALIKE] and not told[UNKNOWN]:
+        return "The frameworks rank these supporters alike."
+    if told[ALIKE]:
+        return f"Some frameworks rank these supporters alike: {'; '.join(told[ALIKE])}. Of the others this study cannot tell."
+    return "This study cannot tell whether the frameworks rank these supporters alike."
 
 
-def _findings(ranks: Table, language: Language) -> Iterator[str]:
-    """What is known of every two frameworks, in a sentence."""
-    for one, other, tau, _ in ranks.rows:
-        if isinstance(tau, Estimate) and tau.mean is not None and tau.low is not None and tau.high is not None:
-            told = "this study cannot tell whether they rank supporters alike"
-            told = "they rank supporters alike" if tau.low > 0 else "they rank supporters differently" if tau.high < 0 else told
-            yield f"{LANGUAGES[language]}, {one} and {other}: {told} (Kendall's tau {fmt(tau)})."
-
-
-def _averages(every: Sequence[Framework | Examined], language: Language) -> Chart:
-    """A panel a framework, a line a supporter."""
-    found = [averages for one in every if (averages := one.averages(language))]
-    names = sorted({name for one in found for name in one.names})
-    rows = [clean(name) for name in names]
-    traces = []
+def _highest(language: str, found: Sequence[Averages]) -> Iterator[str]:
+    """Whom each framework gives the highest average, if it gives several."""
+    best: dict[str, list[str]] = {}
     for one in found:
-        estimates = one.estimates()
-        there = [(place, estimates[name]) for place, name in enumerate(names) if name in estimates]
-        traces.append([dots("dot", rows, [(place, each) for place, each in there if each.mean is not None], alone=True)])
-    return Chart(
-        f"averages-{language}",
-        f"Averages by framework, {LANGUAGES[language]}",
-        "Means on 0–100 with 95 % intervals, supporters by name. Open marks rest on one card alone.",
-        f"study-averages-{language}",
-        dot_panels(rows, [one.title for one in found], traces, columns=4),
-    )
+        if len(set(one.seen)) > 1:
+            best.setdefault(one.names[int(one.seen.argmax())], []).append(one.title)
+        elif len(one.names) > 1:
+            yield f"{language}, {one.title}: all supporters have the same average, so it ranks nobody."
+    if best:
+        named = ", ".join(f"{name} ({', '.join(by)})" for name, by in best.items())
+        yield f"{language}, highest average: {named}."
+
+
+def _forest(title: str, found: Sequence[Averages], floors: Collection[str]) -> Forest:
+    """A row a supporter, a column a framework."""
+    estimates = [one.estimates() for one in found]
+    order = {name: place for place, name in enumerate(np.array(found[0].names)[np.argsort(-found[0].seen)])}
+    names = sorted({name for one in estimates for name in one}, key=lambda name: (name in floors, order.get(name, len(order))))
+    lines = [Line(name, [[of_one.get(name)] for of_one in estimates], floor=name in floors) for name in names]
+    return Forest(f"Average of 0–100, {title}", lines, [one.title for one in found])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.errors import UserError
-from core.files import digest, read_jsonl
+from core.files import digest, read_jsonl, read_object
 from core.records import Dialogue, Judgement
 from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import VERDICTS, as_of, chosen_set
@@ -38,6 +38,7 @@ def read_run(name: str, folder: Path, judge: str | None = None) -> RunRecords:
     config = as_of(config, judged)
     scored = config.scored
     assert scored is not None
+    measured = judged.folder / "agreement.json"
     return RunRecords(
         name=name,
         folder=folder,
@@ -49,4 +50,5 @@ def read_run(name: str, folder: Path, judge: str | None = None) -> RunRecords:
         floors=config.floors(),
         turn_judgements=judged.records("turn_judgements.jsonl"),
         stage=judged.stage,
+        agreement=read_object(measured, "agreement").get("agreement", {}) if measured.exists() else {},
     )

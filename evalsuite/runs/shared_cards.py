@@ -43,7 +43,7 @@ def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> Shar
     Raises `UserError` where no card is shared.
     """
     first = runs[0]
-    apart = {run.name: differing_leaves(_settings(first.config), _settings(run.config)) for run in runs[1:]}
+    apart = {run.name: differing_leaves(made_with(first.config), made_with(run.config)) for run in runs[1:]}
     alike = [run for run in runs if not apart.get(run.name)]
     places = [{_place(run, dialogue) for dialogue in run.dialogues} for run in alike]
     shared = set.intersection(*places)
@@ -80,7 +80,7 @@ def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> Shar
     return SharedCards(alike, others, Tally(dialogues, judgements, first.rubric, floors, cluster), counts, dict(left_out))
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+def made_with(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a run's dialogues and judgements were made with, without what may differ."""
     simulated = {key: value for key, value in config.get("simulate", {}).items() if key not in _FREE}
     return {"simulate": simulated, "score": config.get("score", {})}

@@ -4,19 +4,16 @@ JSON."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
-
-import orjson
 
 from core.differences import differing_leaves
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
-from core.specs import EMBEDDED_PREFIX
 from core.tables import Cell, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import row_key
@@ -28,6 +25,7 @@ from evalsuite.statistics.leaderboard import (
     contestants_of,
     design_of,
     family,
+    pooled,
     score_cells,
     score_columns,
     score_notes,
@@ -64,6 +62,8 @@ class RunRecords:
     turn_judgements: Sequence[Judgement] = ()
     stage: str = "score"
     """What usage.json and the like call the verdicts."""
+    agreement: Mapping[str, Any] = field(default_factory=dict)
+    """How the judge agrees with the run's gold set: language → dimension or `average` → figures; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,13 @@ class Entry:
     scores: list[Score]
 
 
+Pair = tuple[Entry, Entry, Difference]  # a later run's contestant, an earlier one's, and the first minus the second
+
+
 @dataclass(frozen=True)
 class LanguageComparison:
-    """One language: the contestants of all runs, and the differences of those that belong together (places in `entries`).
+    """One language, or all of them (`POOLED`): the contestants of all runs, and the differences of those that belong together
+    (places in `entries`).
 
     `cards` maps run → how many cards or dialogues it has verdicts on; `shared` is how many of them all runs have.
     """
@@ -92,16 +96,30 @@ class LanguageComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side. `changed` holds (first run, other run, differences of their resolved configs)."""
+    """Runs side by side, language by language and over all languages. `changed` holds (first run, other run, differences of
+    their resolved configs)."""
 
     runs: list[RunRecords]
     value: Value
     languages: list[LanguageComparison]
+    pooled: LanguageComparison | None
     changed: list[tuple[str, str, list[str]]]
 
     @property
     def rubric(self) -> Rubric:
         return self.runs[0].rubric
+
+    def models(self, part: LanguageComparison | None) -> list[Pair]:
+        """The differences between models (not floors) of one part, each with its two sides."""
+        floors = {name for run in self.runs for name in run.floors}
+        pairs = [(part.entries[one.first], part.entries[one.second], one) for one in part.differences] if part else []
+        return [pair for pair in pairs if not floors & {side.contestant.supporter for side in pair[:2]}]
+
+    @property
+    def decisive(self) -> list[Pair]:
+        """What decides: the differences between models in the average over all languages, first those that hold."""
+        averages = [pair for pair in self.models(self.pooled) if pair[2].dimension is None]
+        return sorted(averages, key=lambda pair: (not pair[2].holds, -abs(pair[2].estimate.mean or 0)))
 
 
 def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | None = None) -> Comparison:
@@ -120,7 +138,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
                 f"{first.name} and {run.name} were scored on different rubrics "
                 f"({'; '.join(differing_leaves(old, new)[:3])}): score one of them again into a new folder"
             )
-    ambiguous, row, floors = ambiguous_cards(runs), row_key(cluster), {name for run in runs for name in run.floors}
+    ambiguous, row = ambiguous_cards(runs), row_key(cluster)
     everybody: list[Rival] = []
     for run in runs:
 
@@ -129,23 +147,27 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
             return row(dialogue) + (f" {run.cards.get(card, '')}" if card and card in ambiguous else "")
 
         everybody += [(run.name, one) for one in contestants_of(run.dialogues, run.judgements, run.rubric, value, unit)]
-    languages = []
-    for language in languages_of(dialogue for run in runs for dialogue in run.dialogues):
-        rivals = [(name, one) for name, one in everybody if one.language == language]
-        if not rivals:
-            continue
-        contestants = [one for _, one in rivals]
-        parts = zip(rivals, _names(rivals), cells_of(contestants, first.rubric), strict=True)
-        entries = [Entry(run_name, name, one, scores) for (run_name, one), name, scores in parts]
-        cards = {run.name: {card for name, one in rivals if name == run.name for card in one.cards} for run in runs}
-        shared = len(set.intersection(*cards.values()))
-        pairs = _partners(rivals)
-        families = [family(contestants[late], contestants[early], floors) for late, early in pairs]
-        differences = paired.differences(*stack(contestants), pairs, families=families, design=design_of(contestants))
-        counts = {name: len(of_run) for name, of_run in cards.items()}
-        languages.append(LanguageComparison(language, entries, differences, counts, shared))
+    spoken = languages_of(dialogue for run in runs for dialogue in run.dialogues)
+    apart = [[rival for rival in everybody if rival[1].language == language] for language in spoken]
+    languages = [_side_by_side(runs, rivals) for rivals in apart if rivals]
+    together = [(run.name, one) for run in runs for one in pooled([one for name, one in everybody if name == run.name])]
+    whole = _side_by_side(runs, together) if len(languages) > 1 else next(iter(languages), None)
     changed = [(first.name, run.name, differing_leaves(first.config, run.config)) for run in runs[1:]]
-    return Comparison(list(runs), value, languages, changed)
+    return Comparison(list(runs), value, languages, whole, changed)
+
+
+def _side_by_side(runs: Sequence[RunRecords], rivals: Sequence[Rival]) -> LanguageComparison:
+    """The contestants of one language, or of all languages pooled."""
+    contestants, floors = [one for _, one in rivals], {name for run in runs for name in run.floors}
+    parts = zip(rivals, _names(rivals), cells_of(contestants, runs[0].rubric), strict=True)
+    entries = [Entry(run_name, name, one, scores) for (run_name, one), name, scores in parts]
+    cards = {run.name: {card for name, one in rivals if name == run.name for card in one.cards} for run in runs}
+    pairs = _partners(rivals)
+    families = [family(contestants[late], contestants[early], floors) for late, early in pairs]
+    differences = paired.differences(*stack(contestants), pairs, families=families, design=design_of(contestants))
+    counts = {name: len(of_run) for name, of_run in cards.items()}
+    shared = len(set.intersection(*cards.values()))
+    return LanguageComparison(contestants[0].language, entries, differences, counts, shared)
 
 
 def _partners(rivals: Sequence[Rival]) -> list[tuple[int, int]]:
@@ -170,6 +192,11 @@ def _names(rivals: Sequence[Rival]) -> Iterator[str]:
     for run, one in rivals:
         scorer = f" ({one.scorer.name})" if times[run, one.supporter] > 1 else ""
         yield one.supporter if times[one.supporter,] == 1 else f"{run}/{one.supporter}{scorer}"
+
+
+def agreements_of(runs: Sequence[RunRecords]) -> dict[str, Mapping[str, Any]]:
+    """Judge → its agreement with the gold set of the first run that has one."""
+    return {run.config["score"]["judge"]["name"]: run.agreement for run in reversed(runs) if run.agreement}
 
 
 def ambiguous_cards(runs: Sequence[RunRecords]) -> set[str]:
@@ -205,10 +232,6 @@ def _runs_table(comparison: Comparison) -> Table:
     notes = [f"Cards (dialogues without a card: themselves) that all runs have: {shared}."]
     if ambiguous := ambiguous_cards(comparison.runs):
         notes.append(f"Cards of the same id but other contents in several runs, counted as different cards: {len(ambiguous)}.")
-    if plumbing := [run.name for run in comparison.runs if f'"{EMBEDDED_PREFIX}' in orjson.dumps(run.config).decode()]:
-        notes.append(
-            f"Plumbing: scores that involve the embedded 135M model say nothing about quality ({', '.join(plumbing)})."
-        )
     heads = [f"cards, {part.language}" for part in comparison.languages]
     return Table("compare-runs", "Runs", ("run", "dialogues", *heads, "judged by"), tuple(rows), tuple(notes), SCORES)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -23,9 +25,13 @@ from core.files import read_jsonl, write_json, write_jsonl
 from core.records import Dialogue, Judgement, RoleCard, Turn
 from data_prep.profiles import Counselling, Demographics, Profile
 from evalsuite.commands import scored_runs as command
+from evalsuite.report.compare import comparison_sheet
+from evalsuite.report.report import PLUMBING
+from evalsuite.report.sheet import Sheet
 from evalsuite.runs.records import read_runs
 from evalsuite.statistics import paired
 from evalsuite.statistics.comparison import RunRecords, as_json, compare, tables
+from serve.store import Origin, Store
 from tests.evalsuite.oracles import GAPS, agrees, corrected, smoothed, student
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
@@ -197,12 +203,110 @@ def test_a_run_that_was_only_scored_has_no_simulate_config(tmp_path: Path) -> No
     assert compare(read_runs([first, second])).changed[0][2][0].startswith("simulate: ")
 
 
-def test_plumbing_is_named(tmp_path: Path) -> None:
-    first, second = (
-        make_run(tmp_path / "a", {"m": [1, 2]}),
-        make_run(tmp_path / "b", {"m": [1, 2]}, seeker={"name": "s", "checkpoint": "embedded:x"}),
+def page_of(*folders: Path) -> Sheet:
+    return comparison_sheet(compare(read_runs(folders)))
+
+
+def test_what_may_mislead_is_said(tmp_path: Path) -> None:
+    """The embedded model, a judge that was measured on no gold set, and another seeker beside the supporters."""
+    first = make_run(tmp_path / "a", {"m": [1, 2]})
+    second = make_run(tmp_path / "b", {"m": [1, 2]}, seeker={"name": "s", "checkpoint": "embedded:x"})
+    assert page_of(first, second).cautions == [
+        PLUMBING,
+        "Do not rely on j: it was measured on no gold set, so nobody knows how well it judges.",
+        "b differs from a not only in supporters: simulate.seeker. The difference may come from there.",
+    ]
+    measured = {"acc": 0.8, "majority_acc": 0.5, "over_majority_low": 0.1}
+    write_json(first / "agreement.json", {"agreement": {"en": {"average": measured}}})
+    assert (
+        "j does better on its gold set than always giving the most frequent score (English 80.0 % right against 50.0 %)."
+        in (page_of(first, make_run(tmp_path / "c", {"m": [2, 1]})).findings)
     )
-    assert any(note.startswith("Plumbing") and "(b)" in note for note in tables(compare(read_runs([first, second])))[0].notes)
+
+
+@pytest.mark.parametrize(
+    ("scores", "answer"),
+    [
+        (
+            [3, 2, 3, 4] * 3,
+            r"new is better than old by 25\.0 points of 100 \(95 % interval .* to .*\) on 12 cards, judged by j\.",
+        ),
+        (
+            [1, 0, 1, 2] * 3,
+            r"old is better than new by 25\.0 points of 100 \(95 % interval 8.* to 3.*\) on 12 cards, judged by j\.",
+        ),
+        ([2, 1, 2, 4] * 3, r"No difference found between new and old: 6\.2 points of 100 \(.*\) on 12 cards, judged by j\."),
+        ([4, 3, 4], r"Too few cards to tell new from old: at least 12 are needed, there are 3, judged by j\."),
+        ([None] * 3, r"new and old cannot be compared: a side has no readable verdict .*"),
+    ],
+)
+def test_the_page_begins_with_the_verdict(tmp_path: Path, scores: list[int | None], answer: str) -> None:
+    old, new = make_run(tmp_path / "old", {"m": [2, 1, 2, 3] * 3}), make_run(tmp_path / "new", {"m": scores})
+    assert re.fullmatch(answer, page_of(old, new).findings[0])
+
+
+def test_every_pair_has_its_verdict_and_the_found_come_first(tmp_path: Path) -> None:
+    old = make_run(tmp_path / "old", {"m": [2] * 12, "k": [1, 2, 3] * 4})
+    new = make_run(tmp_path / "new", {"m": [2] * 12, "k": [3, 3, 4] * 4})
+    page = page_of(old, new)
+    assert [line.partition(" by ")[0].partition(":")[0] for line in page.findings[:2]] == [
+        "new/k is better than old/k",
+        "No difference found between new/m and old/m",
+    ]
+    assert page.findings[2].startswith("new/k against old/k, by dimension: Fluency +33.3, Empathy +33.3;")
+    averages, dimensions = page.forests
+    assert [(line.name, line.said) for line in averages.lines] == [
+        ("new/k against old/k", "better"),
+        ("new/m against old/m", "no difference found"),
+    ]
+    assert dimensions.columns == ["Fluency", "Empathy"]
+
+
+def test_languages_are_decided_together(tmp_path: Path) -> None:
+    """Six cards a language decide nothing, the twelve of both do."""
+    given: dict[str, list[int | None]] = {"old": [1, 2, 3] * 4, "new": [2, 3, 4] * 4}
+    folders = [make_run(tmp_path / name, {"m": scores}) for name, scores in given.items()]
+    for folder in folders:
+        for name, model in (("dialogues", Dialogue), ("judgements", Judgement)):
+            records: Sequence[Any] = read_jsonl(folder / f"{name}.jsonl", model, name)
+            key = "id" if name == "dialogues" else "dialogue_id"
+            turned = [{"language": "zh"} if int(getattr(one, key).split("-")[1]) > 5 else {} for one in records]
+            write_jsonl(
+                folder / f"{name}.jsonl", [one.model_copy(update=change) for one, change in zip(records, turned, strict=True)]
+            )
+    page = page_of(*folders)
+    assert page.findings[0].startswith("new is better than old by 25.0 points") and " on 12 cards" in page.findings[0]
+    assert [(line.name, line.said) for line in page.forests[0].lines] == [
+        ("all languages", "better"),
+        ("English", "too few cards to tell"),
+        ("Chinese", "too few cards to tell"),
+    ]
+
+
+def test_changed_texts_are_shown_as_diffs(tmp_path: Path) -> None:
+    """Prompts as they were sent, where their pack changed: of each role one; and long settings, but no hashes."""
+    told = {"a": "Be brief.\nYou are {}.\nNever say no.", "b": "Be brief.\nYou are {}.\nSay yes, and mean it."}
+    folders = []
+    for name, text in told.items():
+        floor = {"name": "f", "checkpoint": None, "floor": {"kind": "fixed", "text": {"en": f"{name} " + "hm " * 30}}}
+        prompts = {"pack": name, "fingerprint": name * 70}
+        folders.append(make_run(tmp_path / name, {"m": [1, 2]}, supporters=[floor], prompts=prompts))
+        store = Store(folders[-1] / "calls.sqlite")
+        for person in ("Ann", "Bo"):
+            sent = orjson.dumps([{"role": "system", "content": text.format(person)}, {"role": "user", "content": name}])
+            for role in ("judge", "seeker"):
+                origin = Origin(role, "s", "s", "s", None, 1, person + name, sent)
+                asyncio.run(store.put(f"{role} {person}", {"text": "x"}, 0.1, origin))
+        store.close()
+    seeker, fixed = page_of(*folders).texts
+    assert seeker == (
+        "What the seeker was told",
+        ["@@ -2,2 +2,2 @@", " You are Ann.", "-Never say no.", "+Say yes, and mean it."],
+    )
+    assert fixed.what == "simulate.supporters.f.floor.text.en" and [line[:4] for line in fixed.lines[1:]] == ["-a h", "+b h"]
+    assert page_of(folders[0], make_run(tmp_path / "c", {"m": [1, 2]})).texts == [], (
+        "without the other's store nothing is known"
+    )
 
 
 def records(name: str, given: list[tuple[int | None, int | None]]) -> RunRecords:
@@ -270,19 +374,35 @@ def test_command_prints_json_alone_and_writes_every_table(tmp_path: Path) -> Non
     result = CliRunner().invoke(app, [*map(str, folders), "--json", "--out", str(out)])
     assert result.exit_code == 0
     assert orjson.loads(result.stdout) == orjson.loads((out / "compare.json").read_bytes())
-    names = {"compare-runs", "compare-scores-en", "compare-differences-en", "compare-config"}
-    assert {path.stem for path in out.glob("*.csv")} == names
-    with (out / "compare-differences-en.csv").open() as handle:
+    names = {"compare-models", "compare-runs", "compare-scores-en", "compare-differences-en", "compare-config"}
+    assert {path.stem for path in (out / "tables").glob("*.csv")} == names
+    with (out / "tables" / "compare-differences-en.csv").open() as handle:
         rows = list(csv.DictReader(handle))
     assert [row["dimension"] for row in rows] == ["Fluency", "Empathy", "average"]
     assert (rows[0]["difference"], rows[0]["difference n"], rows[0]["p (Holm)"]) == ("0.00", "3", "1.0000")
-    assert (out / "compare.md").read_text().count("\n| --- ") == 4
+    assert (out / "compare.md").read_text().count("\n| --- ") == 5
+    assert '<p class="answer">Too few cards to tell b from a' in (out / "compare.html").read_text()
 
 
-def test_command_prints_tables(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / name, {"m": [1, 2, 3]}) for name in "ab"]
-    result = CliRunner().invoke(app, [*map(str, folders)])
-    assert result.exit_code == 0 and "Differences between runs, en" in result.stdout and "b/m" in result.stdout
+@pytest.mark.parametrize("models", [1, 4])
+def test_the_console_has_the_verdict_first_and_at_most_60_lines_of_80_columns(
+    tmp_path: Path, models: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rng = np.random.default_rng(1)
+    folders = [
+        make_run(
+            tmp_path / name,
+            {f"a-model-{name}-{place}": rng.integers(0, 5, 12).tolist() for place in range(models)},
+            prompt="\n".join(f"{name} " * 40 for _ in range(30)),
+        )
+        for name in ("a-long-name-before", "a-long-name-after")
+    ]
+    result = CliRunner().invoke(app, [*map(str, folders), "--out", str(tmp_path / "out")])
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0 and re.match("No difference found|a-model", lines[0])
+    assert [line.partition(":")[0] for line in lines[-3:]] == ["html", "json", "md"]
+    assert len(lines) <= 60 and all(len(line) <= 80 for line in lines[:-3]), "only paths are not wrapped"
 
 
 @pytest.mark.parametrize(

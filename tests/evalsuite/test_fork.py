@@ -44,22 +44,11 @@ def held(esc_eval: EscEval, tmp_path: Path) -> Any:
 
 
 def call(endpoint: Endpoint, dialogue: Dialogue, supporter: str, *more: object) -> list[object]:
+    """The command; options in `more` stand instead of the usual ones."""
     named = supporter if supporter == "silent" else f"{supporter}@{endpoint.url}"
-    return [
-        "fork",
-        "run",
-        "--config",
-        "run.yaml",
-        "--dialogue",
-        dialogue.id,
-        "--supporter",
-        named,
-        "--turn",
-        2,
-        "--out",
-        "f",
-        *more,
-    ]
+    usual = {"--config": "run.yaml", "--dialogue": dialogue.id, "--supporter": named, "--turn": 2, "--out": "f"}
+    changed = usual | dict(zip(more[::2], more[1::2], strict=True))
+    return ["fork", "run", *(word for option in changed.items() for word in option)]
 
 
 def differences(key: str) -> dict[str, tuple[float | None, str | None]]:
@@ -88,6 +77,10 @@ def test_one_reply_changes_what_comes_after(esc_eval: EscEval, held: Any) -> Non
     assert seeker["turns with thanks or relief %"] == (100.0, "yes")
     assert seeker["seeker's turns"] == (0.0, "no")
     page = Path("f/fork.html").read_text()
+    assert (
+        '<p class="answer">The other reply is better than the one that was given by ' in page
+        and " on 12 draws, judged by judge." in page
+    )
     assert "The dialogues as a tree" in page and page.count("draw 12") == 2 and "how brave you are" in page
     done = len(endpoint.requests)
     assert esc_eval(*call(endpoint, dialogue, "kind"))[0] == 0 and len(endpoint.requests) == done, "nothing twice"
@@ -120,16 +113,15 @@ def test_a_dialogue_that_the_supporter_opens_goes_on_with_the_seeker() -> None:
 
 def test_what_cannot_be_forked_is_said(esc_eval: EscEval, held: Any) -> None:
     endpoint, dialogue = held
-    usual = call(endpoint, dialogue, "kind")
     for change, words in {
         ("--turn", 1): f"--turn 1: the supporter's turns in {dialogue.id} are 2, 4, 6",
         ("--turn", 0): "the supporter's turns",
         ("--dialogue", "none"): "--dialogue none: not in run/dialogues.jsonl",
         ("--out", "run"): "would be replaced",
     }.items():
-        code, error = esc_eval(*usual, *change)
+        code, error = esc_eval(*call(endpoint, dialogue, "kind", *change))
         assert code == 2 and words in error, error
     other = yaml.safe_load(Path("run.yaml").read_text()) | {"exchanges": 4}
     Path("other.yaml").write_text(yaml.safe_dump(other))
-    code, error = esc_eval(*usual, "--config", "other.yaml")
+    code, error = esc_eval(*call(endpoint, dialogue, "kind", "--config", "other.yaml"))
     assert code == 2 and "run was made with another one: exchanges: 3 → 4" in error, error

@@ -41,14 +41,14 @@ def failed(folder: Path, *under: str, baseline: Path | None = None) -> bool:
 def test_every_threshold_is_held_against_every_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_run(tmp_path / "r", {"good": [3, 4], "bad": [1, 2]})
     assert failed(folder, "average=60", "empathy=30")
-    assert capsys.readouterr().err == "error: 1 of 6 checks failed: bad, English: average 37.5 is 22.5 below 60\n"
+    assert capsys.readouterr().err == "error: 1 of 6 checks failed: bad: average 37.5 is 22.5 below 60\n"
     assert shown(folder) == {
         ("all dialogues held and judged", "bad"): None,
         ("all dialogues held and judged", "good"): None,
-        ("average at least 60", "bad, English"): "bad, English: average 37.5 is 22.5 below 60",
-        ("average at least 60", "good, English"): None,
-        ("empathy at least 30", "bad, English"): None,
-        ("empathy at least 30", "good, English"): None,
+        ("average at least 60", "bad"): "bad: average 37.5 is 22.5 below 60",
+        ("average at least 60", "good"): None,
+        ("empathy at least 30", "bad"): None,
+        ("empathy at least 30", "good"): None,
     }
     assert not failed(folder, "average=37.5"), "what is reached is not under it"
     assert capsys.readouterr().err == ""
@@ -67,7 +67,7 @@ def test_what_is_missing_fails_and_is_counted(tmp_path: Path) -> None:
     assert failed(folder, "average=1")
     assert [message for message in shown(folder).values() if message] == [
         "m: 2 of 4 dialogues are missing or not judged",
-        "mute, English: no average for lack of readable verdicts",
+        "mute: no average for lack of readable verdicts",
     ]
 
 
@@ -79,14 +79,14 @@ WORSE = "not worse than old"
     [
         ([3] * 12, None),  # better
         ([1, 2, 3, 2] * 3, None),  # lower by no difference that holds
-        ([1] * 12, "new/m against old/m, English: average worse by 25.0 [{low}, {high}] on 12 cards"),
-        ([1], "new/m against old/m, English: too few shared cards to compare (1)"),
+        ([1] * 12, "new/m against old/m: average worse by 25.0 [{low}, {high}] on 12 cards"),
+        ([1], "new/m against old/m: too few shared cards to compare (1)"),
     ],
 )
 def test_worse_than_the_baseline_is_a_difference_that_holds(tmp_path: Path, new: list[int | None], message: str | None) -> None:
     old, folder = make_run(tmp_path / "old", {"m": [2] * 12}), make_run(tmp_path / "new", {"m": new})
     assert failed(folder, baseline=old) == (message is not None)
-    found = shown(folder)[WORSE, "new/m against old/m, English"]
+    found = shown(folder)[WORSE, "new/m against old/m"]
     if message is None or found is None:
         assert found is message
         return
@@ -143,8 +143,8 @@ def test_a_run_is_gated_by_its_baseline_and_asks_nothing_for_it(esc_eval: EscEva
     endpoint.behave = scores("1")
     assert esc_eval(*run("new")) == (0, "")
     config, asked = Path("new/config.json").read_bytes(), len(endpoint.requests)
-    one_line(esc_eval(*run("new", "--fail-if-worse", "old")), 1, "new/a against old/a, English: average worse by 75.0 [")
-    one_line(esc_eval("report", "new", "--fail-under", "average=60"), 1, "a, English: average 25.0 is 35.0 below 60")
+    one_line(esc_eval(*run("new", "--fail-if-worse", "old")), 1, "new/a against old/a: average worse by 75.0 [")
+    one_line(esc_eval("report", "new", "--fail-under", "average=60"), 1, "a: average 25.0 is 35.0 below 60")
     assert len(shown(Path("new"))) == 2
     assert len(endpoint.requests) == asked and Path("new/config.json").read_bytes() == config, "gates are no part of a run"
 

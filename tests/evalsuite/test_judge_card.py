@@ -112,7 +112,8 @@ def card_of(
 ) -> dict[str, str]:
     with Endpoint(answering(judge, sure), models=(name,)) as endpoint:
         call = ("judge-card", f"{name}@{endpoint.url}", "--dialogues", gold[0], "--gold", gold[1], "--language", "en")
-        code, error = esc_eval(*call, "--limit", 20, "--repeats", 1, "--out", "card", *more)
+        limit = () if "--limit" in more else ("--limit", 20)
+        code, error = esc_eval(*call, *limit, "--repeats", 1, "--out", "card", *more)
     assert code == 0, error
     return {check["name"]: check["outcome"] for check in json.loads(Path("card/judge_card.json").read_text())["checks"]}
 
@@ -125,7 +126,8 @@ def test_a_judge_that_sees_what_there_is_has_no_fault(esc_eval: EscEval, gold: t
     measured = {"agreement", "floors", "length", "order", "injection", "repeatability"}
     assert checks == ALWAYS | dict.fromkeys(measured, "no fault found")
     page, text = Path("card/judge_card.html").read_text(), Path("card/judge_card.md").read_text()
-    assert "No check found a fault." in page and "No check found a fault." in text and "plotly" not in page
+    answer = "my-judge is right more often than always giving the most frequent score, and no check found a fault."
+    assert f'<p class="answer">{answer}</p>' in page and answer in text and "plotly" not in page
     again = read_jsonl(Path("card/health_judgements.jsonl"), Judgement, "judgements")
     assert {j.repeat for j in again if j.condition["variant"] == "again"} == {1}
 
@@ -142,7 +144,8 @@ def test_a_judge_that_sees_what_there_is_has_no_fault(esc_eval: EscEval, gold: t
 )
 def test_the_card_names_a_known_fault(esc_eval: EscEval, gold: tuple[Path, Path], judge: Judge, fault: str) -> None:
     assert card_of(esc_eval, gold, judge)[fault] == "fault found"
-    assert f"English, {fault}:" in Path("card/judge_card.html").read_text()
+    page = Path("card/judge_card.html").read_text()
+    assert f"English, {fault}:" in page and '<p class="answer">Do not rely on my-judge. Checks that found a fault: ' in page
 
 
 def test_a_judge_that_always_says_the_same_is_of_no_shown_worth_and_not_taken_by_length(
@@ -150,7 +153,7 @@ def test_a_judge_that_always_says_the_same_is_of_no_shown_worth_and_not_taken_by
 ) -> None:
     checks = card_of(esc_eval, gold, sees_no_floors)
     assert checks["floors"] == checks["agreement"] == "not shown" and checks["length"] == "no fault found"
-    assert "English, floors, not shown:" in Path("card/judge_card.html").read_text()
+    assert "Do not rely on my-judge yet: it is not shown to be right more often" in Path("card/judge_card.md").read_text()
 
 
 def test_a_fault_that_so_few_dialogues_cannot_show_is_not_called_absent(esc_eval: EscEval, gold: tuple[Path, Path]) -> None:

@@ -125,7 +125,11 @@ def test_what_does_not_vary_is_said_and_not_listed() -> None:
     one, other = frameworks(5)
     still = [verdict.model_copy(update={"value": 50.0}) for verdict in other.judgements]
     page = study_sheet([one, dataclasses.replace(other, judgements=still)], None, "abcd", "all", False)
-    assert page.findings == ["English, Other: all supporters have the same average, so it ranks nobody."]
+    assert page.findings == [
+        "This study cannot tell whether the frameworks rank these supporters alike.",
+        "English, Other: all supporters have the same average, so it ranks nobody.",
+        "English, highest average: d (One).",
+    ]
     (dimensions,) = (table for table in page.tables if table.key == "study-dimensions-en")
     assert dimensions.rows == ()
     assert dimensions.notes[0].endswith("luck. Left out, because one of the two does not vary: 1 of 1 pairs.")
@@ -136,7 +140,11 @@ def test_a_framework_whose_verdicts_cannot_be_read_ranks_nobody() -> None:
     one, other = frameworks(5)
     null = [verdict.model_copy(update={"value": None}) for verdict in other.judgements]
     page = study_sheet([one, dataclasses.replace(other, judgements=null)], None, "abcd", "all", False)
-    assert page.findings == ["English, Other: none of 240 verdicts could be read: it ranks nobody and is left out."]
+    assert page.findings[1:] == [
+        "English, Other: none of 240 verdicts could be read: it ranks nobody and is left out.",
+        "English, highest average: d (One).",
+    ]
+    assert [forest.columns for forest in page.forests] == [["One"]]
     tables = {table.key: table for table in page.tables}
     assert tables["study-averages-en"].columns == ("supporter", "One") and tables["study-ranks-en"].rows == ()
     assert [row[0] for row in tables["study-calls-en"].rows] == ["One"]

@@ -1,0 +1,145 @@
+"""The page of `esc-eval compare`: whether a later run is better than an earlier one, and what changed between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from core.differences import changed_leaves, differing_leaves
+from core.specs import EMBEDDED_PREFIX
+from core.tables import Table
+from evalsuite.report.charts import LANGUAGES
+from evalsuite.report.forest import Forest, Line, gap_forest, reach
+from evalsuite.report.headlines import belief, found_in, unit_of, verdict
+from evalsuite.report.report import PLUMBING
+from evalsuite.report.sheet import Sheet
+from evalsuite.runs.shared_cards import made_with
+from evalsuite.runs.texts import is_hash, text_diffs
+from evalsuite.statistics.comparison import Comparison, Pair, agreements_of, as_json, tables
+from evalsuite.statistics.summary import SCORES, dimension_at, dimension_label
+
+SETTINGS_SHOWN = 3  # of those that changed, beside the table of all
+
+
+def comparison_sheet(comparison: Comparison) -> Sheet:
+    """The page: the verdict on every two models that belong together, their differences, and what else changed."""
+    first, *others = comparison.runs
+    decisive = comparison.decisive
+    runs = len(decisive) == 1 and decisive[0][0].contestant.supporter == decisive[0][1].contestant.supporter
+    names = {(late.name, early.name): (late.run, early.run) if runs else (late.name, early.name) for late, early, _ in decisive}
+    verdicts = [_verdict(pair, *names[pair[0].name, pair[1].name]) for pair in decisive]
+    return Sheet(
+        title=f"{others[0].name if len(others) == 1 else f'{len(others)} runs'} compared with {first.name}",
+        cautions=[*_cautions(comparison)],
+        findings=[
+            *(verdicts or ["Nothing could be compared: no model of one run belongs to one of another."]),
+            *(said for sure, said in _beliefs(comparison) if sure),
+            *_dimensions(comparison),
+            *_changes(comparison),
+        ],
+        facts=[
+            ("Runs", ", ".join(str(run.folder) for run in comparison.runs)),
+            ("Rubric", comparison.rubric.name),
+            ("Generated", time.strftime("%Y-%m-%d %H:%M")),
+        ],
+        forests=[*_forests(comparison)],
+        texts=[
+            diff._replace(what=f"{diff.what}, {run.name}" if len(others) > 1 else diff.what)
+            for run in others
+            for diff in text_diffs(first.folder, run.folder, (first.config, run.config))
+        ],
+        tables=[_models_table(decisive), *tables(comparison)],
+        figures=as_json(comparison),
+    )
+
+
+def _verdict(pair: Pair, late: str, early: str) -> str:
+    first, second, gap = pair[0].contestant, pair[1].contestant, pair[2]
+    if first.alike(second):
+        return f"{late} and {early} gave the same replies on every card that both have: there is nothing to test."
+    judges = dict.fromkeys((first.scorer.judge, second.scorer.judge))
+    return f"{verdict(late, early, gap, unit_of(first))}, judged by {' and '.join(judges)}."
+
+
+def _dimensions(comparison: Comparison) -> Iterator[str]:
+    """On which dimensions the models of a pair differ."""
+    found = [pair for pair in comparison.models(comparison.pooled) if pair[2].holds and pair[2].dimension is not None]
+    for name, of_pair in groupby(found, key=_name):
+        rises = [f"{_dimension(comparison, pair)} {pair[2].estimate.mean:+.1f}" for pair in of_pair]
+        yield f"{name}, by dimension: {', '.join(rises)}; on the others no difference was found."
+
+
+def _changes(comparison: Comparison) -> Iterator[str]:
+    """What changed in the configs, in short: no hashes, of whole parts only that they came or went."""
+    first, *others = comparison.runs
+    for run in others:
+        lines = []
+        for where, old, new in changed_leaves(first.config, run.config):
+            whole = next((change for part, change in ((old, "removed"), (new, "added")) if isinstance(part, dict)), None)
+            if not is_hash(where):
+                lines.append(f"{where} {whole}" if whole else differing_leaves({where: old}, {where: new})[0])
+        more = f"; {len(lines) - SETTINGS_SHOWN} more" if len(lines) > SETTINGS_SHOWN else ""
+        yield f"Changed from {first.name} to {run.name}: {'; '.join(lines[:SETTINGS_SHOWN]) or 'no setting'}{more}."
+
+
+def _beliefs(comparison: Comparison) -> list[tuple[bool, str]]:
+    """Of every judge whether it can be relied on, and why."""
+    entries = comparison.pooled.entries if comparison.pooled else []
+    judges = dict.fromkeys(entry.contestant.scorer.judge for entry in entries)
+    languages = [part.language for part in comparison.languages]
+    return [belief(agreements_of(comparison.runs), judge, languages) for judge in judges]
+
+
+def _cautions(comparison: Comparison) -> Iterator[str]:
+    first, *others = comparison.runs
+    if any(EMBEDDED_PREFIX in str(run.config) for run in comparison.runs):
+        yield PLUMBING
+    yield from (said for sure, said in _beliefs(comparison) if not sure)
+    for run in others:
+        changed = [where for where, *_ in changed_leaves(made_with(first.config), made_with(run.config))]
+        if settings := dict.fromkeys(".".join(where.split(".")[:2]) for where in changed):
+            yield (
+                f"{run.name} differs from {first.name} not only in supporters: {', '.join(settings)}. The difference may come "
+                "from there."
+            )
+
+
+def _forests(comparison: Comparison) -> Iterator[Forest]:
+    """Differences in the average and on every dimension: of one pair also in each language; nothing where none was compared."""
+    averages, rubric = comparison.decisive, comparison.rubric
+    own = [pair for pair in comparison.models(comparison.pooled) if pair[2].dimension is not None]
+    ends = reach(one.estimate for *_, one in (*averages, *own))
+    if len(averages) == 1:
+        several = comparison.languages if len(comparison.languages) > 1 else []
+        whole = {"all languages" if several else "average": averages}
+        parts = whole | {LANGUAGES[part.language]: comparison.models(part)[-1:] for part in several}
+        yield gap_forest("Average", [_line(name, pair) for name, pairs in parts.items() for pair in pairs], ends, "")
+        yield gap_forest("Each dimension", [_line(_dimension(comparison, pair), pair) for pair in own], ends, "")
+    elif averages:
+        yield gap_forest("Average", [_line(_name(pair), pair) for pair in averages], ends, "compared")
+        by_pair = {name: [[pair[2].estimate] for pair in of_pair] for name, of_pair in groupby(own, key=_name)}
+        columns = [dimension_label(rubric, name) for name in rubric.dimensions]
+        yield gap_forest("Each dimension", [Line(*one) for one in by_pair.items()], ends, "compared", columns)
+
+
+def _line(name: str, pair: Pair) -> Line:
+    return Line(name, [[pair[2].estimate]], said=_found(pair))
+
+
+def _found(pair: Pair) -> str:
+    return "the same replies" if pair[0].contestant.alike(pair[1].contestant) else found_in(pair[2])
+
+
+def _name(pair: Pair) -> str:
+    return f"{pair[0].name} against {pair[1].name}"
+
+
+def _dimension(comparison: Comparison, pair: Pair) -> str:
+    return dimension_label(comparison.rubric, dimension_at(comparison.rubric, pair[2].dimension))
+
+
+def _models_table(pairs: Sequence[Pair]) -> Table:
+    rows = [(late.name, early.name, one.estimate, _found((late, early, one))) for late, early, one in pairs]
+    columns = ("supporter", "against", "difference in the average", "found")
+    return Table("compare-models", "What decides: models, all languages together", columns, tuple(rows), section=SCORES)

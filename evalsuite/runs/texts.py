@@ -1,0 +1,58 @@
+"""Which texts differ between two runs: prompts as they were sent, and long settings of their configs; each as a diff."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from core.differences import SHOWN, changed_leaves
+from serve.store import system_messages
+
+
+class TextDiff(NamedTuple):
+    """What changed in a text, as lines that begin with `+`, `-`, ` ` or `@@`."""
+
+    what: str
+    lines: list[str]
+
+    @classmethod
+    def between(cls, what: str, old: object, new: object) -> TextDiff:
+        before, after = ([] if text is None else str(text).splitlines() for text in (old, new))
+        return cls(what, [*difflib.unified_diff(before, after, n=1, lineterm="")][2:])
+
+
+def text_diffs(old: Path, new: Path, configs: tuple[dict[str, Any], dict[str, Any]]) -> Iterator[TextDiff]:
+    """The texts that two run folders with these configs differ in. Of the prompts of a role, which are written anew for every
+    card, one is shown: the one of the first run that has the nearest counterpart in the other."""
+    changed = [*changed_leaves(*configs)]
+    packs = {where.partition(".")[0] for where, *_ in changed if where.endswith(("prompts.fingerprint", ".mode", ".method"))}
+    sent = [system_messages(folder / "calls.sqlite") for folder in (old, new)] if packs else [{}, {}]
+    for role in sorted(sent[0].keys() & sent[1].keys()):
+        if ("score" if role == "judge" else "simulate") in packs and (pair := _nearest(sent[0][role], sent[1][role])):
+            yield TextDiff.between(f"What the {role} was told", *pair)
+    for where, before, after in changed:
+        texts = [text for text in (before, after) if text is not None]
+        if not is_hash(where) and all(isinstance(text, str) for text in texts) and max(map(len, texts)) > SHOWN:
+            yield TextDiff.between(where, before, after)
+
+
+def is_hash(where: str) -> bool:
+    """Whether a setting is the hash of something that is named beside it."""
+    return where.endswith((".fingerprint", ".sha256"))
+
+
+def _nearest(old: set[str], new: set[str]) -> tuple[str, str] | None:
+    """The first text that only `old` has and the one that is most like it of those that only `new` has."""
+    gone, come = sorted(old - new), sorted(new - old)
+    if not gone or not come:
+        return None
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2(gone[0])
+
+    def likeness(text: str) -> float:
+        matcher.set_seq1(text)
+        return matcher.quick_ratio()
+
+    return gone[0], max(come, key=likeness)
