@@ -43,8 +43,8 @@ from evalsuite.runs.resolved import Resolved
 from evalsuite.statistics.leaderboard import Board, Score, Tally
 from evalsuite.statistics.paired import rank_text
 from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of
+from serve.budget import Budget
 from serve.callables import CALLERS_LOOP, CallableSpec, Model
-from serve.limits import Budget
 
 AnyModel = str | ModelSpec | Model
 """A name in configs/models, a spec file, NAME@URL; a spec; or a callable, which is known by its own or its class's name."""
@@ -365,13 +365,12 @@ def _warn(outcome: Outcome) -> None:
     """Warn of what is missing because a model failed."""
     lost = {dialogue.id for dialogue in outcome.dialogues if dialogue.lost}
     unscored = {judgement.dialogue_id for judgement in outcome.judgements if judgement.lost} - lost
+    told = [f"the run ended early: {outcome.ended_early}: {outcome.unfinished}"] if outcome.unfinished else []
     if lost or unscored:
         why = outcome.ended_early or next((failure.reason for failure in outcome.failures), "a server was lost")
-        warnings.warn(
-            f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {why}. With `out`, the same call "
-            "again asks only for those",
-            stacklevel=2,
-        )
+        told.append(f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {why}")
+    if told:
+        warnings.warn(f"{'; '.join(told)}. With `out`, the same call again asks only for those", stacklevel=2)
 
 
 def _score_row(cell: Score) -> Mapping[str, Any]:

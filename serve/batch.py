@@ -6,13 +6,13 @@ import asyncio
 import gc
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -21,7 +21,7 @@ from core.files import locked
 from core.specs import ModelSpec
 from serve.answers import Reply
 from serve.client import ChatClient
-from serve.failures import FailedCall, NotStored, NotUp, Unanswered
+from serve.failures import FailedCall, NotReached, NotStored, NotUp, Threshold, Unanswered
 from serve.launch import Servers
 from serve.plan import plan_servers
 from serve.questions import Question
@@ -98,13 +98,25 @@ def rare_collections() -> Iterator[None]:
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all at once, results in order. The first exception cancels the rest and is raised, bare."""
+    """Await all at once, results in order. The first exception cancels the rest and is raised, bare; but what ends without a
+    result (`NotUp`) waits for the rest: calls under way are paid for."""
+    missing: list[NotUp] = []
+
+    async def noted(one: Coroutine[Any, Any, T]) -> T | None:
+        try:
+            return await one
+        except NotUp as error:
+            missing.append(error)
+            return None
+
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
+            tasks = [group.create_task(noted(one)) for one in work]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+    if missing:
+        raise missing[0]
+    return cast(list[T], [task.result() for task in tasks])
 
 
 async def in_flight(jobs: Iterable[T], work: Callable[[T], Awaitable[None]], width: int) -> None:
@@ -168,28 +180,30 @@ def answered(
     work: Callable[[ChatClient, J], Awaitable[R]],
     title: str,
     unit: str,
-    tries: Callable[[ChatClient, J], int] = lambda client, job: 0,
+    order: Callable[[ChatClient, J], Any] = lambda client, job: 0,
     checked: Callable[[ServerVersions], None] | None = None,
 ) -> Answers[R]:
     """Do `work` on every job: from the store where it holds all answers, else with servers up.
 
-    `title` and `unit` are what the progress bar shows and counts. `tries` says in how many earlier tries a job failed: such
-    jobs come last, so that they keep nothing else from being asked. `checked` is told the versions of the servers before
+    `title` and `unit` are what the progress bar shows and counts. Jobs begin by rising `order`: in how many earlier tries one
+    failed, since such jobs must keep nothing else from being asked. `checked` is told the versions of the servers before
     anything is asked. Raises `UserError` when a model is not served.
+
+    A job that needs a model which is not up, or a call that the budget does not reach, has no result (`NotUp`).
 
     Where not all models are up together, work on a job ends in the first phase in which it asks a model of a later one, and
     begins again with the next phase: what was answered is in the store.
     """
     versions: ServerVersions = {}
 
-    async def everything(phase: Phase | None, down: Mapping[str, str | None], cause: str | None) -> Answers[R]:
+    async def everything(phase: Phase | None, down: Mapping[str, str | None], ended: Threshold | None = None) -> Answers[R]:
         results: dict[int, R] = {}
         offline = phase is None
-        console = Console(quiet=True) if phase is None or cause else desk.console
+        console = Console(quiet=True) if phase is None or ended else desk.console
         endpoints = phase.endpoints if phase else {}
         async with desk.client(endpoints=endpoints, offline=offline, down=down) as client:
-            if cause:
-                client.threshold.end(cause)
+            if ended and ended.cause:
+                client.threshold.end(ended.cause, ended.of_budget)
             for spec in phase.specs if phase else ():
                 await client.check(spec, desk.names(spec))
                 versions[spec.name] = await client.server_version(spec, min(desk.names(spec)))
@@ -201,23 +215,26 @@ def answered(
             with rare_collections(), CallProgress(len(jobs), client, console, named, unit) as progress:
 
                 async def one(place: int) -> None:
-                    with suppress(NotUp):
+                    try:
                         results[place] = await work(client, jobs[place])
+                    except NotReached:
+                        return
+                    except NotUp:  # in this phase all is done
+                        pass
                     progress.step()
 
-                order = sorted(range(len(jobs)), key=lambda place: tries(client, jobs[place]))
-                await in_flight(order, one, client.width)
+                places = sorted(range(len(jobs)), key=lambda place: order(client, jobs[place]))
+                await in_flight(places, one, client.width)
                 rate = None if offline else progress.rate()
         return Answers([results[place] for place in sorted(results)], client, rate, client.limits)
 
     try:
-        return asyncio.run(everything(None, {}, None))
+        return asyncio.run(everything(None, {}))
     except NotStored:
         pass
     named = {spec.name for spec in desk.specs}
     done: list[tuple[Phase, Answers[R]]] = []
     failed: dict[str, str] = {}
-    cause: str | None = None
     with closing(desk.servers()) as phases:
         for phase in phases:
             up = {spec.name for spec in phase.specs}
@@ -227,12 +244,12 @@ def answered(
             if phase.number < phase.of:
                 down |= dict.fromkeys(named - up - earlier, None)
             down |= failed
-            done.append((phase, asyncio.run(everything(phase, down, cause))))
-            cause = done[-1][1].client.threshold.cause
-            if cause and phase.number < phase.of:  # nothing more is asked, so that nothing more is started
+            done.append((phase, asyncio.run(everything(phase, down))))
+            ended = done[-1][1].client.threshold
+            if ended.cause and phase.number < phase.of:  # nothing more is asked, so that nothing more is started
                 nobody = Phase([], {}, number=phase.of, of=phase.of)
-                lost = dict.fromkeys(named, f"not asked any more: the run ended early: {cause}")
-                done.append((nobody, asyncio.run(everything(nobody, lost, cause))))
+                lost = dict.fromkeys(named, f"not asked any more: the run ended early: {ended.cause}")
+                done.append((nobody, asyncio.run(everything(nobody, lost, ended))))
                 break
     return _joined(done) if len(done) > 1 else done[0][1]
 

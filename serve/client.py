@@ -22,7 +22,7 @@ from serve import http
 from serve.answers import Reply, Retry, answer_in
 from serve.callables import CallableSpec
 from serve.dialect import LIMITS, PROBE, PROBED, TRIED, Aspect, Dialect, Voice
-from serve.failures import FailedCall, NotAsked, NotStored, NotUp, Rejected, Unanswered
+from serve.failures import FailedCall, NotAsked, NotReached, NotStored, NotUp, Rejected, Unanswered
 from serve.questions import Question
 from serve.reasoning import looks_like_reasoning
 from serve.store import KEPT, Origin, SameModel, Store
@@ -259,6 +259,8 @@ class ChatClient(Transport):
 
     def _not_up(self, spec: ModelSpec) -> NotUp | NotAsked:
         why = self.down[spec.name]
+        if self.threshold.of_budget:
+            return NotReached(spec.name)
         return NotUp(spec.name) if why is None else NotAsked(why)
 
     async def _keep_failure(self, key: str, spec: ModelSpec, question: Question, error: Unanswered) -> None:

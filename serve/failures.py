@@ -48,6 +48,10 @@ class NotUp(Exception):
     """A model was asked whose server is up in a later phase: what asks it is done then."""
 
 
+class NotReached(NotUp):
+    """The budget was used up before the call: what asks it is done when the run goes on."""
+
+
 @dataclass(frozen=True, order=True)
 class FailedCall:
     """An unanswered call as failures.json lists it: who was asked in which role, for which dialogue (or other item), and why
@@ -69,13 +73,16 @@ class Threshold:
     """How many of a run's dialogues may fail before it ends, as Inspect AI has it: a share below 1, a number from 1 on. None:
     it ends at the first 401, 403 or 404, and when the first `FIRST_CALLS` calls to a model were all rejected."""
     cause: str | None = None
+    of_budget: bool = False
+    """Whether that is a budget which is used up."""
     _failed: int = 0
     _answered: set[tuple[str, str]] = field(default_factory=set)
     _rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def end(self, cause: str) -> None:
+    def end(self, cause: str, of_budget: bool = False) -> None:
         """End the run early, whatever `fail_on_error` allows; the first cause stands."""
-        self.cause = self.cause or cause
+        if self.cause is None:
+            self.cause, self.of_budget = cause, of_budget
 
     def answered(self, place: tuple[str, str]) -> None:
         """A call was answered; `place` is the server's address and the model's name there."""

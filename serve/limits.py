@@ -1,4 +1,4 @@
-"""What holds calls back: slots at a server, a provider's rate, patience with a server that is away, and the run's budget."""
+"""What holds calls back: slots at a server, a provider's rate, and patience with a server that is away."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import re
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
 
-from core.errors import UserError
-from core.specs import Endpoint, ModelSpec
-from serve.answers import Reply
+from core.specs import Endpoint
 
 # ---- slots
 
@@ -246,71 +244,3 @@ class Patience:
                 f"{self.most_s / 60:.0f} min (--patience)"
             )
         return True
-
-
-# ---- budget
-
-
-@dataclass
-class Budget:
-    """The time, calls and money that a run may take. When one is used up nothing more is asked, and what is there is written.
-
-    Seconds count from its making, one command; calls and cost are those of the whole run folder, earlier commands included.
-    A call is one answer. Calls in flight when a limit is reached are finished: the cost may go over it by theirs.
-    """
-
-    max_time: float | None = None
-    """Seconds."""
-    max_calls: int | None = None
-    max_cost: float | None = None
-    """In the currency of the specs' prices."""
-    clock: Callable[[], float] = time.monotonic
-
-    def __post_init__(self) -> None:
-        self._started = self.clock()
-        self._calls, self._cost, self._in_flight = 0, 0.0, 0
-
-    def begin(self, specs: Iterable[ModelSpec], stored: Mapping[str | None, tuple[int, int, int]]) -> None:
-        """Count what is in the store: spec → (answers, prompt tokens, completion tokens).
-
-        Raises `UserError` for a model without prices where there is a limit on cost; one that has a checkpoint is served by
-        oneself and costs nothing.
-        """
-        by_name = {spec.name: spec for spec in specs}
-        self._calls = sum(answers for answers, _, _ in stored.values())
-        for spec in by_name.values() if self.max_cost is not None else ():
-            if spec.endpoint.price is None and spec.checkpoint is None:
-                raise UserError(
-                    f"--max-cost: model {spec.name} has no prices: put endpoint.price: {{input: …, output: …}} (of a million "
-                    "tokens) into its spec"
-                )
-        self._cost = sum(cost(by_name[name], *tokens) for name, (_, *tokens) in stored.items() if name in by_name)
-
-    def begin_call(self) -> str | None:
-        """Count a call that begins; returns why it may not be made, None where it may."""
-        cause = self.over()
-        if self.max_calls is not None and self._calls + self._in_flight >= self.max_calls:
-            cause = cause or f"--max-calls {self.max_calls} is reached: raise it to go on"
-        self._in_flight += 1
-        return cause
-
-    def over(self) -> str | None:
-        """Why a call that has begun is not tried (again): time or money is used up."""
-        if self.max_time is not None and self.clock() - self._started >= self.max_time:
-            return f"--max-time {self.max_time:g} s is over"
-        if self.max_cost is not None and self._cost >= self.max_cost:
-            return f"--max-cost {self.max_cost:g} is reached ({self._cost:.2f} spent): raise it to go on"
-        return None
-
-    def end_call(self, spec: ModelSpec, reply: Reply | None) -> None:
-        """Count a call that has ended, with an answer or without."""
-        self._in_flight -= 1
-        if reply is not None:
-            self._calls += 1
-            self._cost += cost(spec, reply.prompt_tokens, reply.completion_tokens)
-
-
-def cost(spec: ModelSpec, prompt_tokens: int, completion_tokens: int) -> float:
-    """What so many tokens cost by the spec's prices, 0 without any."""
-    price = spec.endpoint.price
-    return price.of(prompt_tokens, completion_tokens) if price else 0.0

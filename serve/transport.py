@@ -20,9 +20,10 @@ import orjson
 from core.specs import ModelSpec
 from serve import http
 from serve.answers import BadFinish, Reply, Tally, Unreadable
+from serve.budget import Budget
 from serve.callables import CallableSpec
-from serve.failures import NotAsked, Rejected, ServerLost, Threshold
-from serve.limits import MOST, RATES, Budget, Limit, Patience, Rate, connections, queue_length
+from serve.failures import NotAsked, NotReached, Rejected, ServerLost, Threshold
+from serve.limits import MOST, RATES, Limit, Patience, Rate, connections, queue_length
 from serve.questions import Question
 from serve.streaming import STREAMED
 
@@ -159,7 +160,7 @@ class Transport:
         await server.limit.acquire(begun)
         reply: Reply | None = None
         if cause := self.budget.begin_call():
-            self.threshold.end(cause)
+            self.threshold.end(cause, of_budget=True)
         call = _Call(self.clock(), begun)
         try:
             reply = await self._answer(spec, question, body, server, call)
@@ -187,9 +188,10 @@ class Transport:
         answers = patience.answers
         while True:
             if cause := self.budget.over():
-                self.threshold.end(cause)
+                self.threshold.end(cause, of_budget=True)
             if self.threshold.cause:
-                raise NotAsked(f"{where}: not asked any more: the run ended early")
+                why = NotReached if self.threshold.of_budget else NotAsked
+                raise why(f"{where}: not asked any more: the run ended early")
             call.attempts += 1
             try:
                 reply = await self._try(spec, question, body, server, call)

@@ -196,13 +196,15 @@ class RunOptions:
     start_timeout: Annotated[str | None, _setting("start_timeout", metavar="TIME", panel=_SERVERS)] = None
     out: OutOption = None
 
-    def resolved(self) -> Resolved:
-        """The config with its overrides, resolved."""
+    def resolved(self) -> list[Resolved]:
+        """The config with its overrides, resolved, with each of the judges."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("retry", "plan", "gpus"):
             del values[name]
         values["supporters"] = values.pop("supporter", None)
-        return resolve(values.pop("config"), values.pop("endpoint"), **values)
+        judges = values.pop("judge", None) or [None]
+        config, endpoint = values.pop("config"), values.pop("endpoint")
+        return [resolve(config, endpoint, **values, **({"judge": judge} if judge else {})) for judge in judges]
 
 
 @dataclass(kw_only=True)
@@ -227,7 +229,10 @@ class SimulateOptions(RunOptions):
 class ScoreOptions(RunOptions):
     """What decides the judgements."""
 
-    judge: JudgeOption = None
+    judge: Annotated[
+        MaybeModels,
+        typer.Option("--judge", metavar="MODEL", help="Model that scores. Repeat for more.", rich_help_panel=_MODELS),
+    ] = None
     judge_prompts: JudgePromptsOption = None
 
 

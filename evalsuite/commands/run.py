@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from core.errors import UserError
+from core.errors import UserError, printable
 from core.machine import Machine
 from core.options import console
 from core.paths import Reads
@@ -36,14 +36,15 @@ from evalsuite.commands.options import (
 from evalsuite.report.by_people import by_people, people_scores
 from evalsuite.report.content import report_run
 from evalsuite.runner import pipeline, until
-from evalsuite.runner.engine import Runner
+from evalsuite.runner.engine import Launched, Runner
+from evalsuite.runner.forecast import forecast
 from evalsuite.runner.pipeline import Outcome
 from evalsuite.runs import migration, shards
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.status import status as tables_of_status
 from evalsuite.statistics.summary import cut_off, in_trouble
 from serve.answers import Retry
-from serve.limits import Budget
+from serve.budget import Budget
 
 
 @grouped
@@ -188,7 +189,7 @@ def _work(
 ) -> None:
     """The stages of a run that are asked for, in its folder. Everything that they use is loaded and checked before anything is
     written or started."""
-    resolved = options.resolved()
+    resolved, *others = judges = options.resolved()
     config, shard = resolved.config, resolved.shard
     _check_wandb(wandb, config.shard)
     path = dialogues or resolved.out / "dialogues.jsonl"
@@ -201,10 +202,13 @@ def _work(
         until.planned(resolved)
     if simulate:
         resolved.simulate_identity()
-    if score:
-        resolved.score_identity()
+    names = [one.judge.name for one in judges] if others else []
+    if len(set(names)) < len(names):
+        raise UserError(f"--judge: the same name twice in {', '.join(names)}: give one another name in a spec file")
+    for one in judges if score else ():
+        one.score_identity()
         if config.gold is not None:
-            resolved.gold_identity()
+            one.gold_identity()
     if not simulate:
         if not path.exists():
             raise UserError(
@@ -214,8 +218,11 @@ def _work(
     if options.gpus and not options.plan:
         raise UserError("--gpus is a machine to plan for: give --plan, too")
     if options.plan:
-        machine = Machine.parse(options.gpus) if options.gpus else Machine.here()
-        to_console(pipeline.servers(resolved, machine, None if simulate else path, score), console)
+        machine, given = Machine.parse(options.gpus) if options.gpus else Machine.here(), None if simulate else path
+        for one in judges:
+            to_console(pipeline.servers(one, machine, given, score), console)
+        asked = forecast(pipeline.planned(resolved, given, score)[0], judges if score else [])
+        to_console(asked.table(Budget(config.max_time, config.max_calls, config.max_cost)), console)
         return
     if ours := resolved.own_wording(simulate, score):
         published = f"; `{resolved.importer}` reads the published wording from your clone" if resolved.importer else ""
@@ -227,20 +234,27 @@ def _work(
             _say(f"a replay of {resolved.recording}: no model is asked")
             resolved.recording.into(opened.store)
         opened.retry, opened.budget = retry, Budget(config.max_time, config.max_calls, config.max_cost)
-        with Runner(opened, resolved, console, bounded=True) as runner:
+        with Launched() as servers:
+            runners = [
+                Runner(opened, one, console, bounded=True, shared=servers, later=judges[number:])
+                for number, one in enumerate(judges, start=1)
+            ]
             if report and config.until:
-                outcomes = [until.simulate(runner)]
+                outcomes = [until.simulate(runners[0])]
             else:
-                outcomes = [pipeline.simulate(runner, score) if simulate else pipeline.score(runner, path)]
-            if score and config.gold is not None and not outcomes[0].ended_early:
-                outcomes.append(pipeline.score_gold(runner))
-        if report and shard is None:
+                outcomes = [pipeline.simulate(runners[0], score) if simulate else pipeline.score(runners[0], path)]
+            outcomes += [pipeline.score(runner, path) for runner in runners[1:] if len(outcomes[0].dialogues)]
+            if score and config.gold is not None:
+                outcomes += [pipeline.score_gold(runner) for runner in runners if not any(one.ended_early for one in outcomes)]
+        if not len(outcomes[0].dialogues):
+            _say("no dialogue is finished yet: no report")
+        elif report and shard is None:
             report_run(opened, console, wandb)
         elif report and shard:
             _say(f"shard {shard} is done: `esc-eval merge` puts all {shard.of} together and writes the report")
         elif score and shard is None:
             _say(f"no report yet with these verdicts: `esc-eval report {opened.folder}` writes it")
-    failed = checks is not None and checks.failed(resolved.out)
+    failed = checks is not None and len(outcomes[0].dialogues) > 0 and checks.failed(resolved.out)
     _finish(*outcomes)
     if failed:
         raise typer.Exit(1)
@@ -256,13 +270,18 @@ def _check_wandb(wanted: bool, shard: str | None = None) -> None:
 
 def _finish(*outcomes: Outcome) -> None:
     """Say how many verdicts have no value, and why, and how many replies were cut off. Exit code 1 when something is missing
-    because a server failed; running again asks only for what is missing."""
-    for outcome, file in zip(outcomes, ("judgements.jsonl", "gold_judgements.jsonl"), strict=False):
+    because a server failed or the budget was used up, which running again asks for; and where a judge cannot be read at all."""
+    unreadable: dict[str, str] = {}
+    for outcome in outcomes:
         judgements = outcome.judgements
         unread = Counter(str(j.condition.get("failure", "unreadable")) for j in judgements if j.value is None and not j.lost)
         if unread:
             reasons = ", ".join(f"{count} {reason}" for reason, count in unread.most_common())
-            _say(f"{unread.total()} of {len(judgements)} verdicts have no value (null in {file}): {reasons}")
+            _say(f"{unread.total()} of {len(judgements)} verdicts have no value (null in {outcome.file}): {reasons}")
+        if unread["unreadable"] and not any(j.value is not None for j in judgements):
+            one = next(j for j in judgements if j.value is None and "failure" not in j.condition)
+            raw = printable(" ".join(one.raw.split()))[:200]
+            unreadable[one.judge] = f"no verdict of the judge {one.judge} can be read; it said, for example: {raw or 'nothing'}"
     used = [outcome.usage for outcome in outcomes]
     if sentence := cut_off(used):
         _say(sentence)
@@ -274,17 +293,21 @@ def _finish(*outcomes: Outcome) -> None:
     if earlier := (lost | unscored) & kept:
         _say(f"{len(earlier)} dialogues of earlier commands are missing or not judged to the end: those commands ask for them")
     lost, unscored = lost - kept, unscored - kept
+    early = next((outcome.ended_early for outcome in outcomes if outcome.ended_early), None)
+    unfinished = "; ".join(outcome.unfinished for outcome in outcomes if outcome.unfinished)
+    problems = [f"the run ended early: {early}: {unfinished}"] if unfinished else []
     if lost or unscored:
         failures = [failure for outcome in outcomes for failure in outcome.failures]
-        early = next((outcome.ended_early for outcome in outcomes if outcome.ended_early), None)
         reason = f"the run ended early: {early}" if early else failures[0].reason if failures else "a server was lost"
         kinds = Counter(failure.outcome for failure in failures)
         calls = f" ({kinds['rejected']} calls rejected, {kinds['infrastructure']} lost: failures.json)" if failures else ""
-        print(
-            f"error: {len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {reason}{calls}. "
-            "Run the same command again to ask only for those",
-            file=sys.stderr,
-        )
+        missing = f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {reason}{calls}"
+        problems.insert(0, missing)
+    for text in unreadable.values():
+        print(f"error: {text}", file=sys.stderr)
+    if problems:
+        print(f"error: {'; '.join(problems)}. Run the same command again to ask only for those", file=sys.stderr)
+    if problems or unreadable:
         sys.exit(1)
 
 

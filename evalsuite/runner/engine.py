@@ -58,6 +58,8 @@ class Runner:
     """Whether the config's limits on the tries of a call hold."""
     shared: Launched | None = None
     """Servers that other runners use, too, and that outlast this one."""
+    later: Sequence[Resolved] = ()
+    """The same run with judges that are asked after this one."""
 
     def __post_init__(self) -> None:
         self._given = dict(self.resolved.config.endpoints)
@@ -149,7 +151,7 @@ class Runner:
         work: Callable[[ChatClient, J], Awaitable[R]],
         unit: str,
         title: str | None = None,
-        tries: Callable[[J], int] = lambda job: 0,
+        order: Callable[[J], Any] = lambda job: 0,
         checked: Callable[[ServerVersions], None] | None = None,
         needs: Callable[[], Mapping[str, int]] = dict,
         judging: str | None = None,
@@ -158,7 +160,7 @@ class Runner:
         they are up one after the other. `needs` says what a dialogue needs of each model's context, in tokens.
 
         Writes the stage's failed calls (those of the judge as stage `judging`) and, where something was asked, its seconds.
-        Raises `UserError` where the folder is to hold something new and no call was answered.
+        Raises `UserError` where the folder is to hold something new and the command was answered no call.
         """
 
         check_names(specs)
@@ -181,9 +183,9 @@ class Runner:
                     yield Phase(up, self.endpoints, failed, number, len(parts))
 
         desk = Desk(specs, self.console, self._client, servers, self._served_names)
-        answers = answered(desk, jobs, work, title or stage, unit, lambda _, job: tries(job), checked)
+        answers = answered(desk, jobs, work, title or stage, unit, lambda _, job: order(job), checked)
         failures, cause = answers.client.failures, answers.client.threshold.cause
-        if self.run.pending and failures:
+        if self.run.pending and (failures or cause) and not self.run.answered:
             raise UserError(f"nothing was answered, {self.run.folder} is as it was: {cause or failures[0].reason}")
         self.run.settle()
         of_judge = judging or stage

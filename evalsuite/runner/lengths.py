@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 from core.judge_prompts import judge_messages, transcript
@@ -71,7 +72,11 @@ def _judge_prompt(resolved: Resolved, count: Callable[[str], int]) -> int:
 
 def counter(spec: ModelSpec) -> Callable[[str], int]:
     """Counts a text's tokens, by the model's own tokenizer where it is on this machine and can be read."""
-    place = spec.checkpoint or ""
+    return _counter(spec.checkpoint or "")
+
+
+@cache
+def _counter(place: str) -> Callable[[str], int]:
     folder = embedded_folder(place.removeprefix(EMBEDDED_PREFIX)) if place.startswith(EMBEDDED_PREFIX) else Path(place)
     if place and (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
         from tokenizers import Tokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from evalsuite.dialogues.floors import with_floors
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
+from evalsuite.runner.forecast import load_of
 from evalsuite.runner.lengths import needs
 from evalsuite.runner.spool import Piece, Records, Spool
 from evalsuite.runs.folder import Run
@@ -32,9 +34,10 @@ from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.clusters import clusters_of
 from serve.answers import Tally
+from serve.budget import Share
 from serve.callables import PLACE, CallableSpec
 from serve.client import ChatClient
-from serve.failures import FailedCall, NotStored
+from serve.failures import FailedCall, NotReached, NotStored
 from serve.overview import overview
 from serve.plan import plan_servers
 
@@ -61,10 +64,24 @@ class Outcome:
     """Calls without an answer."""
     ended_early: str | None = None
     """Why the stage ended before its end."""
+    not_reached: int = 0
+    """Dialogues that the budget did not reach."""
+    not_judged: int = 0
+    """Dialogues whose verdicts it did not reach."""
+    file: str = ""
+    """Where the verdicts are, in the run folder."""
     usage: dict[str, dict[str, Usage]] = field(default_factory=dict)
     """Role → model → what it used."""
     kept: Collection[str] = ()
     """Dialogues that only earlier commands asked for."""
+
+    @property
+    def unfinished(self) -> str:
+        """What the budget did not reach; "" where that is nothing."""
+        parts = [(self.not_reached, "not asked"), (self.not_judged, "not judged")]
+        told = "".join(f", {number} {what}" for number, what in parts if number)
+        of = "of the gold set " if self.file.endswith("gold_judgements.jsonl") else ""
+        return f"{len(self.dialogues) - self.not_judged} dialogues {of}are finished{told}" if told else ""
 
 
 def simulate(runner: Runner, score: bool) -> Outcome:
@@ -90,6 +107,8 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     outcome = _execute(runner, resolved, "simulate", specs, jobs, chosen, judging)
     _write_people(run, resolved.people())
     _drop_outdated(runner, resolved, outcome.dialogues, judging)
+    if resolved.shard and outcome.unfinished:  # a part of a part would pass for the whole of it
+        return outcome
     write_lines(run.folder / "dialogues.jsonl", outcome.dialogues.lines())
     if judging:
         _write_judgements(judging, outcome)
@@ -106,21 +125,28 @@ def _cast(resolved: Resolved, score: bool) -> tuple[list[Plan], list[ModelSpec],
     return plans, [*resolved.seekers, *([resolved.judge] if score else []), *speaking], len(planned) - len(spoken)
 
 
+def planned(resolved: Resolved, dialogues: Path | None, score: bool) -> tuple[Sequence[Job], list[ModelSpec]]:
+    """What a run works on, and the models that it asks; `dialogues`: given ones are scored."""
+    if dialogues is None:
+        jobs, specs, _ = _cast(resolved, score)
+        return jobs, specs
+    chosen = [d for d in read_dialogues([dialogues]) if d.language in resolved.languages]
+    return chosen, [resolved.judge, *resolved.completing(chosen)]
+
+
 def servers(resolved: Resolved, machine: Machine, dialogues: Path | None, score: bool) -> Table:
     """Which servers a run starts, where, and what they take; `dialogues`: given ones are scored. Nothing is written, asked or
     downloaded. Raises `UserError` where they do not fit."""
-    jobs: Sequence[Job]
-    if dialogues is None:
-        jobs, specs, _ = _cast(resolved, score)
-    else:
-        jobs = chosen = [d for d in read_dialogues([dialogues]) if d.language in resolved.languages]
-        specs = [resolved.judge, *resolved.completing(chosen)]
+    jobs, specs = planned(resolved, dialogues, score)
     lengths = needs(resolved, jobs, score)
     given = resolved.config.endpoints | {spec.name: spec.endpoint.base_url for spec in specs if spec.endpoint.base_url}
     launched = list({spec.name: spec for spec in specs if spec.name not in given}.values())
     parts = resolved.phases(launched, lengths, machine) if launched else []
     plans = [plan_servers(part, Path("logs"), resolve=False, machine=machine, needs=lengths) for part in parts]
     elsewhere = [f"{spec.name} answers at {given[spec.name]}" for spec in specs if spec.name in given]
+    if not launched:
+        rows = tuple(dict.fromkeys((spec.name, given[spec.name]) for spec in specs))
+        return Table("servers", "No server is started", ("model", "answers at"), rows)
     return overview(plans, machine, lengths, list(dict.fromkeys(elsewhere)))
 
 
@@ -146,6 +172,8 @@ def score(runner: Runner, dialogues: Path) -> Outcome:
     claim_set(run, judging, resolved.score_identity(), _grows(resolved, "score"))
     specs = [resolved.judge, *resolved.completing(chosen)]
     outcome = _execute(runner, resolved, judging.stage, specs, chosen, asked, judging)
+    if resolved.shard and outcome.unfinished:
+        return outcome
     if from_elsewhere:
         write_lines(path, outcome.dialogues.lines())
         _write_people(run, people)
@@ -163,6 +191,8 @@ def score_gold(runner: Runner) -> Outcome:
     part = resolved.part(dialogues)
     specs = [resolved.judge, *resolved.completing(part)]
     outcome = _execute(runner, resolved, judging.gold_stage, specs, part, {dialogue.id for dialogue in part}, judging)
+    if outcome.unfinished:  # a part has no partner for every score
+        return outcome
     write_jsonl(run.folder / "gold_dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "gold_scores.jsonl", scores)
     write_lines(judging.folder / "gold_judgements.jsonl", outcome.judgements.lines())
@@ -278,17 +308,20 @@ def _execute(
 
     spool = Spool(run.folder)
 
-    async def work(client: ChatClient, job: Job) -> Piece:
-        if job.id not in asked:
-            return spool.keep(*await _from_store(resolved, client, job, judge))
+    not_judged = set[str]()
+
+    async def whole(client: ChatClient, job: Job) -> Piece:
+        judgements: list[Judgement] = []
         try:
             dialogue = await hold(job, client) if isinstance(job, Plan) else job
             PLACE.set((dialogue.card_id or dialogue.profile_id, None))
-            judgements: list[Judgement] = []
             if judge is not None:
-                complete = dialogue if isinstance(job, Plan) else await resolved.completed(client, dialogue)
-                dialogue = dialogue if complete.lost else complete
-                judgements = await replace(judge, client=client).score(complete)
+                try:
+                    complete = dialogue if isinstance(job, Plan) else await resolved.completed(client, dialogue)
+                    dialogue = dialogue if complete.lost else complete
+                    judgements = await replace(judge, client=client).score(complete)
+                except NotReached:  # the dialogue itself is there
+                    not_judged.add(job.id)
         finally:
             for spec in specs:
                 if isinstance(spec, CallableSpec):
@@ -297,6 +330,22 @@ def _execute(
             client.threshold.dialogue_failed(len(jobs))
         return spool.keep(dialogue, judgements)
 
+    shares: dict[object, tuple[Share, Share]] = {}
+
+    async def work(client: ChatClient, job: Job) -> Piece:
+        if job.id not in asked:
+            return spool.keep(*await _from_store(resolved, client, job, judge))
+        if client.offline or not run.budget.limited:
+            return await whole(client, job)
+        alike = (job.dialogue.supporter, job.dialogue.language) if isinstance(job, Plan) else job.id
+        if alike not in shares:
+            judges = [resolved, *runner.later] if judging else []
+            first, every = await load_of(job, judges[:1]), await load_of(job, judges)
+            shares[alike] = every.share, Share(every.calls - first.calls, every.cost - first.cost)
+        share, later = map(replace, shares[alike])
+        async with run.budget.room(job.id, share, later if runner.later else None):
+            return await whole(client, job)
+
     def keep_versions(servers: Mapping[str, str | None]) -> None:
         packs = {resolved.pack: resolved.prompts} if stage == "simulate" else {}
         packs |= {resolved.judge_pack: resolved.judge_prompts} if judging else {}
@@ -304,6 +353,7 @@ def _execute(
 
     keep_versions({})
     failed = run.store.failed_items()  # in earlier tries
+    places = _places(jobs)
     of_judge = judging.stage if judging and stage == "simulate" else stage  # `run` leaves what `simulate` and `score` leave
     answers = runner.answered(
         stage,
@@ -311,7 +361,7 @@ def _execute(
         jobs,
         work,
         "dialogues",
-        tries=lambda job: failed.get(job.id, 0),
+        order=lambda job: (failed.get(job.id, 0), *places[job.id]),
         checked=keep_versions,
         judging=of_judge,
         needs=lambda: needs(resolved, (job for job in jobs if job.id in asked), judging is not None),
@@ -324,17 +374,35 @@ def _execute(
     if answers.rate is not None:
         calls = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
         run.keep_timing(stage, calls=calls, latency_s=run.store.latency(), in_flight=answers.in_flight)
-        runner.console.print(f"{stage}: {len(jobs)} dialogues, {answers.rate}")
+        runner.console.print(f"{stage}: {len(answers.results)} dialogues, {answers.rate}")
     pieces = answers.results
+    name = "gold_judgements.jsonl" if judging and stage == judging.gold_stage else "judgements.jsonl"
     return Outcome(
         dialogues=Records(Dialogue, spool, [piece.dialogue for piece in pieces]),
         judgements=Records(Judgement, spool, [place for piece in pieces for place in piece.whole]),
         turn_judgements=Records(Judgement, spool, [place for piece in pieces for place in piece.parts]),
         failures=client.failures,
         ended_early=client.threshold.cause,
+        not_reached=len(jobs) - len(pieces),
+        not_judged=len(not_judged),
+        file=str(judging.folder.relative_to(run.folder) / name) if judging else "",
         usage=usage,
         kept=kept,
     )
+
+
+def _places(jobs: Sequence[Job]) -> dict[str, tuple[int, int]]:
+    """In which order dialogues begin: card by card with every supporter in every language, so that what a budget reaches
+    compares them."""
+    places: dict[str, tuple[int, int]] = {}
+    seen: Counter[tuple[str | None, str, int]] = Counter()
+    for job in jobs:
+        dialogue = job.dialogue if isinstance(job, Plan) else job
+        trial = dialogue.trial or 0
+        alike = dialogue.supporter, dialogue.language, trial
+        places[job.id] = trial, seen[alike]
+        seen[alike] += 1
+    return places
 
 
 def _usage(tally: Tally, role: str) -> Usage:

@@ -22,8 +22,8 @@ from evalsuite.runs.versions import Versions, joined
 from evalsuite.statistics.looks import Looks
 from evalsuite.statistics.summary import Used
 from serve.answers import Retry
+from serve.budget import Budget
 from serve.failures import FailedCall
-from serve.limits import Budget
 from serve.store import Store
 
 USED = TypeAdapter(Used)  # usage.json
@@ -49,6 +49,7 @@ class Run:
         self.store = Store(folder / "calls.sqlite")
         self.retry = Retry()  # what this command asks again
         self.budget = Budget()  # what is left to it
+        self._before = len(self.store)  # answers of earlier commands
         self._pending: RunConfig | None = None  # claimed, but not written yet
         self._people: dict[str, Sequence[BaseModel]] = {}
 
@@ -93,6 +94,11 @@ class Run:
             pending.write()
             for name, records in self._people.items():
                 write_jsonl(self.folder / name, records)
+
+    @property
+    def answered(self) -> bool:
+        """Whether this command was answered a call."""
+        return len(self.store) > self._before
 
     @property
     def claimed(self) -> bool:

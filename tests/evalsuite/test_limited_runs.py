@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from core.files import read_jsonl
+from core.records import Dialogue, Judgement
+from core.tables import Table
 from evalsuite.runs.config import duration
 from serve.client import ChatClient
 from tests.conftest import EscEval
@@ -33,6 +39,96 @@ def test_a_run_stops_at_its_limits_and_goes_on_with_larger_ones(esc_eval: EscEva
         assert len(endpoint.requests) - before == 33
         assert esc_eval(*run_at(endpoint.url), "--max-calls", "0") == (0, ""), "nothing is left to ask"
     assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
+
+
+def slow(body: dict[str, Any], count: int) -> Answer:
+    return Answer(echo(body, count).text, delay=0.02, usage={"prompt_tokens": 100, "completion_tokens": 10})
+
+
+def specs(url: str, *names: str) -> None:
+    for name in names:
+        price = {"input": 1.0, "output": 10.0}
+        made = {"name": name, "endpoint": {"base_url": url, "price": price}}
+        Path(f"{name}.yaml").write_text(yaml.safe_dump(made))
+
+
+def two(*more: str, out: str = "run") -> tuple[str, ...]:
+    """A run of two supporters whose seeker is neither of them."""
+    models = ("--supporter", "a.yaml", "--supporter", "b.yaml", "--seeker", "s.yaml", "--judge", "j.yaml")
+    return "run", "--config", "c.yaml", *models, "--out", out, *more
+
+
+@pytest.mark.parametrize("limit", [("--max-calls", "60"), ("--max-cost", "0.011"), ("--max-time", "1.2s")])
+def test_a_budget_gives_whole_dialogues_of_every_supporter(esc_eval: EscEval, tmp_path: Path, limit: tuple[str, str]) -> None:
+    """Of 40 dialogues with 11 calls each; a call costs 0.0002."""
+    config(tmp_path, 20)
+    with Endpoint(slow, models=("a", "b", "s", "j")) as endpoint:
+        specs(endpoint.url, "a", "b", "s", "j")
+        one_line(esc_eval(*two(*limit)), 1, "the run ended early", limit[0], "not asked", "same command again")
+        dialogues = read_jsonl(tmp_path / "run" / "dialogues.jsonl", Dialogue, "dialogues")
+        judged = {j.dialogue_id for j in read_jsonl(tmp_path / "run" / "judgements.jsonl", Judgement, "judgements")}
+        by_supporter = Counter(dialogue.supporter for dialogue in dialogues)
+        assert all(dialogue.termination == "max_turns" and dialogue.exchanges == 5 for dialogue in dialogues)
+        assert len(dialogues) == 5 if limit[0] != "--max-time" else 2 <= len(dialogues) < 40, by_supporter
+        assert len(judged) >= len(dialogues) - 4 and abs(by_supporter["a"] - by_supporter["b"]) <= 4
+        assert not (tmp_path / "run" / "failures.json").exists(), "what was not asked did not fail"
+        asked = len(endpoint.requests)
+        assert esc_eval(*two()) == (0, "") and len(endpoint.requests) == 40 * 11
+        assert esc_eval(*two(out="undisturbed")) == (0, "") and len(endpoint.requests) == 2 * 40 * 11
+    assert asked < 40 * 11 and outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
+
+
+def test_several_judges_judge_side_by_side_within_a_budget(esc_eval: EscEval, tmp_path: Path) -> None:
+    config(tmp_path, 6, gold={"dialogues": "synthetic", "limit": 5})
+    with Endpoint(slow, models=("a", "b", "s", "j", "k")) as endpoint:
+        specs(endpoint.url, "a", "b", "s", "j", "k")
+        judges = ("--judge", "k.yaml")
+        one_line(esc_eval(*two(*judges, "--max-calls", "40")), 1, "3 dialogues are finished, 9 not asked")
+        for folder in (Path("run"), Path("run/judges/k")):
+            verdicts = read_jsonl(folder / "judgements.jsonl", Judgement, "judgements")
+            assert len({verdict.dialogue_id for verdict in verdicts}) == 3
+            assert not any(verdict.value is None for verdict in verdicts)
+        assert esc_eval(*two(*judges)) == (0, "")
+        assert len(endpoint.requests) == 12 * 12 + 2 * 5
+        assert esc_eval(*two(*judges, out="undisturbed")) == (0, "")
+        one_line(esc_eval(*two("--judge", "j.yaml")), 2, "--judge: the same name twice in j, j")
+    assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("changes", [{}, {"method": "per_dimension"}, {"trials": 2, "floors": True}])
+def test_a_plan_forecasts_the_calls_of_a_run(
+    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    told: list[Table] = []
+    monkeypatch.setattr("evalsuite.commands.run.to_console", lambda table, console: told.append(table))
+    config(tmp_path, 3, gold={"dialogues": "synthetic", "limit": 4}, **changes)
+    with Endpoint(slow, models=("a", "b", "s", "j")) as endpoint:
+        specs(endpoint.url, "a", "b", "s", "j")
+        assert esc_eval(*two("--plan", "--max-calls", "50", "--max-cost", "1000")) == (0, "")
+        assert not endpoint.requests and not Path("run").exists()
+        assert esc_eval(*two()) == (0, "")
+    of_calls = {row[:2]: row[2] for row in told[-1].rows}
+    assert of_calls["total", None] == len(endpoint.requests)
+    asked = Counter(body["model"] for body in endpoint.requests)
+    assert {name: of_calls[role, name] for role, name in [("supporter", "a"), ("judge", "j"), ("seeker", "s")]} == {
+        name: asked[name] for name in "ajs"
+    }
+    reached = next(note for note in told[-1].notes if note.startswith("--max-calls 50"))
+    assert (
+        "finishes and judges about" in reached and "--max-cost 1000 finishes and judges all and the gold set." in told[-1].notes
+    )
+
+
+def test_a_judge_of_whom_nothing_can_be_read_ends_in_an_error_with_what_it_said(esc_eval: EscEval, tmp_path: Path) -> None:
+    config(tmp_path, 2)
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        return Answer("I would rather not say.") if body["model"] == "j" else echo(body, count)
+
+    with Endpoint(behave, models=("a", "b", "s", "j")) as endpoint:
+        specs(endpoint.url, "a", "b", "s", "j")
+        one_line(esc_eval(*two()), 1, "no verdict of the judge j can be read; it said, for example: I would rather not say.")
+    assert len(read_jsonl(Path("run/dialogues.jsonl"), Dialogue, "dialogues")) == 4
 
 
 def test_attempts_and_call_timeout_are_the_users(esc_eval: EscEval, tmp_path: Path) -> None:

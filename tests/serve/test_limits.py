@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from core.errors import UserError
 from core.specs import Endpoint as SpecEndpoint
-from core.specs import ModelSpec, Price
+from core.specs import ModelSpec
 from serve.client import ChatClient
-from serve.failures import NotAsked, ServerLost
-from serve.limits import Budget, Rate
+from serve.failures import ServerLost
+from serve.limits import Rate
 from serve.store import Store
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import question, spec
@@ -189,53 +188,3 @@ def test_a_rate_serves_one_event_loop_after_the_other() -> None:
 
     for _ in range(2):
         asyncio.run(crowd())
-
-
-@pytest.mark.parametrize(
-    ("limit", "answers", "told"),
-    [
-        ({"max_calls": 3}, 3, "--max-calls 3 is reached: raise it to go on"),
-        ({"max_cost": 0.0001}, 4, "--max-cost 0.0001 is reached"),  # 10 + 2 × 10 = 30 millionths a call
-        ({"max_time": 50}, 5, "--max-time 50 s is over"),
-    ],
-)
-async def test_a_budget_ends_the_run_and_counts_what_the_store_has(
-    tmp_path: Path, limit: dict[str, Any], answers: int, told: str
-) -> None:
-    time, store = Time(), Store(tmp_path / "calls.sqlite")
-
-    def behave(body: dict[str, Any], count: int) -> Answer:
-        time.now += 10
-        return Answer("two words")
-
-    with Endpoint(behave) as endpoint:
-        model = spec(endpoint.url, endpoint={"price": Price(input=1, output=10)})
-        for already in (False, True):
-            async with ChatClient(store, budget=Budget(clock=time, **limit), clock=time) as client:
-                client.budget.begin([model], store.tokens())
-                got = 0
-                for number in range(8):
-                    try:
-                        await client.ask(model, question(f"{already} {number}"))
-                        got += 1
-                    except NotAsked:
-                        assert client.threshold.cause is not None and told in client.threshold.cause
-            assert got == (0 if already and "max_time" not in limit else answers)
-    store.close()
-
-
-async def test_calls_under_way_count_for_the_limit_on_calls(tmp_path: Path) -> None:
-    store = Store(tmp_path / "calls.sqlite")
-    with Endpoint(lambda body, count: Answer("fine", delay=0.05)) as endpoint:
-        async with ChatClient(store, budget=Budget(max_calls=3)) as client:
-            calls = (client.ask(spec(endpoint.url), question(str(number))) for number in range(8))
-            ended = await asyncio.gather(*calls, return_exceptions=True)
-    assert len(store) == 3 and sum(isinstance(end, NotAsked) for end in ended) == 5
-    store.close()
-
-
-def test_a_limit_on_cost_wants_prices() -> None:
-    with pytest.raises(UserError, match=r"my-model has no prices: put endpoint\.price"):
-        Budget(max_cost=1.0).begin([spec()], {})
-    Budget(max_cost=1.0).begin([spec(endpoint={"price": {"input": 0, "output": 0}})], {})
-    Budget(max_calls=1).begin([spec()], {})

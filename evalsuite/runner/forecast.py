@@ -1,0 +1,191 @@
+"""What a run will ask, before it asks: calls, tokens and cost, and how many dialogues a budget pays for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from core.grouping import group_by
+from core.records import Dialogue, Usage
+from core.specs import ModelSpec
+from core.tables import Cell, Table
+from evalsuite.dialogues.hold import Plan, hold
+from evalsuite.judge.judge import Judge
+from evalsuite.runner.lengths import MARKS, counter
+from evalsuite.runs.framework import opened_freely
+from evalsuite.runs.resolved import Resolved
+from serve.answers import Reply
+from serve.budget import Budget, Share, cost
+from serve.questions import Question
+
+REPLY = 100  # tokens that a reply is taken to have where its limit lets it
+_GIVEN = 10  # given dialogues that a forecast for all of them is made from
+Who = tuple[str, str]  # role, model
+
+
+@dataclass
+class Load:
+    """What work takes, by who is asked."""
+
+    usage: dict[Who, Usage] = field(default_factory=dict)
+    specs: dict[str, ModelSpec] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> int:
+        return sum(usage.calls for usage in self.usage.values())
+
+    @property
+    def cost(self) -> float:
+        """By the specs' prices; what has none costs nothing."""
+        return sum(self.cost_of(who) for who in self.usage)
+
+    def cost_of(self, who: Who) -> float:
+        usage = self.usage[who]
+        return cost(self.specs[who[1]], usage.prompt_tokens, usage.completion_tokens)
+
+    @property
+    def share(self) -> Share:
+        """The same as a share of a budget."""
+        return Share(self.calls, self.cost)
+
+    def __add__(self, other: Load) -> Load:
+        both: dict[Who, list[Usage]] = defaultdict(list)
+        for one in (self, other):
+            for who, usage in one.usage.items():
+                both[who].append(usage)
+        return Load({who: Usage.total(usages) for who, usages in both.items()}, self.specs | other.specs)
+
+    def times(self, number: float) -> Load:
+        """So many times as much."""
+        fields = ("calls", "prompt_tokens", "completion_tokens")
+        usage = {who: Usage(**{name: round(getattr(one, name) * number) for name in fields}) for who, one in self.usage.items()}
+        return Load(usage, self.specs)
+
+
+class _Stand(Load):
+    """Answers every question with as many tokens as a model might, and counts."""
+
+    async def ask(self, spec: ModelSpec, question: Question) -> Reply:
+        tokens = min(question.held_tokens or REPLY, question.sampling.max_tokens)
+        prompt = sum(counter(spec)(message["content"]) + MARKS for message in question.messages)
+        usage = Usage(calls=1, prompt_tokens=prompt, completion_tokens=tokens)
+        self.specs[spec.name] = spec
+        who = question.purpose, spec.name
+        self.usage[who] = Usage.total([*([self.usage[who]] if who in self.usage else []), usage])
+        if question.choices:
+            text = question.choices[0]
+        else:
+            text = orjson.dumps(_least(question.schema)).decode() if question.schema else " ".join(["word"] * tokens)
+        return Reply(text=text, finish_reason="stop")
+
+
+def _least(schema: Mapping[str, Any]) -> Any:
+    """An answer that a judge's schema allows."""
+    if "properties" in schema:
+        return {name: _least(part) for name, part in schema["properties"].items()}
+    return schema["enum"][0] if "enum" in schema else 1 if schema.get("type") in ("integer", "number") else "word"
+
+
+async def load_of(job: Plan | Dialogue, judges: Sequence[Resolved]) -> Load:
+    """What a dialogue and its verdicts by each judge take at most: the seeker does not leave early, and nothing is asked twice.
+    A given dialogue is only judged."""
+    stand = _Stand()
+    dialogue = await hold(job, stand) if isinstance(job, Plan) else job
+    for of in judges:
+        complete = dialogue if isinstance(job, Plan) else await of.completed(stand, dialogue)
+        judge = Judge(stand, of.judge, of.rubric, of.judge_prompts, of.method, shown=of.shown, opened_freely=opened_freely())
+        await judge.score(complete)
+    return Load(stand.usage, stand.specs)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run will ask at most."""
+
+    dialogues: int
+    held: Load
+    """Of the dialogues and their verdicts."""
+    gold: Load
+    """Of the gold set's."""
+
+    @property
+    def total(self) -> Load:
+        return self.held + self.gold
+
+    def reach(self, budget: Budget) -> list[str]:
+        """How far each limit of a budget gets, a sentence each."""
+        limits: list[tuple[str, float | None, float, float]] = [
+            ("--max-calls", budget.max_calls, self.held.calls, self.total.calls),
+            ("--max-cost", budget.max_cost, self.held.cost, self.total.cost),
+        ]
+        told = []
+        for option, limit, held, total in limits:
+            if limit is None or not held:
+                continue
+            finished = min(int(limit * self.dialogues / held), self.dialogues)
+            rest = " and the gold set" if total > held else ""
+            reached = f"all{rest}" if total <= limit else f"about {finished:,} of {self.dialogues:,} dialogues"
+            told.append(f"{option} {limit:g} finishes and judges {reached}.")
+        if budget.max_time is not None:
+            told.append(f"--max-time {budget.max_time:g} s: how far that gets shows when the first dialogues are finished.")
+        return told
+
+    def table(self, budget: Budget) -> Table:
+        """By role and model, with what a budget reaches."""
+        total, rows = self.total, list[tuple[Cell, ...]]()
+        for role, model in sorted(total.usage):
+            usage, spec = total.usage[role, model], total.specs[model]
+            price = total.cost_of((role, model)) if spec.endpoint.price else None
+            rows.append((role, model, usage.calls, usage.prompt_tokens, usage.completion_tokens, price))
+        used = Usage.total(list(total.usage.values()))
+        unpriced = sorted(name for name, spec in total.specs.items() if spec.endpoint.price is None and not spec.checkpoint)
+        rows.append(("total", None, used.calls, used.prompt_tokens, used.completion_tokens, None if unpriced else total.cost))
+        return Table(
+            key="forecast",
+            title=f"What will be asked: {self.dialogues:,} dialogues",
+            columns=("role", "model", "calls", "prompt tokens", "completion tokens", "cost"),
+            rows=tuple(rows),
+            notes=(
+                f"At most, with replies of {REPLY} tokens: dialogues may end early. Calls made again, reasoning and the first "
+                "questions to a server come on top. What the folder holds already is not asked again.",
+                *([f"No endpoint.price in the specs of {', '.join(unpriced)}."] if unpriced else []),
+                *self.reach(budget),
+            ),
+        )
+
+
+def forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved], people: int | None = None) -> Forecast:
+    """What these dialogues and the judges' verdicts take; with `people`, so many cards (or profiles) a language instead of
+    theirs. Nothing is asked."""
+    return asyncio.run(_forecast(jobs, judges, people))
+
+
+async def _forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved], people: int | None) -> Forecast:
+    held, number = Load(), 0
+    alike = group_by(jobs, lambda job: (job.dialogue.supporter, job.dialogue.language) if isinstance(job, Plan) else None)
+    for group in alike.values():
+        played = {job.dialogue.card_id or job.dialogue.profile_id for job in group if isinstance(job, Plan)}
+        times = len(group) * people // len(played) if people and played else len(group)
+        held += await _of_all(group, judges, times)
+        number += times
+    gold = Load()
+    for of in judges:
+        if of.config.gold is not None:
+            whole = of.judging_whole()
+            dialogues = whole.part(whole.gold[0])
+            gold += await _of_all(dialogues, [whole], len(dialogues))
+    return Forecast(number, held, gold)
+
+
+async def _of_all(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved], number: int) -> Load:
+    """What so many jobs like these take: given ones differ in length, planned ones in little."""
+    some = jobs[:1] if isinstance(jobs[0], Plan) else jobs[:: -(-len(jobs) // _GIVEN)]
+    load = Load()
+    for job in some:
+        load += await load_of(job, judges)
+    return load.times(number / len(some))

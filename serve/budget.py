@@ -1,0 +1,169 @@
+"""The run's budget: the time, calls and money that it may take, and how much of that a dialogue needs to be finished."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Literal
+
+from core.errors import UserError
+from core.specs import ModelSpec
+from serve.answers import Reply
+
+_FIRST = 4  # pieces of work that are begun at once where time is limited and nobody knows how long one takes
+
+
+@dataclass
+class Share:
+    """What a piece of work (a dialogue with its verdicts) may still take of a budget."""
+
+    calls: int = 0
+    cost: float = 0.0
+    asked: int = 0
+    """Calls that were answered."""
+    beyond: bool = False
+    """Whether it is more than there was room for: it ends where the shares of others begin."""
+
+
+_SHARE: ContextVar[Share | None] = ContextVar("_SHARE", default=None)  # of the work that is under way here
+
+
+@dataclass
+class Budget:
+    """The time, calls and money that a run may take. When one is used up nothing more is asked, and what is there is written.
+
+    Seconds count from its making, one command; calls and cost are those of the whole run folder, earlier commands included.
+    A call is one answer. Calls in flight when a limit is reached are finished: the cost may go over it by theirs.
+
+    Work that is worth something only when it is finished begins in `room`: no more of it is under way than the budget finishes.
+    """
+
+    max_time: float | None = None
+    """Seconds."""
+    max_calls: int | None = None
+    max_cost: float | None = None
+    """In the currency of the specs' prices."""
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._started = self.clock()
+        self._calls, self._cost, self._in_flight = 0, 0.0, 0
+        self._shares: dict[str, Share] = {}  # work that has begun → what it may still take
+        self._under_way, self._width, self._spent = 0, _FIRST, False
+        self._took: list[float] = []  # seconds of finished work
+        self._waiting: deque[tuple[str, Share, asyncio.Future[None]]] = deque()
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit."""
+        return not self.max_time is self.max_calls is self.max_cost is None
+
+    def begin(self, specs: Iterable[ModelSpec], stored: Mapping[str | None, tuple[int, int, int]]) -> None:
+        """Count what is in the store: spec → (answers, prompt tokens, completion tokens).
+
+        Raises `UserError` for a model without prices where there is a limit on cost; one that has a checkpoint is served by
+        oneself and costs nothing.
+        """
+        by_name = {spec.name: spec for spec in specs}
+        self._calls = sum(answers for answers, _, _ in stored.values())
+        for spec in by_name.values() if self.max_cost is not None else ():
+            if spec.endpoint.price is None and spec.checkpoint is None:
+                raise UserError(
+                    f"--max-cost: model {spec.name} has no prices: put endpoint.price: {{input: …, output: …}} (of a million "
+                    "tokens) into its spec"
+                )
+        self._cost = sum(cost(by_name[name], *tokens) for name, (_, *tokens) in stored.items() if name in by_name)
+
+    @asynccontextmanager
+    async def room(self, work: str, share: Share, later: Share | None = None) -> AsyncIterator[None]:
+        """Wait until the budget finishes a piece of work that takes this share at most, beside all that has begun, or until
+        nothing else is under way. What it takes `later` is kept for it; so is all of its share where it is left unfinished."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if kept := self._shares.get(work):
+            share = kept
+            self._under_way += 1
+        else:
+            self._waiting.append((work, share, turn))
+            self._admit()
+            await turn
+        began, asked, before = self.clock(), share.asked, _SHARE.set(share)
+        try:
+            yield
+            del self._shares[work]
+            if later:
+                self._shares[work] = later
+            if share.asked > asked:
+                self._took.append(self.clock() - began)
+                self._width += 1
+        finally:
+            _SHARE.reset(before)
+            self._under_way -= 1
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and (self._spent or not self._under_way or self._fits(self._waiting[0][1])):
+            work, share, turn = self._waiting.popleft()
+            if not turn.done():
+                share.beyond = not self._fits(share)
+                self._shares[work] = share
+                self._under_way += 1
+                turn.set_result(None)
+
+    def _fits(self, share: Share) -> bool:
+        """Whether the budget finishes a piece of work beside those that have begun."""
+        shares = [share, *self._shares.values()]
+        takes = sum(self._took) / len(self._took) if self._took else 0.0
+        ends = self.clock() - self._started + takes
+        return (
+            (self.max_calls is None or self._calls + sum(one.calls for one in shares) <= self.max_calls)
+            and (self.max_cost is None or self._cost + sum(one.cost for one in shares) <= self.max_cost)
+            and (self.max_time is None or (self._under_way < self._width and ends <= self.max_time))
+        )
+
+    def _kept(self, attribute: Literal["calls", "cost"]) -> float:
+        """What is kept for others from the work that is under way here."""
+        here = _SHARE.get()
+        others = [share for share in self._shares.values() if share is not here] if here and here.beyond else []
+        return sum(getattr(share, attribute) for share in others)
+
+    def begin_call(self) -> str | None:
+        """Count a call that begins; returns why it may not be made, None where it may."""
+        cause = self.over()
+        if self.max_calls is not None and self._calls + self._in_flight + self._kept("calls") >= self.max_calls:
+            cause = cause or self._end(f"--max-calls {self.max_calls} is reached: raise it to go on")
+        self._in_flight += 1
+        return cause
+
+    def over(self) -> str | None:
+        """Why a call that has begun is not tried (again): time or money is used up."""
+        if self.max_time is not None and self.clock() - self._started >= self.max_time:
+            return self._end(f"--max-time {self.max_time:g} s is over")
+        if self.max_cost is not None and self._cost + self._kept("cost") >= self.max_cost:
+            return self._end(f"--max-cost {self.max_cost:g} is reached ({self._cost:.4g} spent): raise it to go on")
+        return None
+
+    def _end(self, cause: str) -> str:
+        self._spent = True
+        self._admit()
+        return cause
+
+    def end_call(self, spec: ModelSpec, reply: Reply | None) -> None:
+        """Count a call that has ended, with an answer or without."""
+        self._in_flight -= 1
+        if reply is not None:
+            spent = cost(spec, reply.prompt_tokens, reply.completion_tokens)
+            self._calls += 1
+            self._cost += spent
+            if share := _SHARE.get():
+                share.calls, share.cost, share.asked = max(share.calls - 1, 0), max(share.cost - spent, 0.0), share.asked + 1
+
+
+def cost(spec: ModelSpec, prompt_tokens: int, completion_tokens: int) -> float:
+    """What so many tokens cost by the spec's prices, 0 without any."""
+    price = spec.endpoint.price
+    return price.of(prompt_tokens, completion_tokens) if price else 0.0
