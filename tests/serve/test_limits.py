@@ -161,21 +161,27 @@ async def test_the_rate_is_one_for_all_specs_of_a_base_url_and_outlasts_a_client
 
 
 async def test_what_was_begun_first_has_the_rate_first(tmp_path: Path) -> None:
-    store, arrived = Store(tmp_path / "calls.sqlite"), list[str]()
+    time, store, arrived = Time(), Store(tmp_path / "calls.sqlite"), list[str]()
 
     def behave(body: dict[str, Any], count: int) -> Answer:
         arrived.append(body["messages"][-1]["content"][0])
         return Answer("fine")
+
+    async def sleep(seconds: float) -> None:
+        while len(store) < len(arrived):  # time passes when all that was sent is answered
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.02)
+        time.now += seconds
 
     async def dialogue(client: ChatClient, model: ModelSpec, name: str) -> None:
         for turn in range(3):
             await client.ask(model, question(f"{name} {turn}", session=name))
 
     with Endpoint(behave) as endpoint:
-        model = spec(endpoint.url, endpoint={"requests_per_minute": 1200})
-        async with ChatClient(store) as client:
+        model = spec(endpoint.url, endpoint={"requests_per_minute": 60})
+        async with ChatClient(store, clock=time, sleep=sleep, rates={}) as client:
             await asyncio.gather(*(dialogue(client, model, name) for name in "abcd"))
-    assert arrived.index("d") > max(place for place, name in enumerate(arrived) if name == "a")
+    assert arrived[0] == "a" and arrived.index("d") > max(place for place, name in enumerate(arrived) if name == "a")
     store.close()
 
 
