@@ -60,7 +60,8 @@ def write_config(path: Path, url: str, **changes: Any) -> None:
 
 
 def run(out: str, *options: object, verb: str = "run") -> tuple[str, ...]:
-    return verb, "--config", "c.yaml", *map(str, options), "--out", out
+    config = () if "--config" in options else ("--config", "c.yaml")
+    return verb, *config, *map(str, options), "--out", out
 
 
 def left(folder: Path) -> dict[str, Any]:
