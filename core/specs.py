@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from core.addresses import FORM, SPEC_FILES, address_of, check_key_variable, record_name
 from core.errors import UserError, near
@@ -69,8 +69,43 @@ class Price(Settings):
         return (prompt_tokens * self.input + completion_tokens * self.output) / 10**6
 
 
+class AgentCall(Settings):
+    """One request to an agent that is no chat model, and what is taken of the response."""
+
+    path: str = ""
+    """Behind `base_url`. `{session}`, `{dialogue}` and `{card}` stand for ids."""
+    method: Literal["POST", "PUT", "PATCH", "GET", "DELETE"] = "POST"
+    """The request's method."""
+    request: dict[str, JsonValue] | None = None
+    """The request's JSON; null: none. In its texts, `{message}` stands for what was said to the agent last, `{session}`,
+    `{dialogue}`, `{card}`, `{exchange}` (from 1) and `{role}` for what they say; a text that is `{messages}` alone is the whole
+    chat."""
+    response: Annotated[str, Field(pattern=r"^(/.*)?$")] = ""
+    """Where the response's JSON holds what is taken of it, as a JSON pointer (`/output/0/text`; -1 is the last of a list): the
+    text of a turn, the session's id of an opening."""
+
+    @field_validator("path")
+    @classmethod
+    def _known(cls, path: str) -> str:
+        if unknown := set(re.findall(r"\{(\w*)\}", path)) - {"session", "dialogue", "card"}:
+            raise ValueError(f"{{{min(unknown)}}} stands for nothing: {{session}}, {{dialogue}} and {{card}} do")
+        if path and not path.startswith("/"):
+            raise ValueError("begin it with a slash: it stands behind base_url")
+        return path
+
+
 class Endpoint(Settings):
-    """Where an OpenAI-compatible server answers, and what it takes."""
+    """Where an OpenAI-compatible server answers, and what it takes; or an agent of another kind."""
+
+    kind: Literal["chat", "agent"] = Field(default="chat", exclude_if=lambda kind: kind == "chat")
+    """chat: an OpenAI-compatible server. agent: whatever takes a line and returns one, asked as `turn` says. It plays a side of
+    dialogues, is told of each which one it is, and has a session for it where `open` opens one."""
+    turn: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
+    """The request for an agent's next line."""
+    open: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
+    """The request that opens an agent's session for a dialogue. Null: the dialogue's id is the session's."""
+    close: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
+    """The request that closes it."""
 
     base_url: PlainUrl | None = None
     """The server's address, up to and with `/v1`. Null: the launcher starts a server on a free port."""
@@ -100,6 +135,14 @@ class Endpoint(Settings):
     """The most requests a minute; the lowest of all specs with the same `base_url` holds for them together."""
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
     """The most tokens a minute, prompts and answers; shared as `requests_per_minute` is."""
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Endpoint:
+        if self.kind == "agent" and (self.turn is None or self.base_url is None):
+            raise ValueError("an agent (kind: agent) needs a base_url and a turn")
+        if self.kind == "chat" and (calls := [name for name in ("turn", "open", "close") if getattr(self, name)]):
+            raise ValueError(f"{calls[0]}: belongs to an agent: write kind: agent")
+        return self
 
     @model_validator(mode="after")
     def _remember(self) -> Endpoint:
@@ -248,6 +291,8 @@ class ModelSpec(Settings):
             if self.floor.kind != "reference" and (missing := set(self.languages) - set(self.floor.text)):
                 raise ValueError(f"floor.text: none in {', '.join(sorted(missing))}; leave that out of languages, or write it")
             return self
+        if self.endpoint.kind == "agent" and ("judge" in self.roles or self.checkpoint is not None):
+            raise ValueError("an agent has no checkpoint and judges nothing: write roles: [supporter], or [seeker, supporter]")
         if self.adapter and self.adapters:
             raise ValueError("adapter and adapters exclude each other")
         if self.checkpoint is None and self.endpoint.base_url is None:
