@@ -24,10 +24,11 @@ class Agent(Protocol):
     """A model that keeps a session for each dialogue: `reply` answers, and `start` and `end`, where there are any, are called
     before a dialogue's first reply and after its end. Given as a class, every dialogue has an object of its own."""
 
-    reply: Callable[..., str | Reply | Awaitable[str | Reply]]
+    @property
+    def reply(self) -> Callable[..., str | Reply | Awaitable[str | Reply]]: ...
 
 
-Model = Callable[..., str | Reply | Awaitable[str | Reply]] | Agent
+Model = Callable[..., str | Reply | Awaitable[str | Reply]] | Agent | type[Agent]
 """Messages of a chat in, the reply out: its text, or a `Reply` for one with token probabilities or a finish reason. What it
 names as a parameter is handed to it, too (`told`). An async callable is asked many times at once, any other once at a time, in
 a thread."""
@@ -68,6 +69,13 @@ class CallableSpec(ModelSpec):
             raise UserError(f"a model cannot be named {name!r}: give it another name: {{'NAME': model}}") from None
         spec._model = model
         return spec
+
+    @classmethod
+    def behind(cls, spec: ModelSpec, model: Agent) -> CallableSpec:
+        """A spec whose model is asked through an object of this process."""
+        asked = cls.model_validate(spec.model_dump(exclude_unset=True))
+        asked._model = model
+        return asked
 
     def is_of(self, model: object) -> bool:
         """Whether it is the spec of this callable."""

@@ -100,6 +100,10 @@ class ChatClient(Transport):
         """
         if isinstance(spec, CallableSpec):
             return
+        if spec.endpoint.kind == "agent":
+            raise UserError(
+                f"model {spec.name} is an agent: it plays a side of dialogues (run, simulate) and answers nothing else"
+            )
         by_url: dict[str, list[str]] = defaultdict(list)  # on CPU every adapter is a server of its own
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)

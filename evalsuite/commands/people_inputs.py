@@ -116,6 +116,8 @@ def what_is_talked_to(
     if consent is None:
         raise UserError("--supporter: people tell of themselves to a model: say what they agree to (--consent FILE)")
     specs = [load_spec(one) for one in supporters]
+    if agents := [spec.name for spec in specs if spec.endpoint.kind == "agent"]:
+        raise UserError(f"--supporter {agents[0]}: people talk to chat models; an agent plays dialogues of `esc-eval run`")
     check_unique("--supporter", (spec.name for spec in specs), "supporters")
     return played_items(load_played(cards or [], profiles or [])), specs
 

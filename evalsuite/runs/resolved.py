@@ -34,6 +34,7 @@ from evalsuite.runs.held import Held, joined
 from evalsuite.runs.identity import HeldSpec, hashed, identity
 from evalsuite.runs.recording import Recording
 from evalsuite.runs.shard import Shard
+from serve.agents import callable_of
 from serve.phases import phases
 from serve.questions import Models
 
@@ -228,7 +229,8 @@ class Resolved(Framework):
     def model(self, name: str) -> ModelSpec:
         """The spec of a model that the config names; of a replay, as it was when it was recorded."""
         spec = self.given.get(name) or load_spec(name)
-        return self.recording.spec(spec) if self.recording else spec
+        spec = self.recording.spec(spec) if self.recording else spec
+        return callable_of(spec, self.config.endpoints.get(spec.name))
 
     @cached_property
     def seeker(self) -> ModelSpec:

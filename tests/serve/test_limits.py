@@ -168,7 +168,7 @@ async def test_what_was_begun_first_has_the_rate_first(tmp_path: Path) -> None:
         return Answer("fine")
 
     async def sleep(seconds: float) -> None:
-        while len(store) < len(arrived):  # time passes when all that was sent is answered
+        while len(store) < len(arrived):  # noqa: ASYNC110 (time passes when all that was sent is answered)
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.02)
         time.now += seconds
