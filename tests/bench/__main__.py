@@ -25,6 +25,7 @@ from tests.bench import (
     role_sft,
     scoring,
     simulation,
+    stopping,
     training,
 )
 from tests.bench.figures import OUT, OutOption
@@ -46,10 +47,11 @@ PARTS: dict[str, Callable[..., None]] = {
 }
 for name, part in PARTS.items():
     app.command(name)(part)
-# Not among PARTS: they need corpora that a user brings.
+# Not among PARTS: they need corpora that a user brings, or have no target.
 app.command("false-alarms")(false_alarms.main)
 app.command("coverage")(coverage.main)
 app.command("labels")(labels.main)
+app.command("stopping")(stopping.main)
 app.command("reward-curve")(reward_curve.main)  # nor this: it has no target, and draws a picture of the documents
 
 
