@@ -17,7 +17,7 @@ from evalsuite.statistics.judges import POOLED, Bin, Confusion
 from evalsuite.statistics.summary import dimension_label
 
 SYNTHETIC_GOLD = "Synthetic gold, scores hold by construction"
-LANGUAGES = {"en": "English", "zh": "Chinese"}
+LANGUAGES = {"en": "English", "zh": "Chinese", "mul": "all languages"}
 
 Agreement = Mapping[str, Mapping[str, Mapping[str, Any]]]
 

@@ -27,7 +27,7 @@ from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import survival_charts, trend_charts
 from evalsuite.reported.against import against
-from evalsuite.runs.folder import Run
+from evalsuite.runs.folder import Run, looks_of
 from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
 from evalsuite.runs.judgement_sets import JudgementSet, sets_of
 from evalsuite.runs.people import read_people
@@ -36,7 +36,7 @@ from evalsuite.runs.versions import made_with, prices_in
 from evalsuite.statistics import survival, trends
 from evalsuite.statistics.agreement import agreement_tables, judgements_in_order
 from evalsuite.statistics.between_judges import between_judges
-from evalsuite.statistics.clusters import clusters_of
+from evalsuite.statistics.clusters import cards_of, clusters_of
 from evalsuite.statistics.dialogue_costs import ModelUse, model_uses, use_table
 from evalsuite.statistics.judge_figures import Settings, judge_figures
 from evalsuite.statistics.judges import (
@@ -47,7 +47,7 @@ from evalsuite.statistics.judges import (
     confusion_tables,
     gold_of,
 )
-from evalsuite.statistics.leaderboard import Tally, card_of, leaderboard, pairwise_differences, saturation
+from evalsuite.statistics.leaderboard import Tally, leaderboard, pairwise_differences, saturation
 from evalsuite.statistics.looks import Looks
 from evalsuite.statistics.summary import (
     AVERAGE,
@@ -139,7 +139,7 @@ def content_of(run: Run) -> ReportContent:
         raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score {run.folder} --config CONFIG` first")
     judges = sets_of(run.folder, config)
     dialogues = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
-    looks, seen = run.looks()
+    looks, seen = looks_of(run.folder)
     level = looks.level_at(cards_of(dialogues)) if looks else LEVEL
     verdicts = [judgement for one in judges for judgement in one.records()]
     tally = Tally(dialogues, verdicts, scored.rubric, config.floors(), level=level)
@@ -222,11 +222,6 @@ def content_of(run: Run) -> ReportContent:
 
 
 Part = tuple[list[Table], list[charts.Chart]]  # tables, and the charts that stand below them
-
-
-def cards_of(dialogues: Sequence[Dialogue]) -> int:
-    """The number of cards, of each language its own."""
-    return len({(dialogue.language, card_of(dialogue)) for dialogue in dialogues})
 
 
 def _unplanned(looks: Looks | None, seen: Collection[int], tally: Tally) -> Iterator[str]:

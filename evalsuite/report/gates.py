@@ -78,7 +78,8 @@ class Gates:
 
     def _under(self, records: RunRecords) -> Iterator[Case]:
         """Every threshold against every model."""
-        boards = Tally(records.dialogues, records.judgements, records.rubric, records.floors).pooled if self.least else []
+        tally = Tally(records.dialogues, records.judgements, records.rubric, records.floors, level=records.level)
+        boards = tally.pooled if self.least else []
         for dimension, least in self.least:
             for board in boards:
                 for cell in (cell for place in board.models for cell in board.scores[place] if cell.dimension == dimension):

@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from core.errors import UserError
-from core.files import locked, read_object, write_json, write_jsonl
+from core.files import locked, read_object, validated, write_json, write_jsonl
 from core.records import Usage
 from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.run_config import RunConfig
@@ -125,21 +125,13 @@ class Run:
 
     def keep_looks(self, looks: Looks) -> None:
         """Remember when the run is to be looked at."""
-        write_json(self.folder / LOOKS, self._looks() | {"planned": list(looks.cards)})
+        write_json(self.folder / LOOKS, self._object(LOOKS, "looks at a run") | {"planned": list(looks.cards)})
 
     def look(self, cards: int) -> None:
         """Remember that all was done on so many cards, and a report made."""
-        seen = self._looks().get("seen", [])
+        _, seen = looks_of(self.folder)
         if cards not in seen:
-            write_json(self.folder / LOOKS, self._looks() | {"seen": [*seen, cards]})
-
-    def looks(self) -> tuple[Looks | None, list[int]]:
-        """When the run was to be looked at (None: once), and on how many cards it was."""
-        kept = self._looks()
-        return (Looks(tuple(kept["planned"])) if kept.get("planned") else None), kept.get("seen", [])
-
-    def _looks(self) -> dict[str, Any]:
-        return self._object(LOOKS, "the looks at a run")
+            write_json(self.folder / LOOKS, self._object(LOOKS, "looks at a run") | {"seen": [*seen, cards]})
 
     def keep_failures(self, stage: str, failures: Iterable[FailedCall]) -> None:
         """Write the unanswered calls of a stage's last try to failures.json. What servers say may differ between tries: no
@@ -224,6 +216,19 @@ class Run:
     def timing(self) -> dict[str, Any]:
         """Seconds, tries and dates of every stage so far."""
         return self._object("timing.json", "a run's timing")
+
+
+def looks_of(folder: Path) -> tuple[Looks | None, list[int]]:
+    """When a run was to be looked at (None: once), and on how many cards it was."""
+    path = folder / LOOKS
+    kept = validated(_Kept, read_object(path, "looks at a run"), path) if path.exists() else _Kept()
+    return Looks(tuple(kept.planned)) if kept.planned else None, kept.seen
+
+
+class _Kept(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    planned: list[Annotated[int, Field(gt=0)]] = []
+    seen: list[Annotated[int, Field(ge=0)]] = []
 
 
 @contextmanager

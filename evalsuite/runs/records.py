@@ -8,9 +8,12 @@ from pathlib import Path
 from core.errors import UserError
 from core.files import digest, read_jsonl, read_object
 from core.records import Dialogue, Judgement
+from core.statistics.bootstrap import LEVEL
 from evalsuite.runs import shards
+from evalsuite.runs.folder import looks_of
 from evalsuite.runs.judgement_sets import VERDICTS, as_of, chosen_set
 from evalsuite.runs.people import read_people
+from evalsuite.statistics.clusters import cards_of
 from evalsuite.statistics.comparison import RunRecords
 
 
@@ -38,17 +41,19 @@ def read_run(name: str, folder: Path, judge: str | None = None) -> RunRecords:
     config = as_of(config, judged)
     scored = config.scored
     assert scored is not None
-    measured = judged.folder / "agreement.json"
+    dialogues = read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues")
+    measured, (looks, _) = judged.folder / "agreement.json", looks_of(folder)
     return RunRecords(
         name=name,
         folder=folder,
         config=config.by_supporter(),
         rubric=scored.rubric,
-        dialogues=read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"),
+        dialogues=dialogues,
         judgements=read_jsonl(judged.folder / VERDICTS[0], Judgement, "judgements"),
         cards={person.id: digest(person.model_dump(mode="json")) for person in read_people(folder)},
         floors=config.floors(),
         turn_judgements=judged.records("turn_judgements.jsonl"),
         stage=judged.stage,
+        level=looks.level_at(cards_of(dialogues)) if looks else LEVEL,
         agreement=read_object(measured, "agreement").get("agreement", {}) if measured.exists() else {},
     )

@@ -77,7 +77,8 @@ def shared_cards(runs: Sequence[RunRecords], cluster: str | None = None) -> Shar
     counts = {language: sum(place[0] == language for place in shared) for language in languages_of(dialogues)}
     others = {name: lines for name, lines in apart.items() if lines}
     floors = {name for run in alike for floor in run.floors for name in (floor, f"{run.name}/{floor}")}
-    return SharedCards(alike, others, Tally(dialogues, judgements, first.rubric, floors, cluster), counts, dict(left_out))
+    tally = Tally(dialogues, judgements, first.rubric, floors, cluster, max(run.level for run in alike))
+    return SharedCards(alike, others, tally, counts, dict(left_out))
 
 
 def made_with(config: Mapping[str, Any]) -> dict[str, Any]:

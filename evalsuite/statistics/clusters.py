@@ -40,6 +40,11 @@ def card_of(dialogue: Dialogue) -> str:
     return f"item {dialogue.source} {dialogue.source_id}" if dialogue.source_id else f"dialogue {dialogue.id}"
 
 
+def cards_of(dialogues: Iterable[Dialogue]) -> int:
+    """The number of cards, of each language its own."""
+    return len({(dialogue.language, card_of(dialogue)) for dialogue in dialogues})
+
+
 def cluster_key(by: str | None = None) -> Callable[[Dialogue], str]:
     """The cluster of a dialogue: its card (`card_of`; so without `by`), itself (`dialogue`), or what it has in a field of its
     record, where it has anything. Raises `UserError` for what is no field."""

@@ -14,6 +14,7 @@ from core.differences import differing_leaves
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
+from core.statistics.bootstrap import LEVEL
 from core.tables import Cell, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import row_key
@@ -64,6 +65,8 @@ class RunRecords:
     """What usage.json and the like call the verdicts."""
     agreement: Mapping[str, Any] = field(default_factory=dict)
     """How the judge agrees with the run's gold set: language → dimension or `average` → figures; empty without one."""
+    level: float = LEVEL
+    """That of intervals and tests: above 0.95 for a run that may have ended early."""
 
 
 @dataclass(frozen=True)
@@ -159,12 +162,14 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
 def _side_by_side(runs: Sequence[RunRecords], rivals: Sequence[Rival]) -> LanguageComparison:
     """The contestants of one language, or of all languages pooled."""
     contestants, floors = [one for _, one in rivals], {name for run in runs for name in run.floors}
-    parts = zip(rivals, _names(rivals), cells_of(contestants, runs[0].rubric), strict=True)
+    level = max(run.level for run in runs)
+    parts = zip(rivals, _names(rivals), cells_of(contestants, runs[0].rubric, level), strict=True)
     entries = [Entry(run_name, name, one, scores) for (run_name, one), name, scores in parts]
     cards = {run.name: {card for name, one in rivals if name == run.name for card in one.cards} for run in runs}
     pairs = _partners(rivals)
     families = [family(contestants[late], contestants[early], floors) for late, early in pairs]
-    differences = paired.differences(*stack(contestants), pairs, families=families, design=design_of(contestants))
+    design = design_of(contestants)
+    differences = paired.differences(*stack(contestants), pairs, families=families, design=design, level=level)
     counts = {name: len(of_run) for name, of_run in cards.items()}
     shared = len(set.intersection(*cards.values()))
     return LanguageComparison(contestants[0].language, entries, differences, counts, shared)
