@@ -18,7 +18,7 @@ from core.errors import UserError
 from core.files import read_jsonl, read_object
 from core.records import Dialogue, HumanScore, Usage
 from core.statistics.bootstrap import LEVEL
-from core.tables import Table, file_keys, fits, to_console
+from core.tables import Table, clean, file_keys, fits, to_console
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
@@ -95,6 +95,8 @@ def report_run(
         content = replace(content, tables=[*content.tables, *people(content.tally.dialogues)])
     content = replace(content, tables=against(content.tables, versus))
     paths = write_report(run.folder, content)
+    for sentence in content.findings[:-1]:
+        console.print(Text(clean(sentence)))
     for beginning, columns in _BRIEF.items():
         for table in content.tables:
             if table.key.startswith(beginning):

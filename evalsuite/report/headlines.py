@@ -89,10 +89,8 @@ def _ahead(board: Board, rivals: Sequence[str], found: Gaps, first: str) -> str:
     floors = worse[0] in board.floors
     if len(worse) == 1:
         whom = f"{_floors(worse)}," if floors else worse[0]
-    elif level:
-        whom = f"{_listed(worse)}, of {worse[0]}"
     else:
-        every = "both" if len(worse) == 2 else f"all {len(worse)}"
+        every = f"{len(worse)} of {len(worse) + len(level)}" if level else "both" if len(worse) == 2 else f"all {len(worse)}"
         whom = f"{every} {'floors' if floors else 'other models'}, of the nearest, {worse[0]},"
     tie = f"; no difference from {_listed(level, 'or')} was found" if level else ""
     return f"{first} is ahead of {whom} by {_gap(board, found[first, worse[0]])}{tie}"
