@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.rubrics import Rubric
 from core.tables import Estimate, fmt
 from evalsuite.report.charts import LANGUAGES
-from evalsuite.report.headlines import TOO_FEW
+from evalsuite.report.headlines import found_in
 from evalsuite.statistics.leaderboard import Board
 from evalsuite.statistics.paired import rank_text
 from evalsuite.statistics.summary import dimension_label, short_names
@@ -89,19 +89,15 @@ def dimension_forest(board: Board, rubric: Rubric) -> Forest:
 def difference_forests(board: Board) -> Iterator[Forest]:
     """For every supporter that the others may be compared with, by how many points of the average they are ahead of it."""
     ends = reach(one.estimate for one in board.differences)
-    found = {}
-    for one in board.differences:
-        found[one.second, one.first] = one.estimate, one.holds
-        found[one.first, one.second] = one.estimate.times(-1), one.holds
-    rows, undecided = list(_rows(board)), TOO_FEW if board.fewest_cards else "no difference found"
+    gaps = {(one.second, one.first): one for one in board.differences}
+    gaps |= {(one.first, one.second): replace(one, estimate=one.estimate.times(-1)) for one in board.differences}
+    rows = list(_rows(board))
     for reference, name, _ in rows:
-        lines = []
-        for place, who, floor in rows:
-            if place != reference and (reference, place) in found:
-                estimate, held = found[reference, place]
-                ahead = "ahead" if (estimate.mean or 0) > 0 else "behind"
-                said = "not tested" if held is None else ahead if held else undecided
-                lines.append(Line(who, [[estimate]], floor=floor, said=said))
+        lines = [
+            Line(who, [[gap.estimate]], floor=floor, said=found_in(gap, "ahead", "behind"))
+            for place, who, floor in rows
+            if (gap := gaps.get((reference, place)))
+        ]
         if lines:
             yield gap_forest(name, lines, ends)
 
