@@ -15,7 +15,7 @@ from rich.text import Text
 
 from core.files import write_json
 from core.options import console
-from core.tables import Table, to_console, write_csv
+from core.tables import Table, clean, to_console, write_csv
 from evalsuite.report.sheet import Sheet, as_figures, write_sheet
 
 LINES = 6  # of findings, and of what changed in a text, that the console shows
@@ -64,11 +64,11 @@ def deliver_page(
         return False
     for lines in (sheet.findings, [f"Caution: {line}" for line in sheet.cautions]):
         for line in [*lines[:LINES], *[f"… and {len(lines) - LINES} more"] * (len(lines) > LINES)]:
-            console.print(Text(line))
+            console.print(Text(clean(line)))
     for what, lines in sheet.texts[:1]:
         more = [f"… {len(lines)} lines of {len(sheet.texts)} texts in all"] * (len(lines) > LINES or len(sheet.texts) > 1)
         for line in [f"{what}:", *lines[:LINES], *more]:
-            console.print(Text(line), no_wrap=True, overflow="ellipsis")
+            console.print(Text(clean(line)), no_wrap=True, overflow="ellipsis")
     for table in sheet.tables if printed is None else printed:
         to_console(table, console)
     print_paths(paths or {"html, json, md, csv": Path("--out DIR writes them")})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from core.differences import changed_leaves, differing_leaves
@@ -28,7 +28,8 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
     decisive = comparison.decisive
     runs = len(decisive) == 1 and decisive[0][0].contestant.supporter == decisive[0][1].contestant.supporter
     names = {(late.name, early.name): (late.run, early.run) if runs else (late.name, early.name) for late, early, _ in decisive}
-    verdicts = [_verdict(pair, *names[pair[0].name, pair[1].name]) for pair in decisive]
+    level = max(run.level for run in comparison.runs)
+    verdicts = [_verdict(pair, *names[pair[0].name, pair[1].name], level) for pair in decisive]
     return Sheet(
         title=f"{others[0].name if len(others) == 1 else f'{len(others)} runs'} compared with {first.name}",
         cautions=[*_cautions(comparison)],
@@ -54,18 +55,18 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
     )
 
 
-def _verdict(pair: Pair, late: str, early: str) -> str:
+def _verdict(pair: Pair, late: str, early: str, level: float) -> str:
     first, second, gap = pair[0].contestant, pair[1].contestant, pair[2]
     if first.alike(second):
         return f"{late} and {early} gave the same replies on every card that both have: there is nothing to test."
     judges = dict.fromkeys((first.scorer.judge, second.scorer.judge))
-    return f"{verdict(late, early, gap, unit_of(first))}, judged by {' and '.join(judges)}."
+    return f"{verdict(late, early, gap, unit_of(first), level)}, judged by {' and '.join(judges)}."
 
 
 def _dimensions(comparison: Comparison) -> Iterator[str]:
     """On which dimensions the models of a pair differ."""
     found = [pair for pair in comparison.models(comparison.pooled) if pair[2].holds and pair[2].dimension is not None]
-    for name, of_pair in groupby(found, key=_name):
+    for name, of_pair in groupby(found, key=_labels(comparison)):
         rises = [f"{_dimension(comparison, pair)} {pair[2].estimate.mean:+.1f}" for pair in of_pair]
         yield f"{name}, by dimension: {', '.join(rises)}; on the others no difference was found."
 
@@ -117,10 +118,12 @@ def _forests(comparison: Comparison) -> Iterator[Forest]:
         yield gap_forest("Average", [_line(name, pair) for name, pairs in parts.items() for pair in pairs], ends, "")
         yield gap_forest("Each dimension", [_line(_dimension(comparison, pair), pair) for pair in own], ends, "")
     elif averages:
-        yield gap_forest("Average", [_line(_name(pair), pair) for pair in averages], ends, "compared")
-        by_pair = {name: [[pair[2].estimate] for pair in of_pair] for name, of_pair in groupby(own, key=_name)}
+        label = _labels(comparison)
+        yield gap_forest("Average", [_line(label(pair), pair) for pair in averages], ends, "compared")
+        estimates = {name: [[pair[2].estimate] for pair in of_pair] for name, of_pair in groupby(own, key=label)}
         columns = [dimension_label(rubric, name) for name in rubric.dimensions]
-        yield gap_forest("Each dimension", [Line(*one) for one in by_pair.items()], ends, "compared", columns)
+        lines = [Line(label(pair), estimates[label(pair)]) for pair in averages]
+        yield gap_forest("Each dimension", lines, ends, "compared", columns)
 
 
 def _line(name: str, pair: Pair) -> Line:
@@ -131,8 +134,16 @@ def _found(pair: Pair) -> str:
     return "the same replies" if pair[0].contestant.alike(pair[1].contestant) else found_in(pair[2])
 
 
-def _name(pair: Pair) -> str:
-    return f"{pair[0].name} against {pair[1].name}"
+def _labels(comparison: Comparison) -> Callable[[Pair], str]:
+    """What to call a pair: a supporter that is compared with itself by its own name alone."""
+    full = {
+        (late.name, early.name): (late.contestant.supporter, early.contestant.supporter)
+        for late, early, _ in comparison.decisive
+    }
+    short = {names: " against ".join(dict.fromkeys(supporters)) for names, supporters in full.items()}
+    if len(set(short.values())) < len(short):
+        short = {names: " against ".join(names) for names in full}
+    return lambda pair: short[pair[0].name, pair[1].name]
 
 
 def _dimension(comparison: Comparison, pair: Pair) -> str:

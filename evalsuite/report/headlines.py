@@ -126,8 +126,8 @@ def _shares(agreements: Mapping[str, Agreement], judge: str, language: str) -> t
     return shares if len(shares) == 2 else ()
 
 
-def verdict(one: str, other: str, gap: Difference, unit: str = "cards") -> str:
-    """Which of two is better, or that it cannot be told; `gap` is the first less the second."""
+def verdict(one: str, other: str, gap: Difference, unit: str = "cards", level: float = LEVEL) -> str:
+    """Which of two is better, or that it cannot be told; `gap` is the first less the second, its interval of this level."""
     if gap.estimate.mean is None:
         return f"{one} and {other} cannot be compared: a side has no readable verdict on some dimension"
     if gap.holds:
@@ -139,7 +139,7 @@ def verdict(one: str, other: str, gap: Difference, unit: str = "cards") -> str:
     if gap.estimate.n < FEWEST_PLANNED:
         few = f"{TOO_FEW.replace('cards', unit).capitalize()} {one} from {other}"
         return f"{few}: at least {FEWEST_PLANNED} are needed, there are {gap.estimate.n}"
-    return f"No difference found between {one} and {other}: {_points(gap.estimate)} on {gap.estimate.n:,} {unit}"
+    return f"No difference found between {one} and {other}: {_points(gap.estimate, level)} on {gap.estimate.n:,} {unit}"
 
 
 def found_in(gap: Difference, better: str = "better", worse: str = "worse") -> str:

@@ -186,11 +186,11 @@ def _answer(judge: str, checks: Sequence[Check]) -> str:
 def _board(checks: Sequence[Check]) -> Table:
     """What every check came to, a column a language."""
     languages = list(dict.fromkeys(check.language for check in checks))
-    outcomes = {(check.question, check.language): check.outcome for check in checks}
-    questions = list(dict.fromkeys(check.question for check in checks))
-    rows = tuple((question, *(outcomes.get((question, language)) for language in languages)) for question in questions)
+    outcomes = {(check.name, check.language): check.outcome for check in checks}
+    questions = {check.name: check.question for check in checks}
+    rows = tuple((name, *(outcomes.get((name, each)) for each in languages), asked) for name, asked in questions.items())
     bold = [(i, j) for i, row in enumerate(rows) for j, cell in enumerate(row) if cell == FAULT]
-    columns = ("what it asks", *(LANGUAGES[language] for language in languages))
+    columns = ("check", *(LANGUAGES[language] for language in languages), "what it asks")
     return Table(BOARD, "What the checks came to", columns, rows, section=CARD, bold=tuple(bold))
 
 
