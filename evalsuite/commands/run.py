@@ -42,6 +42,7 @@ from evalsuite.runner.pipeline import Outcome
 from evalsuite.runs import migration, shards
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.status import status as tables_of_status
+from evalsuite.statistics.draws import repeats
 from evalsuite.statistics.summary import cut_off, in_trouble
 from serve.answers import Retry
 from serve.budget import Budget
@@ -255,6 +256,9 @@ def _work(
         elif score and shard is None:
             _say(f"no report yet with these verdicts: `esc-eval report {opened.folder}` writes it")
     failed = checks is not None and len(outcomes[0].dialogues) > 0 and checks.failed(resolved.out)
+    floors = {spec.name for spec in resolved.supporters if spec.floor} if simulate else set()
+    for told in repeats(list(outcomes[0].dialogues), floors) if resolved.config.trials > 1 else ():
+        _say(f"warning: {told}")
     _finish(*outcomes)
     if failed:
         raise typer.Exit(1)

@@ -51,6 +51,7 @@ from evalsuite.runs.records import read_run, read_runs
 from evalsuite.statistics import comparison as comparisons
 from evalsuite.statistics import dialogue_costs, discrimination, survival, trends
 from evalsuite.statistics.comparison import RunRecords
+from evalsuite.statistics.draws import distinct
 from evalsuite.statistics.leaderboard import contestants_of
 from evalsuite.statistics.people import verdicts_of_people
 
@@ -269,7 +270,8 @@ def trajectories(
     Example: esc-eval trajectories runs/emoharbor --out runs/emoharbor/trajectories
     """
     records = read_run(run.name, run, judge)
-    curves, tests = survival.curves(records.dialogues), survival.log_ranks(records.dialogues)
+    drawn = distinct(records.dialogues)
+    curves, tests = survival.curves(drawn), survival.log_ranks(drawn)
     judgements = [*records.judgements, *records.turn_judgements]
     by_round = trends.trends(records.dialogues, judgements, records.rubric, value_of(value))
     usage, timing = (

@@ -38,6 +38,7 @@ from evalsuite.statistics.agreement import agreement_tables, judgements_in_order
 from evalsuite.statistics.between_judges import between_judges
 from evalsuite.statistics.clusters import cards_of, clusters_of
 from evalsuite.statistics.dialogue_costs import ModelUse, model_uses, use_table
+from evalsuite.statistics.draws import distinct, repeats
 from evalsuite.statistics.judge_figures import Settings, judge_figures
 from evalsuite.statistics.judges import (
     by_judge,
@@ -145,6 +146,12 @@ def content_of(run: Run) -> ReportContent:
     level = looks.level_at(cards_of(dialogues)) if looks else LEVEL
     verdicts = [judgement for one in judges for judgement in one.records()]
     tally = Tally(dialogues, verdicts, scored.rubric, config.floors(), level=level)
+    drawn = {dialogue.id for dialogue in distinct(dialogues)}
+    once = replace(
+        tally,
+        dialogues=[dialogue for dialogue in dialogues if dialogue.id in drawn],
+        judgements=[verdict for verdict in verdicts if verdict.dialogue_id in drawn],
+    )
     rubric = tally.rubric
     timing, used = run.timing(), run.usage()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
@@ -160,10 +167,10 @@ def content_of(run: Run) -> ReportContent:
     synthetic = config.synthetic_gold
     gold_tables, gold_charts = _gold(run, judges, scored, agreements, synthetic)
     may_leave = framework is not None and framework.may_leave and framework.name == records.framework
-    along_tables, along_charts = _along(judges, tally, may_leave)
-    scores_given, endings = distributions(tally.verdicts, rubric), terminations(dialogues)
+    along_tables, along_charts = _along(judges, once, may_leave)
+    scores_given, endings = distributions(once.verdicts, rubric), terminations(once.dialogues)
     cards = {person.id: framework.card(person) for person in read_people(run.folder)} if framework else {}
-    broken_down, breakdown_charts = breakdowns(tally, cards)
+    broken_down, breakdown_charts = breakdowns(once, cards)
     uses = model_uses(used, dialogues, tally.verdicts, prices_in(run.versions()))
     return ReportContent(
         title=f"{_title(records.framework)} · {run.folder.name}",
@@ -178,7 +185,7 @@ def content_of(run: Run) -> ReportContent:
             *leaderboard(tally.boards, rubric, groups=config.groups()),
             *pairwise_differences(tally.boards),
             *(table for table in of_framework if table.section != COSTS),
-            *between_judges(tally.verdicts, rubric),
+            *between_judges(once.verdicts, rubric),
             *gold_tables,
             scores_given,
             *broken_down,
@@ -213,6 +220,7 @@ def content_of(run: Run) -> ReportContent:
         warnings=[
             *_unplanned(looks, [*seen, cards_of(dialogues)], tally),
             *_behind(tally, judges),
+            *repeats(dialogues, config.floors()),
             *(f"{sentence}." for sentence in in_trouble(used.values(), tally.judgements)),
             *_warnings(tally, config.specs()),
             *([sentence] if (sentence := cut_off(used.values(), TROUBLE)) else []),
@@ -276,7 +284,8 @@ def _along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> Par
     may_leave = may_leave or any(dialogue.termination == "seeker_ended" for dialogue in tally.dialogues)
     curves = survival.curves(tally.dialogues) if may_leave else []
     tests = survival.log_ranks(tally.dialogues) if curves else []
-    of_turns = [judgement for one in judges for judgement in one.records("turn_judgements.jsonl")]
+    drawn = {dialogue.id for dialogue in tally.dialogues}
+    of_turns = [verdict for one in judges for verdict in one.records("turn_judgements.jsonl") if verdict.dialogue_id in drawn]
     by_round = trends.trends(tally.dialogues, of_turns, tally.rubric)
     tables = [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)]
     return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]

@@ -22,6 +22,7 @@ from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of as card_of
 from evalsuite.statistics.clusters import clusters_in, row_key
 from evalsuite.statistics.components import FEWEST_PLANNED
+from evalsuite.statistics.draws import first_draws
 from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label, scorer_of, supporter_of
 
 POOLED: Language = "mul"  # type: ignore[assignment]  # ISO 639-2: several languages together
@@ -139,7 +140,7 @@ def contestants_of(
     """
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
     said = {dialogue.id: tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}
-    first: dict[tuple[object, ...], str] = {}  # who said what on which card → the first dialogue that has it
+    first = first_draws(dialogues)
     columns = {name: index for index, name in enumerate(rubric.dimensions)}
     contestants: dict[tuple[Language, Scorer, str], Contestant] = {}
     verdicts: dict[tuple[Language, Scorer, str], dict[str, list[list[float]]]] = {}
@@ -151,8 +152,7 @@ def contestants_of(
         contestant = contestants.setdefault(key, Contestant(*key))
         if not judgement.lost:
             contestant.asked.update((judgement.dimension, AVERAGE))
-        draw = first.setdefault((*key, card_of(dialogue), said[dialogue.id]), dialogue.id)
-        figures = verdicts.setdefault(key, {}).setdefault(draw, [[] for _ in columns])
+        figures = verdicts.setdefault(key, {}).setdefault(first[dialogue.id], [[] for _ in columns])
         if judgement.value is None:
             continue
         contestant.read.update((judgement.dimension, AVERAGE))
