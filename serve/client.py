@@ -292,7 +292,7 @@ class ChatClient(Transport):
             problem = f"{http.place(spec, url)}: {problem}"
             self.threshold.end(problem)
             raise Rejected(problem)
-        return _unwrapped(completion, body)
+        return replace(completion, reply=_formed(completion.reply, question, body))
 
 
 def _roomy(spec: ModelSpec, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,10 +300,12 @@ def _roomy(spec: ModelSpec, body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, **{limit: body[limit] + spec.reasoning_room for limit in LIMITS if limit in body}}
 
 
-def _unwrapped(completion: Completion, body: Mapping[str, Any]) -> Completion:
-    """An answer from a closed list without the object that our schema put around it."""
+def _formed(reply: Reply, question: Question, body: Mapping[str, Any]) -> Reply:
+    """An answer with a form without what stands around it: the reasoning, for which servers take it that look for no tag, and
+    the object that our schema of a closed list put around it."""
+    if question.formed and reply.reasoning and reply.finish_reason != "length":
+        reply = reply.model_copy(update={"text": reply.reasoning, "reasoning": None, "reasoning_characters": 0})
     schema = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
-    if list(schema.get("properties", {})) != ["answer"]:
-        return completion
-    reply = completion.reply
-    return replace(completion, reply=reply.model_copy(update={"text": answer_in(reply.text)}))
+    return (
+        reply.model_copy(update={"text": answer_in(reply.text)}) if list(schema.get("properties", {})) == ["answer"] else reply
+    )

@@ -28,8 +28,12 @@ _IN_WORDS = {
     re.compile(r"\s*(?:assistant)?(?:analysis|commentary)(?=[^a-z\s,.;:!?'’-])"): "assistantfinal",
     re.compile(r"\s*Here is my thought process:"): "Here is my response:",
 }
+_SIGN = re.compile(r"[<\[◁\ufeff]|\A\s*(?:assistant|analysis|commentary|Here is my)")
 _WRAPPED = re.compile(r"<(answer|response|output|final|final_answer)>(.*?)(?:</\1>)?", re.S | re.I)
-_FIRST_MARKER = re.compile(rf"(?:{CONTROL.pattern})(?:assistant\b)?\s*")
+_FIRST_MARKER = re.compile(
+    r"(?:<s>|<bos>|<BOS_TOKEN>|<\|(?:im_start|start|assistant|(?:begin_of|start)_?\w{0,20}|end_header_id)\|>)(?:assistant\b)?\s*",
+    re.I,
+)
 _LAST_MARKER = re.compile(rf"(?:{CONTROL.pattern}|<\|(?:im_)?start\|>assistant)\Z")
 _LONGEST = 64  # characters of a control marker at most
 _NAMED = re.compile(r"(?!.*signature).*(?:reason|think|thought)", re.I)
@@ -46,6 +50,8 @@ def split_reasoning(spec: ModelSpec, text: str, apart: str = "") -> tuple[str, s
 
     An unclosed block is reasoning to its end. A tag that closes no block makes everything before it reasoning.
     """
+    if not (spec.think_in_prompt or _SIGN.search(text) or spec.think_tags[1] in text):  # most answers
+        return text.strip(), ""
     for beginning, ending in _IN_WORDS.items():
         if begun := beginning.match(text):
             thought, _, answer = text[begun.end() :].rpartition(ending) if ending in text else (text[begun.end() :], "", "")

@@ -73,18 +73,13 @@ class BaseJudge:
     """Which repetition of every question this is, from 0."""
 
     async def reply(self, question: Question) -> Reply | NoVerdict:
-        """The judge's reply, cut to `LONGEST`, or the reason why there is none. A refusal is none, whatever it says.
-
-        Some servers take an answer that is held to a form for reasoning: it is read there, if nothing else came.
-        """
+        """The judge's reply, cut to `LONGEST`, or the reason why there is none. A refusal is none, whatever it says."""
         try:
             reply = await self.client.ask(self.spec, question)
         except Unanswered as error:
             return NoVerdict(error.outcome)
         if reply.finish_reason == "context_overflow":
             return NoVerdict("context_overflow")
-        if question.formed and reply.reasoning and reply.finish_reason != "length":
-            reply = reply.model_copy(update={"text": reply.reasoning})
         if len(reply.text) > LONGEST:
             reply = reply.model_copy(update={"text": reply.text[:LONGEST] + CUT})
         return NoVerdict("refusal", reply.text) if reply.refused else reply

@@ -1,6 +1,6 @@
 """Agreement of one judge with gold scores, by the figures that `core.statistics.accuracy` defines (several: judges).
 
-- The judge's score is `Judgement.value`: its most probable score.
+- The judge's score is `Judgement.value`, whatever was probable.
 - Several annotators of one item are averaged first (`core.statistics.means`).
 - `average` is the unweighted mean over dimensions; its `n` is the number of ratings.
 - Intervals: `evalsuite.statistics.agreement_intervals`.

@@ -91,7 +91,7 @@ def missing(judgements: Iterable[Judgement]) -> dict[str, int]:
 
 
 def broken(judgements: Iterable[Judgement]) -> int:
-    """How many verdicts came with token probabilities that cannot be true: they stand without a distribution."""
+    """How many verdicts came with token probabilities that cannot be true or are not the answer's: they stand without them."""
     return sum(judgement.condition.get("probabilities") == "broken" for judgement in judgements)
 
 
@@ -307,5 +307,5 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
             rows.append((*names, *figures, *[broken(of_dimension)] * len(unsound)))
     heads = ("language", *["judged by"] * several, "dimension")
     figure_heads = (*map(str, rubric.scores), *(reason.replace("_", " ") for reason in reasons), "verdicts", *unsound)
-    note = "Broken probabilities: those that a server reported cannot be true; the score in the text stands."
+    note = "Broken probabilities: they cannot be true, or are not certain to be the answer's; the score in the text stands."
     return Table("distributions", "Scores given", (*heads, *figure_heads), tuple(rows), (note,) * len(unsound), SCORES)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from serve.answers import Unreadable, count_of, read_reply, sound, tokens_of
-from serve.reasoning import text_of
+from serve.answers import ErrorInAnswer, Unreadable, count_of, read_reply, sound, tokens_of
+from serve.reasoning import looks_like_reasoning, split_reasoning, text_of
 from tests.serve.test_client import spec
 
 
@@ -104,3 +104,87 @@ def test_probabilities_never_cost_the_text(logprobs: Any, tokens: Any) -> None:
 )
 def test_which_figures_can_be_probabilities(alternatives: dict[str, float], expected: bool) -> None:
     assert sound("3", alternatives) is expected
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ({"code": 502, "message": "upstream closed"}, 502),
+        ({"code": "429"}, 429),
+        ({"code": "server_error", "status": 503}, 503),
+        ({"message": "overloaded"}, 500),
+        ("overloaded", 500),
+    ],
+)
+def test_an_error_beside_text_is_that_error(error: Any, status: int) -> None:
+    beside = json.loads(body("I am so", error=error))
+    for raw in (beside, {"choices": None, "error": error}, beside | {"error": error}, [{"error": error}]):
+        with pytest.raises(ErrorInAnswer) as found:
+            read_reply(spec(), json.dumps(raw).encode())
+        assert found.value.status == status
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"finish_reason": "content_filter: PROHIBITED_CONTENT", "message": None},
+        {"finish_reason": "SAFETY"},
+        {"finish_reason": "stop", "native_finish_reason": "PROHIBITED_CONTENT", "message": {"content": ""}},
+        {"finish_reason": None, "message": {"content": None}, "content_filter_results": {"violence": {"filtered": True}}},
+    ],
+)
+def test_a_policy_without_a_word_of_the_model_is_a_refusal(choice: dict[str, Any]) -> None:
+    reply = read_reply(spec(), json.dumps({"choices": [choice]}).encode())
+    assert (reply.refused, reply.finish_reason, reply.text) == (True, "content_filter", "")
+    said = choice | {"finish_reason": "stop", "message": {"content": "I am here, in safety"}}
+    assert not read_reply(spec(), json.dumps({"choices": [said]}).encode()).refused, "words were said"
+
+
+def test_a_body_without_a_choice_or_a_reason_is_no_answer() -> None:
+    for raw in ({"choices": []}, {"choices": None, "usage": {}}, {"choices": [{"finish_reason": "stop", "message": None}]}):
+        with pytest.raises(Unreadable):
+            read_reply(spec(), json.dumps(raw).encode())
+
+
+@pytest.mark.parametrize(
+    ("message", "choice", "usage", "needs"),
+    [
+        ({}, {"finish_reason": "length"}, {"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 200}, True),
+        ({"content": None}, {"finish_reason": "length"}, None, True),
+        ({"reasoning": "Let me"}, {"finish_reason": "length"}, None, True),
+        ({"reasoning": "Let me"}, {"finish_reason": "stop"}, None, True),
+        ({"content": "I hear", "reasoning": "Let me"}, {"finish_reason": "length"}, None, True),
+        ({"content": "I hear"}, {"finish_reason": "length"}, None, False),
+        ({"content": "I hear you.", "reasoning": "Let me"}, {"finish_reason": "stop"}, None, False),
+        ({"content": ""}, {"finish_reason": "stop"}, None, False),
+    ],
+)
+def test_a_reply_needs_room_where_its_reasoning_may_have_cost_the_answer(
+    message: dict[str, Any], choice: dict[str, Any], usage: Any, needs: bool
+) -> None:
+    raw = {"choices": [{"message": message} | choice], "usage": usage}
+    assert read_reply(spec(), json.dumps(raw).encode()).needs_room is needs
+
+
+def test_tokens_that_only_the_total_holds_are_reasoning() -> None:
+    usage = {"prompt_tokens": 310, "completion_tokens": 7, "total_tokens": 822}
+    reply = read_reply(spec(), body("I hear you.", usage))
+    assert (reply.completion_tokens, reply.reasoning_tokens) == (512, 505)
+
+
+@pytest.mark.parametrize(
+    ("text", "begun"),
+    [
+        ("<plan>ask</plan>Hello", "<plan>"),
+        ("<|inner|>ask", "<|inner|>"),
+        ("[PLAN]ask[/PLAN]Hello", "[PLAN]"),
+        ("**Thinking Process:**\n1. ask", "**Thinking Process:"),
+        ("<p>Hello", None),
+        ("[sighs] Hello", None),
+        ("Thinking of you helps", None),
+        ("<3 you", None),
+    ],
+)
+def test_what_may_be_reasoning_in_an_unknown_shape_is_named(text: str, begun: str | None) -> None:
+    answer, reasoning = split_reasoning(spec(), text)
+    assert (looks_like_reasoning(answer), reasoning) == (begun, "")
