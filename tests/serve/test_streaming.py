@@ -55,7 +55,8 @@ async def test_an_error_in_the_middle_is_the_error_that_it_is(tmp_path: Path) ->
     with Endpoint(ends(b'{"error": {"code": "content_filter", "message": "filtered"}}')) as endpoint:
         (reply,) = await ask(tmp_path, endpoint, question(hears=heard.append))
     assert reply.refused and not reply.text
-    for event in (b'{"error": {"message": "overloaded"}}', b"{not JSON", b"[DONE"):
+    in_the_choice = b'{"error": null, "choices": [{"delta": {}, "finish_reason": "error", "error": {"code": 502}}]}'
+    for event in (b'{"error": {"message": "overloaded"}}', in_the_choice, b"{not JSON", b"[DONE"):
         with Endpoint(ends(event)) as endpoint, pytest.raises(ServerLost):
             await ask(tmp_path / str(len(event)), endpoint, question(hears=heard.append), attempts=2)
 
@@ -86,12 +87,15 @@ async def test_more_than_the_limit_is_refused(tmp_path: Path) -> None:
         await ask(tmp_path, endpoint, question(hears=lambda text: None), model=spec(endpoint.url, **model))
 
 
-async def test_reasoning_is_not_heard(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tags", ["<think> </think>", "[THINK] [/THINK]", "◁think▷ ◁/think▷", "analysisI assistantfinal"])
+async def test_reasoning_is_not_heard(tmp_path: Path, tags: str) -> None:
+    opening, closing = tags.split()
     heard: list[str] = []
-    with Endpoint(lambda body, count: Answer(f"<think> Is it far?</think> {TEXT}", message={"reasoning": "Hm."})) as endpoint:
+    answer = Answer(f"{opening} Is it far?{closing} {TEXT}", message={"reasoning": "Hm.", "thinking": None})
+    with Endpoint(lambda body, count: answer) as endpoint:
         (reply,) = await ask(tmp_path, endpoint, question(hears=heard.append))
-    assert reply.text == heard[-1] == TEXT and reply.reasoning_characters == len(" Is it far?Hm.")
-    assert not any("far" in text for text in heard)
+    assert reply.text == heard[-1] == TEXT and reply.reasoning_characters >= len("Is it far?Hm.")
+    assert all(TEXT.startswith(text) for text in heard)
 
 
 def test_the_beginning_of_a_tag_or_a_key_is_held_back() -> None:
