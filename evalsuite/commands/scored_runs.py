@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from pydantic import ConfigDict
+from rich.text import Text
 
 from core.errors import UserError
 from core.files import read_object
@@ -18,7 +19,7 @@ from core.paths import MaybeFile, MaybeFiles, Writes
 from core.records import Identifier, Number
 from core.rows import RowModel, read_table
 from core.statistics.bootstrap import Floats
-from core.tables import to_console
+from core.tables import clean
 from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
@@ -44,6 +45,7 @@ from evalsuite.commands.output import deliver, deliver_page, print_paths
 from evalsuite.report.board import board
 from evalsuite.report.by_people import by_people, judge_and_people, people_scores
 from evalsuite.report.compare import comparison_sheet
+from evalsuite.report.content import print_brief
 from evalsuite.report.report import ReportContent, write_report
 from evalsuite.reported.against import against
 from evalsuite.runs.folder import USED
@@ -125,11 +127,9 @@ def leaderboard(
         more = judge_and_people(tally.dialogues, tally.verdicts, tally.rubric, people, rubric or [], weights, tally.floors)
         content = replace(content, tables=[*more, *content.tables])
     paths = write_report(out, content, "leaderboard")
-    for table in content.tables:
-        if table.key.startswith(("leaderboard", "people-leaderboard", "runs")):
-            to_console(table, console)
+    print_brief(content, console)
     for warning in content.cautions:
-        console.print(warning)
+        console.print(Text(f"Caution: {clean(warning)}"))
     print_paths(paths)
 
 
@@ -161,7 +161,7 @@ def _board(
     alone = RunRecords("people", dialogues[0].parent, {"score": {}}, rules, spoken, verdicts_of_people(given), {})
     agreed = [agreement_table(rows)] if (rows := agreement(given, [rules])) else []
     content = board([alone], cluster)
-    return replace(content, title="Leaderboard by people", tables=[*content.tables, *agreed])
+    return replace(content, title="Leaderboard by people", agreements=None, tables=[*content.tables, *agreed])
 
 
 def discriminate(

@@ -70,7 +70,9 @@ CONSOLE_ROWS = 30  # of longer tables the console shows the first
 # What the console shows of a run, by how keys begin, and the columns that every console has room for.
 _BRIEF = {
     "agreement_": ("Dimension", "ACC", "Majority ACC"),
-    "leaderboard-": ("rank", "supporter", "judged by", AVERAGE),
+    "leaderboard-": ("rank", "supporter", "judged by", AVERAGE, "both"),
+    "people-leaderboard-": ("rank", "supporter", "judged by", AVERAGE),
+    "runs": ("run", "dialogues", "left out", "setting: first run's → its own"),
     "failures": ("model", "outcome", "calls", "for example"),
 }
 
@@ -96,12 +98,7 @@ def report_run(
         content = replace(content, tables=[*content.tables, *people(content.tally.dialogues)])
     content = replace(content, tables=against(content.tables, versus))
     paths = write_report(run.folder, content)
-    for sentence in content.findings[:-1]:
-        console.print(Text(clean(sentence)))
-    for beginning, columns in _BRIEF.items():
-        for table in content.tables:
-            if table.key.startswith(beginning):
-                _print(table, columns, console)
+    print_brief(content, console)
     if content.plumbing:
         console.print(Text(PLUMBING))
     if content.replay:
@@ -110,6 +107,16 @@ def report_run(
         console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
     if wandb:
         log_report(run.folder, content, lambda line: console.print(Text(line)))
+
+
+def print_brief(content: ReportContent, console: Console) -> None:
+    """Print the answer, what stands behind it, and the most important tables, as far as there is room."""
+    for sentence in content.findings[:-1]:
+        console.print(Text(clean(sentence)))
+    for beginning, columns in _BRIEF.items():
+        for table in content.tables:
+            if table.key.startswith(beginning):
+                _print(table, columns, console)
 
 
 def _print(table: Table, columns: Collection[str], console: Console) -> None:

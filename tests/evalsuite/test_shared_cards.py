@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 import yaml
 
 from core.errors import UserError
+from core.files import write_jsonl
+from core.records import HumanScore
+from evalsuite.report.board import board
 from evalsuite.runs.shared_cards import shared_cards
 from evalsuite.statistics.comparison import RunRecords
 from tests.conftest import EscEval
@@ -77,6 +81,14 @@ def test_a_supporter_of_several_runs_is_named_by_its_run_unless_it_said_the_same
     assert averages(runs) == {"one/a": (100.0, 1), "two/a": (50.0, 1), "silent": (25.0, 1)}
 
 
+def test_the_board_says_whether_its_judge_can_be_relied_on() -> None:
+    """By the gold set of whichever run has one."""
+    runs = [make_run("one", {"a": {"c1": 4, "c2": 0}}), make_run("two", {"b": {"c1": 2, "c2": 4}})]
+    assert board(runs).findings[1] == "Do not rely on j: it was measured on no gold set, so nobody knows how well it judges."
+    measured = {"en": {"average": {"acc": 0.8, "majority_acc": 0.5, "over_majority_low": 0.1}}}
+    assert board([runs[0], replace(runs[1], agreement=measured)]).findings[1].startswith("j does better on its gold set")
+
+
 def test_one_board_over_run_folders(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded", "mine", "yours")) as endpoint:
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(gold=None, languages=["en"], floors=True)))
@@ -84,7 +96,15 @@ def test_one_board_over_run_folders(esc_eval: EscEval, tmp_path: Path) -> None:
         assert esc_eval(*given, "--supporter", f"mine@{endpoint.url}", "--limit", "2", "--out", "a")[0] == 0
         assert esc_eval(*given, "--supporter", f"yours@{endpoint.url}", "--limit", "3", "--out", "b")[0] == 0
         assert esc_eval(*given, "--supporter", f"yours@{endpoint.url}", "--limit", "2", "--mode", "paper", "--out", "c")[0] == 0
+    scored = [
+        json.loads(line) | {"annotator": "anna"} for line in (tmp_path / "a" / "judgements.jsonl").read_text().splitlines()
+    ]
+    fields = ("dialogue_id", "language", "annotator", "rubric", "dimension", "value")
+    write_jsonl(tmp_path / "gold.jsonl", [HumanScore(**{field: one[field] for field in fields}) for one in scored])
     assert esc_eval("leaderboard", "a", "b", "c", "--out", "board") == (0, "")
+    assert esc_eval("leaderboard", "--dialogues", "a", "--gold", "gold.jsonl", "--out", "people") == (0, "")
+    people = json.loads((tmp_path / "people" / "leaderboard.json").read_text())
+    assert not any("rely on" in sentence for sentence in people["summary"]["found"]), "people are what gold is made of"
     page = json.loads((tmp_path / "board" / "leaderboard.json").read_text())
     (rows,) = (table["rows"] for table in page["tables"] if table["key"] == "leaderboard-en")
     assert {cell for row in rows for cell in row if isinstance(cell, str)} >= {"mine", "yours", "silent", "parrot", "lecture"}
