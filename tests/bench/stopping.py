@@ -12,8 +12,7 @@ from core.files import write_text
 from core.tables import Table, to_console, to_markdown
 from evalsuite.statistics.looks import Looks
 from tests.bench.figures import OUT, OutOption
-from tests.bench.populations import levels
-from tests.bench.truth_looks import DIMENSIONS, shift_of, stopped
+from tests.bench.truth_looks import draw, shift_of, stopped
 
 CALLS = 2 * (2 * 5 + 1)  # per card: two models, five exchanges, a verdict each
 DESIGNS = {
@@ -37,7 +36,7 @@ def main(
         shift = np.array([shift_of(shape, difference), 0.0])
         for name, looks in DESIGNS.items():
             rng = np.random.default_rng((seed, looks.cards[-1]))
-            runs = [stopped(25 * levels(shape, rng, looks.cards[-1], 2, DIMENSIONS, shift), looks) for _ in range(samples)]
+            runs = [stopped(draw(shape, rng, looks.cards[-1], 2, shift), looks) for _ in range(samples)]
             cards, decided = float(np.mean([run.cards for run in runs])), 100 * float(np.mean([run.decided for run in runs]))
             rows.append((shape, difference, name, cards, round(cards * CALLS), decided))
     columns = ("scores", "points apart", "design", "cards", "calls", "decided %")

@@ -16,9 +16,31 @@ from tests.bench.claims import Claim, coverage, false_alarms
 from tests.bench.populations import levels
 
 DIMENSIONS = 7
-ALIKE = (("floor", 2, 18), ("floor", 3, 18), ("middle", 2, 18), ("middle", 3, 50), ("high", 10, 18), ("ceiling", 3, 18))
-APART = (("floor", 10.0, 18), ("middle", 5.0, 18), ("middle", 10.0, 50), ("high", 10.0, 18), ("ceiling", 5.0, 18))
+ALIKE = (
+    ("low and high", 3, 18),
+    ("floor", 2, 18),
+    ("floor", 3, 18),
+    ("middle", 2, 18),
+    ("middle", 3, 50),
+    ("high", 10, 18),
+    ("ceiling", 3, 18),
+)
+APART = (
+    ("low and high", 10.0, 18),
+    ("floor", 10.0, 18),
+    ("middle", 5.0, 18),
+    ("middle", 10.0, 50),
+    ("high", 10.0, 18),
+    ("ceiling", 5.0, 18),
+)
 _LARGE = 20_000  # cards of which a population's means are taken
+
+
+def draw(shape: str, rng: np.random.Generator, cards: int, supporters: int, shift: Floats | float = 0.0) -> Floats:
+    """Points of 0–100, [cards, supporters, dimensions]. `low and high`: cards of two languages by turns."""
+    parts = [levels(one, rng, cards, supporters, DIMENSIONS, shift) for one in shape.split(" and ")]
+    points: Floats = 25 * np.where((np.arange(cards) % 2 == 0)[:, None, None], parts[0], parts[-1])
+    return points
 
 
 @dataclass(frozen=True)
@@ -56,9 +78,7 @@ def shift_of(shape: str, difference: float) -> float:
 
 
 def _means(shape: str, shift: float) -> Floats:
-    means: Floats = 25 * levels(shape, np.random.default_rng(97), _LARGE, 2, DIMENSIONS, np.array([shift, 0.0])).mean(
-        axis=(0, 2)
-    )
+    means: Floats = draw(shape, np.random.default_rng(97), _LARGE, 2, np.array([shift, 0.0])).mean(axis=(0, 2))
     return means
 
 
@@ -68,8 +88,8 @@ def claims(studies: int, seed: int) -> Iterator[Claim]:
         looks, _ = Looks.plan([limit, limit])
         rng = np.random.default_rng((seed, supporters, limit, 5))
         found = [
-            any(one.holds for one in stopped(25 * levels(shape, rng, 2 * limit, supporters, DIMENSIONS), looks).differences)
-            for _ in range(2 * studies)
+            any(one.holds for one in stopped(draw(shape, rng, 2 * limit, supporters), looks).differences)
+            for _ in range(studies)
         ]
         population = f"{shape}, {supporters} exchangeable supporters, {len(looks.cards)} looks"
         yield false_alarms("a run until decided finds a difference", population, 2 * limit, found)
@@ -77,10 +97,7 @@ def claims(studies: int, seed: int) -> Iterator[Claim]:
         looks, _ = Looks.plan([limit, limit])
         rng, shift = np.random.default_rng((seed, limit, 6)), shift_of(shape, difference)
         first, second = _means(shape, shift)
-        runs = [
-            stopped(25 * levels(shape, rng, 2 * limit, 2, DIMENSIONS, np.array([shift, 0.0])), looks)
-            for _ in range(2 * studies)
-        ]
+        runs = [stopped(draw(shape, rng, 2 * limit, 2, np.array([shift, 0.0])), looks) for _ in range(studies)]
         population = f"{shape}, {difference:g} points apart, {len(looks.cards)} looks"
         gaps = [one.differences[0].estimate for one in runs]
         yield coverage("interval of a difference where a run stops", population, 2 * limit, gaps, float(first - second))
