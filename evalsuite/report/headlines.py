@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
 
 from core.records import Dialogue, Judgement, Language, Termination
 from core.statistics.bootstrap import LEVEL
@@ -76,7 +77,15 @@ def _shown(board: Board) -> set[tuple[str, str]]:
 
 
 def _ahead(board: Board, rivals: Sequence[str], found: Gaps, first: str) -> str:
-    """Whom the first model is ahead of, or what is ahead of it, among the differences that were found."""
+    """Whom the first model is ahead of, or what is ahead of it, among the differences that were found; the whole order where
+    it was found."""
+    steps = [(high, low) for high, low in pairwise(rivals) if high not in board.floors and low not in board.floors]
+    if 1 < len(steps) < 4 and all(pair in found for pair in combinations(rivals[: len(steps) + 1], 2)):
+        gaps = [(high, low, found[high, low].estimate) for high, low in steps]
+        further = [
+            f"{high} of {low} by {fmt(gap.mean, 1)} ({fmt(gap.low, 1)} to {fmt(gap.high, 1)})" for high, low, gap in gaps[1:]
+        ]
+        return f"{first} is ahead of {steps[0][1]} by {_gap(board, found[steps[0]])}, and {_listed(further)}"
     better = [name for name in rivals if (name, first) in found]
     worse = [name for name in rivals if (first, name) in found]
     level = [name for name in rivals if name not in (first, *better, *worse)]
@@ -189,7 +198,7 @@ def unit_of(contestant: Contestant) -> str:
 
 
 def _points(cell: Estimate, level: float = LEVEL) -> str:
-    interval = "" if cell.low is None else f" ({100 * level:g} % interval {fmt(cell.low, 1)} to {fmt(cell.high, 1)})"
+    interval = "" if cell.low is None else f" ({round(100 * level, 1):g} % interval {fmt(cell.low, 1)} to {fmt(cell.high, 1)})"
     return f"{fmt(cell.mean, 1)} points of 100{interval}"
 
 

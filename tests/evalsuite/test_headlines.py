@@ -51,8 +51,11 @@ def test_the_answer_says_who_is_ahead_by_how_much_on_how_many_cards_by_which_jud
     two = board({"good": 3, "poor": 0})
     assert answer(two) == f"good is ahead of poor by {of(two, 'good', 'poor')}, judged by j."
     three = board(LEVELS)
+    (low,) = (f"{one.mean:.1f} ({one.low:.1f} to {one.high:.1f})" for one in [three.differences[-1].estimate])
+    order = f"good is ahead of mid by {of(three, 'good', 'mid')}, and mid of poor by {low}, judged by j."
+    assert answer(three) == order
     both = f"good is ahead of both other models, of the nearest, mid, by {of(three, 'good', 'mid')}, judged by j."
-    assert answer(three) == both
+    assert answer(told(three, mid_poor=False)) == both
     tied = told(three, good_mid=False)
     assert answer(tied) == (
         f"good is ahead of poor by {of(three, 'good', 'poor')}; no difference from mid was found, judged by j."
