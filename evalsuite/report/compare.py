@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from core.differences import changed_leaves, differing_leaves
 from core.specs import EMBEDDED_PREFIX
-from core.tables import Table
 from evalsuite.report.charts import LANGUAGES
 from evalsuite.report.forest import Forest, Line, gap_forest, reach
 from evalsuite.report.headlines import belief, found_in, unit_of, verdict
@@ -17,7 +16,7 @@ from evalsuite.report.sheet import Sheet
 from evalsuite.runs.shared_cards import made_with
 from evalsuite.runs.texts import is_hash, text_diffs
 from evalsuite.statistics.comparison import Comparison, Pair, agreements_of, as_json, tables
-from evalsuite.statistics.summary import SCORES, dimension_at, dimension_label
+from evalsuite.statistics.summary import dimension_at, dimension_label
 
 SETTINGS_SHOWN = 3  # of those that changed, beside the table of all
 
@@ -50,7 +49,7 @@ def comparison_sheet(comparison: Comparison) -> Sheet:
             for run in others
             for diff in text_diffs(first.folder, run.folder, (first.config, run.config))
         ],
-        tables=[_models_table(decisive), *tables(comparison)],
+        tables=tables(comparison),
         figures=as_json(comparison),
     )
 
@@ -148,9 +147,3 @@ def _labels(comparison: Comparison) -> Callable[[Pair], str]:
 
 def _dimension(comparison: Comparison, pair: Pair) -> str:
     return dimension_label(comparison.rubric, dimension_at(comparison.rubric, pair[2].dimension))
-
-
-def _models_table(pairs: Sequence[Pair]) -> Table:
-    rows = [(late.name, early.name, one.estimate, _found((late, early, one))) for late, early, one in pairs]
-    columns = ("supporter", "against", "difference in the average", "found")
-    return Table("compare-models", "What decides: models, all languages together", columns, tuple(rows), section=SCORES)

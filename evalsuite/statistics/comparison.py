@@ -20,6 +20,7 @@ from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import row_key
 from evalsuite.statistics.leaderboard import (
     FAMILIES,
+    POOLED,
     Contestant,
     Score,
     cells_of,
@@ -96,6 +97,11 @@ class LanguageComparison:
     cards: dict[str, int]
     shared: int
 
+    @property
+    def name(self) -> str:
+        """For people."""
+        return "all languages" if self.language == POOLED else self.language
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -111,6 +117,11 @@ class Comparison:
     @property
     def rubric(self) -> Rubric:
         return self.runs[0].rubric
+
+    @property
+    def parts(self) -> list[LanguageComparison]:
+        """All languages together, and each where there are several."""
+        return [self.pooled, *self.languages] if self.pooled and len(self.languages) > 1 else self.languages
 
     def models(self, part: LanguageComparison | None) -> list[Pair]:
         """The differences between models (not floors) of one part, each with its two sides."""
@@ -214,9 +225,9 @@ def ambiguous_cards(runs: Sequence[RunRecords]) -> set[str]:
 
 
 def tables(comparison: Comparison) -> list[Table]:
-    """The runs, per language scores and differences, and what else changed."""
+    """The runs, scores and differences over all languages and in each, and what else changed."""
     result = [_runs_table(comparison)]
-    for part in comparison.languages:
+    for part in comparison.parts:
         result.append(_scores_table(comparison, part))
         if part.differences:
             result.append(_differences_table(comparison, part))
@@ -246,7 +257,7 @@ def _scores_table(comparison: Comparison, part: LanguageComparison) -> Table:
     several = len({entry.contestant.scorer for entry in part.entries}) > 1
     return Table(
         key=f"compare-scores-{part.language}",
-        title=f"Scores side by side, {part.language}" + (" (expected scores)" if comparison.value == "expected" else ""),
+        title=f"Scores side by side, {part.name}" + (" (expected scores)" if comparison.value == "expected" else ""),
         columns=("supporter", "run", *["judged by"] * several, *score_columns(comparison.rubric)),
         rows=tuple(
             (entry.name, entry.run, *[entry.contestant.scorer.name] * several, *score_cells(entry.scores))
@@ -281,7 +292,7 @@ def _differences_table(comparison: Comparison, part: LanguageComparison) -> Tabl
         notes.append(f"Not compared, since the same was said in both runs: {', '.join(alike)}.")
     return Table(
         key=f"compare-differences-{part.language}",
-        title=f"Differences between runs, {part.language}",
+        title=f"Differences between runs, {part.name}",
         columns=("supporter", "against", "dimension", "mean", "mean against", *paired.COLUMNS),
         rows=tuple(rows),
         notes=tuple(notes),
@@ -316,7 +327,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
                     for one in part.differences
                 ],
             }
-            for part in comparison.languages
+            for part in comparison.parts
         },
         "config_differences": [
             {"run": name, "compared_with": other, "differences": lines} for name, other, lines in comparison.changed
