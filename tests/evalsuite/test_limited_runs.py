@@ -58,10 +58,10 @@ def two(*more: str, out: str = "run") -> tuple[str, ...]:
     return "run", "--config", "c.yaml", *models, "--out", out, *more
 
 
-@pytest.mark.parametrize("limit", [("--max-calls", "60"), ("--max-cost", "0.011"), ("--max-time", "1.2s")])
+@pytest.mark.parametrize("limit", [("--max-calls", "60"), ("--max-cost", "0.011"), ("--max-time", "3s")])
 def test_a_budget_gives_whole_dialogues_of_every_supporter(esc_eval: EscEval, tmp_path: Path, limit: tuple[str, str]) -> None:
-    """Of 40 dialogues with 11 calls each; a call costs 0.0002."""
-    config(tmp_path, 20)
+    """Of 40 dialogues with 11 calls each, all under way at once where time is not short; a call costs 0.0002."""
+    config(tmp_path, 20, **({"concurrency": 2} if limit[0] == "--max-time" else {}))
     with Endpoint(slow, models=("a", "b", "s", "j")) as endpoint:
         specs(endpoint.url, "a", "b", "s", "j")
         one_line(esc_eval(*two(*limit)), 1, "the run ended early", limit[0], "not asked", "same command again")
@@ -69,7 +69,7 @@ def test_a_budget_gives_whole_dialogues_of_every_supporter(esc_eval: EscEval, tm
         judged = {j.dialogue_id for j in read_jsonl(tmp_path / "run" / "judgements.jsonl", Judgement, "judgements")}
         by_supporter = Counter(dialogue.supporter for dialogue in dialogues)
         assert all(dialogue.termination == "max_turns" and dialogue.exchanges == 5 for dialogue in dialogues)
-        assert len(dialogues) == 5 if limit[0] != "--max-time" else 2 <= len(dialogues) < 40, by_supporter
+        assert len(dialogues) == 5 if limit[0] != "--max-time" else 0 < len(dialogues) < 40, by_supporter
         assert len(judged) >= len(dialogues) - 4 and abs(by_supporter["a"] - by_supporter["b"]) <= 4
         assert not (tmp_path / "run" / "failures.json").exists(), "what was not asked did not fail"
         asked = len(endpoint.requests)
