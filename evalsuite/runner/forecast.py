@@ -144,7 +144,8 @@ class Forecast:
             rows.append((role, model, usage.calls, usage.prompt_tokens, usage.completion_tokens, price))
         used = Usage.total(list(total.usage.values()))
         unpriced = sorted(name for name, spec in total.specs.items() if spec.endpoint.price is None and not spec.checkpoint)
-        rows.append(("total", None, used.calls, used.prompt_tokens, used.completion_tokens, None if unpriced else total.cost))
+        price = total.cost if not unpriced and any(spec.endpoint.price for spec in total.specs.values()) else None
+        rows.append(("total", None, used.calls, used.prompt_tokens, used.completion_tokens, price))
         return Table(
             key="forecast",
             title=f"What will be asked: {self.dialogues:,} dialogues",
