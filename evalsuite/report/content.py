@@ -226,6 +226,7 @@ def content_of(run: Run) -> ReportContent:
         timing=seconds,
         warnings=[
             *_unplanned(looks, [*seen, cards_of(dialogues)], tally),
+            *(f"The budget was used up: {text}." for stage in timing.values() if (text := stage.get("unfinished"))),
             *_behind(tally, judges),
             *repeats(dialogues, config.floors()),
             *(f"{sentence}." for sentence in in_trouble(used.values(), tally.judgements)),

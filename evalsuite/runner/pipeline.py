@@ -79,9 +79,9 @@ class Outcome:
     def unfinished(self) -> str:
         """What the budget did not reach; "" where that is nothing."""
         parts = [(self.not_reached, "not asked"), (self.not_judged, "not judged")]
-        told = "".join(f", {number} {what}" for number, what in parts if number)
+        told = "".join(f", {number:,} {what}" for number, what in parts if number)
         of = "of the gold set " if self.file.endswith("gold_judgements.jsonl") else ""
-        return f"{len(self.dialogues) - self.not_judged} dialogues {of}are finished{told}" if told else ""
+        return f"{len(self.dialogues) - self.not_judged:,} dialogues {of}are finished{told}" if told else ""
 
 
 def simulate(runner: Runner, score: bool) -> Outcome:
@@ -371,13 +371,9 @@ def _execute(
     for name in dict.fromkeys([stage, of_judge]):
         tallies = {who: tally for who, tally in client.tallies.items() if name == (of_judge if who[1] == "judge" else stage)}
         usage |= run.keep_usage(name, {(model, role): _usage(tally, role) for (model, role), tally in tallies.items()})
-    if answers.rate is not None:
-        calls = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
-        run.keep_timing(stage, calls=calls, latency_s=run.store.latency(), in_flight=answers.in_flight)
-        runner.console.print(f"{stage}: {len(answers.results)} dialogues, {answers.rate}")
     pieces = answers.results
     name = "gold_judgements.jsonl" if judging and stage == judging.gold_stage else "judgements.jsonl"
-    return Outcome(
+    outcome = Outcome(
         dialogues=Records(Dialogue, spool, [piece.dialogue for piece in pieces]),
         judgements=Records(Judgement, spool, [place for piece in pieces for place in piece.whole]),
         turn_judgements=Records(Judgement, spool, [place for piece in pieces for place in piece.parts]),
@@ -389,6 +385,13 @@ def _execute(
         usage=usage,
         kept=kept,
     )
+    if answers.rate is not None:
+        calls = {"/".join(who): asdict(tally) for who, tally in client.tallies.items()}
+        run.keep_timing(
+            stage, calls=calls, latency_s=run.store.latency(), in_flight=answers.in_flight, unfinished=outcome.unfinished
+        )
+        runner.console.print(f"{stage}: {len(answers.results)} dialogues, {answers.rate}")
+    return outcome
 
 
 def _places(jobs: Sequence[Job]) -> dict[str, tuple[int, int]]:

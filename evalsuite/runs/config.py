@@ -116,8 +116,8 @@ class EvalConfig(BaseModel):
     phases: bool | None = None
     """Hold all dialogues first, then stop their servers and start the judge's. Default: only where all do not fit together."""
     max_time: Duration | None = None
-    """Ask nothing more after this time (4h) of one command. Calls under way are finished, records and report written; the same
-    command goes on. Exit code 1."""
+    """Ask nothing more after this time (4h) of one command. As many dialogues as fit are held and judged, records and report
+    written; the same command goes on. Exit code 1."""
     max_calls: Annotated[int, Field(ge=0)] | None = None
     """At most so many answers in the run folder, earlier tries included; then as after `max_time`."""
     max_cost: Annotated[float, Field(ge=0)] | None = None

@@ -13,7 +13,9 @@ import yaml
 from core.files import read_jsonl
 from core.records import Dialogue, Judgement
 from core.tables import Table
+from evalsuite.report.content import content_of
 from evalsuite.runs.config import duration
+from evalsuite.runs.folder import open_run
 from serve.client import ChatClient
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
@@ -84,12 +86,16 @@ def test_several_judges_judge_side_by_side_within_a_budget(esc_eval: EscEval, tm
         specs(endpoint.url, "a", "b", "s", "j", "k")
         judges = ("--judge", "k.yaml")
         one_line(esc_eval(*two(*judges, "--max-calls", "40")), 1, "3 dialogues are finished, 9 not asked")
+        with open_run(Path("run")) as opened:
+            assert "The budget was used up: 3 dialogues are finished, 9 not asked." in content_of(opened).warnings
         for folder in (Path("run"), Path("run/judges/k")):
             verdicts = read_jsonl(folder / "judgements.jsonl", Judgement, "judgements")
             assert len({verdict.dialogue_id for verdict in verdicts}) == 3
             assert not any(verdict.value is None for verdict in verdicts)
         assert esc_eval(*two(*judges)) == (0, "")
         assert len(endpoint.requests) == 12 * 12 + 2 * 5
+        with open_run(Path("run")) as opened:
+            assert not any("budget" in warning for warning in content_of(opened).warnings)
         assert esc_eval(*two(*judges, out="undisturbed")) == (0, "")
         one_line(esc_eval(*two("--judge", "j.yaml")), 2, "--judge: the same name twice in j, j")
     assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
