@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from dataclasses import dataclass
@@ -60,6 +61,25 @@ def check_key_variable(variable: str, where: str) -> None:
     named = variable in os.environ or re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable)  # small letters: a key, as gsk_… and hf_…
     if not named or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
         raise UserError(f"{where} takes the name of an environment variable that is set, never the key itself")
+
+
+def secret_of(variable: str, where: str) -> str:
+    """The key, or another header's value, that an environment variable holds. Raises `UserError` where that is not set, or no
+    header may carry it."""
+    value = os.environ.get(variable)
+    if not value:
+        raise UserError(f"{where}: set the environment variable {variable} to its API key")
+    if not re.fullmatch(r"[!-~]+", value):
+        raise UserError(f"{where}: the key in {variable} holds a space, a line break or what no header may carry")
+    return value
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a host's name or address is this machine's own."""
+    try:
+        return address == "localhost" or ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:  # a name, or nothing (which means all addresses)
+        return False
 
 
 def record_name(served: str, fallback: str) -> str:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
 import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from core.addresses import FORM, SPEC_FILES, address_of, check_key_variable, record_name
+from core.addresses import FORM, SPEC_FILES, address_of, check_key_variable, is_loopback, record_name, secret_of
+from core.endpoints import Endpoint
 from core.errors import UserError, near
 from core.files import CONFIGS, digest, read_named, sha256_file
 from core.machine import Precision, precision
-from core.masking import PlainUrl
 from core.records import Language
 from core.settings import Settings
 
 PlayRole = Literal["seeker", "supporter", "judge"]
 Group = Literal["closed", "open", "domain"]
-Constraint = Literal["structured_outputs", "json_schema", "none"]
 Engine = Literal["vllm", "transformers"]
-MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
 EMBEDDED_PREFIX = "embedded:"
 BUNDLED_PREFIX = "bundled:"
 BUNDLED_ADAPTERS = Path(__file__).parent.parent / "serve" / "checkpoints" / "adapters"
@@ -31,7 +27,6 @@ BUNDLED_ADAPTERS = Path(__file__).parent.parent / "serve" / "checkpoints" / "ada
 
 CHAT_TEMPLATES = CONFIGS / "chat_templates"
 REASONING_TOKENS = 4096
-KEY_VARIABLES = set[str]()  # what the specs of this process name as api_key_env: no server that is launched inherits them
 
 
 class Sampling(Settings):
@@ -54,101 +49,6 @@ class Sampling(Settings):
 # How ESC-Eval's published script draws replies: it names a length and leaves the rest to each checkpoint's generation_config.
 # Odd: appendix C.1 says that the temperature was 0.
 LEFT_TO_THE_CHECKPOINT = Sampling(temperature=None, top_p=None, max_tokens=512)
-
-
-class Price(Settings):
-    """What a million tokens cost, in the currency of --max-cost."""
-
-    input: Annotated[float, Field(ge=0)]
-    """A million tokens of prompts."""
-    output: Annotated[float, Field(ge=0)]
-    """A million tokens of answers."""
-
-    def of(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """What so many tokens cost."""
-        return (prompt_tokens * self.input + completion_tokens * self.output) / 10**6
-
-
-class AgentCall(Settings):
-    """One request to an agent that is no chat model, and what is taken of the response."""
-
-    path: str = ""
-    """Behind `base_url`. `{session}`, `{dialogue}` and `{card}` stand for ids."""
-    method: Literal["POST", "PUT", "PATCH", "GET", "DELETE"] = "POST"
-    """The request's method."""
-    request: dict[str, JsonValue] | None = None
-    """The request's JSON; null: none. In its texts, `{message}` stands for what was said to the agent last, `{session}`,
-    `{dialogue}`, `{card}`, `{exchange}` (from 1) and `{role}` for what they say; a text that is `{messages}` alone is the whole
-    chat."""
-    response: Annotated[str, Field(pattern=r"^(/.*)?$")] = ""
-    """Where the response's JSON holds what is taken of it, as a JSON pointer (`/output/0/text`; -1 is the last of a list): the
-    text of a turn, the session's id of an opening."""
-
-    @field_validator("path")
-    @classmethod
-    def _known(cls, path: str) -> str:
-        if unknown := set(re.findall(r"\{(\w*)\}", path)) - {"session", "dialogue", "card"}:
-            raise ValueError(f"{{{min(unknown)}}} stands for nothing: {{session}}, {{dialogue}} and {{card}} do")
-        if path and not path.startswith("/"):
-            raise ValueError("begin it with a slash: it stands behind base_url")
-        return path
-
-
-class Endpoint(Settings):
-    """Where an OpenAI-compatible server answers, and what it takes; or an agent of another kind."""
-
-    kind: Literal["chat", "agent"] = Field(default="chat", exclude_if=lambda kind: kind == "chat")
-    """chat: an OpenAI-compatible server. agent: whatever takes a line and returns one, asked as `turn` says. It plays a side of
-    dialogues, is told of each which one it is, and has a session for it where `open` opens one."""
-    turn: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
-    """The request for an agent's next line."""
-    open: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
-    """The request that opens an agent's session for a dialogue. Null: the dialogue's id is the session's."""
-    close: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
-    """The request that closes it."""
-
-    base_url: PlainUrl | None = None
-    """The server's address, up to and with `/v1`. Null: the launcher starts a server on a free port."""
-    api_key_env: str | None = None
-    """The environment variable that holds the key; the key itself is never in a file."""
-    model: str | None = None
-    """The name that the server knows the model by. Null: the spec's name."""
-    constraint: Constraint | None = None
-    """How the server holds an answer to its form: vLLM's `structured_outputs`, OpenAI's `json_schema` (a `response_format`), or
-    `none`: plain text, and the parser. Null: found out with the first answers."""
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    """Alternatives a token whose log-probabilities are asked for; 0: none. Null: 20, the most that OpenAI and vLLM give, or
-    none where the server refuses them."""
-    max_tokens_field: MaxTokensField | None = None
-    """What the server calls the limit on a reply. Null: `max_tokens`, or the other name where the server wants that."""
-    max_response_mb: Annotated[int, Field(gt=0, le=1024)] = 8
-    """Megabytes of an answer, decompressed; a longer one is rejected. The longest reply with log-probabilities has far less."""
-    any_model: bool = False
-    """Let answers count whatever model the server names in them: for routers that spell it in several ways. Otherwise another
-    name than a run's first ends the run."""
-    lists_models: bool = True
-    """Whether its list of models (`/models`) takes the key: a run looks there before its first call. Anthropic's wants it in a
-    header of its own."""
-    price: Price | None = None
-    """What --max-cost counts."""
-    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
-    """The most requests a minute; the lowest of all specs with the same `base_url` holds for them together."""
-    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
-    """The most tokens a minute, prompts and answers; shared as `requests_per_minute` is."""
-
-    @model_validator(mode="after")
-    def _of_its_kind(self) -> Endpoint:
-        if self.kind == "agent" and (self.turn is None or self.base_url is None):
-            raise ValueError("an agent (kind: agent) needs a base_url and a turn")
-        if self.kind == "chat" and (calls := [name for name in ("turn", "open", "close") if getattr(self, name)]):
-            raise ValueError(f"{calls[0]}: belongs to an agent: write kind: agent")
-        return self
-
-    @model_validator(mode="after")
-    def _remember(self) -> Endpoint:
-        if self.api_key_env:
-            KEY_VARIABLES.add(self.api_key_env)
-        return self
 
 
 class ServeOptions(Settings):
@@ -198,7 +98,7 @@ class ServeOptions(Settings):
             option, sign, value = word.partition("=")
             if len(option) > 3 and "--host".startswith(option):  # the parser takes what an option's name begins with
                 address = value if sign else "".join(self.extra_args[place + 1 : place + 2])
-                if not self.public and not _is_loopback(address):
+                if not self.public and not is_loopback(address):
                     raise ValueError(
                         f"extra_args: {option} {address}: anybody who reaches this machine could use the server, which asks "
                         "for no key; if that is meant, set serve.public: true"
@@ -335,12 +235,7 @@ class ModelSpec(Settings):
         if variable is None:
             return None
         check_key_variable(variable, f"model {self.name}: api_key_env")
-        key = os.environ.get(variable)
-        if not key:
-            raise UserError(f"model {self.name}: set the environment variable {variable} to its API key")
-        if not re.fullmatch(r"[!-~]+", key):
-            raise UserError(f"model {self.name}: the key in {variable} holds a space, a line break or what no header may carry")
-        return key
+        return secret_of(variable, f"model {self.name}")
 
     def fingerprint(self) -> str:
         """Which weights answer: part of every call's key, so it does not change with port or address.
@@ -354,7 +249,9 @@ class ModelSpec(Settings):
             if folder.is_dir():
                 weights += [[f.name, sha256_file(f)] for f in sorted(folder.glob("*.safetensors"))]
         eight_bits = [sorted(self.serve.fp8)] if self.serve.fp8 else []
-        return digest([weights, self.served_name(), self.template(), self.dtype, *eight_bits], 16)
+        asked = self.endpoint.extra_body, self.endpoint.query, sorted(self.endpoint.headers)
+        added = [asked] if any(asked) else []
+        return digest([weights, self.served_name(), self.template(), self.dtype, *eight_bits, *added], 16)
 
     def template(self) -> str | None:
         """The text of `chat_template`; None where the checkpoint's own is taken."""
@@ -381,13 +278,6 @@ def packs_without_rules() -> dict[str, str]:
     and so do the published prompts (a folder of the user's)."""
     rankers = (spec for spec in map(load_spec, model_names()) if spec.roles == ("judge",))
     return {pack: spec.name for spec in rankers for pack in reversed(spec.learnt) if "/" not in pack}
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return address == "localhost" or ipaddress.ip_address(address.strip("[]")).is_loopback
-    except ValueError:  # a name, or nothing (which means all addresses)
-        return False
 
 
 def place_of(place: str) -> Path:
@@ -422,7 +312,7 @@ def load_spec(name: str) -> ModelSpec:
         spec = _read_spec(address.name)
         if spec.floor:
             raise UserError(f"model {spec.name}: a floor needs no model, and so no address")
-        changed = Endpoint.model_validate(spec.endpoint.model_dump(exclude_unset=True) | endpoint)
+        changed = Endpoint.model_validate(spec.endpoint.model_dump(exclude_unset=True) | endpoint | {"headers": {}})
         return spec.model_copy(update={"endpoint": changed})
     known = record_name(address.name, f"model-{digest(address.name, 8)}")
     served = address.name if address.name != known else None

@@ -29,9 +29,10 @@ from inspect_ai.model import (
 from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
+from core.endpoints import Endpoint
 from core.files import CONFIGS
 from core.records import Dialogue, Language, Message
-from core.specs import Endpoint, ModelSpec
+from core.specs import ModelSpec
 from evalsuite.dialogues.hold import hold
 from evalsuite.frameworks.esc_eval import EscEval, EscEvalConfig
 from evalsuite.judge.judge import Judge

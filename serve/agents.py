@@ -12,9 +12,10 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
+from core.endpoints import AgentCall
 from core.masking import mask_answer
 from core.records import Message
-from core.specs import AgentCall, ModelSpec
+from core.specs import ModelSpec
 from serve import http
 from serve.answers import Unreadable
 from serve.callables import CallableSpec

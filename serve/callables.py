@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from pydantic import PrivateAttr, ValidationError
 
+from core.endpoints import Endpoint
 from core.errors import UserError
 from core.records import Message
-from core.specs import Endpoint, ModelSpec
+from core.specs import ModelSpec
 from serve.answers import Reply
 from serve.questions import Question
 from serve.reasoning import split_reasoning

@@ -8,42 +8,33 @@ again, is the transport's (`serve.transport`).
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from core.endpoints import Constraint
 from core.errors import UserError
 from core.files import digest
 from core.masking import problem_of
-from core.specs import Constraint, ModelSpec
+from core.records import Message
+from core.specs import ModelSpec
 from serve import http
 from serve.answers import Reply, Retry, answer_in
 from serve.callables import CallableSpec
-from serve.dialect import LIMITS, PROBE, PROBED, TRIED, Aspect, Dialect, Voice
-from serve.failures import FailedCall, NotAsked, NotReached, NotStored, NotUp, Rejected, Unanswered
+from serve.dialect import FORMS, LIMITS, PROBE, PROBED, PROBES, TRIED, Dialect, Retreat, Voice, assumed, diagnosed
+from serve.failures import FailedCall, NotAsked, NotReached, NotStored, NotUp, OutOfQuota, Rejected, ServerLost, Unanswered
 from serve.questions import Question
 from serve.reasoning import looks_like_reasoning
 from serve.store import KEPT, Origin, SameModel, Store
 from serve.transport import UNSUPPORTED, Completion, Transport
 
-_LANGUAGES = {"en": "English", "zh": "Chinese"}
+REFUSED = (*UNSUPPORTED, 500)  # statuses of a refusal of what we ask: vLLM has a 500 for some constraints
 _PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
-
-
-def _temperature(spec: ModelSpec) -> str:
-    return "the server's own temperature" if (degrees := spec.sampling.temperature) is None else f"temperature {degrees:g}"
-
-
-def _assumed(spec: ModelSpec, context: int | None) -> str:
-    """What is taken for granted of a model that its spec says little of; empty for a spec that says it."""
-    if spec.checkpoint is not None or {"roles", "languages"} <= spec.model_fields_set:
-        return ""
-    known = [f"reads {context} tokens by its own word"] if context and spec.context_length is None else []
-    drawn = f"{_temperature(spec)}, at most {spec.sampling.max_tokens} tokens a reply"
-    speaks = " and ".join(_LANGUAGES[language] for language in spec.languages)
-    return "; ".join([*known, f"assumed: it speaks {speaks}; replies are drawn at {drawn}"])
+_LEAST_ROOM = 256  # tokens for reasoning, below which there is none
+_SMALL: list[Message] = [{"role": "system", "content": "You answer in one word."}, {"role": "user", "content": PROBE}]
 
 
 @dataclass
@@ -108,17 +99,38 @@ class ChatClient(Transport):
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)
         for url, names in by_url.items():
-            where, context = http.place(spec, url), None
-            if listing := await http.served_models(self._session, spec, url, names):
-                context = listing.contexts[names[0]]
+            where, problem = http.place(spec, url), None
+            try:
+                listing = await http.served_models(self._session, spec, url, names)
+            except http.ListProblem as error:  # the list is a help: the model itself is asked
+                problem, listing = error, error.listing
+            if listing:
+                for name in names:
+                    self._voice(spec, name).context = listing.contexts.get(name)
                 if listing.of_vllm:
                     self._vllm.add(listing.url)
                 if listing.url != url:
                     self._found[url] = listing.url
                     self._tell(f"{where}: no API there; {listing.url} has one and is asked")
             self._server(self.base_url(spec, names[0])).rate.tighten(spec.endpoint)
-            if assumed := _assumed(spec, context):
-                self._tell(f"model {spec.name}: {assumed}")
+            if problem:
+                for name in names:
+                    await self._greet(spec, name, problem)
+            if taken := assumed(spec, self._voice(spec, names[0]).context):
+                self._tell(f"model {spec.name}: {taken}")
+
+    async def _greet(self, spec: ModelSpec, served_name: str, problem: http.ListProblem) -> None:
+        """Ask a model that no list has whether it is there, once a run folder. Raises `UserError` where it is not."""
+        voice = self._voice(spec, served_name)
+        if not voice.answers and not self.offline:
+            hello = Question(_SMALL[1:], {"probe": "hello"}, spec.sampling, served_name, "supporter")
+            try:
+                await self._answered(spec, hello, voice)
+            except Unanswered as error:
+                raise UserError(f"{problem}; asked all the same, it does not answer: {error}") from None
+            voice.answers = True
+            await self._learn(spec, served_name, voice)
+        self._tell(f"{problem}; it answers, and is asked")
 
     async def server_version(self, spec: ModelSpec, served_name: str) -> str | None:
         """The version of the vLLM server behind a model; None where it is another or does not say."""
@@ -126,11 +138,13 @@ class ChatClient(Transport):
             return None
         return await http.server_version(self._session, self.base_url(spec, served_name))
 
-    def key(self, spec: ModelSpec, question: Question, body: dict[str, Any] | None = None) -> str:
-        """The call's key (64 hex digits): what the room for reasoning is does not count."""
+    def key(self, spec: ModelSpec, question: Question) -> str:
+        """The call's key (64 hex digits): how the server has to be asked does not count, nor the room for reasoning."""
         if spec.name not in self._fingerprints:
             self._fingerprints[spec.name] = spec.fingerprint()
-        body = body or question.body(spec, self._voice(spec, question.served_name).dialect)
+        body = question.body(self._voice(spec, question.served_name).keyed)
+        if question.sampling.top_p is not None:  # also where it is not said
+            body["top_p"] = question.sampling.top_p
         return digest([self._fingerprints[spec.name], body, dict(question.sample)])
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
@@ -138,119 +152,23 @@ class ChatClient(Transport):
 
         Raises `Unanswered` where there is no answer, `NotStored` with `offline`, `NotUp` for what a later phase asks.
         """
-        try:
-            return await self._asked(spec, question, self._voice(spec, question.served_name))
-        except Unanswered as error:
-            if isinstance(error, Rejected):
-                self.threshold.rejected((self.base_url(spec, question.served_name), question.served_name), error)
-            await self._keep_failure(self.key(spec, question), spec, question, error)
-            raise
-
-    def _voice(self, spec: ModelSpec, served_name: str) -> Voice:
-        """What is known of a model at its server."""
-        place = spec.name, served_name
-        if place not in self._voices:
-            self._voices[place] = Voice.of(spec.endpoint, self._learnt.get(place))
-        return self._voices[place]
-
-    async def _asked(self, spec: ModelSpec, question: Question, voice: Voice) -> Reply:
-        """The reply, by what is known of the server; what is not known yet is found out."""
-        asked = not self.offline and spec.name not in self.down
-        aspects = question.aspects
-        missing = aspects - voice.settled if asked else set()
-        if missing and self._of_vllm(spec, question.served_name):
-            voice.dialect = Dialect.of(spec.endpoint, Dialect(constraint="structured_outputs"))
-            await self._settle(spec, question.served_name, {"sampling", "constraint", "logprobs"})
-        elif "constraint" in missing:
-            async with voice.lock:
-                if voice.dialect.constraint is None:
-                    constraint = await self._constraint(spec, question, voice)
-                    voice.dialect = voice.dialect.model_copy(update={"constraint": constraint})
-                    await self._settle(spec, question.served_name)
-        dialect = voice.dialect
-        while True:
-            try:
-                reply = await self._ask(spec, question, voice, dialect)
-            except Rejected as error:
-                if voice.dialect != dialect and aspects <= voice.settled:  # another call has found out meanwhile
-                    dialect = voice.dialect
-                    continue
-                changed = self._adapted(spec, dialect, question.body(spec, dialect), error)
-                if changed is None or aspects <= voice.settled:
-                    raise
-                dialect = changed
-                continue
-            if asked and not aspects <= voice.settled:
-                voice.dialect = voice.dialect.joined(dialect)
-                await self._settle(spec, question.served_name, aspects)
-                if not isinstance(spec, CallableSpec) and (sentences := voice.dialect.sentences()):
-                    self._tell(f"model {spec.name}: {'; '.join(sentences)}")
-            return reply
-
-    def _of_vllm(self, spec: ModelSpec, served_name: str) -> bool:
-        """Whether a model's server is vLLM, which takes everything."""
-        url = self.base_url(spec, served_name)
-        return url in self._vllm or (url in self.launched and spec.serve.engine == "vllm")
-
-    async def _settle(self, spec: ModelSpec, served_name: str, aspects: Collection[Aspect] = ()) -> None:
-        """Keep what was found out of a model's server; these aspects of it are held to from now on."""
-        voice = self._voice(spec, served_name)
-        voice.settled.update(aspects)
-        await self.store.learn(spec.name, served_name, voice.record())
-
-    def _adapted(self, spec: ModelSpec, dialect: Dialect, body: dict[str, Any], error: Rejected) -> Dialect | None:
-        """The dialect without what the server refused; None where it refused something else."""
-        if error.status not in UNSUPPORTED:
-            return None
-        # Without the model's name and address: they may hold the very words that are looked for.
-        told = str(error).partition(f"HTTP {error.status}: ")[2]
-        return dialect.adapted(spec.endpoint, body, told)
-
-    async def _constraint(self, spec: ModelSpec, question: Question, voice: Voice) -> Constraint:
-        """How the server holds answers to their form, tried on a question of its own."""
-        sampling = question.sampling.model_copy(update={"max_tokens": _PROBE_TOKENS})
-        for constraint in TRIED:
-            probe = Question(
-                [{"role": "user", "content": PROBE}],
-                sample={"probe": constraint},
-                sampling=sampling,
-                served_name=question.served_name,
-                purpose=question.purpose,
-                choices=PROBED,
-            )
-            dialect = voice.dialect.model_copy(update={"constraint": constraint})
-            reply: Reply | None = None
-            while reply is None:
-                body = probe.body(spec, dialect)
-                try:
-                    reply = (await self._with_room(spec, probe, body, voice)).reply
-                except Rejected as error:
-                    if error.status not in UNSUPPORTED:
-                        raise
-                    changed = self._adapted(spec, dialect, body, error)
-                    if changed is None or changed.constraint != constraint:
-                        break
-                    dialect = changed
-            if reply is not None and reply.text.strip() in PROBED:
-                return constraint
-        return "none"
-
-    async def _ask(self, spec: ModelSpec, question: Question, voice: Voice, dialect: Dialect) -> Reply:
-        """The reply to a question as it is asked in a dialect."""
-        body = question.body(spec, dialect)
-        key = self.key(spec, question, body)
-        tally = self.tallies[spec.name, question.purpose]
+        key, tally = self.key(spec, question), self.tallies[spec.name, question.purpose]
         reply, again = self.store.get(key), None
         if reply is not None:
             again = self.retry.reason(key, reply, question.readable)
         if reply is None or again:
             if self.offline:
                 raise NotStored(key)
-            if spec.name in self.down:
-                raise self._not_up(spec)
-            if again and "seed" in body:  # the same seed would draw the same answer
-                body |= {"seed": int(digest([body["seed"], self.store.times_replaced(key)], 7), 16)}
-            completion = await self._with_room(spec, question, body, voice)
+            voice, replaced = self._voice(spec, question.served_name), self.store.times_replaced(key) if again else None
+            try:
+                if spec.name in self.down:
+                    raise self._not_up(spec)
+                completion, body = await self._answered(spec, question, voice, replaced)
+            except Unanswered as error:
+                if isinstance(error, Rejected):
+                    self.threshold.rejected((self.base_url(spec, question.served_name), question.served_name), error)
+                await self._keep_failure(key, spec, question, error)
+                raise
             reply = completion.reply
             origin = Origin.of(spec, question.purpose, body, reply.model, completion.attempts, self.keep_messages)
             await self.store.put(key, reply.model_dump(), completion.seconds, origin, again)
@@ -260,6 +178,147 @@ class ChatClient(Transport):
             tally.seconds += completion.seconds
         tally.add(reply)
         return reply
+
+    def _voice(self, spec: ModelSpec, served_name: str) -> Voice:
+        """What is known of a model at its server."""
+        place = spec.name, served_name
+        if place not in self._voices:
+            self._voices[place] = Voice.of(spec.endpoint, self._learnt.get(place))
+        return self._voices[place]
+
+    def _first(self, spec: ModelSpec, served_name: str) -> Dialect:
+        """How a model is asked before anything is known of its server: vLLM says that it is vLLM, and is taken by its word."""
+        url = self.base_url(spec, served_name)
+        of_vllm = url in self._vllm or (url in self.launched and spec.serve.engine == "vllm")
+        known = Dialect(constraint="structured_outputs", checkpoint_defaults=True) if of_vllm else None
+        return Dialect.of(spec.endpoint, known)
+
+    async def _learn(self, spec: ModelSpec, served_name: str, voice: Voice) -> None:
+        """Keep what was found out of a model's server."""
+        if not isinstance(spec, CallableSpec):
+            await self.store.learn(spec.name, served_name, voice.record())
+
+    async def _answered(
+        self, spec: ModelSpec, question: Question, voice: Voice, replaced: int | None = None
+    ) -> tuple[Completion, dict[str, Any]]:
+        """The server's answer and the request that it was given, by what is known of the server; what is not known is found
+        out. `replaced`: how often this call's answer was replaced before, where it is asked again."""
+        if voice.fresh:
+            voice.fresh, voice.dialect = False, self._first(spec, question.served_name)
+        while True:
+            if question.formed and voice.dialect.constraint is None:
+                await self._find_form(spec, question, voice, None)
+            dialect = voice.dialect
+            body = question.body(dialect)
+            if replaced is not None and "seed" in body:  # the same seed would draw the same answer
+                body["seed"] = int(digest([body["seed"], replaced], 7), 16)
+            taken = voice.takes(body)
+            try:
+                completion = await self._with_room(spec, question, body, voice)
+            except (Rejected, ServerLost) as error:
+                if not await self._adapted(spec, question, voice, dialect, error):
+                    raise
+                continue
+            if not taken:
+                if not question.could_say(completion.reply, body):  # the field may have been ignored
+                    await self._find_form(spec, question, voice, dialect.constraint)
+                    if voice.dialect.constraint != dialect.constraint:
+                        continue
+                voice.settle(body)
+                await self._learn(spec, question.served_name, voice)
+            if not (taken and voice.shown) and (sentences := voice.sentences()):
+                self._tell(f"model {spec.name}: {'; '.join(sentences)}")
+            voice.shown = True
+            return completion, body
+
+    async def _adapted(
+        self, spec: ModelSpec, question: Question, voice: Voice, dialect: Dialect, error: Rejected | ServerLost
+    ) -> bool:
+        """Whether a question that was refused in a dialect is to be asked again, in another."""
+        body = question.body(dialect)
+        refused = error.status in UNSUPPORTED or (error.status == 500 and _asks_form(body) and not voice.tried)
+        if isinstance(spec, CallableSpec) or isinstance(error, OutOfQuota) or not refused:
+            return False
+        async with voice.adapting:
+            if voice.dialect != dialect:  # another call has found out meanwhile
+                return True
+            if voice.takes(body):
+                return False
+            named = (way for way in dialect.retreats(spec.endpoint, body, error.told) if way.names_itself(error.told))
+            if way := next(named, None):
+                voice.dialect = dialect.after(way)
+            else:
+                voice.dialect = await self._diagnosed(spec, question, voice, error)
+                await self._learn(spec, question.served_name, voice)
+            if voice.dialect.constraint == "none" and dialect.constraint == "structured_outputs":
+                voice.fails.add("structured_outputs")
+                voice.dialect = voice.dialect.model_copy(update={"constraint": None})  # there is another one
+            return voice.dialect != dialect or error.status == 500  # that may have been the server's own trouble
+
+    async def _diagnosed(self, spec: ModelSpec, question: Question, voice: Voice, error: Rejected | ServerLost) -> Dialect:
+        """The dialect in which a server answers that refused a question in words that name nothing; `Rejected` for none."""
+        system = bool(question.messages) and question.messages[0]["role"] == "system"
+        small = replace(question, messages=_SMALL if system else _SMALL[1:], sample={"probe": "refusal"}, hears=None)
+
+        async def answers(dialect: Dialect, words: str) -> bool:
+            if len(voice.tried) == PROBES:
+                return False
+            voice.tried.append(words)
+            body = small.body(dialect)
+            try:
+                await self._with_room(spec, small, body, voice)
+            except (Rejected, ServerLost) as refused:
+                if refused.status not in REFUSED:
+                    raise
+                return False
+            voice.settle(body)
+            return True
+
+        def retreats(dialect: Dialect) -> Iterator[Retreat]:
+            return dialect.retreats(spec.endpoint, small.body(dialect), error.told)
+
+        first = self._first(spec, question.served_name).model_copy(update={"constraint": voice.dialect.constraint})
+        found = await diagnosed(first, retreats, answers)
+        if found is None and error.status == 500:
+            return voice.dialect
+        if found is None:
+            raise Rejected(f"{error}; a small question was refused too: {', '.join(voice.tried)}", error.status, error.told)
+        return found
+
+    async def _find_form(self, spec: ModelSpec, question: Question, voice: Voice, failed: Constraint | None) -> None:
+        """Find out how the server holds answers to their form, on a question of its own; `failed` is what may not do it."""
+        async with voice.forming:
+            if voice.dialect.constraint == failed:
+                for constraint in TRIED:
+                    if constraint not in voice.fails and await self._holds(spec, question, voice, constraint):
+                        break
+                else:
+                    constraint = "none"
+                voice.dialect = voice.dialect.model_copy(update={"constraint": constraint})
+                voice.settled.discard("structured_outputs")
+                await self._learn(spec, question.served_name, voice)
+
+    async def _holds(self, spec: ModelSpec, question: Question, voice: Voice, constraint: Constraint) -> bool:
+        """Whether the server holds an answer to its form by this constraint."""
+        sampling = question.sampling.model_copy(update={"max_tokens": _PROBE_TOKENS})
+        plain = Question(_SMALL[1:], {"probe": constraint}, sampling, question.served_name, question.purpose)
+        probe = replace(plain, choices=PROBED)
+        while True:
+            dialect = voice.dialect.model_copy(update={"constraint": constraint})
+            body = probe.body(dialect)
+            try:
+                reply = (await self._with_room(spec, probe, body, voice)).reply
+            except (Rejected, ServerLost) as error:
+                if error.status not in REFUSED:
+                    raise
+                if re.search(FORMS, error.told) or voice.takes(plain.body(voice.dialect)):
+                    return False
+                before = voice.dialect
+                await self._answered(spec, plain, voice)  # something else may be refused, too
+                if voice.dialect == before:
+                    return False
+                continue
+            return reply.text.strip() in PROBED
 
     def _not_up(self, spec: ModelSpec) -> NotUp | NotAsked:
         why = self.down[spec.name]
@@ -274,30 +333,60 @@ class ChatClient(Transport):
             await self.store.fail(key, item, question.purpose, spec.name, error.outcome, str(error))
 
     async def _with_room(self, spec: ModelSpec, question: Question, body: dict[str, Any], voice: Voice) -> Completion:
-        """The server's answer. A model that reasons has room for that beside its reply, from the first answer on that its
-        reasoning has cut off: that call is made again."""
-        url, roomy = self.base_url(spec, question.served_name), voice.reasons
-        completion = await self.send(spec, url, question, _roomy(spec, body) if roomy else body)
-        if completion.reply.needs_room and not roomy and (more := _roomy(spec, body)) != body:
-            voice.reasons = True
-            await self._settle(spec, question.served_name)
-            self._tell(f"model {spec.name} reasons: it gets {spec.reasoning_room:,} tokens for that beside its replies")
-            completion = await self.send(spec, url, question, more)
-        if begun := looks_like_reasoning(completion.reply.text):
+        """The server's answer. A model that reasons has room for that beside its reply, from the first one on that it has cut
+        off: that call is made again. Less room is asked for where the server refuses it."""
+        url = self.base_url(spec, question.served_name)
+        size = sum(len(message["content"].encode()) for message in body["messages"])
+        limit = next(name for name in LIMITS if name in body)
+        most, room, refused = voice.dialect.most_tokens or 2**31, 0, False
+
+        def wider() -> int:
+            context = voice.context or spec.context_length
+            return min(voice.room(spec.reasoning_room, context, body[limit], size), max(most - body[limit], 0))
+
+        if roomy := voice.reasons:
+            room = wider()
+        while True:
+            asked = {**body, limit: body[limit] + room}
+            doubtful = question.sample.get("probe") == "refusal" or (
+                _asks_form(body) and not voice.tried and not voice.takes(asked)
+            )
+            try:
+                completion = await self.send(spec, url, question, asked | spec.endpoint.extra_body, doubtful)
+            except Rejected as error:
+                if not room or error.status not in UNSUPPORTED or asked[limit] <= voice.largest:
+                    raise
+                room, refused = room // 2 if room > _LEAST_ROOM else 0, True
+                continue
+            reply = completion.reply
+            if room and reply.finish_reason == "context_overflow" and not reply.text:
+                room = room * 3 // 4 if room > _LEAST_ROOM else 0
+            elif reply.needs_room and not roomy and (room := wider()):
+                roomy = voice.reasons = True
+                await self._learn(spec, question.served_name, voice)
+                self._tell(f"model {spec.name} reasons: it gets {spec.reasoning_room:,} tokens for that beside its replies")
+            else:
+                break
+        voice.largest = max(voice.largest, asked[limit])
+        if refused and room:
+            voice.dialect = voice.dialect.model_copy(update={"most_tokens": asked[limit]})
+        if voice.count(reply.prompt_tokens, size):
+            await self._learn(spec, question.served_name, voice)
+            self._tell(f"model {spec.name}: {voice.cut_sentence()}")
+        if begun := looks_like_reasoning(reply.text):
             self._tell(
                 f"warning: model {spec.name}: replies begin with {begun!r}: if that is reasoning, think_tags of its spec name "
                 "what stands around it"
             )
-        if problem := self._models.problem(spec, question.served_name, completion.reply.model):
+        if problem := self._models.problem(spec, question.served_name, reply.model):
             problem = f"{http.place(spec, url)}: {problem}"
             self.threshold.end(problem)
             raise Rejected(problem)
         return replace(completion, reply=_formed(completion.reply, question, body))
 
 
-def _roomy(spec: ModelSpec, body: Mapping[str, Any]) -> dict[str, Any]:
-    """A request with room for reasoning beside its reply."""
-    return {**body, **{limit: body[limit] + spec.reasoning_room for limit in LIMITS if limit in body}}
+def _asks_form(body: Mapping[str, Any]) -> bool:
+    return bool({"logprobs", "structured_outputs", "response_format"} & body.keys())
 
 
 def _formed(reply: Reply, question: Question, body: Mapping[str, Any]) -> Reply:

@@ -15,13 +15,14 @@ FIRST_CALLS = 20  # a model that rejects so many calls and has answered none ans
 
 
 class Unanswered(Exception):
-    """A call without an answer. `outcome` is what records say of it, `status` the server's HTTP status where it gave one."""
+    """A call without an answer. `outcome` is what records say of it, `status` the server's HTTP status where it gave one, and
+    `told` its own words."""
 
     outcome: ClassVar[Lost]
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, told: str = "") -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.told = status, told
 
 
 class ServerLost(Unanswered):
@@ -38,6 +39,10 @@ class Rejected(Unanswered):
     """The server works but does not answer this call: asking again at once would change nothing."""
 
     outcome = "rejected"
+
+
+class OutOfQuota(Rejected):
+    """The account's quota or money is used up: no call is answered before somebody pays."""
 
 
 class NotStored(Exception):
@@ -90,6 +95,8 @@ class Threshold:
 
     def rejected(self, place: tuple[str, str], error: Rejected) -> None:
         """A call was rejected."""
+        if isinstance(error, OutOfQuota):
+            self.end(f"{error} (quota or balance used up: the same command goes on when there is some again)")
         self._rejected[place] += 1
         if self.fail_on_error is not None or self.cause:
             return

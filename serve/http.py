@@ -12,34 +12,48 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import orjson
 
+from core.addresses import is_loopback, secret_of
 from core.errors import UserError, near, printable
-from core.masking import mask_message
+from core.masking import mask_answer, mask_message
 from core.specs import ModelSpec
 from serve.answers import ErrorInAnswer, Reply, Unreadable, read_reply, reply_of_error
-from serve.failures import Rejected
+from serve.failures import OutOfQuota, Rejected
 from serve.limits import CROWDED
-from serve.server_errors import error_text, meaning_of
+from serve.server_errors import LASTING, error_text, fault_of, meaning_of
 from serve.streaming import read_stream, so_far
 
-RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
+RETRIED_STATUS = frozenset({408, 409, 424, 425, 429, 498, 500, 502, 503, 504, 520, 522, 524, 529})
 ACCEPTED = "gzip, deflate"
 MEGABYTE = 2**20
 LISTING = 8 * MEGABYTE  # bytes that a server's list of models or of its figures may have
+_LIST_S = 10  # seconds that a list of models may take
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 class PassingError(Exception):
-    """An error status that may pass: `status`, the seconds that the server asks to `wait`, and the reply that the error stands
-    for if it stays (`believed`)."""
+    """An error that may pass: `status`, the server's words (`told`), the seconds that it asks to `wait`, the reply that it
+    stands for if it stays (`believed`), whether the server is `crowded`, and whether it may lie in what is asked (`ours`)."""
 
-    def __init__(self, problem: str, status: int, wait: float | None, believed: Reply | None) -> None:
+    def __init__(
+        self,
+        problem: str,
+        status: int,
+        wait: float | None,
+        believed: Reply | None = None,
+        told: str = "",
+        crowded: bool = False,
+        ours: bool = False,
+    ) -> None:
         super().__init__(problem)
-        self.status, self.wait, self.believed = status, wait, believed
+        self.status, self.wait, self.believed, self.told, self.ours = status, wait, believed, told, ours
+        self.crowded = crowded or status in CROWDED
 
 
 PASSING = (PassingError, Unreadable, aiohttp.ClientError, TimeoutError, OSError)  # what another try may mend
@@ -79,28 +93,36 @@ async def post_chat(
     # What is heard may take long, as long as it goes on.
     timeout = aiohttp.ClientTimeout(sock_read=session.timeout.total) if hears else session.timeout
     url = f"{base_url}/chat/completions"
-    async with session.post(url, data=payload, headers=headers, allow_redirects=False, timeout=timeout) as response:
+    async with session.post(url, data=payload, headers=headers, timeout=timeout, **_way(spec, url)) as response:
         status = response.status
+        wait = retry_after(response.headers.get("Retry-After"))
         if hears and status == 200 and response.content_type == "text/event-stream":
             raw, whole = await read_stream(response, megabytes * MEGABYTE, lambda text: hears(so_far(spec, text, key)))
         else:  # of an error the beginning will do
             raw, whole = await read_body(response, (megabytes if status == 200 else 1) * MEGABYTE)
-    if status == 200 and whole:
+    for secret in _secrets(spec)[1:]:
+        raw = mask_answer(raw.decode("utf-8", "surrogateescape"), secret).encode("utf-8", "surrogateescape")
+    if status == 200 and not whole:
+        raise Rejected(f"{where}: an answer of more than {megabytes} MB (endpoint.max_response_mb)", status)
+    if status == 200:
         try:
             return read_reply(spec, raw, key)
         except ErrorInAnswer as error:
             status, raw = error.status, error.body
-    elif status == 200:
-        raise Rejected(f"{where}: an answer of more than {megabytes} MB (endpoint.max_response_mb)", status)
-    problem, meaning = f"HTTP {status}: {error_text(raw) or 'an empty body'}", meaning_of(status, raw)
-    if status in RETRIED_STATUS or status >= 500:
+    told, fault = error_text(raw), fault_of(status, raw)
+    problem = f"HTTP {status}: {told or 'an empty body'}"
+    if fault == "quota":
+        raise OutOfQuota(f"{where}: {redact(spec, problem)}", status, told)
+    throttled = fault == "throttle" or (wait is not None and status >= 400 and status not in LASTING)
+    meaning = None if throttled else meaning_of(status, raw)
+    if throttled or fault or status in RETRIED_STATUS or status >= 500:
         believed = reply_of_error(meaning) if meaning and status >= 500 else None
-        raise PassingError(problem, status, retry_after(response.headers.get("Retry-After")), believed)
+        raise PassingError(problem, status, wait, believed, told, throttled, fault == "passing")
     if meaning and status >= 400:
         return reply_of_error(meaning)
     if target := redirect_target(response):
         problem = f"HTTP {status}: redirects to {target}, which is not followed: name that address if it is the server's"
-    raise Rejected(f"{where}: {redact(spec, problem)}", status)
+    raise Rejected(f"{where}: {redact(spec, problem)}", status, told)
 
 
 @dataclass(frozen=True)
@@ -113,27 +135,19 @@ class Listing:
     """Whether it says that it is vLLM."""
 
 
+class ListProblem(UserError):
+    """A model is in no list that could be had of a server, which may serve it all the same; `listing` is what there is."""
+
+    def __init__(self, message: str, listing: Listing | None = None) -> None:
+        super().__init__(message)
+        self.listing = listing
+
+
 async def served_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, names: Sequence[str]) -> Listing | None:
-    """The list of models of a server that serves a model under these names (`find_models`). `UserError` where it does not, or
-    reads less than a reply may have."""
-    listing = await find_models(session, spec, base_url)
-    for name in names if listing else ():
-        assert listing is not None
-        where, context = place(spec, listing.url), listing.contexts.get(name)
-        if name not in listing.contexts:
-            raise UserError(f"{where}: does not serve {name!r}: {redact(spec, near(name, listing.contexts))}")
-        if context is not None and spec.sampling.max_tokens >= context:
-            raise UserError(
-                f"{where}: replies of {spec.sampling.max_tokens} tokens leave no room in the {context} that it reads: lower "
-                "--max-tokens (supporters), or sampling.max_tokens in its spec"
-            )
-    return listing
-
-
-async def find_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str) -> Listing | None:
     """The list of models of a server, at its address or at `/v1` below; None for a server without a list.
 
-    Raises `UserError` where it cannot be reached, refuses the key, redirects, or is no server of an API.
+    Raises `ListProblem` where that is refused, slow, no list, or lacks one of these names; `UserError` where the server cannot
+    be reached, or reads less than a reply may have.
     """
     if not spec.endpoint.lists_models:
         return None
@@ -142,24 +156,34 @@ async def find_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url:
         below, _ = await _list_models(session, spec, f"{base_url}/v1")
         listing = below or listing
     if listing is None and problem:
-        raise UserError(problem)
+        raise ListProblem(problem)
+    for name in names if listing else ():
+        assert listing is not None
+        where, context = place(spec, listing.url), listing.contexts.get(name)
+        if name not in listing.contexts:
+            others = near(name, listing.contexts) if listing.contexts else "it lists no model"
+            raise ListProblem(f"{where}: does not list {name!r}: {redact(spec, others)}", listing)
+        if context is not None and spec.sampling.max_tokens >= context:
+            raise UserError(
+                f"{where}: replies of {spec.sampling.max_tokens} tokens leave no room in the {context} that it reads: lower "
+                "--max-tokens (supporters), or sampling.max_tokens in its spec"
+            )
     return listing
 
 
 async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str) -> tuple[Listing | None, str | None]:
-    """A server's list of models, or why there is none where that is an error."""
-    where, timeout = place(spec, base_url), aiohttp.ClientTimeout(total=30)
+    """A server's list of models, or why there is none where that says something. Raises `UserError` for a server that cannot be
+    reached."""
+    where, url, timeout = place(spec, base_url), f"{base_url}/models", aiohttp.ClientTimeout(total=_LIST_S)
     try:
-        async with session.get(
-            f"{base_url}/models", headers=key_header(spec), timeout=timeout, allow_redirects=False
-        ) as response:
+        async with session.get(url, headers=key_header(spec), timeout=timeout, **_way(spec, url)) as response:
             if response.status in (401, 403):
                 said = error_text((await read_body(response, LISTING))[0])
                 key = spec.endpoint.api_key_env
                 way = f"the key in {key}" if key else f"none was sent: NAME@{base_url}#VARIABLE names its variable"
-                raise UserError(f"{where}: the server refused the key (HTTP {response.status}: {redact(spec, said)}): {way}")
+                return None, f"{where}: the server refused the key (HTTP {response.status}: {redact(spec, said)}): {way}"
             if target := redirect_target(response):
-                raise UserError(f"{where}: redirects to {redact(spec, target)}; if that is the server, name its address")
+                return None, f"{where}: redirects to {redact(spec, target)}; if that is the server, name its address"
             raw, _ = await read_body(response, LISTING)
             if response.status == 200 and response.content_type == "text/html":
                 return None, f"{where}: answers with a web page, which no API does: name the API's address (…/v1)"
@@ -170,7 +194,9 @@ async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url
             of_vllm = bool(entries) and all(entry.get("owned_by") == "vllm" for entry in entries)
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, aiohttp.ClientPayloadError):
         return None, None  # not every server has a list
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # ValueError: an address with a key in it
+    except TimeoutError:
+        return None, f"{where}: no list of models within {_LIST_S} s"
+    except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: an address with a key in it
         raise UserError(f"{where}: cannot be reached: {redact(spec, _cause(error))}") from None
     known = {name: length if isinstance(length, int) else None for name, length in contexts.items()}
     return Listing(base_url, known, of_vllm), None
@@ -187,7 +213,8 @@ def _cause(error: Exception) -> object:
 async def probe(session: aiohttp.ClientSession, url: str) -> bytes | None:
     """What a GET without a key yields within five seconds: the body of a 200, empty for another status, None for an error."""
     try:
-        async with session.get(url, timeout=aiohttp.ClientTimeout(total=5), allow_redirects=False) as response:
+        timeout = aiohttp.ClientTimeout(total=5)
+        async with session.get(url, timeout=timeout, allow_redirects=False, proxy=_proxy(url)) as response:
             return (await read_body(response, LISTING))[0] if response.status == 200 else b""
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None
@@ -228,15 +255,39 @@ def retry_after(value: str | None) -> float | None:
     return None if math.isnan(seconds) else min(max(seconds, 0.0), 600.0)
 
 
+def _way(spec: ModelSpec, url: str) -> dict[str, Any]:
+    """How a request goes to a server: no redirect is followed, the spec's query is added, and a proxy of the environment's is
+    taken."""
+    return {"allow_redirects": False, "params": spec.endpoint.query or None, "proxy": _proxy(url)}
+
+
+def _proxy(url: str) -> str | None:
+    """The proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name for an address; never one for a server of this machine."""
+    parts, proxies = urlsplit(url), getproxies()
+    host = parts.hostname or ""
+    if not proxies or is_loopback(host) or proxy_bypass(host):
+        return None
+    proxy = proxies.get(parts.scheme)
+    return proxy if not proxy or "://" in proxy else f"http://{proxy}"
+
+
 def key_header(spec: ModelSpec) -> dict[str, str]:
-    """The header that carries the spec's key; none without a key."""
+    """The headers that carry the spec's key and what else it has in variables. Raises `UserError` for one that is not set."""
     key = spec.api_key()
-    return {"Authorization": f"Bearer {key}"} if key else {}
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return headers | {name: secret_of(variable, f"model {spec.name}") for name, variable in spec.endpoint.headers.items()}
+
+
+def _secrets(spec: ModelSpec) -> list[str | None]:
+    """The key, and what else no text may hold."""
+    return [spec.api_key(), *(secret_of(variable, f"model {spec.name}") for variable in spec.endpoint.headers.values())]
 
 
 def redact(spec: ModelSpec, problem: object) -> str:
     """A problem as one short line without the key; the key goes first, so that no half of it is left at the cut."""
-    text = mask_message(" ".join(str(problem).split()), spec.api_key())
+    text = " ".join(str(problem).split())
+    for secret in _secrets(spec):
+        text = mask_message(text, secret)
     return printable(text[:300])[:300] or type(problem).__name__
 
 
@@ -248,7 +299,7 @@ def place(spec: ModelSpec, base_url: str) -> str:
 def is_away(error: Exception) -> bool:
     """Whether an error says that the server is not there for the moment."""
     if isinstance(error, PassingError):
-        return error.status in CROWDED
+        return error.crowded
     refused = isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError)
     return refused and getattr(error, "errno", None) not in _OUT_OF_FILES
 
@@ -256,5 +307,5 @@ def is_away(error: Exception) -> bool:
 def is_crowded(error: Exception) -> bool:
     """Whether an error says that fewer calls at once would be better; too many open files is one on this side."""
     if isinstance(error, PassingError):
-        return error.status in CROWDED
+        return error.crowded
     return isinstance(error, TimeoutError) or getattr(error, "errno", None) in _OUT_OF_FILES

@@ -26,9 +26,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from core.endpoints import KEY_VARIABLES
 from core.errors import UserError
 from core.files import CONFIGS, load_yaml
-from core.specs import KEY_VARIABLES
 from serve.command import MODULE, ROUTER, TRANSFORMERS, ServerPlan, check_installed
 from serve.guard import GRACE
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from core.specs import Endpoint
+from core.endpoints import Endpoint
 
 # ---- slots
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -10,7 +11,7 @@ from core.files import digest
 from core.records import Message
 from core.specs import ModelSpec, Sampling
 from serve.answers import Reply
-from serve.dialect import Aspect, Dialect, schema_of
+from serve.dialect import Dialect, schema_of
 from serve.markers import defang
 
 
@@ -49,26 +50,17 @@ class Question:
         """Whether the answer has a form to be held to."""
         return bool(self.choices or self.regex or self.schema)
 
-    @property
-    def aspects(self) -> set[Aspect]:
-        """What has to be known of a server before it is asked."""
-        wanted: set[Aspect] = {"sampling"}
-        if self.formed:
-            wanted.add("constraint")
-        if self.logprobs:
-            wanted.add("logprobs")
-        return wanted
-
-    def body(self, spec: ModelSpec, dialect: Dialect) -> dict[str, Any]:
+    def body(self, dialect: Dialect) -> dict[str, Any]:
         """The request's JSON."""
         patterned = dialect.constraint == "structured_outputs" and (self.choices or self.regex)
         most = self.held_tokens if patterned and self.held_tokens else self.sampling.max_tokens
+        messages = [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in self.messages]
         body: dict[str, Any] = {
             "model": self.served_name,
-            "messages": [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in self.messages],
-            dialect.max_tokens_field: most,
+            "messages": messages if dialect.system_role else _without_system(messages),
+            dialect.max_tokens_field: min(most, dialect.most_tokens or most),
         }
-        drawn = {"temperature": self.sampling.temperature, "top_p": self.sampling.top_p}
+        drawn = {"temperature": self.sampling.temperature, "top_p": self._top_p(dialect)}
         body |= {name: value for name, value in drawn.items() if value is not None}
         if self.sampling.seed is not None:  # one seed a run, another stream a sample
             body["seed"] = int(digest([self.sampling.seed, dict(self.sample)], 7), 16)
@@ -84,6 +76,29 @@ class Question:
                 "json_schema": {"name": "answer", "strict": True, "schema": schema},
             }
         return body
+
+    def could_say(self, reply: Reply, body: Mapping[str, Any]) -> bool:
+        """Whether a reply can come of a request that holds it to `choices` or `regex`, where it does."""
+        if "structured_outputs" not in body or not reply.text or reply.finish_reason == "context_overflow":
+            return True
+        if self.choices:
+            return reply.text in self.choices
+        return any(re.fullmatch(self.regex or "", text or "") for text in (reply.text, reply.verbatim))
+
+    def _top_p(self, dialect: Dialect) -> float | None:
+        """What is said of top_p: nothing where it changes nothing."""
+        greedy, everything = self.sampling.temperature == 0, self.sampling.top_p == 1 and not dialect.checkpoint_defaults
+        return None if greedy or everything else self.sampling.top_p
+
+
+def _without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Messages whose first, a system message, opens the user's."""
+    if not messages or messages[0]["role"] != "system":
+        return messages
+    first, *others = messages
+    if others and others[0]["role"] == "user":
+        return [{"role": "user", "content": f"{first['content']}\n\n{others[0]['content']}"}, *others[1:]]
+    return [first | {"role": "user"}, *others]
 
 
 class Models(Protocol):

@@ -29,6 +29,7 @@ from serve.streaming import STREAMED
 
 UNSUPPORTED = (400, 422)  # how servers refuse a field
 LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
+_DOUBTFUL_TRIES = 3  # a 500 that may be a refusal
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
 
 
@@ -153,8 +154,11 @@ class Transport:
             self._servers[url] = _Server(url, limit, rate, patience)
         return self._servers[url]
 
-    async def send(self, spec: ModelSpec, url: str, question: Question, body: Mapping[str, Any]) -> Completion:
-        """What the server at a base URL answers to a request, when it is the call's turn. Raises `Rejected` or `ServerLost`."""
+    async def send(
+        self, spec: ModelSpec, url: str, question: Question, body: Mapping[str, Any], doubtful: bool = False
+    ) -> Completion:
+        """What the server at a base URL answers to a request, when it is the call's turn; a `doubtful` one, which may be
+        refused, is not made so often where that is a 500. Raises `Rejected` or `ServerLost`."""
         server, place = self._server(url), (url, question.served_name)
         begun = self._begun.setdefault(question.session, len(self._begun)) if question.session else 0
         await server.limit.acquire(begun)
@@ -163,7 +167,7 @@ class Transport:
             self.threshold.end(cause, of_budget=True)
         call = _Call(self.clock(), begun)
         try:
-            reply = await self._answer(spec, question, body, server, call)
+            reply = await self._answer(spec, question, body, server, call, doubtful)
             seconds = self.clock() - call.started - call.idle
         except Rejected:
             self._lost[place].clear()  # it works
@@ -177,7 +181,7 @@ class Transport:
         return Completion(reply, call.attempts, seconds)
 
     async def _answer(
-        self, spec: ModelSpec, question: Question, body: Mapping[str, Any], server: _Server, call: _Call
+        self, spec: ModelSpec, question: Question, body: Mapping[str, Any], server: _Server, call: _Call, doubtful: bool
     ) -> Reply:
         """The reply, after as many tries as it takes."""
         where, patience, tally = http.place(spec, server.url), server.patience, self.tallies[spec.name, question.purpose]
@@ -217,8 +221,9 @@ class Transport:
                 continue
             answers = patience.answers
             left = self.give_up_s - (self.clock() - call.started - call.idle)
-            if call.attempts == self.attempts or left <= 0:
-                return self._last_resort(spec, question, server, call, problem)
+            refused = doubtful and getattr(problem, "status", None) == 500 and call.attempts >= _DOUBTFUL_TRIES
+            if call.attempts == self.attempts or left <= 0 or refused:
+                return self._last_resort(spec, question, server, call, problem, refused)
             tally.retries += 1
             await self.sleep(min(wait + self._backoff(call.attempts - 1), left))
 
@@ -275,13 +280,17 @@ class Transport:
         longest = min(self.backoff_max_s, self.backoff_s * 2 ** min(exponent, 30))
         return random.uniform(longest / 2, longest)
 
-    def _last_resort(self, spec: ModelSpec, question: Question, server: _Server, call: _Call, problem: Exception) -> Reply:
+    def _last_resort(
+        self, spec: ModelSpec, question: Question, server: _Server, call: _Call, problem: Exception, refused: bool
+    ) -> Reply:
         """The reply that the last try's error stands for. Raises `Rejected` or `ServerLost` where it stands for none."""
         if isinstance(problem, http.PassingError) and problem.believed:
             return problem.believed
         cause = problem if isinstance(problem, http.PassingError | Unreadable) else f"{type(problem).__name__} {problem}"
         message = f"{http.place(spec, server.url)}: gave up after {call.attempts} attempts: {http.redact(spec, cause)}"
-        if isinstance(problem, BadFinish):
-            raise Rejected(message)
-        self._lost[server.url, question.served_name].append(question.session or str(dict(question.sample)))
-        raise ServerLost(message, problem.status if isinstance(problem, http.PassingError) else None)
+        status, told = getattr(problem, "status", None), getattr(problem, "told", "")
+        if isinstance(problem, BadFinish) or (isinstance(problem, http.PassingError) and problem.ours):
+            raise Rejected(message, status, told)
+        if not refused:
+            self._lost[server.url, question.served_name].append(question.session or str(dict(question.sample)))
+        raise ServerLost(message, status, told)

@@ -135,7 +135,7 @@ class Player(Endpoint):
             return refused
         rule = rule or Rule(finish_reason=ordinary.finish_reason)
         if rule.status == 200 and asks == "verdict":
-            self.verdicts.add(ordinary.text)
+            self.verdicts.add("".join(re.findall(r"\d", ordinary.text)))
         wanted = request.get("logprobs") and ordinary.text.isdecimal()
         tokens = (token if isinstance(token, Token) else Token(token=token) for token in rule.logprobs or ("{answer}",))
         return Answer(

@@ -27,6 +27,8 @@ from typing import Any, Protocol, Self
 import orjson
 from aiohttp import web
 
+from serve.dialect import PROBED
+
 
 @dataclass
 class Answer:
@@ -126,7 +128,6 @@ def bomb(megabytes: int) -> Answer:
 LASTING: dict[str, dict[str, Answer]] = {
     "rejected": {
         "400": error(400, "the messages are not valid"),
-        "402": error(402, "insufficient balance"),
         "418": Answer(status=418, body=b"short and stout"),
         "422": Answer(status=422, body=b'{"detail": [{"loc": ["body", "messages"], "msg": "wrong"}]}'),
         "204": Answer(status=204, body=b""),
@@ -340,6 +341,9 @@ class Endpoint:
         if self.log:
             with self.log.open("ab") as log:
                 log.write(raw + b"\n")
+        if type(self) is Endpoint and self.dialect is None and body.get("structured_outputs", {}).get("choice") == list(PROBED):
+            # It calls itself vLLM, which holds to a form: what a test has it say is a model's own.
+            return web.json_response({"choices": [{"message": {"content": PROBED[0]}, "finish_reason": "stop"}]})
         if refused := self._keyless(request) or self._turned_away(body):
             self.refused.append(body)
             return written(refused)

@@ -62,7 +62,7 @@ from evalsuite.statistics.summary import (
     supporter_of,
     terminations,
 )
-from serve.dialect import Dialect
+from serve.dialect import report_of
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -305,8 +305,7 @@ def _judges_asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[st
     for judge in judges:
         settings = run.config().root.get(judge.stage, {})
         asked = [f"pack {settings.get('prompts', {}).get('pack')}", f"method {settings.get('method')}"]
-        dialects = (Dialect.model_validate(record["dialect"]) for (name, _), record in learnt.items() if name == judge.judge)
-        asked += dict.fromkeys(sentence for dialect in dialects for sentence in dialect.sentences())
+        asked += report_of([record for (name, _), record in learnt.items() if name == judge.judge])
         yield f"Judge {judge.judge}", "; ".join(asked)
 
 

@@ -8,13 +8,15 @@ from typing import Any
 
 from pydantic import BaseModel, PrivateAttr
 
+from core.endpoints import Endpoint
 from core.files import digest, validated
-from core.specs import Endpoint, ModelSpec, ServeOptions
+from core.specs import ModelSpec, ServeOptions
 
 # Fields of an endpoint that say how it is reached and what it may cost, not what is asked there: they may change in a run.
 _NOT_ASKED = {
     "base_url",
     "api_key_env",
+    "headers",  # their names are in the fingerprint
     "max_response_mb",
     "any_model",
     "lists_models",

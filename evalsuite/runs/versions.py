@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from core.endpoints import Price
 from core.files import digest
 from core.prompts import PromptPack
 from core.rubrics import Rubric
-from core.specs import ModelSpec, Price
+from core.specs import ModelSpec
 
 PACKAGES = (
     "aiohttp",

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from core.endpoints import Price
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Usage
-from core.specs import Price
 from core.tables import Cell, Table
 from evalsuite.statistics.summary import COSTS, Used, sums_of, supporter_of
 

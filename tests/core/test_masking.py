@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
+from core.endpoints import Endpoint as SpecEndpoint
 from core.masking import mask_answer, mask_message
-from core.specs import Endpoint as SpecEndpoint
 from serve.failures import Rejected
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import ask, question, spec

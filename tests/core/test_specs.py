@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from core.endpoints import Endpoint, Price
 from core.errors import UserError
 from core.files import sha256_file
-from core.specs import Endpoint, ModelSpec, Price, Sampling, ServeOptions, load_spec, model_names
+from core.specs import ModelSpec, Sampling, ServeOptions, load_spec, model_names
 
 GROUPS = {  # ESC-Eval, table 2
     "closed": {"gpt-4", "chatgpt"},

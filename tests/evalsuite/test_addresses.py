@@ -251,7 +251,7 @@ def test_what_is_wrong_with_an_address(esc_eval: EscEval, monkeypatch: pytest.Mo
         for key in ("sk-abc123", "gsk_abcdefghijklmnop1234"):
             assert "never the key itself" in (err := refused(esc_eval, "--model", f"{at}#{key}")) and key not in err
     with speaking("vllm", "other", "another") as endpoint:
-        assert "does not serve 'm'" in (err := refused(esc_eval, "--model", f"m@{endpoint.url}"))
+        assert "does not list 'm'" in (err := refused(esc_eval, "--model", f"m@{endpoint.url}"))
         assert "another" in err and "other" in err
         assert "leave no room in the 32768" in refused(esc_eval, "--max-tokens", "40000", "--model", f"other@{endpoint.url}")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from scipy.stats import spearmanr
 
+from core.endpoints import Endpoint, Price
 from core.records import RoleCard, Turn, Usage
-from core.specs import Endpoint, ModelSpec, Price
+from core.specs import ModelSpec
 from evalsuite.report.breakdowns import DOTS, breakdowns, cost_charts
 from evalsuite.runs.versions import joined, prices_in, versions
 from evalsuite.statistics.categories import NONE, by_category, category_tables

@@ -212,10 +212,11 @@ def test_what_was_never_answered_leaves_no_folder(esc_eval: EscEval, tmp_path: P
     for options, told in (
         (("--supporter", "a.yaml", "--judge", "esc-rank"), "checkpoint missing"),
         (("--supporter", "dead.yaml"), "cannot be reached"),
-        (("--supporter", "unserved.yaml"), "does not serve 'unserved'"),
+        (("--supporter", "unserved.yaml"), "does not list 'unserved'"),
     ):
+        endpoint.behave = lambda body, count: Answer(status=404)
         one_line(esc_eval(*run("deep/r", *options)), 2, told)
-        assert not Path("deep").exists() and not endpoint.requests
+        assert not Path("deep").exists() and len(endpoint.requests) == ("unserved.yaml" in options)
     endpoint.behave = lambda body, count: Answer(status=401)
     one_line(esc_eval(*run("deep/r", "--supporter", "a.yaml")), 2, "nothing was answered", "deep/r", "401")
     assert not Path("deep").exists()

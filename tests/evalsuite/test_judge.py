@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.endpoints import Endpoint as SpecEndpoint
 from core.errors import UserError
 from core.judge_prompts import PromptMethod, paper_transcript, transcript
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
-from core.specs import Endpoint as SpecEndpoint
 from core.specs import ModelSpec, Sampling
 from evalsuite.judge.base import CUT, LONGEST, expectation
 from evalsuite.judge.digits import paper_score

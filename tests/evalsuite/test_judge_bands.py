@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.endpoints import Endpoint as SpecEndpoint
 from core.errors import UserError
 from core.judge_prompts import JudgeMethod, judge_messages
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
-from core.specs import Endpoint as SpecEndpoint
 from core.specs import ModelSpec, Sampling
 from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.bands import answer_regex, check_labels

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.endpoints import Constraint
+from core.endpoints import Endpoint as SpecEndpoint
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import load_rubric
-from core.specs import Constraint, ModelSpec, Sampling
-from core.specs import Endpoint as SpecEndpoint
+from core.specs import ModelSpec, Sampling
 from evalsuite.frameworks.emoharbor import Judging
 from evalsuite.judge.base import Shown
 from evalsuite.judge.json_answers import answer_regex, read_answer

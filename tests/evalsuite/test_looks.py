@@ -20,7 +20,9 @@ from evalsuite.statistics.looks import Looks
         ([1], (1,), [1]),
     ],
 )
-def test_looks_begin_with_a_dozen_cards_and_end_with_all(available: list[int], cards: tuple[int, ...], limits: list[int]) -> None:
+def test_looks_begin_with_a_dozen_cards_and_end_with_all(
+    available: list[int], cards: tuple[int, ...], limits: list[int]
+) -> None:
     assert Looks.plan(available) == (Looks(cards), limits)
 
 

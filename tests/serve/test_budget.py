@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from core.endpoints import Price
 from core.errors import UserError
-from core.specs import Price
 from serve.answers import Reply
 from serve.budget import Budget, Share
 from serve.client import ChatClient

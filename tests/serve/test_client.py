@@ -13,11 +13,12 @@ from urllib.parse import unquote
 
 import pytest
 
+from core.endpoints import Endpoint as SpecEndpoint
 from core.errors import UserError
-from core.specs import Endpoint as SpecEndpoint
 from core.specs import ModelSpec, Sampling
 from serve.answers import Reply
 from serve.client import ChatClient
+from serve.dialect import PROBE
 from serve.failures import NotStored, Rejected, ServerLost, Unanswered
 from serve.http import retry_after
 from serve.markers import defang
@@ -177,7 +178,8 @@ async def test_a_call_that_is_rejected_is_an_error_that_names_model_endpoint_and
         with pytest.raises(Rejected, match=f"my-model at .*{endpoint.port}/v1: ") as caught:
             await ask(tmp_path, endpoint, question(), attempts=3)
         broken_off = fault.status == 200 and fault.body is None
-        assert len(endpoint.requests) == (3 if broken_off else 1)
+        asked = [body for body in endpoint.requests if body["messages"][-1]["content"] != PROBE]  # and small ones: why?
+        assert len(asked) == (3 if broken_off else 1)
         causes = {"too large": "an answer of more than 8 MB (endpoint.max_response_mb)"}
         cause = f"bad finish reason {fault.finish_reason!r}" if broken_off else causes.get(name, f"HTTP {fault.status}: ")
         assert cause in str(caught.value)
@@ -316,10 +318,10 @@ async def test_as_many_calls_in_flight_as_allowed_and_no_more(tmp_path: Path) ->
 
 
 async def test_an_unknown_served_model_is_answered_with_near_ones(tmp_path: Path) -> None:
-    with Endpoint(models=("my-model-7b",)) as endpoint:
+    with Endpoint(lambda body, count: error(404, "no such model"), models=("my-model-7b",)) as endpoint:
         store = Store(tmp_path / "calls.sqlite")
         async with ChatClient(store) as client:
-            with pytest.raises(UserError, match=r"does not serve 'my-model'.*my-model-7b"):
+            with pytest.raises(UserError, match=r"does not list 'my-model'.*my-model-7b.*no such model"):
                 await client.check(spec(endpoint.url), ["my-model"])
             with pytest.raises(UserError, match="cannot be reached"):
                 await client.check(spec("http://127.0.0.1:1/v1"), ["my-model"])

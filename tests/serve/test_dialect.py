@@ -10,20 +10,20 @@ from typing import Any
 import orjson
 import pytest
 
+from core.endpoints import Endpoint as SpecEndpoint
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Message, Turn
 from core.rubrics import load_rubric
-from core.specs import Endpoint as SpecEndpoint
 from core.specs import ModelSpec, Sampling
 from evalsuite.judge.judge import Judge
 from serve.client import ChatClient
-from serve.dialect import PROBED, Dialect
+from serve.dialect import PROBED, PROBES
 from serve.failures import FIRST_CALLS, Rejected
 from serve.questions import Question
 from serve.store import Store
 from tests.dialects import Dialect as ServerDialect
 from tests.dialects import DialectName, Speaker
-from tests.endpoint import Answer, Endpoint, error
+from tests.endpoint import Answer, Endpoint, echo, error
 
 TURNS = (Turn(role="seeker", text="I cannot sleep."), Turn(role="supporter", text="Since when?"))
 
@@ -52,7 +52,7 @@ async def judged(
 
 
 def probes(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [body for body in requests if "hello" in body["messages"][0]["content"]]
+    return [body for body in requests if "hello" in body["messages"][-1]["content"]]
 
 
 @pytest.mark.parametrize("method", ["joint", "per_dimension"])
@@ -88,11 +88,12 @@ async def test_a_trial_is_kept_before_anything_is_answered(tmp_path: Path) -> No
 
     with Endpoint(behave, dialect=dialect) as endpoint:
         lost, _ = await judged(tmp_path, endpoint)
-        assert all(judgement.value is None for judgement in lost) and len(probes(endpoint.requests)) == 1
+        assert all(judgement.value is None for judgement in lost)
+        assert ["response_format" in body for body in probes(endpoint.requests)] == [True, True], "a trial, and why a 500"
         endpoint.behave = speaker
         judgements, said = await judged(tmp_path, endpoint)
         assert all(judgement.value is not None for judgement in judgements)
-        assert len(probes(endpoint.requests)) == len(endpoint.refused) == 1 and "JSON schema" in said[0]
+        assert len(probes(endpoint.requests)) == 2 and len(endpoint.refused) == 1 and "JSON schema" in said[0]
 
 
 @pytest.mark.parametrize("name", ["openai", "vllm", "plain"])
@@ -152,12 +153,23 @@ async def test_a_wish_of_the_spec_is_not_overruled(tmp_path: Path) -> None:
     assert not endpoint.requests and {judgement.condition["failure"] for judgement in judgements} == {"rejected"}
 
 
-async def test_a_lost_call_leaves_nothing_found_out(tmp_path: Path) -> None:
-    """What is rejected for another reason is not asked again in another dialect."""
-    told = "temperature must be between 0 and 2"
-    assert Dialect().adapted(SpecEndpoint(), {"temperature": 3}, told) is None
-    unknown = "Unrecognized request argument supplied: top_k"
-    assert Dialect().adapted(SpecEndpoint(), {"temperature": 0, "top_p": 1, "max_tokens": 5}, unknown) is None
+async def test_a_question_that_is_refused_for_itself_changes_nothing(tmp_path: Path) -> None:
+    """A small question shows that the fields are taken, once; nothing is left out for what one dialogue holds."""
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        return echo(body, count) if probes([body]) else error(400, "Unrecognized request argument supplied: top_k")
+
+    store = Store(tmp_path / "calls.sqlite")
+    with Endpoint(behave) as endpoint:
+        spec = model(endpoint.url)
+        async with ChatClient(store) as client:
+            for number in range(3):
+                question = Question([{"role": "user", "content": "x"}], {"n": number}, Sampling(), "my-model", "seeker")
+                with pytest.raises(Rejected, match="top_k"):
+                    await client.ask(spec, question)
+    store.close()
+    assert len(probes(endpoint.requests)) == 1 and len(endpoint.requests) == 4
+    assert all("temperature" in body for body in endpoint.requests)
 
 
 async def test_a_choice_comes_without_the_object_around_it(tmp_path: Path) -> None:
@@ -184,35 +196,58 @@ async def test_refusals_of_many_first_calls_at_once_end_no_run(tmp_path: Path) -
     assert all(reply.text for reply in replies) and len(endpoint.requests) == 32
 
 
-async def test_a_model_s_own_name_is_not_taken_for_a_refused_field(tmp_path: Path) -> None:
+REFUSALS = [  # what refuses, in which words, what becomes of the request
+    ("top_logprobs", "top_logprobs must be less than or equal to 5", {"top_logprobs": 5}),
+    ("top_logprobs", "Range of top_logprobs should be [0, 8]", {"top_logprobs": 8}),
+    ("top_logprobs", "Requested sample logprobs of 20, which is greater than max allowed: 5", {"top_logprobs": 5}),
+    ("logprobs", "logprobs is not supported with this model", {"logprobs": None, "top_logprobs": None}),
+    ("logprobs", "nope", {"logprobs": None, "top_logprobs": None}),
+    ("temperature", "nope", {"temperature": None, "logprobs": True, "top_logprobs": 20, "seed": 7}),
+    ("seed", "nope", {"seed": None, "temperature": 0.5, "logprobs": True}),
+    ("max_tokens", "nope", {"max_completion_tokens": 512, "temperature": 0.5, "logprobs": True}),
+]
+
+
+@pytest.mark.parametrize(("refused", "told", "left"), REFUSALS)
+async def test_what_a_server_refuses_is_lowered_or_left_out_whatever_it_says(
+    tmp_path: Path, refused: str, told: str, left: dict[str, Any]
+) -> None:
+    """And nothing else is: what a diagnosis left out on its way is given back."""
+    most = 8 if "8" in told else 5 if "5" in told else 0
+
     def behave(body: dict[str, Any], count: int) -> Answer:
-        return error(400, "temperature must be between 0 and 1")
+        return error(400, told) if body.get(refused, 0) > most else Answer("fine")
 
     store = Store(tmp_path / "calls.sqlite")
     with Endpoint(behave) as endpoint:
-        spec = model(endpoint.url, sampling=Sampling(temperature=1.5)).model_copy(update={"name": "emotional-support"})
+        spec = model(endpoint.url).model_copy(update={"name": "logprobs-temperature"})
+        sampling = Sampling(temperature=0.5, seed=1)
+        for number in (1, 2):
+            question = Question([{"role": "user", "content": "x"}], {"n": number}, sampling, "my-model", "judge", logprobs=True)
+            async with ChatClient(store) as client:
+                assert (await client.ask(spec, question)).text == "fine"
+        asked = len(endpoint.requests)
         async with ChatClient(store) as client:
-            question = Question([{"role": "user", "content": "hello"}], {"n": 1}, spec.sampling, "my-model", "seeker")
-            with pytest.raises(Rejected, match="must be between"):
-                await client.ask(spec, question)
+            await client.ask(spec, question)
     store.close()
-    assert len(endpoint.requests) == 1, "the temperature that was asked for is not dropped in silence"
+    last = endpoint.requests[-1]
+    assert {name: last.get(name) for name in left if name != "seed"} == {name: left[name] for name in left if name != "seed"}
+    assert ("seed" in last) == (left.get("seed", 7) is not None)
+    assert len(endpoint.requests) == asked <= 2 + PROBES and endpoint.requests[-1]["messages"][0]["content"] == "x"
 
 
-@pytest.mark.parametrize(
-    ("told", "most"),
-    [
-        ("top_logprobs must be less than or equal to 5", 5),
-        ("Range of top_logprobs should be [0, 8]", 8),
-        ("Requested sample logprobs of 20, which is greater than max allowed: 5", 5),
-        ("logprobs is not supported with this model", 0),
-    ],
-)
-def test_fewer_alternatives_are_asked_for_where_a_server_gives_fewer(told: str, most: int) -> None:
-    body = {"logprobs": True, "top_logprobs": 20}
-    adapted = Dialect().adapted(SpecEndpoint(), body, told)
-    assert adapted is not None and adapted.top_logprobs == most
-    assert Dialect().adapted(SpecEndpoint(top_logprobs=20), body, told) is None
+async def test_a_server_that_refuses_everything_is_asked_no_more_than_ten_times(tmp_path: Path) -> None:
+    store = Store(tmp_path / "calls.sqlite")
+    with Endpoint(
+        lambda body, count: error(400, "no", metadata={"raw": '{"error": {"message": "the vendor says why"}}'})
+    ) as endpoint:
+        async with ChatClient(store) as client:
+            for number in range(3):
+                question = Question([{"role": "user", "content": "x"}], {"n": number}, Sampling(seed=1), "my-model", "seeker")
+                with pytest.raises(Rejected, match="the vendor says why; a small question was refused too: as it was, no seed"):
+                    await client.ask(model(endpoint.url), question)
+    store.close()
+    assert len(endpoint.requests) <= 3 + PROBES
 
 
 async def test_a_judge_whose_schema_is_refused_is_asked_in_words(tmp_path: Path) -> None:

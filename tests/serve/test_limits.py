@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from core.specs import Endpoint as SpecEndpoint
+from core.endpoints import Endpoint as SpecEndpoint
 from core.specs import ModelSpec
 from serve.client import ChatClient
 from serve.failures import ServerLost

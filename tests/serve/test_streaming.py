@@ -77,7 +77,7 @@ async def test_what_ignores_the_wish_or_refuses_the_question_is_read_as_ever(tmp
     with Endpoint(lambda body, count: whole) as endpoint:
         (reply,) = await ask(tmp_path, endpoint, question(hears=print))
     assert reply.text == "Whole."
-    with Endpoint(lambda body, count: LASTING["rejected"]["402"]) as endpoint, pytest.raises(Rejected, match="insufficient"):
+    with Endpoint(lambda body, count: LASTING["rejected"]["418"]) as endpoint, pytest.raises(Rejected, match="stout"):
         await ask(tmp_path / "other", endpoint, question(hears=print))
 
 

@@ -1,0 +1,130 @@
+"""Where a model answers: an OpenAI-compatible server and what it takes, or an agent of another kind."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, JsonValue, field_validator, model_validator
+
+from core.masking import PlainUrl
+from core.settings import Settings
+
+Constraint = Literal["structured_outputs", "json_schema", "none"]
+MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
+# What a run writes into a request itself.
+OURS = r"model|messages|n|stream.*|max_\w*tokens|temperature|top_p|seed|(top_)?logprobs|response_format|structured_outputs"
+KEY_VARIABLES = set[str]()  # what the specs of this process name as api_key_env: no server that is launched inherits them
+
+
+class Price(Settings):
+    """What a million tokens cost, in the currency of --max-cost."""
+
+    input: Annotated[float, Field(ge=0)]
+    """A million tokens of prompts."""
+    output: Annotated[float, Field(ge=0)]
+    """A million tokens of answers."""
+
+    def of(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """What so many tokens cost."""
+        return (prompt_tokens * self.input + completion_tokens * self.output) / 10**6
+
+
+class AgentCall(Settings):
+    """One request to an agent that is no chat model, and what is taken of the response."""
+
+    path: str = ""
+    """Behind `base_url`. `{session}`, `{dialogue}` and `{card}` stand for ids."""
+    method: Literal["POST", "PUT", "PATCH", "GET", "DELETE"] = "POST"
+    """The request's method."""
+    request: dict[str, JsonValue] | None = None
+    """The request's JSON; null: none. In its texts, `{message}` stands for what was said to the agent last, `{session}`,
+    `{dialogue}`, `{card}`, `{exchange}` (from 1) and `{role}` for what they say; a text that is `{messages}` alone is the whole
+    chat."""
+    response: Annotated[str, Field(pattern=r"^(/.*)?$")] = ""
+    """Where the response's JSON holds what is taken of it, as a JSON pointer (`/output/0/text`; -1 is the last of a list): the
+    text of a turn, the session's id of an opening."""
+
+    @field_validator("path")
+    @classmethod
+    def _known(cls, path: str) -> str:
+        if unknown := set(re.findall(r"\{(\w*)\}", path)) - {"session", "dialogue", "card"}:
+            raise ValueError(f"{{{min(unknown)}}} stands for nothing: {{session}}, {{dialogue}} and {{card}} do")
+        if path and not path.startswith("/"):
+            raise ValueError("begin it with a slash: it stands behind base_url")
+        return path
+
+
+class Endpoint(Settings):
+    """Where an OpenAI-compatible server answers, and what it takes; or an agent of another kind."""
+
+    kind: Literal["chat", "agent"] = Field(default="chat", exclude_if=lambda kind: kind == "chat")
+    """chat: an OpenAI-compatible server. agent: whatever takes a line and returns one, asked as `turn` says. It plays a side of
+    dialogues, is told of each which one it is, and has a session for it where `open` opens one."""
+    turn: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
+    """The request for an agent's next line."""
+    open: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
+    """The request that opens an agent's session for a dialogue. Null: the dialogue's id is the session's."""
+    close: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
+    """The request that closes it."""
+
+    base_url: PlainUrl | None = None
+    """The server's address, up to and with `/v1`. Null: the launcher starts a server on a free port."""
+    api_key_env: str | None = None
+    """The environment variable that holds the key; the key itself is never in a file."""
+    model: str | None = None
+    """The name that the server knows the model by. Null: the spec's name."""
+    constraint: Constraint | None = None
+    """How the server holds an answer to its form: vLLM's `structured_outputs`, OpenAI's `json_schema` (a `response_format`), or
+    `none`: plain text, and the parser. Null: found out with the first answers."""
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    """Alternatives a token whose log-probabilities are asked for; 0: none. Null: 20, the most that OpenAI and vLLM give, or
+    none where the server refuses them."""
+    max_tokens_field: MaxTokensField | None = None
+    """What the server calls the limit on a reply. Null: `max_tokens`, or the other name where the server wants that."""
+    max_response_mb: Annotated[int, Field(gt=0, le=1024)] = 8
+    """Megabytes of an answer, decompressed; a longer one is rejected. The longest reply with log-probabilities has far less."""
+    any_model: bool = False
+    """Let answers count whatever model the server names in them: for routers that spell it in several ways. Otherwise another
+    name than a run's first ends the run."""
+    lists_models: bool = True
+    """Whether its list of models (`/models`) takes the key: a run looks there before its first call. Anthropic's wants it in a
+    header of its own."""
+    system_role: bool | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Whether the server takes a system message; false: it opens the user's first. Null: found out where it is refused."""
+    extra_body: dict[str, Any] = Field(default={}, exclude_if=lambda fields: not fields)
+    """Fields that every request has besides, such as `enable_thinking`, `reasoning_effort` or a gateway's `provider`."""
+    headers: dict[str, str] = Field(default={}, exclude_if=lambda names: not names)
+    """Headers that every request has besides: name → the environment variable that holds the value, which is in no file."""
+    query: dict[str, str] = Field(default={}, exclude_if=lambda fields: not fields)
+    """What is added to the address of every request, such as Azure's `api-version`. No key: those are `headers`."""
+    price: Price | None = None
+    """What --max-cost counts."""
+    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    """The most requests a minute; the lowest of all specs with the same `base_url` holds for them together."""
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    """The most tokens a minute, prompts and answers; shared as `requests_per_minute` is."""
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Endpoint:
+        if self.kind == "agent" and (self.turn is None or self.base_url is None):
+            raise ValueError("an agent (kind: agent) needs a base_url and a turn")
+        if self.kind == "chat" and (calls := [name for name in ("turn", "open", "close") if getattr(self, name)]):
+            raise ValueError(f"{calls[0]}: belongs to an agent: write kind: agent")
+        return self
+
+    @model_validator(mode="after")
+    def _remember(self) -> Endpoint:
+        KEY_VARIABLES.update(filter(None, [self.api_key_env, *self.headers.values()]))
+        return self
+
+    @model_validator(mode="after")
+    def _adds(self) -> Endpoint:
+        if ours := next((name for name in self.extra_body if re.fullmatch(OURS, name)), None):
+            raise ValueError(f"extra_body: {ours} is the run's to set: see `sampling` and `endpoint`")
+        for name, variable in self.headers.items():  # neither is repeated: it may be the key itself
+            if not re.fullmatch(r"[A-Za-z0-9-]+", name) or not re.fullmatch(r"[A-Za-z_]\w*", variable):
+                raise ValueError("headers: expected a header's name, and the environment variable that holds its value")
+        if secret := next((name for name in self.query if re.search("key|token|secret|sig|password", name, re.I)), None):
+            raise ValueError(f"query: {secret}: a key belongs in `headers`, which name the variable that holds it")
+        return self
