@@ -117,7 +117,7 @@ def load_run(folder: str | Path, judge: str | None = None) -> Results:
     sets = [chosen_set(folder, config, judge)] if judge else sets_of(folder, config)
     scored = config.scored
     return Results(
-        dialogues=Records(read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues"), row_of),
+        dialogues=Records(read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues", allow_empty=True), row_of),
         judgements=Records([judgement for one in sets for judgement in one.records()], row_of),
         rubric=scored.rubric if scored else None,
         folder=folder,

@@ -301,11 +301,13 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
 
 def endpoints_of(pairs: Sequence[str] | None) -> dict[str, str]:
     """What --endpoint says: model name → base URL."""
-    endpoints = {}
+    endpoints = dict[str, str]()
     for pair in pairs or []:
         name, _, url = pair.partition("=")
         if problem := url_problem(url):
             raise UserError(f"--endpoint {name}: {problem}" if url else f"--endpoint {pair}: write NAME=http://HOST:PORT/v1")
+        if endpoints.get(name, url) != url:
+            raise UserError(f"--endpoint {name}: given twice, as {endpoints[name]} and {url}: keep one")
         endpoints[name] = url
     return endpoints
 

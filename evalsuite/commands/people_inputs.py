@@ -81,7 +81,9 @@ def what_is_compared(
     """Pairs of dialogues to choose from, and the questions about them."""
     if bool(files) == bool(seekers):
         raise UserError("what is done: --rubric with --dialogues to rate, --dialogues or --seeker (twice) to compare")
-    texts = dict(name_and_value("--question", one, "NAME=TEXT") for one in questions)
+    worded = [name_and_value("--question", one, "NAME=TEXT") for one in questions]
+    check_unique("--question", (name for name, _ in worded), "names")
+    texts = dict(worded)
     asked: dict[str, dict[Language, str]] = {name: dict.fromkeys(get_args(Language), text) for name, text in texts.items()}
     if seekers:
         field = read_field(seekers, cards, get_args(Language), profile_files=profiles)

@@ -65,7 +65,10 @@ def _records(run: Run) -> Table:
         title="Records",
         columns=("records", "of which", "number"),
         rows=tuple(rows),
-        notes=("infrastructure, rejected: missing; the same command asks for them. --retry unreadable asks for those again.",),
+        notes=(
+            "infrastructure, rejected: missing; the same command asks for them. --retry unreadable asks for those again.",
+            *(f"The budget was used up: {text}." for stage in run.timing().values() if (text := stage.get("unfinished"))),
+        ),
     )
 
 

@@ -185,7 +185,16 @@ def test_a_callable_may_take_messages_in_any_way(model: Callable[..., str]) -> N
     assert results.dialogues[0].turns[-1].text == "user"
 
 
-@pytest.mark.filterwarnings("ignore:3 dialogues")
+@pytest.mark.parametrize(("calls", "dialogues"), [(3, 0), (12, 2)])
+def test_a_budget_gives_whole_dialogues_and_a_warning(tmp_path: Path, calls: int, dialogues: int) -> None:
+    how: dict[str, Any] = {"seeker": seeker, "judge": {"judge": Judge()}, "exchanges": 2, "out": tmp_path / "r", "quiet": True}
+    with pytest.warns(UserWarning, match=f"{dialogues} dialogues are finished, {3 - dialogues} not asked"):
+        results = simulate(CARDS, supporter=Supporter(), max_calls=calls, **how)
+    assert len(results.dialogues) == len({judgement.dialogue_id for judgement in results.judgements}) == dialogues
+    assert len(simulate(CARDS, supporter=Supporter(), **how).dialogues) == 3
+
+
+@pytest.mark.filterwarnings("ignore:the run ended early")
 async def test_what_is_cancelled_asks_nothing_more(tmp_path: Path) -> None:
     asked = asyncio.Event()
     supporter = Supporter()

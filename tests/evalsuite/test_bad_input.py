@@ -129,6 +129,7 @@ def test_no_supporter(esc_eval: EscEval) -> None:
     ("option", "problem"),
     [
         (("--endpoint", "embedded"), "--endpoint embedded: write NAME=http://HOST:PORT/v1"),
+        (("--endpoint", "embedded=http://127.0.0.1:10/v1"), "--endpoint embedded: given twice"),
         (
             ("--supporter", "x@127.0.0.1:8000"),
             "model x@…: no http:// or https:// after the @: expected NAME@http://HOST:PORT/v1",
