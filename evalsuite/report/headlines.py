@@ -42,8 +42,8 @@ def answer(board: Board, boards: Sequence[Board] = ()) -> str:
     if not ranked:
         return f"No score could be read, {judged}."
     if len(ranked) == 1:
-        alone = averages[ranked[0]]
-        return f"{ranked[0]} has {_points(alone, board.level)} on average, in {alone.n:,} dialogues, {judged}; it ran alone."
+        alone = _points(averages[ranked[0]], board.level)
+        return f"{ranked[0]} has {alone} on average, {judged}; there is no other score to compare it with."
     rivals = models if len(models) > 1 else ranked
     names = [one.supporter for one in board.contestants]
     gaps = {(names[one.first], names[one.second]): one for one in board.asked}
@@ -53,10 +53,11 @@ def answer(board: Board, boards: Sequence[Board] = ()) -> str:
         return f"{_ahead(board, rivals, found, models[0])}, {judged}."
     if board.fewest_cards:
         cards = max(one.estimate.n for one in gaps.values())
-        return f"{TOO_FEW.capitalize()}: at least {board.fewest_cards} are needed, there are {cards}, {judged}."
+        return f"{TOO_FEW.capitalize()}: at least {board.fewest_cards} are needed, not {cards}, {judged}."
     gaps = {pair: one for pair, one in gaps.items() if one.holds is not None}
     if not gaps:
-        return f"{who} could not be compared: what they said is the same, or was not read on the same cards."
+        why = "what they said is the same, or was not read on the same cards" if board.models else "floors are not tested"
+        return f"{who} could not be compared: {why}."
     (high, low), widest = max(gaps.items(), key=lambda gap: gap[1].estimate.mean or 0)
     of = f"{high} over {low} " if len(gaps) > 1 else ""
     return f"No difference found between {who}: {of}{_gap(board, widest)}, {judged}."

@@ -74,7 +74,7 @@ def test_equal_models_and_few_cards_are_two_answers() -> None:
     assert answer(equal) == f"No difference found between {first} and {second}: {of(equal, 'a', 'b')}, judged by j."
     few = board({"good": 4, "poor": 0}, cards=3)
     assert few.fewest_cards and not few.differences[0].holds
-    assert answer(few) == f"Too few cards to tell: at least {few.fewest_cards} are needed, there are 3, judged by j."
+    assert answer(few) == f"Too few cards to tell: at least {few.fewest_cards} are needed, not 3, judged by j."
     assert not list(unbeaten(board({"good": 4, "silent": 0}, 3, ("silent",)))), "too few cards are no failure of the model"
     assert [line.said for line in next(difference_forests(few)).lines] == ["too few cards to tell"]
 
@@ -89,7 +89,15 @@ def test_a_model_alone_is_compared_with_the_floors() -> None:
     assert list(unbeaten(worse)) == ["poor is not shown to beat parrot and silent, which need no model."]
     (cell,) = (block[-1].estimate for block in board({"good": 3}).scores)
     alone = f"good has {cell.mean:.1f} points of 100 (95 % interval {cell.low:.1f} to {cell.high:.1f}) on average"
-    assert answer(board({"good": 3})) == f"{alone}, in 14 dialogues, judged by j; it ran alone."
+    assert answer(board({"good": 3})) == f"{alone}, judged by j; there is no other score to compare it with."
+
+
+def test_what_cannot_be_compared_says_why() -> None:
+    floors = ("parrot", "silent")
+    only = answer(board({"parrot": 1, "silent": 0}, floors=floors))
+    assert only == "parrot and silent could not be compared: floors are not tested."
+    unread = Tally([make_dialogue("d", "m", card_id="c")], [make_judgement("d", "skill", None)], RUBRIC).pooled
+    assert answer(unread[0]) == "No score could be read, judged by j."
 
 
 def test_further_judges_agree_or_are_quoted() -> None:
