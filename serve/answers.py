@@ -26,6 +26,7 @@ from serve.server_errors import Meaning, error_text, meaning_of, vocabulary
 MOST = 2**53  # tokens that a count may claim
 ROUNDING = 0.02  # by how much rounded probabilities may sum to more than 1
 _NO_MASS = -9999.0  # what vLLM writes for a log-probability of minus infinity
+_SPELLINGS = str.maketrans({"▁": " ", "Ġ": " ", "Ċ": "\n", "\ufeff": None})
 Count = Annotated[int, Field(ge=0, le=MOST)]
 Tokens = list[tuple[str, dict[str, float]]]
 
@@ -267,7 +268,7 @@ def _is_token(token: Any) -> bool:
 
 def _spelled(token: str) -> str:
     """A token's text, where a server shows its vocabulary's spelling: a blank is ▁ or Ġ there, a line break Ċ."""
-    return token.translate({ord("▁"): " ", ord("Ġ"): " ", ord("Ċ"): "\n", ord("\ufeff"): None})
+    return token.translate(_SPELLINGS)
 
 
 def _alternatives(token: Mapping[str, Any]) -> dict[str, float]:
@@ -279,7 +280,8 @@ def _alternatives(token: Mapping[str, Any]) -> dict[str, float]:
             value = _NO_MASS
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             return {}
-        logprobs[_spelled(entry["token"])] = float(value)
+        name = entry["token"]
+        logprobs[name if name.isascii() else _spelled(name)] = float(value)
     return logprobs
 
 

@@ -28,7 +28,6 @@ _IN_WORDS = {
     re.compile(r"\s*(?:assistant)?(?:analysis|commentary)(?=[^a-z\s,.;:!?'’-])"): "assistantfinal",
     re.compile(r"\s*Here is my thought process:"): "Here is my response:",
 }
-_SIGN = re.compile(r"[<\[◁\ufeff]|\A\s*(?:assistant|analysis|commentary|Here is my)")
 _WRAPPED = re.compile(r"<(answer|response|output|final|final_answer)>(.*?)(?:</\1>)?", re.S | re.I)
 _FIRST_MARKER = re.compile(
     r"(?:<s>|<bos>|<BOS_TOKEN>|<\|(?:im_start|start|assistant|(?:begin_of|start)_?\w{0,20}|end_header_id)\|>)(?:assistant\b)?\s*",
@@ -50,12 +49,12 @@ def split_reasoning(spec: ModelSpec, text: str, apart: str = "") -> tuple[str, s
 
     An unclosed block is reasoning to its end. A tag that closes no block makes everything before it reasoning.
     """
-    if not (spec.think_in_prompt or _SIGN.search(text) or spec.think_tags[1] in text):  # most answers
-        return text.strip(), ""
     for beginning, ending in _IN_WORDS.items():
         if begun := beginning.match(text):
             thought, _, answer = text[begun.end() :].rpartition(ending) if ending in text else (text[begun.end() :], "", "")
             return bare(answer), thought.strip()
+    if not (spec.think_in_prompt or any(sign in text for sign in ("<", "[", "◁", "\ufeff", spec.think_tags[1]))):
+        return text.strip(), ""  # most answers
     tags = list(_tags(*spec.think_tags).finditer(text))
     if spec.think_in_prompt and not apart and all(tag["opening"] for tag in tags):
         return "", text
@@ -115,7 +114,8 @@ def text_of(content: Any) -> tuple[str, str]:
 
 def reasoning_beside(message: Mapping[str, Any]) -> str:
     """The reasoning in a field of its own (`reasoning_content`, `reasoning`, `thinking_blocks` …); "" where there is none."""
-    return next(filter(None, (_words(value) for name, value in message.items() if _NAMED.match(name))), "")
+    others = message.keys() - {"role", "content"}
+    return next(filter(None, (_words(message[name]) for name in sorted(others) if _NAMED.match(name))), "") if others else ""
 
 
 def _words(value: Any, depth: int = 6) -> str:
