@@ -41,7 +41,8 @@ class ErrorInAnswer(Unreadable):
     def __init__(self, error: Any) -> None:
         self.body = orjson.dumps({"error": error})
         codes = (str(error.get(name)) for name in ("code", "status")) if isinstance(error, Mapping) else ()
-        self.status = next((int(code) for code in codes if re.fullmatch("[45][0-9]{2}", code)), 500)
+        told = next((int(code) for code in codes if re.fullmatch("[45][0-9]{2}", code)), 500)
+        self.status = 400 if meaning_of(told, self.body) else told  # a policy or a full context does not pass
         super().__init__(f"an error in the answer: {error_text(self.body)}")
 
 
@@ -131,9 +132,10 @@ def reply_of_error(meaning: Meaning) -> Reply:
 
 
 def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
-    """A 200 body as a Reply, with the key masked; an error in a 200 counts as the error that it is.
+    """A 200 body as a Reply, with the key masked.
 
-    Raises `Unreadable` for a body that is not a completion, `BadFinish` for one that was broken off.
+    Raises `Unreadable` for a body that is not a completion: `BadFinish` for one that was broken off, `ErrorInAnswer` for one
+    that tells of an error.
     """
     try:
         body = parse(raw)
@@ -141,11 +143,8 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
             body = body[0]
         choice = (body.get("choices") or [{}])[0]
         if error := _told(body.get("error")) or _told(choice.get("error")):
-            failed = ErrorInAnswer(error)
-            if meaning := meaning_of(failed.status, failed.body):
-                return reply_of_error(meaning)
-            raise failed
-        message, usage = choice.get("message"), body.get("usage")
+            raise ErrorInAnswer(error)
+        message = choice.get("message")
         withheld = not isinstance(message, Mapping) and _withheld(body)
         finish = "content_filter" if withheld else finish_reason(choice)
         if message is None and finish in ("content_filter", "length"):
@@ -158,17 +157,12 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
         reasoning = apart + inline
         if message.get("refusal") or (not text and not reasoning and _withheld(body)):
             finish = "content_filter"
-        prompt, completion = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
-        details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
-        hidden = max(0, count_of(usage, "total_tokens") - prompt - completion) if prompt else 0
         tokens, model = _of_answer(spec, tokens_of(choice.get("logprobs")), text, reasoning), body.get("model")
         return Reply(
             text=mask_answer(text, key),
             finish_reason=finish,
             refused=finish == "content_filter",
-            prompt_tokens=prompt,
-            completion_tokens=completion + hidden,
-            reasoning_tokens=count_of(details, "reasoning_tokens") or hidden,
+            **_counts(body.get("usage")),
             reasoning_characters=len(reasoning),
             reasoning=mask_answer(bare(reasoning), key) if reasoning and not text else None,
             tokens=_masked(tokens, key),
@@ -236,6 +230,15 @@ def finish_reason(choice: dict[str, Any]) -> str | None:
         if name in names:
             return known
     raise BadFinish(f"bad finish reason {reason!r}")
+
+
+def _counts(usage: Any) -> dict[str, int]:
+    """The tokens of a reply's fields; what only the total holds is reasoning (Gemini's OpenAI layer)."""
+    prompt, completion = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
+    hidden = max(0, count_of(usage, "total_tokens") - prompt - completion) if prompt else 0
+    details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
+    reasoning = count_of(details, "reasoning_tokens") or hidden
+    return {"prompt_tokens": prompt, "completion_tokens": completion + hidden, "reasoning_tokens": reasoning}
 
 
 def count_of(usage: Any, name: str) -> int:
