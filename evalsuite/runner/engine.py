@@ -185,8 +185,10 @@ class Runner:
         desk = Desk(specs, self.console, self._client, servers, self._served_names)
         answers = answered(desk, jobs, work, title or stage, unit, lambda _, job: order(job), checked)
         failures, cause = answers.client.failures, answers.client.threshold.cause
-        if self.run.pending and (failures or cause) and not self.run.answered:
-            raise UserError(f"nothing was answered, {self.run.folder} is as it was: {cause or failures[0].reason}")
+        if self.run.grows and (failures or cause) and not self.run.answered:
+            held = f", with {stored:,} stored answers" if (stored := len(self.run.store)) else ""
+            more = " more" if held else ""
+            raise UserError(f"nothing{more} was answered, {self.run.folder} is as it was{held}: {cause or failures[0].reason}")
         self.run.settle()
         of_judge = judging or stage
         for name in dict.fromkeys([stage, of_judge]):

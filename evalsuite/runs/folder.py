@@ -83,9 +83,16 @@ class Run:
             self.store.before_next = self.settle
 
     @property
-    def pending(self) -> bool:
-        """Whether a claim is not written yet."""
-        return self._pending is not None
+    def grows(self) -> bool:
+        """Whether what was claimed and is not written yet holds more than the folder, not only in another order."""
+
+        def unordered(root: Mapping[str, Any]) -> dict[str, Any]:
+            stages = {name: dict(stage) for name, stage in root.items()}
+            for stage in stages.values():
+                stage["supporters"] = sorted(stage.get("supporters", ()), key=lambda model: str(model["name"]))
+            return stages
+
+        return self._pending is not None and unordered(self._pending.root) != unordered(self.config().root)
 
     def settle(self) -> None:
         """Write what was claimed."""

@@ -139,6 +139,25 @@ def test_a_judge_of_whom_nothing_can_be_read_ends_in_an_error_with_what_it_said(
     assert len(read_jsonl(Path("run/dialogues.jsonl"), Dialogue, "dialogues")) == 4
 
 
+def test_a_supporter_that_never_answers_is_missing_and_no_more_is_said(esc_eval: EscEval, tmp_path: Path) -> None:
+    """Also when the command is repeated and is answered nothing; a judge that never answers leaves all as it was."""
+    config(tmp_path, 2, attempts=1)
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        return Answer(status=500) if body["model"] in ("a", "d") else echo(body, count)
+
+    with Endpoint(behave, models=("a", "b", "d", "s", "j")) as endpoint:
+        specs(endpoint.url, "a", "b", "d", "s", "j")
+        for _ in range(3):
+            one_line(esc_eval(*two()), 1, "2 dialogues and the judgements of 0 more are missing", "HTTP 500")
+        ends = [d.termination for d in read_jsonl(Path("run/dialogues.jsonl"), Dialogue, "dialogues")]
+        assert sorted(map(str, ends)) == ["infrastructure"] * 2 + ["max_turns"] * 2
+        before = outputs(tmp_path / "run")
+        again = esc_eval("score", "run", "--config", "c.yaml", "--judge", "d.yaml")
+        one_line(again, 2, "nothing more was answered, run is as it was, with 24 stored answers", "HTTP 500")
+        assert outputs(tmp_path / "run") == before
+
+
 def test_attempts_and_call_timeout_are_the_users(esc_eval: EscEval, tmp_path: Path) -> None:
     config(tmp_path, 1)
     with Endpoint(lambda body, count: Answer(delay=30), models=MODELS) as endpoint:
