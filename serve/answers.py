@@ -339,15 +339,17 @@ def choice_probabilities(token: str, alternatives: Mapping[str, float], choices:
 
 # ---- stored answers that are asked again, because the user named their kind
 
-Kind = Literal["empty", "refusal", "length", "unreadable"]
+Kind = Literal["empty", "refusal", "length", "context_overflow", "unreadable"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def kinds_of(reply: Reply) -> Iterator[Kind]:
-    """What a reply shows without a verdict being read in it: no word, refused, cut off at the token limit."""
+    """What a reply shows without a verdict being read in it: no word, refused, no room for the prompt, cut off at the limit."""
     if reply.refused:
         yield "refusal"
-    elif not reply.text.strip() and reply.finish_reason != "context_overflow":
+    elif reply.finish_reason == "context_overflow":
+        yield "context_overflow"
+    elif not reply.text.strip():
         yield "empty"
     if reply.finish_reason == "length":
         yield "length"

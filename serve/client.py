@@ -31,7 +31,7 @@ from serve.reasoning import looks_like_reasoning
 from serve.store import KEPT, Origin, SameModel, Store
 from serve.transport import UNSUPPORTED, Completion, Transport
 
-REFUSED = (*UNSUPPORTED, 500)  # statuses of a refusal of what we ask: vLLM has a 500 for some constraints
+REFUSED = (*UNSUPPORTED, 500)  # statuses of a refusal: vLLM has a 500 for some constraints
 _PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
 _LEAST_ROOM = 256  # tokens for reasoning, below which there is none
 _SMALL: list[Message] = [{"role": "system", "content": "You answer in one word."}, {"role": "user", "content": PROBE}]
@@ -236,18 +236,19 @@ class ChatClient(Transport):
     ) -> bool:
         """Whether a question that was refused in a dialect is to be asked again, in another."""
         body = question.body(dialect)
-        refused = error.status in UNSUPPORTED or (error.status == 500 and _asks_form(body) and not voice.tried)
+        refused = error.status in UNSUPPORTED or (error.status == 500 and _asks_form(body))
         if isinstance(spec, CallableSpec) or isinstance(error, OutOfQuota) or not refused:
             return False
         async with voice.adapting:
             if voice.dialect != dialect:  # another call has found out meanwhile
                 return True
-            if voice.takes(body):
+            if voice.takes(body) or (error.status == 500 and voice.doubted):
                 return False
             named = (way for way in dialect.retreats(spec.endpoint, body, error.told) if way.names_itself(error.told))
             if way := next(named, None):
                 voice.dialect = dialect.after(way)
             else:
+                voice.doubted = error.status == 500 or voice.doubted
                 voice.dialect = await self._diagnosed(spec, question, voice, error)
                 await self._learn(spec, question.served_name, voice)
             if voice.dialect.constraint == "none" and dialect.constraint == "structured_outputs":
@@ -349,7 +350,7 @@ class ChatClient(Transport):
         while True:
             asked = {**body, limit: body[limit] + room}
             doubtful = question.sample.get("probe") == "refusal" or (
-                _asks_form(body) and not voice.tried and not voice.takes(asked)
+                _asks_form(body) and not voice.doubted and not voice.takes(asked)
             )
             try:
                 completion = await self.send(spec, url, question, asked | spec.endpoint.extra_body, doubtful)

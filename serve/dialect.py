@@ -119,7 +119,8 @@ class Dialect(BaseModel):
         said += ["no token probabilities"] if not self.top_logprobs else []
         said += [] if self.system_role else ["no system role: what a system message says opens the user's first"]
         said += [f"replies have at most {self.most_tokens:,} tokens"] if self.most_tokens else []
-        return said + [f"{name} is the server's own" for name in self.left_out]
+        said += [f"{name} is the server's own, which refuses ours" for name in self.left_out]
+        return said + (["replies and verdicts may differ from run to run"] if "temperature" in self.left_out else [])
 
 
 async def diagnosed(
@@ -190,6 +191,8 @@ class Voice:
     """Held while the cause of a refusal is found: the other calls wait."""
     forming: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a constraint is tried."""
+    doubted: bool = False
+    """Whether a 500 was taken for a refusal once: the next is the server's own trouble."""
     shown: bool = False
     """Whether what is known was said in this process."""
     fails: set[Constraint] = field(default_factory=set)

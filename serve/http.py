@@ -9,6 +9,7 @@ import email.utils
 import errno
 import math
 import os
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -205,8 +206,8 @@ async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url
 def _cause(error: Exception) -> object:
     """What the system says of a connection that failed; aiohttp's own text adds its settings."""
     system = getattr(error, "os_error", None)
-    if not isinstance(system, OSError):
-        return error
+    if not isinstance(system, OSError) or isinstance(system, ssl.SSLError):  # whose numbers are OpenSSL's
+        return system or error
     return os.strerror(system.errno) if system.errno and system.errno > 0 else system.strerror or error
 
 

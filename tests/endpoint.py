@@ -246,6 +246,7 @@ class Endpoint:
         self.requests: list[dict[str, Any]] = []
         self.refused: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.queries: list[dict[str, str]] = []
         self.now = self.most = self.followed = 0
         self.answered = Counter[str]()
         self._restarting: asyncio.Task[None] | None = None
@@ -349,6 +350,7 @@ class Endpoint:
             return written(refused)
         self.requests.append(body)
         self.headers.append(dict(request.headers))
+        self.queries.append(dict(request.query))
         answer = self.behave(body, len(self.requests))
         self.now += 1
         self.most = max(self.most, self.now)

@@ -169,10 +169,10 @@ class RunOptions:
         typer.Option(
             "--retry",
             metavar="KIND,…",
-            help="Ask stored answers of these kinds again: empty, refusal, length (cut off), unreadable (no verdict). They are "
-            "drawn again only where they are asked for by name like this, by any model: the old one stays in the store, the "
-            "new one counts, what follows it is asked anew, and the report says how many there were. At temperature 0 many "
-            "servers say the same again.",
+            help="Ask stored answers of these kinds again: empty, refusal, length (cut off), context_overflow, unreadable (no "
+            "verdict). They are drawn again only where they are asked for by name like this, by any model: the old one stays "
+            "in the store, the new one counts, what follows it is asked anew, and the report says how many there were. At "
+            "temperature 0 many servers say the same again.",
         ),
     ] = None
     call_timeout: Annotated[str | None, _setting("call_timeout", metavar="TIME", panel=_LIMITS)] = None

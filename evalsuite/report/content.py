@@ -215,7 +215,7 @@ def content_of(run: Run) -> ReportContent:
         further_facts=[
             *_wording(config),
             *(framework.facts(records) if framework else ()),
-            *_judges_asked(run, judges),
+            *_asked(run, judges),
             *_taken(uses),
             *made_with(run.versions()),
             *_asked_again(run),
@@ -299,14 +299,15 @@ def _along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> Par
     return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]
 
 
-def _judges_asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[str, str]]:
-    """In which pack, by which method each judge was asked, and what its server holds answers to."""
+def _asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[str, str]]:
+    """In which pack, by which method each judge was asked, and what every model's server takes of what is asked."""
     learnt = run.store.dialects()
+    taken = {spec: report_of([record for (name, _), record in learnt.items() if name == spec]) for spec, _ in sorted(learnt)}
     for judge in judges:
         settings = run.config().root.get(judge.stage, {})
         asked = [f"pack {settings.get('prompts', {}).get('pack')}", f"method {settings.get('method')}"]
-        asked += report_of([record for (name, _), record in learnt.items() if name == judge.judge])
-        yield f"Judge {judge.judge}", "; ".join(asked)
+        yield f"Judge {judge.judge}", "; ".join([*asked, *taken.pop(judge.judge, [])])
+    yield from ((f"Model {name}", "; ".join(sentences)) for name, sentences in taken.items() if sentences)
 
 
 def _taken(uses: Sequence[ModelUse]) -> Iterator[tuple[str, str]]:

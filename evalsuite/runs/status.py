@@ -46,8 +46,8 @@ def _calls(run: Run) -> Table:
         columns=("role", "model", *columns),
         rows=tuple((*who, *(counts[*who, name] for name in columns)) for who in sorted({(r, m) for r, m, _ in counts})),
         notes=(
-            "failed: without an answer so far, asked last by the same command. empty, refusal, length (cut off): --retry asks "
-            "again; answers may be counted whose dialogue went another way since.",
+            "failed: without an answer so far, asked last by the same command. empty, refusal, length (cut off), "
+            "context_overflow: --retry asks again; answers may be counted whose dialogue went another way since.",
         ),
     )
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import gzip
+import os
+import ssl
+import subprocess
+import sys
+import threading
 import tracemalloc
 import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from core.errors import UserError
 from serve.client import ChatClient
-from serve.failures import Rejected
+from serve.failures import Rejected, ServerLost
 from serve.store import Store
-from tests.endpoint import Answer, Endpoint, bomb
+from tests.endpoint import Answer, Endpoint, bomb, error
 from tests.serve.test_client import ask, question, spec
 
 WHOLE = orjson.dumps({"choices": [{"message": {"content": "I hear you " + "x" * 70_000}, "finish_reason": "stop"}]})
@@ -113,3 +120,96 @@ async def test_a_list_of_models_that_redirects_is_told_before_anything_is_asked(
                 await client.check(spec(endpoint.url.replace("/v1", "/moved")), ["my-model"])
         assert endpoint.followed == 0
     store.close()
+
+
+SECRET = "tenant-value-of-mine"
+
+
+async def test_a_spec_adds_fields_headers_and_a_query_and_its_secrets_are_in_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENANT", SECRET)
+    added = {"extra_body": {"enable_thinking": False}, "headers": {"X-Tenant": "TENANT"}, "query": {"api-version": "1"}}
+    with Endpoint(lambda body, count: Answer(f"You are {SECRET}.") if count == 1 else error(400, f"no, {SECRET}")) as endpoint:
+        model = spec(endpoint.url, endpoint=added)
+        (reply,) = await ask(tmp_path, endpoint, question(), model=model)
+        with pytest.raises(Rejected, match=r"no, \*\*\*"):
+            await ask(tmp_path, endpoint, question("again"), model=model)
+        assert endpoint.requests[0]["enable_thinking"] is False and endpoint.headers[0]["X-Tenant"] == SECRET
+        assert endpoint.queries[0] == {"api-version": "1"}
+    assert reply.text == "You are ***."
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"extra_body": {"temperature": 1}},
+        {"headers": {"X-Tenant": "not a variable"}},
+        {"headers": {"X Tenant": "TENANT"}},
+        {"query": {"api-key": "x"}},
+    ],
+)
+def test_what_a_spec_may_not_add(added: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(added))):
+        spec("http://127.0.0.1:1/v1", endpoint=added)
+
+
+def test_what_a_spec_adds_is_part_of_the_model_but_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    def known(**added: Any) -> str:
+        return spec("http://127.0.0.1:1/v1", endpoint=added).fingerprint()
+
+    monkeypatch.setenv("TENANT", SECRET)
+    before = known(headers={"X-Tenant": "TENANT"})
+    monkeypatch.setenv("TENANT", "another")
+    assert before == known(headers={"X-Tenant": "OTHER"}) != known()
+    assert len({known(), known(extra_body={"enable_thinking": False}), known(query={"api-version": "1"})}) == 3
+
+
+async def test_a_proxy_of_the_environment_is_taken_but_not_for_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Endpoint(lambda body, count: Answer("fine")) as proxy, Endpoint(lambda body, count: Answer("here")) as here:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        far = spec("http://model.invalid/v1")
+        assert [reply.text for reply in await ask(tmp_path, here, question(), model=far)] == ["fine"]
+        assert [reply.text for reply in await ask(tmp_path, here, question("again"))] == ["here"]
+        monkeypatch.setenv("no_proxy", "model.invalid")
+        with pytest.raises(ServerLost):
+            await ask(tmp_path, here, question("once more"), model=far, attempts=1)
+        assert len(proxy.requests) == len(here.requests) == 1
+
+
+def test_certificates_named_by_the_environment_are_trusted(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    files = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", *request, *files], check=True, capture_output=True)
+
+    class Lists(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"data": [{"id": "m"}]}')
+
+        def log_message(self, *given: object) -> None: ...
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Lists) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [
+            sys.executable,
+            "-m",
+            "evalsuite.cli",
+            "models",
+            f"m@https://localhost:{server.server_port}/v1",
+            "--check",
+            "--json",
+        ]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SSL_CERT")}
+        trusting = environment | {"SSL_CERT_FILE": str(certificate)}
+        said = [subprocess.run(command, env=env, capture_output=True, text=True) for env in (environment, trusting)]
+        server.shutdown()
+    assert [(run.returncode, "certificate" in run.stdout + run.stderr) for run in said] == [(1, True), (0, False)], said[0].stdout
