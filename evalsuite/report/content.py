@@ -154,11 +154,10 @@ def content_of(run: Run) -> ReportContent:
     verdicts = [judgement for one in judges for judgement in one.records()]
     tally = Tally(dialogues, verdicts, scored.rubric, config.floors(), level=level)
     drawn = {dialogue.id for dialogue in distinct(dialogues)}
-    once = replace(
-        tally,
-        dialogues=[dialogue for dialogue in dialogues if dialogue.id in drawn],
-        judgements=[verdict for verdict in verdicts if verdict.dialogue_id in drawn],
-    )
+    once = tally  # what it has computed is computed once where every dialogue is distinct
+    if len(drawn) < len(dialogues):
+        kept = [dialogue for dialogue in dialogues if dialogue.id in drawn]
+        once = replace(tally, dialogues=kept, judgements=[one for one in verdicts if one.dialogue_id in drawn])
     rubric = tally.rubric
     timing, used = run.timing(), run.usage()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
