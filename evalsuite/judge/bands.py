@@ -16,6 +16,7 @@ from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.base import BaseJudge
+from evalsuite.judge.json_answers import last_object
 from serve.answers import Reply
 from serve.batch import together
 from serve.questions import Question
@@ -55,7 +56,11 @@ async def _round(judge: BaseJudge, dialogue: Dialogue, repeat: int) -> list[Judg
 
 
 def _distributions(judge: BaseJudge, dialogue: Dialogue, text: str) -> dict[str, dict[str, float] | None]:
-    """Dimension → probabilities; None where an answer's line cannot be read."""
+    """Dimension → probabilities; None where an answer's line cannot be read. A JSON object may stand in place of the lines."""
+    if found := last_object(text):
+        scores = {name: numbers for name, numbers in found.items() if isinstance(numbers, dict)}
+        lines_of = (f"{name}: {' '.join(f'{score}={p}' for score, p in numbers.items())}" for name, numbers in scores.items())
+        text = "\n".join(lines_of)
     lines = read_bands(text, judge.rubric, dialogue.language)
     return {key: line.distribution(judge.bands.off_sum) if line else None for key, line in lines.items()}
 

@@ -276,6 +276,10 @@ IN_WORDS: dict[str, tuple[JudgeMethod, str]] = {
     "labels": ("joint", json.dumps({d.label["en"]: 3 for d in ESC_EVAL.dimensions.values()})),
     "lines": ("joint", f"Ratings (0-4):\n\n{LABELLED}\n"),
     "table": ("joint", "\n".join(f"| {d.label['en']} | 3 |" for d in ESC_EVAL.dimensions.values())),
+    "bands": (
+        "bands",
+        "```json\n" + json.dumps({d.label["en"]: {"0": 0, "1": 0, "2": 0, "3": 1} for d in FEEL.dimensions.values()}) + "\n```",
+    ),
     "out of": ("per_dimension", "Score: 3 out of 4"),
     "bold": ("per_dimension", "**3**"),
     "object": ("per_dimension", '{"score": 3, "reason": "2 questions"}'),
@@ -284,6 +288,7 @@ UNCLEAR: dict[str, tuple[JudgeMethod, str]] = {
     "another end": ("joint", LABELLED.replace("/4", "/5")),
     "a dimension twice": ("joint", f"{LABELLED}\n{LABELLED.splitlines()[0]}"),
     "one missing": ("joint", LABELLED.partition("\n")[2]),
+    "bands off the scale": ("bands", json.dumps({d.label["en"]: {"3": 1, "4": 0} for d in FEEL.dimensions.values()})),
     "a half": ("per_dimension", "Score: 3.5"),
     "a range": ("per_dimension", "3-4"),
     "two": ("per_dimension", "3 or 4"),
