@@ -33,7 +33,7 @@ from evalsuite.frames import Records, row_of
 from evalsuite.report.report import PLUMBING
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
-from evalsuite.runner.pipeline import Outcome
+from evalsuite.runner.outcome import Outcome
 from evalsuite.runs import shards
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.folder import open_run

@@ -38,7 +38,7 @@ from evalsuite.report.content import report_run
 from evalsuite.runner import pipeline, until
 from evalsuite.runner.engine import Launched, Runner
 from evalsuite.runner.forecast import forecast
-from evalsuite.runner.pipeline import Outcome
+from evalsuite.runner.outcome import Outcome
 from evalsuite.runs import migration, shards
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.status import status as tables_of_status

@@ -103,6 +103,31 @@ async def load_of(job: Plan | Dialogue, judges: Sequence[Resolved]) -> Load:
     return Load(stand.usage, stand.specs)
 
 
+def shares_of(
+    jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved], score: bool, budget: Budget
+) -> dict[str, tuple[Share, Share]]:
+    """Dialogue id → what it takes of a budget with all verdicts, and what of that judges after the first take. Nothing where
+    there is no limit."""
+    shares: dict[str, tuple[Share, Share]] = {}
+    for group in group_by(jobs, _alike).values() if budget.limited else ():
+        some, wanted = _some(group), judges if score else []
+        every = max((asyncio.run(load_of(job, wanted)) for job in some), key=lambda load: (load.calls, load.cost))
+        first = max((asyncio.run(load_of(job, wanted[:1])) for job in some), key=lambda load: (load.calls, load.cost))
+        later = Share(every.calls - first.calls, every.cost - first.cost)
+        shares |= {job.id: (every.share, later) for job in group}
+    return shares
+
+
+def _alike(job: Plan | Dialogue) -> tuple[str | None, str] | None:
+    """Planned dialogues that take much the same have the same; given ones are of any length."""
+    return (job.dialogue.supporter, job.dialogue.language) if isinstance(job, Plan) else None
+
+
+def _some(jobs: Sequence[Plan | Dialogue]) -> Sequence[Plan | Dialogue]:
+    """Of jobs that are alike, those that speak for all."""
+    return jobs[:1] if isinstance(jobs[0], Plan) else jobs[:: -(-len(jobs) // _GIVEN)]
+
+
 @dataclass(frozen=True)
 class Forecast:
     """What a run will ask at most."""
@@ -168,8 +193,7 @@ def forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved], people
 
 async def _forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved], people: int | None) -> Forecast:
     held, number = Load(), 0
-    alike = group_by(jobs, lambda job: (job.dialogue.supporter, job.dialogue.language) if isinstance(job, Plan) else None)
-    for group in alike.values():
+    for group in group_by(jobs, _alike).values():
         played = {job.dialogue.card_id or job.dialogue.profile_id for job in group if isinstance(job, Plan)}
         times = len(group) * people // len(played) if people and played else len(group)
         held += await _of_all(group, judges, times)
@@ -184,9 +208,8 @@ async def _forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved],
 
 
 async def _of_all(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved], number: int) -> Load:
-    """What so many jobs like these take: given ones differ in length, planned ones in little."""
-    some = jobs[:1] if isinstance(jobs[0], Plan) else jobs[:: -(-len(jobs) // _GIVEN)]
-    load = Load()
+    """What so many jobs like these take."""
+    some, load = _some(jobs), Load()
     for job in some:
         load += await load_of(job, judges)
     return load.times(number / len(some))

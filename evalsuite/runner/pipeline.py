@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -20,8 +20,9 @@ from evalsuite.dialogues.floors import with_floors
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
-from evalsuite.runner.forecast import load_of
+from evalsuite.runner.forecast import shares_of
 from evalsuite.runner.lengths import needs
+from evalsuite.runner.outcome import Outcome
 from evalsuite.runner.spool import Piece, Records, Spool
 from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import opened_freely
@@ -34,10 +35,9 @@ from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.clusters import clusters_of
 from serve.answers import Tally
-from serve.budget import Share
 from serve.callables import PLACE, CallableSpec
 from serve.client import ChatClient
-from serve.failures import FailedCall, NotReached, NotStored
+from serve.failures import NotReached, NotStored
 from serve.overview import overview
 from serve.plan import plan_servers
 
@@ -49,39 +49,6 @@ _GROWS: dict[str, Sequence[str]] = {
     "score": _PLAYED,
     "gold": ("count", "sha256"),
 }
-
-
-@dataclass
-class Outcome:
-    """What a stage made, in the order of its jobs."""
-
-    dialogues: Records[Dialogue]
-    judgements: Records[Judgement]
-    """Verdicts on whole dialogues."""
-    turn_judgements: Records[Judgement]
-    """Verdicts on parts of them."""
-    failures: list[FailedCall] = field(default_factory=list)
-    """Calls without an answer."""
-    ended_early: str | None = None
-    """Why the stage ended before its end."""
-    not_reached: int = 0
-    """Dialogues that the budget did not reach."""
-    not_judged: int = 0
-    """Dialogues whose verdicts it did not reach."""
-    file: str = ""
-    """Where the verdicts are, in the run folder."""
-    usage: dict[str, dict[str, Usage]] = field(default_factory=dict)
-    """Role → model → what it used."""
-    kept: Collection[str] = ()
-    """Dialogues that only earlier commands asked for."""
-
-    @property
-    def unfinished(self) -> str:
-        """What the budget did not reach; "" where that is nothing."""
-        parts = [(self.not_reached, "not asked"), (self.not_judged, "not judged")]
-        told = "".join(f", {number:,} {what}" for number, what in parts if number)
-        of = "of the gold set " if self.file.endswith("gold_judgements.jsonl") else ""
-        return f"{len(self.dialogues) - self.not_judged:,} dialogues {of}are finished{told}" if told else ""
 
 
 def simulate(runner: Runner, score: bool) -> Outcome:
@@ -330,19 +297,14 @@ def _execute(
             client.threshold.dialogue_failed(len(jobs))
         return spool.keep(dialogue, judgements)
 
-    shares: dict[object, tuple[Share, Share]] = {}
+    shares = shares_of([job for job in jobs if job.id in asked], [resolved, *runner.later], bool(judging), run.budget)
 
     async def work(client: ChatClient, job: Job) -> Piece:
         if job.id not in asked:
             return spool.keep(*await _from_store(resolved, client, job, judge))
-        if client.offline or not run.budget.limited:
+        if client.offline or not shares:
             return await whole(client, job)
-        alike = (job.dialogue.supporter, job.dialogue.language) if isinstance(job, Plan) else job.id
-        if alike not in shares:
-            judges = [resolved, *runner.later] if judging else []
-            first, every = await load_of(job, judges[:1]), await load_of(job, judges)
-            shares[alike] = every.share, Share(every.calls - first.calls, every.cost - first.cost)
-        share, later = map(replace, shares[alike])
+        share, later = map(replace, shares[job.id])
         async with run.budget.room(job.id, share, later if runner.later else None):
             return await whole(client, job)
 
