@@ -120,7 +120,7 @@ def test_a_choice_is_read_strictly(text: str, choice: str | None) -> None:
 def test_probability_is_renormalised_over_the_choices() -> None:
     logs = {"1": math.log(0.3), " 1": math.log(0.3), "0": math.log(0.2), "maybe": math.log(0.2)}
     assert probability(Reply(text="1", tokens=[("1", logs)]), "1", ("0", "1")) == pytest.approx(0.75)
-    assert probability(Reply(text="1", tokens=[("1", {"1": -0.1})]), "1", ("0", "1")) == 1.0
+    assert probability(Reply(text="1", tokens=[("1", {"1": -0.1})]), "1", ("0", "1")) is None, "no alternatives"
     assert probability(Reply(text="1"), "1", ("0", "1")) is None
 
 
