@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from core.errors import UserError, near
 from core.masking import problem_of
+from core.names import Spellings
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
@@ -283,6 +284,7 @@ def read_placed(path: Path, model: type[M], what: str, allow_empty: bool = False
 
 def each_placed(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]]:
     """What `read_placed` has, read line by line: only one record is held at a time."""
+    spellings = Spellings()
     with _opened(path, what) as handle:
         for number, line in enumerate(handle, start=1):
             if not line.strip():
@@ -292,7 +294,9 @@ def each_placed(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]
                 value = load_json(line)
             except orjson.JSONDecodeError as error:
                 raise UserError(f"{where}: malformed JSON: {error.msg} (column {error.colno})") from None
-            yield where, validated(model, value, where)
+            record = validated(model, value, where)
+            spellings.of(record, where)
+            yield where, record
 
 
 def check_unique(path: Path | str, ids: Iterable[str], what: str) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from core.files import digest
+from core.names import Spelt, plain_name
 
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = get_args(Language)
@@ -29,7 +30,6 @@ Stopped = Literal["refusal", "empty_reply", "context_overflow"]  # what of a rep
 Verdict = Literal["a", "b", "tie"]  # which of two is better
 Order = Literal["ab", "ba"]  # which of two was shown first
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def number(text: str) -> float:
@@ -49,13 +49,6 @@ def _number(value: Any) -> Any:
     return number(value) if isinstance(value, str) else value
 
 
-def plain_name(text: str) -> str:
-    """The name itself. Raises `ValueError` for one with control characters, which no spreadsheet or page shows."""
-    if _CONTROL.search(text):
-        raise ValueError("a control character (a line end, a tab or NUL) in a name")
-    return text
-
-
 def _level(text: str) -> str:
     if not re.fullmatch(r"0|-?[1-9][0-9]{0,2}", text):  # written in one way only: they are looked up by their text
         raise ValueError("the key is not a whole score")
@@ -65,10 +58,13 @@ def _level(text: str) -> str:
 Number = Annotated[float, BeforeValidator(_number)]
 Whole = Annotated[int, BeforeValidator(_number)]
 Count = Annotated[Whole, Field(ge=0, le=2**53)]  # what JSON holds exactly
-_PLAIN = AfterValidator(plain_name)
+_PLAIN = BeforeValidator(lambda value: plain_name(value) if isinstance(value, str) else value)
 Name = Annotated[str, _PLAIN]
 Identifier = Annotated[str, Field(min_length=1, max_length=200), _PLAIN]
 Part = Annotated[str, Field(min_length=1, max_length=150), _PLAIN]  # what an identifier is made with
+Annotator = Annotated[Identifier, Spelt("annotator")]
+JudgeName = Annotated[Identifier, Spelt("judge")]
+System = Annotated[Identifier, Spelt("system")]  # whose replies or dialogues are scored or compared
 _Value = Annotated[Number, Field(ge=-1000, le=1000)]  # no rubric goes further: tables that list all levels would not end
 _Level = Annotated[str, AfterValidator(_level)]
 _Probability = Annotated[Number, Field(ge=0)]
@@ -212,9 +208,9 @@ class Dialogue(Record):
     """The role card that was played (ESC-Eval)."""
     profile_id: Name | None = None
     """The profile that was played (EmoHarbor)."""
-    supporter: Name | None = None
+    supporter: Annotated[Name | None, Spelt("system")] = None
     """The model under test."""
-    simulator: Name | None = None
+    simulator: Annotated[Name | None, Spelt("simulator")] = None
     """The model or models that played the seeker."""
     trial: Count = 0
     """Which repetition this is, from 0."""
@@ -295,7 +291,7 @@ class Judgement(Record):
     dialogue_id: Identifier
     """The judged dialogue."""
     language: Language
-    judge: Identifier
+    judge: JudgeName
     """The judge's name."""
     rubric: Identifier
     """The rubric's name."""
@@ -336,7 +332,7 @@ class HumanScore(Record):
     dialogue_id: Identifier
     """The scored dialogue."""
     language: Language
-    annotator: Identifier
+    annotator: Annotator
     """Who scored."""
     rubric: Identifier
     """The rubric's name."""
@@ -355,7 +351,7 @@ class Preference(Record):
     """One dialogue."""
     dialogue_b: Identifier
     """The other dialogue."""
-    annotator: Identifier
+    annotator: Annotator
     """Who chose."""
     question: Name
     """What was asked."""
@@ -370,11 +366,11 @@ class Comparison(Record):
 
     item: Identifier
     """What both systems did."""
-    a: Identifier
+    a: System
     """One system."""
-    b: Identifier
+    b: System
     """The other system."""
-    annotator: Identifier
+    annotator: Annotator
     """Who compared."""
     question: Identifier = "preferred"
     """What was asked."""

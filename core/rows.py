@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from core.errors import UserError
 from core.files import explain, load_json, read_bytes, read_json
 from core.ledger import Step
+from core.names import Spellings
 from core.records import Count, Language, Post, RolePlay, SupportDialogue
 from core.settings import Settings
 
@@ -266,13 +267,15 @@ def read_table(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]]
         raise UserError(f"{path}: {what} are read from .jsonl or .csv")
     needed = [name for name, field in model.model_fields.items() if field.is_required()]
     nullable = [name for name in needed if type(None) in get_args(model.model_fields[name].annotation)]
-    reader = CorpusReader(Step(path.name), strict=True)
+    reader, spellings = CorpusReader(Step(path.name), strict=True), Spellings()
     for row in reader.csv(path, needed) if suffix == ".csv" else reader.jsonl(path):
         value = row.value
         if suffix == ".csv":
             value = {name: cell for name, cell in value.items() if cell != "" or name in needed}
             value |= {name: None for name in nullable if value[name] == ""}
         with reader.accounting(row):
-            yield row.where, model.model_validate(value)
+            record = model.model_validate(value)
+            spellings.of(record, row.where)
+            yield row.where, record
     if not reader.step.taken:
         raise UserError(f"{path} is empty (columns: {', '.join(model.model_fields)})")

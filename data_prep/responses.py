@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 
 from core.errors import UserError
 from core.files import check_unique, read_jsonl
-from core.records import LOST, Count, Dialogue, Identifier, Language, Record, Stopped, Turn, Usage
+from core.names import one_spelling
+from core.records import LOST, Count, Dialogue, Identifier, Language, Record, Stopped, System, Turn, Usage
 from serve.failures import Lost
 
 
@@ -27,7 +28,7 @@ class Response(Record):
     dialogue_id: Identifier
     language: Language
     turn: Count
-    supporter: Identifier
+    supporter: System
     text: str
     reference: Annotated[str, Field(min_length=1)] | None = None
     termination: Stopped | Lost | None = None
@@ -71,6 +72,7 @@ def read_responses(paths: Sequence[Path]) -> list[Response]:
     responses = [response for path in paths for response in read_jsonl(path, Response, "responses")]
     places = (f"{r.supporter} on {r.dialogue_id} turn {r.turn}" for r in responses)
     check_unique(", ".join(map(str, paths)), places, "responses")
+    one_spelling(responses, "responses")
     return responses
 
 

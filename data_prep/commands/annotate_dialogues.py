@@ -14,6 +14,7 @@ import typer
 from core.errors import UserError, near
 from core.files import check_unique, sha256_file, write_json, write_text
 from core.ledger import Build
+from core.names import Spellings, composed
 from core.options import OutOption, SeedOption, choice, console, writes
 from core.paths import IN_FILE, IN_NAME, SHEET, Verbs
 from core.records import Dialogue, HumanScore
@@ -234,8 +235,11 @@ def _check_files(sheets: list[Path], reviews: list[Path]) -> None:
 
 
 def _check_names(sheets: list[Path]) -> None:
-    if doubled := [name for name, count in Counter(path.stem for path in sheets).items() if count > 1]:
+    if doubled := [name for name, count in Counter(composed(path.stem) for path in sheets).items() if count > 1]:
         raise UserError(f"--sheet: {min(doubled)} is given twice; a file's name is its annotator's: one sheet each")
+    spellings = Spellings()
+    for path in sheets:
+        spellings.add("annotator", composed(path.stem), path)
 
 
 def _count(build: Build, scores: Sequence[HumanScore], unsettled: Mapping[str, Set[str]]) -> None:
@@ -345,13 +349,14 @@ def import_again(
     jointly: list[HumanScore] = []
     _check_names(sheet)
     for path in sheet:
-        if path.stem != JOINT and path.stem not in open_items.by_annotator:
+        name = composed(path.stem)
+        if name != JOINT and name not in open_items.by_annotator:
             names = [*open_items.by_annotator, JOINT]
-            raise UserError(f"--sheet {path}: nobody named {path.stem!r} was asked again: {near(path.stem, names)}")
+            raise UserError(f"--sheet {path}: nobody named {name!r} was asked again: {near(name, names)}")
         build.input(path)
-        asked = open_items.joint if path.stem == JOINT else open_items.by_annotator[path.stem]
+        asked = open_items.joint if name == JOINT else open_items.by_annotator[name]
         read = annotation.read_review(path, spoken, asked, rules, build.step(f"sheet {path.name}"), halves=True)
-        (jointly if path.stem == JOINT else again).extend(read)
+        (jointly if name == JOINT else again).extend(read)
     final = finish(first_round, again, jointly, chosen)
     waiting = {f"{dialogue}/{dimension}" for dialogue, dimension in final.waiting}
     _count(build, first_round, {"waits for a second score or the joint review": waiting})

@@ -18,7 +18,7 @@ from pydantic import Field
 from core.files import check_unique, explain, read_jsonl
 from core.ledger import Step
 from core.prompts import load_pack
-from core.records import Identifier, Language, Record, RoleCard
+from core.records import Identifier, Language, Name, Record, RoleCard
 from data_prep.cards.llm import Asker, Prompt, Unread
 from data_prep.profiles.record import (
     HEADINGS,
@@ -241,7 +241,7 @@ class Seed(Record):
     topic: Annotated[str, Field(pattern=r"^[a-z][a-z_]*$")] | None = None
     problem: Text
     wishes: str = ""
-    source: str = QUESTIONNAIRE
+    source: Name = QUESTIONNAIRE
 
 
 def load_seeds(path: Path) -> list[Seed]:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from core.errors import UserError, need_modules
 from core.prompts import PromptPack
-from core.records import Dialogue, Identifier, Language, Message, Record, RoleCard, RolePlay, SupportDialogue, Whole
+from core.records import Dialogue, Identifier, Language, Message, Name, Record, RoleCard, RolePlay, SupportDialogue, Whole
 from core.side_prompts import character_system, greeting, opening, seeker_system
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.places import local_path
@@ -33,9 +33,9 @@ class RoleExample(Record):
     id: Identifier
     language: Language
     kind: Kind
-    source: str
-    source_id: str
-    card_id: str | None = None
+    source: Name
+    source_id: Name
+    card_id: Name | None = None
     card_method: Literal["llm", "heuristic", "written"] | None = None
     turns: Annotated[Whole, Field(ge=2)]
     tokens: Annotated[Whole, Field(gt=0)]

@@ -30,7 +30,8 @@ from pydantic import StringConstraints, model_validator
 
 from core.errors import UserError, at, near
 from core.files import validated
-from core.records import Count, Dialogue, HumanScore, Identifier, Language, Record, Role, Turn, dialogue_id
+from core.names import one_spelling
+from core.records import Annotator, Count, Dialogue, HumanScore, Identifier, Language, Record, Role, System, Turn, dialogue_id
 from core.rows import read_table
 from data_prep.scores.human import read_dialogues
 from data_prep.sources.support import merged
@@ -39,7 +40,6 @@ SOURCE = "held"
 KIND = "held dialogues and their ratings"
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-_Name = Annotated[Identifier, StringConstraints(strip_whitespace=True)]
 
 
 class Talk(NamedTuple):
@@ -54,8 +54,8 @@ class Talk(NamedTuple):
 
 
 class _OfTalk(Record):
-    situation: _Name
-    supporter: _Name
+    situation: Identifier
+    supporter: System
     trial: Count = 0
 
     @property
@@ -70,8 +70,8 @@ class _Said(Record):
 
 class _OfDialogue(_OfTalk):
     language: Language
-    profile: _Name | None = None
-    card: _Name | None = None
+    profile: Identifier | None = None
+    card: Identifier | None = None
 
     @model_validator(mode="after")
     def _one_seeker(self) -> _OfDialogue:
@@ -92,7 +92,7 @@ class _Utterance(_OfDialogue, _Said):
 
 
 class _Rating(_OfTalk):
-    annotator: _Name
+    annotator: Annotator
     rubric: Identifier
     dimension: Identifier
     value: Any  # as HumanScore has it
@@ -123,6 +123,7 @@ def read_held(paths: Sequence[Path]) -> dict[Talk, Dialogue]:
                 turns=turns,
                 **held.person(),
             )
+    one_spelling(dialogues.values(), "held dialogues")
     return dialogues
 
 
@@ -161,6 +162,7 @@ def read_ratings(paths: Sequence[Path], held: dict[Talk, Dialogue], check: Calla
             if key in scores:
                 raise UserError(f"{where}: {score.annotator} rated {rating.talk} / {score.dimension} twice")
             scores[key] = score
+    one_spelling(scores.values(), "ratings")
     return list(scores.values())
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from core.errors import UserError, at, near
 from core.files import CONFIGS, check_unique, read_bytes, read_jsonl, read_placed
 from core.ledger import Build, Step
+from core.names import composed, one_spelling
 from core.records import Comparison, Dialogue, HumanScore, Judgement, Preference
 from core.rows import read_table
 from core.rubrics import Rubric, load_rubric
@@ -101,7 +102,9 @@ def _once(scores: Iterable[HumanScore], step: Step) -> list[HumanScore]:
 def read_dialogues(paths: Sequence[Path]) -> list[Dialogue]:
     """Dialogues from JSONL files, in order; `UserError` for a doubled id."""
     dialogues = [dialogue for path in paths for dialogue in read_jsonl(path, Dialogue, "dialogues")]
-    check_unique(", ".join(map(str, paths)), (dialogue.id for dialogue in dialogues), "dialogue ids")
+    files = ", ".join(map(str, paths))
+    check_unique(files, (dialogue.id for dialogue in dialogues), "dialogue ids")
+    one_spelling(dialogues, files)
     return dialogues
 
 
@@ -137,6 +140,7 @@ def gold_scores_of(paths: Iterable[Path], check: Callable[[HumanScore], None] | 
         for score in sorted(read_gold(path, check), key=lambda score: (*item_order(score), score.annotator)):
             refuse_twice(seen, path, score.annotator, score, _key(score))
             scores.append(score)
+    one_spelling(scores, "gold scores")
     return scores
 
 
@@ -153,6 +157,7 @@ def refuse_twice(
 def of_annotators(scores: Sequence[HumanScore], annotators: Sequence[str]) -> list[HumanScore]:
     """The scores that these annotators gave (all scores when none is named); `UserError` for one who gave none."""
     known = {score.annotator for score in scores}
+    annotators = [composed(name) for name in annotators]
     for name in annotators:
         if name not in known:
             raise UserError(f"--annotator {name}: gave none of the scores: {near(name, known)}")
@@ -194,6 +199,7 @@ def read_preferences(paths: Sequence[Path]) -> list[Preference]:
             raise UserError(f"{where}: {answer}; the first is {seen[key]}")
         seen[key] = where
         preferences.append(choice)
+    one_spelling(preferences, "preferences")
     return preferences
 
 
@@ -219,6 +225,7 @@ def read_comparisons(paths: Sequence[Path]) -> list[Comparison]:
             what = "missing" if choice.degree is None else "given, but missing before"
             raise UserError(f"{where}: degree: {what}: on question {choice.question!r} all rows have one or none has")
         choices.append(choice)
+    one_spelling(choices, kind)
     return choices
 
 

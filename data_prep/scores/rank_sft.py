@@ -22,7 +22,7 @@ from core.files import digest
 from core.judge_prompts import PromptMethod, judge_messages
 from core.ledger import Step
 from core.prompts import PromptPack
-from core.records import Dialogue, HumanScore, Identifier, Language, Message, Number, Record, Whole
+from core.records import Dialogue, HumanScore, Identifier, Language, Message, Name, Number, Record, Whole
 from core.rubrics import Rubric, load_rubric
 from core.statistics.accuracy import majority, round_half_up
 from core.statistics.means import exact_mean
@@ -46,7 +46,7 @@ class RankExample(Record):
     language: Language
     dialogue_id: Identifier
     group: str
-    dimension: str | None
+    dimension: Name | None
     labels: dict[str, Whole]
     target: dict[str, Number]
 

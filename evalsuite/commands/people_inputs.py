@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from core.errors import UserError, near
 from core.files import check_unique, explain, read_bytes
+from core.names import composed
 from core.options import name_and_value
 from core.records import Language
 from core.rubrics import Rubric
@@ -134,8 +135,8 @@ def raters_of(count: int, named: list[str], languages: list[Language], prefix: s
         for language in wanted:
             if language not in get_args(Language):
                 raise UserError(f"--rater {one}: no language {language!r}: {near(language, get_args(Language))}")
-        people.append(Person(code, tuple(language for language in get_args(Language) if language in wanted)))
+        people.append(Person(composed(code), tuple(language for language in get_args(Language) if language in wanted)))
     if not people:
         raise UserError("--raters: none: say how many, or name them with --rater CODE=en,zh")
-    check_unique("--rater", (person.code for person in people), "raters")
+    check_unique("--rater", (person.code.casefold() for person in people), "raters")
     return people

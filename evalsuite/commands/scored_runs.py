@@ -9,14 +9,13 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from pydantic import ConfigDict
 from rich.text import Text
 
 from core.errors import UserError
 from core.files import read_object
 from core.options import console
 from core.paths import MaybeFile, MaybeFiles, Writes
-from core.records import Identifier, Number
+from core.records import Annotator, Number, System
 from core.rows import RowModel, read_table
 from core.statistics.bootstrap import Floats
 from core.tables import clean
@@ -226,9 +225,8 @@ def discriminate(
 
 
 class _Rating(RowModel):
-    model_config = ConfigDict(str_strip_whitespace=True)
-    user: Identifier
-    model: Identifier
+    user: Annotator
+    model: System
     score: Number | None
 
 

@@ -10,6 +10,7 @@ import typer
 
 from core.errors import UserError, near
 from core.files import read_jsonl
+from core.names import composed, one_spelling
 from core.paths import IN_RUNS, Reads
 from core.records import Dialogue, Judgement
 from core.rows import read_table
@@ -69,6 +70,7 @@ def judgements_of(paths: Iterable[Path], rubric: Rubric | None = None) -> list[J
         for j in read_judgements(path, rubric):
             refuse_twice(seen, path, j.judge, j, (*item_of(j), j.rubric, scorer_of(j), j.repeat))
             judgements.append(j)
+    one_spelling(judgements, "judgements")
     return judgements
 
 
@@ -90,7 +92,8 @@ def scored_clusters(
 def of_judges(verdicts: Sequence[Judgement], judges: Sequence[str] | None) -> list[Judgement]:
     """The verdicts of these judges (all where none is named); `UserError` for one that gave none."""
     known = {verdict.judge for verdict in verdicts}
-    for name in judges or []:
+    judges = [composed(name) for name in judges or []]
+    for name in judges:
         if name not in known:
             raise UserError(f"--judge {name}: gave none of the verdicts: {near(name, known)}")
     return [verdict for verdict in verdicts if not judges or verdict.judge in judges]

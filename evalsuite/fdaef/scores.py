@@ -23,7 +23,7 @@ from pydantic import Field, StrictFloat, StrictInt, model_validator
 
 from core.errors import UserError, near
 from core.files import digest, read_placed
-from core.records import Identifier, Number, Whole
+from core.records import Identifier, Number, System, Whole
 from core.settings import Settings
 from core.statistics.bootstrap import RESAMPLES, Floats, resampled_means
 from evalsuite.fdaef.normalise import check_item, features
@@ -35,7 +35,7 @@ T = TypeVar("T")
 class TaskScore(Settings):
     """One line of a score file (see the module)."""
 
-    model: Identifier
+    model: System
     dataset: str | None = None
     metric: str | None = None
     node: str | None = None

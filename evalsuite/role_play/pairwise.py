@@ -13,7 +13,7 @@ from itertools import combinations
 from core.errors import UserError
 from core.judge_prompts import transcript
 from core.prompts import PromptPack, load_pack
-from core.records import LOST, Dialogue, Identifier, Message, Order, Preference, Record, Verdict
+from core.records import LOST, Annotator, Dialogue, Identifier, Message, Order, Preference, Record, Verdict
 from core.tables import Table
 from evalsuite.role_play.seekers import ROLE_PLAY, Field, claim, seeker_of
 from evalsuite.runner.engine import Runner
@@ -33,7 +33,7 @@ class PairAnswer(Record):
 
     dialogue_a: Identifier
     dialogue_b: Identifier
-    annotator: Identifier
+    annotator: Annotator
     question: str
     verdict: Verdict | None
     order: Order

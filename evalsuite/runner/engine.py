@@ -237,7 +237,9 @@ def check_names(specs: Sequence[ModelSpec]) -> None:
     """Raise `UserError` for two models of one name: records, and answers in the store, are known by it."""
     known: dict[str, ModelSpec] = {}
     for spec in specs:
-        other = known.setdefault(spec.name, spec)
+        other = known.setdefault(spec.name.casefold(), spec)
+        if other.name != spec.name:
+            raise UserError(f"two models are named {other.name} and {spec.name}, in two cases: write one name in one way")
         one, two = (model.model_dump(exclude={"sampling", "about"}) for model in (other, spec))
         if one != two:
             field = next(name for name in one if one[name] != two[name])

@@ -25,7 +25,7 @@ from pydantic import Field
 from core.errors import UserError, near
 from core.files import check_unique, digest
 from core.grouping import group_by
-from core.records import HumanScore, Judgement, Language
+from core.records import HumanScore, Judgement, Language, Name
 from core.settings import Settings
 from core.statistics.accuracy import spearman
 from core.statistics.means import comparable, means_by
@@ -123,8 +123,8 @@ class Weight(Settings):
     """One judge on one aspect: Spearman's correlation (None: not defined) over `n` dialogues, and the weight made of it."""
 
     language: Language
-    dimension: str
-    judge: str
+    dimension: Name
+    judge: Name
     correlation: Annotated[float, Field(ge=-1, le=1)] | None
     n: Annotated[int, Field(ge=0)]
     weight: Annotated[float, Field(ge=0, le=1)]

@@ -20,7 +20,8 @@ from pydantic import Field
 
 from core.errors import UserError
 from core.grouping import group_by
-from core.records import Count, Judgement, Language, Record
+from core.names import Spelt
+from core.records import Count, Judgement, Language, Name, Record
 from core.statistics.bootstrap import estimate, resampled_means
 from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.statistics import ensemble
@@ -154,7 +155,7 @@ def _weight_table(fitted: Sequence[Weights]) -> Table:
 class Cost(Record):
     """What one scorer (`Scorer.name`) cost on all dialogues together, as its server counted: costs.jsonl of `feel score`."""
 
-    judge: str
+    judge: Annotated[Name, Spelt("judge")]
     dialogues: Annotated[Count, Field(gt=0)]
     calls: Count
     prompt_tokens: Count

@@ -19,7 +19,7 @@ from scipy.special import betaincinv, stdtrit
 
 from core.errors import UserError
 from core.grouping import group_by
-from core.records import Identifier, Judgement, Language, Number, Record
+from core.records import Identifier, Judgement, JudgeName, Language, Number, Record
 from core.rubrics import Rubric
 from core.statistics.accuracy import round_half_up
 from core.statistics.bootstrap import LEVEL, SHARES, Floats
@@ -38,7 +38,7 @@ class Spoken(Record):
     dialogue_id: Identifier
     """The judged dialogue."""
     language: Language
-    judge: Identifier
+    judge: JudgeName
     """The judge's name."""
     dimension: Identifier
     """The rubric's dimension."""

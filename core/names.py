@@ -1,0 +1,66 @@
+"""Names of people, models and things as records have them: one spelling each, so that nobody is counted twice."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+
+from core.errors import UserError
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def composed(text: str) -> str:
+    """The text without the white space around it, in Unicode's composed form (NFC): `é` is one letter, however it was typed."""
+    return unicodedata.normalize("NFC", text.strip())
+
+
+def plain_name(text: str) -> str:
+    """The name, `composed`. Raises `ValueError` for one with control characters, which no spreadsheet or page shows."""
+    text = composed(text)
+    if _CONTROL.search(text):
+        raise ValueError("a control character (a line end, a tab or NUL) in a name")
+    return text
+
+
+class Spelt(NamedTuple):
+    """Marks a field that names a person or a model: two names of one `kind` may not differ in case alone."""
+
+    kind: str
+
+
+class Spellings:
+    """Refuses a name that differs from an earlier one of its kind in case alone: a slip would make two people of one."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], tuple[str, object]] = {}
+
+    def add(self, kind: str, name: str, where: object) -> None:
+        """Note a name. Raises `UserError` that has both spellings and their places."""
+        first, place = self._seen.setdefault((kind, name.casefold()), (name, where))
+        if first != name:
+            raise UserError(f"{where}: {kind} {name!r} is {first!r} ({place}) in another case: write one name in one way")
+
+    def of(self, record: BaseModel, where: object) -> None:
+        """Note every name of a record."""
+        for field, kind in _spelt(type(record)):
+            if (name := getattr(record, field)) is not None:
+                self.add(kind, name, where)
+
+
+def one_spelling(records: Iterable[BaseModel], where: object) -> None:
+    """Raise `UserError` where records of several files spell one name in two cases."""
+    spellings = Spellings()
+    for record in records:
+        spellings.of(record, where)
+
+
+@cache
+def _spelt(model: type[BaseModel]) -> list[tuple[str, str]]:
+    fields: dict[str, Any] = model.model_fields
+    return [(name, mark.kind) for name, field in fields.items() for mark in field.metadata if isinstance(mark, Spelt)]
