@@ -185,6 +185,8 @@ def label_studio_import(
     ]
     if not scores:
         raise UserError(f"--result: no score in {', '.join(map(str, result))}")
+    named = (f"{score.annotator}/{score.dialogue_id}/{score.dimension}" for score in scores)
+    check_unique(", ".join(map(str, result)), named, "scores of one annotator")
     build.write("scores.jsonl", scores)
     build.finish(console)
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from xml.etree import ElementTree as xml
 
-from core.errors import UserError, near
-from core.files import check_unique, read_json
+from pydantic import BeforeValidator, Field
+
+from core.errors import UserError, at, near
+from core.files import read_json, validated
 from core.judge_prompts import SPEAKERS
 from core.ledger import Step
-from core.records import Dialogue, HumanScore, Language
+from core.records import Dialogue, HumanScore, Identifier, Language, Name, Whole
+from core.rows import RowModel
 from core.rubrics import Rubric
 from data_prep.scores.annotation import Texts, item_of
 from data_prep.scores.human import human_score
@@ -62,10 +65,59 @@ def configuration(rubric: Rubric, language: Language, played: bool) -> str:
     return xml.tostring(view, encoding="unicode") + "\n"
 
 
+class _Chosen(RowModel):
+    choices: Annotated[tuple[str, ...], Field(min_length=1, max_length=1)]
+
+
+class _Result(RowModel):
+    """What was entered in one field; the comment's value has no choices, and is not looked at."""
+
+    from_name: Name
+    value: Any
+
+
+class _Annotation(RowModel):
+    id: Whole
+    completed_by: Annotated[Whole, BeforeValidator(lambda by: by.get("id") if isinstance(by, dict) else by)]
+    was_cancelled: bool = False
+    result: tuple[_Result, ...] = ()
+
+    def scores(self, dialogue: Dialogue, rubric: Rubric) -> list[HumanScore]:
+        """A score a dimension. Raises `UserError` for a dimension without one, with two, or with what is no score."""
+        values: dict[str, float] = {}
+        for result in self.result:
+            name = result.from_name
+            if name not in rubric.dimensions:
+                continue
+            (chosen,) = validated(_Chosen, result.value, name).choices
+            text = chosen.partition(":")[0].strip()
+            if text not in {f"{step:g}" for step in rubric.steps(name)}:
+                raise UserError(f"{name}: {chosen[:60]!r} is no score of rubric {rubric.name}")
+            if name in values:
+                raise UserError(f"{name}: it has two scores in one annotation: keep one")
+            values[name] = float(text)
+        if missing := [name for name in rubric.dimensions if name not in values]:
+            raise UserError(f"no score on {', '.join(missing)}")
+        who = f"annotator-{self.completed_by}"
+        return [human_score(dialogue, who, rubric.name, name, values[name]) for name in rubric.dimensions]
+
+
+class _Data(RowModel):
+    item: Identifier
+
+
+class _Task(RowModel):
+    """A task of `annotate-dialogues label-studio`, as the export has it."""
+
+    data: _Data
+    annotations: tuple[_Annotation, ...]
+
+
 def read_results(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: Step) -> list[HumanScore]:
     """The scores of Label Studio's export (JSON, not JSON_MIN). Annotators are called by their number there.
 
-    Cancelled annotations count as dropped in `step`. Raises `UserError` with task and field for what cannot be read.
+    Cancelled annotations, and those that the export has a second time, count as dropped in `step`. Raises `UserError` with task
+    and field for what cannot be read.
     """
     known = {item_of(dialogue): dialogue for dialogue in dialogues}
     exported = read_json(path, "Label Studio's export")
@@ -74,39 +126,22 @@ def read_results(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step
             f"{path}: expected a list of tasks, found {type(exported).__name__}: export as JSON, not JSON_MIN or CSV"
         )
     scores: list[HumanScore] = []
-    for place, task in enumerate(exported):
+    seen: list[tuple[str, _Annotation]] = []
+    for place, value in enumerate(exported):
         where = f"{path}: task {place}"
-        try:
-            item, annotations = task["data"]["item"], task["annotations"]
-        except (KeyError, TypeError):
-            raise UserError(
-                f"{where}: no data.item or no annotations: not a task of `annotate-dialogues label-studio`"
-            ) from None
+        with at(f"{where} (is it of `annotate-dialogues label-studio`, exported as JSON?)"):
+            task = validated(_Task, value, "what Label Studio says")
+        item = task.data.item
         if item not in known:
-            raise UserError(f"{where}: data.item: unknown dialogue {item!r}: {near(str(item), known)}")
-        for annotation in annotations:
+            raise UserError(f"{where}: data.item: unknown dialogue {item!r}: {near(item, known)}")
+        for annotation in task.annotations:
             step.taken += 1
-            if annotation.get("was_cancelled"):
-                step.drop("cancelled", f"{where}, annotation {annotation.get('id')}")
+            told = f"{where}, annotation {annotation.id}"
+            if annotation.was_cancelled or (item, annotation) in seen:
+                step.drop("cancelled" if annotation.was_cancelled else "exported twice, equal", told)
                 continue
             step.kept += 1
-            scores += _of_annotation(annotation, known[item], rubric, where)
-    check_unique(path, (f"{s.annotator}/{s.dialogue_id}/{s.dimension}" for s in scores), "scores of one annotator")
+            seen.append((item, annotation))
+            with at(told):
+                scores += annotation.scores(known[item], rubric)
     return scores
-
-
-def _of_annotation(annotation: dict[str, Any], dialogue: Dialogue, rubric: Rubric, where: str) -> list[HumanScore]:
-    by = annotation.get("completed_by")
-    number = by.get("id") if isinstance(by, dict) else by
-    values: dict[str, float] = {}
-    for result in annotation.get("result", []):
-        name, chosen = result.get("from_name"), result.get("value", {}).get("choices")
-        if name not in rubric.dimensions or chosen is None:
-            continue  # the comment
-        text = str(chosen[0]).partition(":")[0].strip()
-        if len(chosen) != 1 or text not in {f"{step:g}" for step in rubric.steps(name)}:
-            raise UserError(f"{where}: {name}: {chosen!r} is no score of rubric {rubric.name}")
-        values[name] = float(text)
-    if missing := [name for name in rubric.dimensions if name not in values]:
-        raise UserError(f"{where}: annotation {annotation.get('id')}: no score on {', '.join(missing)}")
-    return [human_score(dialogue, f"annotator-{number}", rubric.name, name, values[name]) for name in rubric.dimensions]

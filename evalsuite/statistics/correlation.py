@@ -110,8 +110,8 @@ def correlations(
     levels: Sequence[Level] = LEVELS,
     rubrics: Mapping[str, Rubric] = {},
 ) -> tuple[list[Correlation], list[str]]:
-    """Every dimension of every judge with every dimension of every rubric that people scored, within a language; and which
-    judges are left out and why.
+    """Every dimension of every judge with every dimension of every rubric that people scored, within a language; and what
+    is left out: judges, and why, and how many human scores without a verdict.
 
     Judges (judge, method, condition, rubric) come in the order of `judgements`. Condition `supporter`, where a judgement has
     it, names the system. A judge that shares no unit with people in some language is left out there. Without `dialogues`, the
@@ -142,6 +142,9 @@ def correlations(
                         result.append(Correlation(*who, level, name, estimate, *counts))
     if alone and not result:
         raise UserError(alone[0])
+    with_verdict = {(language, unit) for (language, *_), verdicts in judged.items() for unit in _units(verdicts)}
+    if partnerless := sum(places.of(score) not in with_verdict for score in gold):
+        alone.append(f"{partnerless} of {len(gold)} gold scores, which no judge has a verdict for")
     return result, alone
 
 

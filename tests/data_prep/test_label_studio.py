@@ -77,11 +77,44 @@ def test_results_become_scores(given: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda tasks: tasks[0]["data"].update(item="x"), "task 0: data.item: unknown dialogue 'x'"),
-        (lambda tasks: tasks[0].pop("annotations"), "no data.item or no annotations"),
+        (lambda tasks: tasks[0]["data"].update(item="x"), r"task 0: data.item: unknown dialogue 'x'"),
+        (lambda tasks: tasks[0].pop("annotations"), r"task 0 .*: annotations: Field required"),
+        *(
+            (lambda tasks, field=field: tasks[0].update({field: None}), f"task 0 .*: {field}: ")
+            for field in ("data", "annotations")
+        ),
+        *(
+            (
+                lambda tasks, field=field, value=value: tasks[0]["annotations"][0].update({field: value}),
+                f"annotations.0.{field}",
+            )
+            for field, value in (
+                ("result", None),
+                ("result", [None]),
+                ("completed_by", None),
+                ("completed_by", {}),
+                ("id", None),
+            )
+        ),
+        *(
+            (
+                lambda tasks, value=value: tasks[0]["annotations"][0]["result"][0].update(value=value),
+                f"annotation 7: {KEYS[0]}: ",
+            )
+            for value in (None, [], {}, {"choices": []}, {"choices": None}, {"choices": [None]}, {"choices": ["1", "2"]})
+        ),
+        (lambda tasks: tasks[0]["data"].update(item=[]), "task 0 .*: data.item: "),
+        (lambda tasks: tasks.append(None), "task 1 .*: record: expected a JSON object"),
+        (
+            lambda tasks: tasks[0]["annotations"][0]["result"].append(annotation(1, "2")["result"][0]),
+            "two scores in one annotation",
+        ),
         (lambda tasks: tasks[0]["annotations"][0]["result"].pop(0), f"no score on {KEYS[0]}"),
         (lambda tasks: tasks[0]["annotations"][0]["result"][0]["value"].update(choices=["9"]), "is no score of rubric feel"),
-        (lambda tasks: tasks[0]["annotations"].append(annotation(1, "1")), "duplicate scores of one annotator: annotator-1/"),
+        (
+            lambda tasks: tasks[0]["annotations"].append(annotation(1, "1", id=8)),
+            "duplicate scores of one annotator: annotator-1/",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_told(given: Path, change: Callable[[Any], object], message: str) -> None:
@@ -90,3 +123,11 @@ def test_what_cannot_be_read_is_told(given: Path, change: Callable[[Any], object
     (given / "r.json").write_text(json.dumps(tasks))
     with pytest.raises(UserError, match=message):
         command("label-studio-import", "--dialogues", given / "d.jsonl", "--result", given / "r.json", "--out", given / "s")
+
+
+def test_a_task_that_the_export_repeats_counts_once(given: Path) -> None:
+    (given / "r.json").write_text(json.dumps([exported(0, annotation(1, "1")), exported(0, annotation(1, "1"))]))
+    shown = command("label-studio-import", "--dialogues", given / "d.jsonl", "--result", given / "r.json", "--out", given / "s")
+    assert (
+        len(read_jsonl(given / "s" / "scores.jsonl", HumanScore, "scores")) == len(KEYS) and "exported twice, equal 1" in shown
+    )

@@ -264,6 +264,12 @@ def test_a_language_that_people_did_not_rate_is_left_out_and_said() -> None:
     assert "none of its 2 zh dialogues has a human score" in left_out[0]
 
 
+def test_gold_scores_without_a_verdict_are_counted() -> None:
+    found, left_out = correlations(judged(1, 2, 3, 30, 20, 10)[:4], GOLD, TALKS)
+    assert only(found, "dataset").pairs == 4
+    assert left_out == ["2 of 6 gold scores, which no judge has a verdict for"]
+
+
 def test_turns_repeats_annotators_and_trials_are_averaged_in_that_order() -> None:
     own = [talk(f"{s}{trial}", card_id="c", supporter=s, trial=trial) for s in ("s1", "s2", "s3") for trial in (0, 1)]
     gold = [felt("s10", 0, turn=1), felt("s10", 1, turn=3), felt("s10", 4, annotator="b")]  # (0.5 + 4) / 2
