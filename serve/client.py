@@ -33,7 +33,7 @@ from serve.transport import UNSUPPORTED, Completion, Transport
 
 REFUSED = (*UNSUPPORTED, 500)  # statuses of a refusal: vLLM has a 500 for some constraints
 _PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
-_LEAST_ROOM = 256  # tokens for reasoning, below which there is none
+_LEAST_ROOM = 256  # tokens for reasoning
 _SMALL: list[Message] = [{"role": "system", "content": "You answer in one word."}, {"role": "user", "content": PROBE}]
 
 
@@ -201,8 +201,7 @@ class ChatClient(Transport):
     async def _answered(
         self, spec: ModelSpec, question: Question, voice: Voice, replaced: int | None = None
     ) -> tuple[Completion, dict[str, Any]]:
-        """The server's answer and the request that it was given, by what is known of the server; what is not known is found
-        out. `replaced`: how often this call's answer was replaced before, where it is asked again."""
+        """The server's answer, and the request that it was given; what is not known of the server is found out."""
         if voice.fresh:
             voice.fresh, voice.dialect = False, self._first(spec, question.served_name)
         while True:
@@ -337,7 +336,7 @@ class ChatClient(Transport):
         """The server's answer. A model that reasons has room for that beside its reply, from the first one on that it has cut
         off: that call is made again. Less room is asked for where the server refuses it."""
         url = self.base_url(spec, question.served_name)
-        size = sum(len(message["content"].encode()) for message in body["messages"])
+        size = sum(len(message["content"].encode()) for message in body["messages"]) if voice.measures else 0
         limit = next(name for name in LIMITS if name in body)
         most, room, refused = voice.dialect.most_tokens or 2**31, 0, False
 
@@ -371,7 +370,7 @@ class ChatClient(Transport):
         voice.largest = max(voice.largest, asked[limit])
         if refused and room:
             voice.dialect = voice.dialect.model_copy(update={"most_tokens": asked[limit]})
-        if voice.count(reply.prompt_tokens, size):
+        if size and voice.count(reply.prompt_tokens, size):
             await self._learn(spec, question.served_name, voice)
             self._tell(f"model {spec.name}: {voice.cut_sentence()}")
         if begun := looks_like_reasoning(reply.text):

@@ -226,6 +226,11 @@ class Voice:
         self.settled |= fields_of(body)
         self.largest = max(self.largest, size_of(body))
 
+    @property
+    def measures(self) -> bool:
+        """Whether the size of prompts is of use."""
+        return self.reasons or len(self.counted) < _COUNTED
+
     def count(self, tokens: int, size: int) -> bool:
         """Book what a prompt of so many bytes was counted as; returns whether prompts are now seen to be cut in silence:
         several of different length have the same count, or one has fewer tokens than its text can be."""

@@ -101,7 +101,7 @@ async def post_chat(
             raw, whole = await read_stream(response, megabytes * MEGABYTE, lambda text: hears(so_far(spec, text, key)))
         else:  # of an error the beginning will do
             raw, whole = await read_body(response, (megabytes if status == 200 else 1) * MEGABYTE)
-    for secret in _secrets(spec)[1:]:
+    for secret in _secrets(spec)[1:] if spec.endpoint.headers else ():
         raw = mask_answer(raw.decode("utf-8", "surrogateescape"), secret).encode("utf-8", "surrogateescape")
     if status == 200 and not whole:
         raise Rejected(f"{where}: an answer of more than {megabytes} MB (endpoint.max_response_mb)", status)
@@ -264,11 +264,11 @@ def _way(spec: ModelSpec, url: str) -> dict[str, Any]:
 
 def _proxy(url: str) -> str | None:
     """The proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name for an address; never one for a server of this machine."""
-    parts, proxies = urlsplit(url), getproxies()
+    parts = urlsplit(url)
     host = parts.hostname or ""
-    if not proxies or is_loopback(host) or proxy_bypass(host):
+    if is_loopback(host) or proxy_bypass(host):
         return None
-    proxy = proxies.get(parts.scheme)
+    proxy = getproxies().get(parts.scheme)
     return proxy if not proxy or "://" in proxy else f"http://{proxy}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from core.files import digest
@@ -54,7 +55,7 @@ class Question:
         """The request's JSON."""
         patterned = dialect.constraint == "structured_outputs" and (self.choices or self.regex)
         most = self.held_tokens if patterned and self.held_tokens else self.sampling.max_tokens
-        messages = [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in self.messages]
+        messages = self._messages
         body: dict[str, Any] = {
             "model": self.served_name,
             "messages": messages if dialect.system_role else _without_system(messages),
@@ -84,6 +85,11 @@ class Question:
         if self.choices:
             return reply.text in self.choices
         return any(re.fullmatch(self.regex or "", text or "") for text in (reply.text, reply.verbatim))
+
+    @cached_property
+    def _messages(self) -> list[dict[str, str]]:
+        """The messages as they are sent: no text opens a turn of its own."""
+        return [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in self.messages]
 
     def _top_p(self, dialect: Dialect) -> float | None:
         """What is said of top_p: nothing where it changes nothing."""

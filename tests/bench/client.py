@@ -55,9 +55,9 @@ def calls_of(url: str, dialogues: int) -> list[list[dict[str, Any]]]:
     asked: dict[str, list[dict[str, Any]]] = defaultdict(list)
     send = Transport.send
 
-    async def kept(self: Transport, spec: Any, url: str, question: Any, body: Mapping[str, Any]) -> Any:
+    async def kept(self: Transport, spec: Any, url: str, question: Any, body: Mapping[str, Any], doubtful: bool = False) -> Any:
         asked[question.session].append(dict(body))
-        return await send(self, spec, url, question, body)
+        return await send(self, spec, url, question, body, doubtful)
 
     with tempfile.TemporaryDirectory() as folder, patch.object(Transport, "send", kept):
         spend(run_config(Path(folder), varied(dialogues), endpoints={"embedded": url}, method="per_dimension"))
