@@ -5,13 +5,15 @@ Shapes: B rows, T tokens of the longest row, K answer tokens of the row that has
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.utils.data import Sampler
 
+from core.errors import UserError
 from train.examples import IGNORED
 
 if TYPE_CHECKING:
@@ -59,11 +61,37 @@ class EpochSampler(Sampler[int]):
         return iter([index for step in [*shuffled, left] for index in step])
 
 
-class NoFurtherStep(_Trainer):
-    """A trainer that takes no step beyond `max_steps`.
+class SoundSteps(_Trainer):
+    """A trainer that takes no step beyond `max_steps`, and ends with `UserError` at the first number that is not finite: in a
+    step's loss, in the weights of a checkpoint before it is saved, in an evaluation.
 
-    transformers asks only after a step: resumed from its last checkpoint, a training would take one more.
+    transformers asks only after a step whether to end: resumed from its last checkpoint, a training would take one more. And it
+    logs a NaN as a loss of 0.
     """
+
+    def training_step(self, *args: Any, **settings: Any) -> torch.Tensor:
+        loss = super().training_step(*args, **settings)
+        if not torch.isfinite(loss):
+            self._diverged(self.state.global_step + 1, f"the loss is {float(loss)}")
+        return loss
+
+    def evaluate(self, *args: Any, **settings: Any) -> dict[str, float]:
+        figures = super().evaluate(*args, **settings)
+        if wrong := [name for name, value in figures.items() if isinstance(value, float) and not math.isfinite(value)]:
+            self._diverged(self.state.global_step, f"{wrong[0]} is {figures[wrong[0]]}")
+        return figures
+
+    def _save_checkpoint(self, *args: Any, **settings: Any) -> None:
+        for name, weight in self.model.named_parameters():
+            if weight.requires_grad and not torch.isfinite(weight).all():
+                self._diverged(self.state.global_step, f"{name} holds infinite or undefined numbers")
+        super()._save_checkpoint(*args, **settings)
+
+    def _diverged(self, step: int, what: str) -> NoReturn:
+        raise UserError(
+            f"training diverged at step {step}: {what}. Nothing is exported. Take a lower learning_rate, a max_grad_norm above "
+            "0, or bf16 in place of fp16, and another --output_dir; where it is step 1, look at the base and the data"
+        )
 
     def _run_epoch(self, *args: Any, **settings: Any) -> None:
         if self.state.global_step >= self.state.max_steps:
@@ -72,7 +100,7 @@ class NoFurtherStep(_Trainer):
             super()._run_epoch(*args, **settings)
 
 
-class SeededOrder(NoFurtherStep):
+class SeededOrder(SoundSteps):
     """A trainer whose examples come in `EpochSampler`'s order (`train_sampling_strategy`: random or group_by_length).
 
     A step's examples are those of all processes together, so the same global batch on one GPU or sixteen makes the same steps.

@@ -35,10 +35,10 @@ from train.trackers import set_up_trackers, settings_log
 def main(recipe: Recipe[SupporterArguments]) -> None:
     from trl import GRPOTrainer  # torch is slow to load, and errors come first
 
-    from train.batches import NoFurtherStep
+    from train.batches import SoundSteps
     from train.rollouts import Rollouts, brevity, judged, policy_server
 
-    class SupporterTrainer(NoFurtherStep, GRPOTrainer):
+    class SupporterTrainer(SoundSteps, GRPOTrainer):
         pass
 
     data, training = recipe.data, recipe.training

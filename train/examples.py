@@ -201,6 +201,9 @@ def read_role(path: Path, limit: int = 0, seed: int = 0) -> list[RoleExample]:
                 f"{path}: example {number} ({example.id}): messages: a system message, then user and assistant in turn, "
                 f"ending with assistant, are expected; found {', '.join(roles[:8])}"
             )
+        # A tokenizer makes one token of the marker's line end and a space after it; it would carry loss, and prompts lack it.
+        said = [m | {"content": m["content"].lstrip()} if m["role"] == "assistant" else m for m in example.messages]
+        examples[number - 1] = example.model_copy(update={"messages": tuple(said)})
     return draw(examples, limit, seed)
 
 

@@ -24,10 +24,10 @@ from data_prep.scores.rank_sft import RankExample
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank
 from serve.checkpoints.model_card import read_training
 from serve.checkpoints.places import resolve_checkpoint
-from serve.checkpoints.tensors import stored_tensors
+from serve.checkpoints.tensors import check_finite, stored_tensors, weight_files
 from train.examples import IGNORED, Prepared, check_tokenizer, encode_stock, serves_alike
-from train.recipes import Recipe
-from train.run import say, weights_are_divided
+from train.recipes import Recipe, check_targets, lora_config
+from train.run import check_numbers, is_main_process, say, weights_are_divided
 
 if TYPE_CHECKING:
     import torch
@@ -77,13 +77,18 @@ def policy_end(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
-    """The base model in the recipe's dtype, without remote code, from safetensors, straight to the device that trains it."""
+    """The base model in the recipe's dtype, without remote code, from safetensors, straight to the device that trains it.
+
+    Raises `UserError` for a folder whose weights are not finite, and for target modules that it lacks.
+    """
     from transformers import AutoModelForCausalLM
 
+    if is_main_process() and (folder := Path(base_folder(recipe))).is_dir():
+        check_finite(weight_files(folder), "model_name_or_path")
     rate = recipe.data.attention_dropout
     divided = weights_are_divided(recipe.training)  # then DeepSpeed or FSDP says where they go
     with _loading(recipe):
-        return AutoModelForCausalLM.from_pretrained(
+        model = AutoModelForCausalLM.from_pretrained(
             base_folder(recipe),
             revision=recipe.model.model_revision,
             dtype=recipe.model.dtype,
@@ -92,6 +97,9 @@ def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
             device_map=None if divided else {"": recipe.training.device},
             **({"attention_dropout": rate} if rate else {}),  # not every architecture's config knows it
         )
+    if recipe.model.use_peft:
+        check_targets(model, lora_config(recipe.model))
+    return model
 
 
 @contextmanager
@@ -253,6 +261,7 @@ class BaseAndAdapter:
             summed = torch.zeros(len(batch), dtype=torch.float64, device=inner.device)
             summed.index_add_(0, scored.nonzero()[:, 0], torch.cat(losses).double())
             sums[batch] = summed.cpu().numpy()
+        check_numbers(sums, voice)
         return sums
 
     def lines(self, prompts: Sequence[list[int]], voice: str, what: str) -> list[tuple[str, bool]]:

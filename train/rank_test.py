@@ -39,7 +39,7 @@ from train.models import (
     token_batches,
 )
 from train.recipes import Recipe, may_read_trees, read_recipe
-from train.run import say
+from train.run import check_numbers, say
 
 UNTRAINED = "untrained"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
@@ -169,6 +169,7 @@ def answers(
         batch = [groups[member] for member in members]
         places = [place for group in batch for place in group.places]
         rows = decoder(model, batch, tokens, max(digits[place] for place in places))
+        check_numbers(rows, what)
         for place, row in zip(places, rows, strict=True):
             shares[place] = row[: digits[place]]
     return shares

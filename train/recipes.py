@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
@@ -22,6 +23,7 @@ from serve.checkpoints.lora import LORA_RANKS, more_than_plain
 
 if TYPE_CHECKING:
     from peft import LoraConfig
+    from transformers import PreTrainedModel
     from trl import GRPOConfig, ModelConfig, SFTConfig
 
     from data_prep.scores.rank_sft import RankExample
@@ -128,6 +130,39 @@ NOT_SETTINGS = {
     *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
     *("resume_from_checkpoint", "local_rank", "hub_token"),
 }
+# Settings of the libraries that would do nothing here, or not what they say, by the reason that a refusal gives.
+IDLE = {
+    "examples are tokenised here, in our own chat template": (
+        *("chat_template_path", "eos_token", "pad_token", "dataset_text_field", "dataset_kwargs", "dataset_num_proc"),
+        *("completion_only_loss", "assistant_only_loss", "label_names", "remove_unused_columns"),
+    ),
+    "a dialogue that is too long is cut at its end (the ranker leaves it out)": ("truncation_mode",),
+    "the seed and the epoch draw the order of the examples": ("shuffle_dataset", "length_column_name"),
+    "the base is loaded as its own settings say": ("model_init_kwargs", "router_aux_loss_coef", "lora_task_type"),
+    "every example is trained on, and figures are of all together": (
+        *(
+            "dataloader_drop_last",
+            "prediction_loss_only",
+            "batch_eval_metrics",
+            "eval_do_concat_batches",
+            "include_for_metrics",
+        ),
+        *("do_train", "do_predict"),
+    ),
+    "quantised bases are not trained here": (
+        *("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage"),
+    ),
+}
+IDLE_FOR_RANKER = {
+    "the ranker has a loss of its own": ("loss_type", "label_smoothing_factor"),
+    "the ranker reads one dialogue a row": (
+        "packing",
+        "padding_free",
+        "packing_strategy",
+        "eval_packing",
+        "pad_to_multiple_of",
+    ),
+}
 A = TypeVar("A", bound=DataArguments)
 ARGUMENTS: dict[Task, type[DataArguments]] = {
     "role": RoleArguments,
@@ -165,11 +200,17 @@ class Recipe(Generic[A]):
         chosen: dict[str, Any] = {f.name: getattr(self.data, f.name) for f in fields(self.data) if f.name not in NOT_SETTINGS}
         for group, kind in ((self.model, ModelConfig), (self.training, training_config(self.task))):
             for setting in fields(kind):
-                default = setting.default if setting.default_factory is MISSING else setting.default_factory()
+                default = default_of(kind, setting.name)
                 value = getattr(group, setting.name)
                 if setting.init and setting.name not in NOT_SETTINGS and (setting.name in named or value != default):
                     chosen[setting.name] = value
         return chosen
+
+
+def default_of(kind: Any, name: str) -> Any:
+    """What a field of a dataclass is when nobody sets it."""
+    setting = kind.__dataclass_fields__[name]
+    return setting.default if setting.default_factory is MISSING else setting.default_factory()
 
 
 def lora_config(model: ModelConfig) -> LoraConfig:
@@ -211,6 +252,18 @@ def check_servable(config: LoraConfig | dict[str, Any]) -> None:
         )
     if problem := more_than_plain({name: value for name, value in settings.items() if name != "modules_to_save"}):
         raise UserError(problem)
+
+
+def check_targets(base: PreTrainedModel, config: LoraConfig) -> None:
+    """Raise `UserError` for target modules of which one matches nothing in the base: PEFT would go on without it."""
+    names, targets = [name for name, _ in base.named_modules()], config.target_modules or []
+    if targets == "all-linear":
+        return
+    endings = {name.rpartition(".")[2] for name in names}
+    for target in [targets] if isinstance(targets, str) else sorted(targets):
+        pattern = target if isinstance(targets, str) else rf"(.*\.)?{re.escape(target)}"
+        if not any(re.fullmatch(pattern, name) for name in names):
+            raise UserError(f"lora_target_modules: {target}: no module of the base matches: {near(target, endings)}")
 
 
 def may_read_trees(recipe: Recipe[Any], examples: Sequence[RankExample]) -> bool:
@@ -302,19 +355,21 @@ def _check(recipe: Recipe[Any]) -> None:
     data, training, model, base = recipe.data, recipe.training, recipe.model, recipe.model.model_name_or_path
     supporter = recipe.task == "supporter"
     wrote = "python -m data_prep cards" if supporter else f"python -m data_prep {recipe.task}-sft"
-    packed = not supporter and (training.packing or training.padding_free)
+    packed = recipe.task == "role" and (training.packing or training.padding_free)
     whole_rows = packed and training.eval_packing is False and training.per_device_eval_batch_size == 1
     problems = {
         "model_name_or_path: name the base: a hub id, a folder, or embedded:smollm2-135m-instruct": not base,
         f"train_file: name the JSONL file that `{wrote}` wrote": not data.train_file,
         f"valid_file: name the JSONL file that `{wrote}` wrote": not data.valid_file,
         f"attention_dropout: {data.attention_dropout:g} is not a share from 0 to below 1": not 0 <= data.attention_dropout < 1,
-        "load_in_4bit, load_in_8bit: quantised bases are not trained here: leave them out": (
-            model.load_in_4bit or model.load_in_8bit
+        "train_sampling_strategy: sequential: the order is drawn by the seed: take random or group_by_length": (
+            not supporter and training.train_sampling_strategy == "sequential"
         ),
-        "packing, padding_free: the ranker reads one dialogue a row: leave them out": packed and recipe.task == "rank",
         "packing: evaluation counts dialogue by dialogue: add eval_packing: false and per_device_eval_batch_size: 1": (
             packed and not whole_rows
+        ),
+        "padding_free: without packing it keeps to no max_length: take packing, or max_length: null": (
+            packed and not training.packing and training.max_length is not None
         ),
         "seeker, judge: name the models that are served, as NAME@URL": supporter and not (data.seeker and data.judge),
         "length_cost, free_characters: not below 0, and above 0": supporter
@@ -330,6 +385,13 @@ def _check(recipe: Recipe[Any]) -> None:
         problems[f"{name}: {getattr(data, name)!r} is not one of {', '.join(choices)}"] = (
             choices != () and getattr(data, name) not in choices
         )
+    for reason, names in (IDLE | (IDLE_FOR_RANKER if recipe.task == "rank" else {})).items():
+        for group, name in ((group, name) for name in names for group in (model, *([] if supporter else [training]))):
+            if name in group.__dataclass_fields__ and (value := getattr(group, name)) not in (
+                default_of(type(group), name),
+                None,
+            ):
+                problems[f"{name}: {value!r} would do nothing: {reason}: leave it out"] = True
     for problem, is_there in problems.items():
         if is_there:
             raise UserError(f"{recipe.file or 'command line'}: {problem}")

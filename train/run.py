@@ -9,6 +9,7 @@ resumes.
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -17,22 +18,26 @@ import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 import yaml
+from numpy.typing import NDArray
 
 from core.differences import differing_leaves
 from core.errors import UserError
-from core.files import digest, sha256_file, write_json, write_text
+from core.files import digest, locked, sha256_file, write_json, write_text
 from core.machine import bf16_instructions
-from core.specs import ModelSpec
+from core.specs import ModelSpec, place_of
+from serve.checkpoints.folders import folder_content
 from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.model_card import PLAYS, Training, write_card
-from serve.checkpoints.tensors import safetensors_problem, stored_tensors
+from serve.checkpoints.tensors import check_finite, safetensors_problem, stored_tensors
 from train.examples import Prepared, chatml, serves_alike
 from train.recipes import Recipe, hub_kernel
 
@@ -41,6 +46,10 @@ if TYPE_CHECKING:
 
 # What may differ between two tries of one run.
 NOT_IDENTITY = {"logging_steps", "report_to", "run_name", "disable_tqdm", "save_total_limit", "dataloader_num_workers"}
+DATA_FILES = {"train_file", "valid_file"}  # known by `Prepared.identity`
+# Settings that may name a file or a folder, which is what it holds wherever it lies.
+PATHS = {"model_name_or_path", "seeker", "judge", "rubric", "deepspeed", "fsdp_config", "accelerator_config"}
+_FOLDER = ExitStack()  # holds the lock of the output folder
 
 
 CONTEXT = 8192  # tokens that a served adapter is given at most: an ESC-Eval dialogue with its rubric needs no more
@@ -63,6 +72,12 @@ def say(line: str) -> None:
     """One line on stderr, from the main process only."""
     if is_main_process():
         print(line, file=sys.stderr, flush=True)
+
+
+def check_numbers(found: NDArray[Any], voice: str) -> None:
+    """Raise `UserError` where a model gave infinite or undefined numbers: neither a perplexity nor, by argmax, a score."""
+    if not np.isfinite(found).all():
+        raise UserError(f"{voice}: its numbers are infinite or undefined: training diverged, or take bf16 in place of fp16")
 
 
 def check_machine(recipe: Recipe[Any]) -> None:
@@ -139,7 +154,8 @@ def finished(recipe: Recipe[Any]) -> bool:
 def open_output(recipe: Recipe[Any], *data: Prepared) -> Path | None:
     """Claim the output folder; the checkpoint to resume from, or None to start.
 
-    A half-written checkpoint, as a process leaves that is killed while it saves, is passed over for the one before, and said.
+    A checkpoint that is half written, as a process leaves it that is killed while it saves, or whose weights are not finite is
+    passed over for the one before, and said.
     Raises `UserError` when the folder was made by another recipe, other data or another number of processes (the difference is
     shown), when `resume_from_checkpoint` names one that is not there or not whole, and when the machines of one run see
     different folders: some would resume, others start.
@@ -163,28 +179,50 @@ def _claimed(recipe: Recipe[Any], data: Sequence[Prepared]) -> Path | None:
     settings = {k: v for k, v in recipe.settings().items() if k not in NOT_IDENTITY} | {"processes": processes}
     asked = orjson.loads(orjson.dumps({"settings": settings, "data": [prepared.identity() for prepared in data]}, default=str))
     claim = out / "recipe.json"
-    if claim.is_file():
-        before = orjson.loads(claim.read_bytes())
-        if before != asked:
-            first = differing_leaves(before, asked)[0]
-            raise UserError(f"{out} was made by another recipe or other data ({first}): give another --output_dir")
-    elif is_main_process():
-        write_json(claim, asked)
+    if is_main_process():
+        _FOLDER.close()  # an earlier training's of this process
+        _FOLDER.enter_context(locked(out / ".lock", f"output_dir: {out}"))
+        asked["files"] = contents(settings)
+        if claim.is_file():
+            before = orjson.loads(claim.read_bytes())
+            before.setdefault("files", contents(before["settings"]))
+            if differ := differing_leaves(_identity(before), _identity(asked)):
+                raise UserError(f"{out} was made by another recipe or other data ({differ[0]}): give another --output_dir")
+        else:
+            write_json(claim, asked)
     named = recipe.training.resume_from_checkpoint
     if named and str(named).lower() not in {"true", "false"}:
         place = Path(named)
         if not place.is_dir():
             raise UserError(f"resume_from_checkpoint: no such folder: {place}")
         if (problem := checkpoint_problem(place, processes)) is not None:
-            raise UserError(f"resume_from_checkpoint: half written: {place}: {problem}; name an older one, or none")
+            raise UserError(f"resume_from_checkpoint: cannot go on from {place}: {problem}; name an older one, or none")
         return place
     if str(named).lower() == "false":
         return None
     for place in reversed(_checkpoints(out)):
         if (problem := checkpoint_problem(place, processes)) is None:
             return place
-        say(f"half written, passed over: {place}: {problem}")
+        say(f"passed over: {place}: {problem}")
     return None
+
+
+def contents(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Setting → hash of what lies there, for each of `PATHS` that names a file or a folder here."""
+    places = {name: place_of(value) for name, value in settings.items() if name in PATHS and isinstance(value, str) and value}
+    return {
+        name: folder_content(place) if place.is_dir() else sha256_file(place)
+        for name, place in places.items()
+        if place.exists()
+    }
+
+
+def _identity(claim: dict[str, Any]) -> dict[str, Any]:
+    """What two tries of one run have in common: the content of files and folders, not where they lie."""
+    settings = {name: value for name, value in claim["settings"].items() if name not in {*claim["files"], *DATA_FILES}}
+    data = [{name: value for name, value in of.items() if name not in {"file", "manifest_sha256"}} for of in claim["data"]]
+    found = {name: value for name, value in claim["files"].items() if name not in DATA_FILES}
+    return {"settings": settings, "data": data, "files": found}
 
 
 def _checkpoints(out: Path) -> list[Path]:
@@ -194,7 +232,8 @@ def _checkpoints(out: Path) -> list[Path]:
 
 
 def checkpoint_problem(folder: Path, processes: int = 1) -> str | None:
-    """Why training cannot go on from this folder bit for bit, in words: a file that is missing or cut off. None: it is whole.
+    """Why training cannot go on from this folder bit for bit, in words: a file that is missing or cut off, or weights that are
+    not finite. None: it can.
 
     What is in it depends on who divides the weights: nobody (also DDP), FSDP, or DeepSpeed, whose processes each write a part.
     """
@@ -210,9 +249,13 @@ def checkpoint_problem(folder: Path, processes: int = 1) -> str | None:
     if (problem := safetensors_problem(folder / WEIGHTS)) is not None:
         return f"{WEIGHTS} {problem}"
     try:
-        orjson.loads((folder / "trainer_state.json").read_bytes())
-    except orjson.JSONDecodeError:
-        return "trainer_state.json is cut off"
+        json.loads((folder / "trainer_state.json").read_bytes())  # as transformers reads it: it writes NaN, which JSON lacks
+    except ValueError as error:
+        return f"trainer_state.json is no JSON ({error})"
+    try:
+        check_finite([folder / WEIGHTS], "weights")
+    except UserError as error:
+        return str(error)
     parts = [folder / name for name in states]
     if is_deepspeed:
         inner = folder / (folder / "latest").read_text(encoding="utf-8").strip()
@@ -235,7 +278,7 @@ def export_adapter(
     """Write the trained adapter as `adapter-HASH` with its model card; `adapter` links to it. Call it on every process.
 
     HASH is of the weights and the config, so a retrained adapter never answers under an old one's name (vLLM's prefix cache
-    goes by name). Raises `UserError` when a tensor is empty, as sharded training can leave them.
+    goes by name). Raises `UserError` when a tensor is empty, as sharded training can leave them, or not finite.
     """
     out = Path(recipe.training.output_dir)
     temporary = out / ".adapter.tmp"
@@ -248,6 +291,7 @@ def export_adapter(
     if is_main_process():
         if not (temporary / WEIGHTS).is_file() or not stored_tensors([temporary / WEIGHTS]):
             raise UserError(f"{temporary / WEIGHTS}: no tensors: with ZeRO-3 set zero3_save_16bit_model: true")
+        check_finite([temporary / WEIGHTS], "trained adapter")
         kept = (WEIGHTS, CONFIG)
         for extra in temporary.iterdir():  # the base's tokenizer is used in training and serving alike
             if extra.name not in kept:

@@ -15,6 +15,7 @@ from core.specs import EMBEDDED_PREFIX
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.places import local_path
 from serve.sizes import ARCHITECTURES, known_architecture
+from train.recipes import check_targets
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -108,6 +109,7 @@ def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto") -> 
         base = AutoModelForCausalLM.from_config(config)
         total = sum(p.numel() for p in base.parameters())
         matmul = sum(m.weight.numel() for m in base.modules() if isinstance(m, torch.nn.Linear))
+        check_targets(base, lora)
         try:
             model = get_peft_model(base, lora)
         except ValueError as error:

@@ -10,7 +10,6 @@ answer is one digit, a row holds all questions about a dialogue as a tree (`trai
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -119,7 +118,7 @@ class RoleTrainer(AdapterTrainer):
 def perplexity(prediction: EvalPrediction) -> dict[str, float]:
     """exp of the mean negative log-likelihood a scored token, over all dialogues together."""
     total, tokens = prediction.predictions[:, 0].sum(), prediction.predictions[:, 1].sum()
-    return {"perplexity": math.exp(total / tokens), "scored_tokens": float(tokens)}
+    return {"perplexity": float(np.exp(total / tokens)), "scored_tokens": float(tokens)}
 
 
 class SampleLines(TrainerCallback):

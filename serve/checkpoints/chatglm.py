@@ -19,7 +19,7 @@ from core.errors import UserError, need_modules
 from core.files import read_bytes, read_object, write_json
 from serve.checkpoints.folders import build_folder, folder_content
 from serve.checkpoints.internlm2_tokenizer import check_parity, from_sentencepiece
-from serve.checkpoints.tensors import INDEX, check_checkpoint, weight_files
+from serve.checkpoints.tensors import INDEX, check_checkpoint, check_finite, weight_files
 
 CONVERSION = 1  # raise it when the conversion changes what it writes
 PREFIX = ("[gMASK]", "sop")  # what every text begins with
@@ -40,6 +40,7 @@ def convert_chatglm(src: Path, dst: Path) -> bool:
     if config.get("model_type") != "chatglm" or "padded_vocab_size" not in config:
         what = "the first generation, which nothing here serves" if config.get("position_encoding_2d") else "another model"
         raise UserError(f"{src / 'config.json'}: not ChatGLM of the second or third generation: it describes {what}")
+    check_finite(weight_files(src), "checkpoint")
     special = special_tokens(src)
     made_from = {"conversion": CONVERSION, "source": folder_content(src), "special": special}
     return build_folder(dst, src, made_from, lambda target: _build(src, target, config, special))

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from core.errors import UserError, at
-from serve.checkpoints.tensors import Stored, safetensors_problem, stored_tensors
+from serve.checkpoints.tensors import Stored, check_finite, safetensors_problem, stored_tensors
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # the values vLLM takes for --max-lora-rank
@@ -42,7 +42,7 @@ def adapter_rank(folder: Path, what: str = "adapter") -> int:
     """The largest LoRA rank in an adapter folder.
 
     Raises `UserError` for a folder without adapter_config.json or whole adapter_model.safetensors, a config that is not a LoRA
-    adapter's, and a rank that vLLM cannot serve.
+    adapter's, a rank that vLLM cannot serve, and weights that are not finite.
     """
     config_file, weights = folder / CONFIG, folder / WEIGHTS
     for path in (config_file, weights):
@@ -57,6 +57,7 @@ def adapter_rank(folder: Path, what: str = "adapter") -> int:
         raise UserError(f"{config_file}: r: not a LoRA adapter's config; expected PEFT's JSON with the rank in r") from None
     with at(f"{config_file}: r"):
         lora_rank_limit(rank)
+    check_finite([weights], what)
     return rank
 
 

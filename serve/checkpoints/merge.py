@@ -28,7 +28,16 @@ from serve.checkpoints.folders import MANIFEST, build_folder, build_once, folder
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank, check_plain, module_pairs, module_scales
 from serve.checkpoints.model_card import TRAINING, read_training, write_card
 from serve.checkpoints.places import BESIDE_WEIGHTS
-from serve.checkpoints.tensors import Planned, Rows, Stored, check_checkpoint, stored_tensors, weight_files, write_tensors
+from serve.checkpoints.tensors import (
+    Planned,
+    Rows,
+    Stored,
+    check_checkpoint,
+    check_finite,
+    stored_tensors,
+    weight_files,
+    write_tensors,
+)
 
 MERGE = 2  # raise it when the merge below changes what it writes
 _ROWS = 2048  # of a weight worked on at a time: what is held in fp32
@@ -80,6 +89,7 @@ def merge_adapter(checkpoint: Path, adapter: Path, dst: Path) -> bool:
 def _deltas(checkpoint: Path, adapter: Path, who: str = "") -> dict[str, Delta]:
     """What is added to which of the base's tensors, once all is known to fit. Only headers and configs are read."""
     check_checkpoint(checkpoint, f"{who}checkpoint")
+    check_finite(weight_files(checkpoint), f"{who}checkpoint")
     adapter_rank(adapter, f"{who}adapter")
     config = read_object(adapter / CONFIG, "an adapter's config")
     check_plain(adapter / CONFIG, config)
@@ -126,7 +136,7 @@ def _merge(checkpoint: Path, adapter: Path, deltas: dict[str, Delta], target: Pa
                 name,
                 stored.dtype,
                 stored.shape,
-                partial(_summed, name, stored, deltas[name]) if name in deltas else stored.rows,
+                partial(_summed, stored, deltas[name]) if name in deltas else stored.rows,
             )
             for name, stored in stored_tensors([file]).items()
         ]
@@ -135,18 +145,13 @@ def _merge(checkpoint: Path, adapter: Path, deltas: dict[str, Delta], target: Pa
     write_card(target, training, merged=True, base=str(named or ""))
 
 
-def _summed(name: str, stored: Stored, delta: Delta) -> Rows:
+def _summed(stored: Stored, delta: Delta) -> Rows:
     """The bytes of a weight with its delta added, some rows at a time."""
     a, b, rows = _floats(delta.a.rows(), delta.a.dtype), _floats(delta.b.rows(), delta.b.dtype), stored.rows()
     out = np.empty_like(rows)
     for start in range(0, len(rows), _ROWS):
         block = slice(start, start + _ROWS)
         out[block] = _rounded(_floats(rows[block], stored.dtype) + (b[block] @ a) * delta.scale, stored.dtype)
-        if not np.isfinite(_floats(out[block], stored.dtype)).all():
-            raise UserError(
-                f"{delta.a.file}: merged into {name} it gives infinite or undefined numbers ({stored.dtype}): the training "
-                "diverged, or one of the files is damaged"
-            )
     return out
 
 
@@ -164,5 +169,5 @@ def _rounded(values: npt.NDArray[Any], dtype: str) -> Rows:
     if dtype == "BF16":
         bits = np.ascontiguousarray(values, "<f4").view("<u4")
         return ((bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16).astype("<u2").view(np.uint8)
-    with np.errstate(over="ignore"):  # F16's infinities are found by whoever reads the result
+    with np.errstate(over="ignore"):  # F16's infinities are found when they are written
         return values.astype({"F64": "<f8", "F32": "<f4", "F16": "<f2"}[dtype]).view(np.uint8)

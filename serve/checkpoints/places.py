@@ -15,7 +15,7 @@ from typing import Any
 from core.errors import UserError, near
 from core.specs import BUNDLED_PREFIX, EMBEDDED_PREFIX, ModelSpec, place_of
 from serve.checkpoints.embedded import materialise
-from serve.checkpoints.tensors import check_checkpoint
+from serve.checkpoints.tensors import check_checkpoint, check_finite, weight_files
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _WORTH_SAYING = 10**7  # bytes
@@ -58,13 +58,13 @@ def local_path(place: str, what: str) -> Path | None:
 def base_folder(place: str, revision: str | None, what: str) -> Path:
     """The folder of a checkpoint: a local one as it is, the embedded model made, a hub id downloaded.
 
-    Raises `UserError` for what `resolve_checkpoint` refuses and for a download that fails.
+    Raises `UserError` for what `resolve_checkpoint` refuses, for a download that fails, and for weights that are not finite.
     """
-    checkpoint = resolve_checkpoint(place, what)
-    if Path(checkpoint).is_dir():
-        return Path(checkpoint)
-    folder = download(checkpoint, revision, ["*.safetensors", *BESIDE_WEIGHTS], what)
-    check_checkpoint(folder, what)
+    folder = Path(checkpoint := resolve_checkpoint(place, what))
+    if not folder.is_dir():
+        folder = download(checkpoint, revision, ["*.safetensors", *BESIDE_WEIGHTS], what)
+        check_checkpoint(folder, what)
+    check_finite(weight_files(folder), what)
     return folder
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from core.files import read_object
 
 Rows = npt.NDArray[np.uint8]
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+# A number of which all these bits are set is infinite or NaN.
+EXPONENTS = {"F64": 0x7FF0000000000000, "F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
+_BLOCK = 1 << 22  # bytes that are looked at together
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 
@@ -85,7 +89,10 @@ def stored_tensors(files: Iterable[Path]) -> dict[str, Stored]:
 
 
 def write_tensors(path: Path, tensors: Sequence[Planned]) -> None:
-    """A safetensors file, written tensor by tensor: in memory is never more than one of them."""
+    """A safetensors file, written tensor by tensor: in memory is never more than one of them.
+
+    Raises `UserError` for a tensor that holds an infinite number or a NaN.
+    """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for tensor in tensors:
@@ -96,7 +103,46 @@ def write_tensors(path: Path, tensors: Sequence[Planned]) -> None:
     with path.open("wb") as handle:
         handle.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors:
-            handle.write(np.ascontiguousarray(tensor.rows()).data)
+            rows = np.ascontiguousarray(tensor.rows())
+            if not is_finite(rows.reshape(-1), tensor.dtype):
+                raise UserError(_diverged(Path(path.name), tensor.name, tensor.dtype))
+            handle.write(rows.data)
+
+
+def is_finite(content: Rows, dtype: str) -> bool:
+    """Whether the bytes [n] of a tensor hold neither an infinite number nor a NaN."""
+    bits = np.dtype(f"<u{ITEM_BYTES[dtype]}")
+    mask = bits.type(EXPONENTS[dtype])
+    blocks = (content[start : start + _BLOCK].view(bits) for start in range(0, len(content), _BLOCK))
+    return not any(((block & mask) == mask).any() for block in blocks)
+
+
+def check_finite(files: Iterable[Path], what: str) -> None:
+    """Raise `UserError` for the first tensor of whole safetensors files that holds an infinite number or a NaN.
+
+    Everything that scores, compares, merges, converts or serves weights asks here. A file is read once a process, at the speed
+    of the disk. Tensors of other dtypes (quantised ones) are passed over.
+    """
+    for path in files:
+        about = path.stat()
+        if (problem := _not_finite(path.absolute(), about.st_size, about.st_mtime_ns)) is not None:
+            raise UserError(f"{what} refused: {problem}")
+
+
+@lru_cache(maxsize=4096)
+def _not_finite(path: Path, size: int, changed: int) -> str | None:
+    with path.open("rb") as handle:
+        start = 8 + int.from_bytes(handle.read(8), "little")
+        header = orjson.loads(handle.read(start - 8))
+    content = np.memmap(path, np.uint8, "r", start) if size > start else np.empty(0, np.uint8)
+    for name, tensor in header.items():
+        if tensor.get("dtype") in EXPONENTS and not is_finite(content[slice(*tensor["data_offsets"])], tensor["dtype"]):
+            return _diverged(path, name, tensor["dtype"])
+    return None
+
+
+def _diverged(path: Path, name: str, dtype: str) -> str:
+    return f"{path}: {name} holds infinite or undefined numbers ({dtype}): the training diverged, or the file is damaged"
 
 
 def check_checkpoint(folder: Path, what: str) -> None:

@@ -259,7 +259,11 @@ EMBEDDING = "base_model__model__model__embed_tokens__lora_embedding_A"
         ),
         (spoil_base(ONE, "other"), f"do not fit: {Q}.weight: .* is for 2 × 3, the base .* has no such tensor; .* org/its-base"),
         (spoil_base(np.ones((2, 3), np.int8)), "dtype I8 unsupported"),
-        (spoil_base(floats([np.nan] * 3, [1] * 3)), f"merged into {Q}.weight it gives infinite or undefined numbers"),
+        (spoil_base(floats([np.nan] * 3, [1] * 3)), f"checkpoint refused: .*{Q}.weight holds infinite or undefined numbers"),
+        (
+            spoil_weights(base_model__model__q__lora_A__weight=np.array([[np.inf]], np.float32)),
+            "adapter refused: .*q.lora_A.weight holds infinite or undefined numbers",
+        ),
         (spoil_base(np.full((2, 3), 65504, np.float16)), "infinite or undefined numbers .*F16"),
         (lambda source, adapter: (adapter / "training.json").write_text("{}"), "training.json: kind, base, .*: Field required"),
         (pickled, "pytorch_model.bin is a pickle.*convert it to safetensors"),

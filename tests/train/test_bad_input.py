@@ -77,7 +77,7 @@ def test_data_that_are_not_there(refused: Callable[..., str], task: str, name: s
 
 def test_an_output_folder_that_is_a_file(refused: Callable[..., str], tmp_path: Path) -> None:
     message = refused("role", lambda folder: (folder / "out").write_text("kept"))
-    assert f"cannot write {tmp_path / 'out'}" in message and (tmp_path / "out").read_text() == "kept"
+    assert f"output_dir: {tmp_path / 'out'} cannot be used" in message and (tmp_path / "out").read_text() == "kept"
 
 
 def test_no_trainable_token(refused: Callable[..., str]) -> None:
@@ -161,7 +161,7 @@ def test_folder_of_another_recipe(refused: Callable[..., str], tmp_path: Path) -
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "recipe.json").write_bytes(orjson.dumps({"settings": {"lora_r": 64}, "data": []}))
     before = (tmp_path / "out" / "recipe.json").read_bytes()
-    assert "was made by another recipe or other data (data: []" in refused("role")
+    assert "was made by another recipe or other data (data" in refused("role")
     assert (tmp_path / "out" / "recipe.json").read_bytes() == before
 
 
@@ -211,7 +211,7 @@ def test_a_checkpoint_is_whole_only_with_every_file_whole(tmp_path: Path, kind: 
         assert checkpoint_problem(place, processes) is not None, path.name
         path.write_bytes(before)
     (place / "trainer_state.json").write_text('{"a": ')
-    assert checkpoint_problem(place, processes) == "trainer_state.json is cut off"
+    assert str(checkpoint_problem(place, processes)).startswith("trainer_state.json is no JSON")
 
 
 def test_a_half_written_checkpoint_is_passed_over(
@@ -229,7 +229,7 @@ def test_a_half_written_checkpoint_is_passed_over(
     capsys.readouterr()
     here("role", tmp_path / "cut.yaml")
     said = capsys.readouterr().err
-    assert f"half written, passed over: {out / 'checkpoint-4'}: optimizer.pt is cut off" in said
+    assert f"passed over: {out / 'checkpoint-4'}: optimizer.pt is cut off" in said
     assert f"resuming from {out / 'checkpoint-2'}" in said
     assert losses(out) == losses(tmp_path / "whole") and len(losses(out)) == 4
     whole, resumed = weights(tmp_path / "whole"), weights(out)
@@ -266,4 +266,4 @@ def test_a_named_checkpoint_has_to_be_there_and_whole(refused: Callable[..., str
     place = checkpoint(tmp_path / "checkpoint-4")
     cut(place / "optimizer.pt")
     message = refused("role", resume_from_checkpoint=str(place))
-    assert f"resume_from_checkpoint: half written: {place}: optimizer.pt is cut off; name an older one" in message
+    assert f"resume_from_checkpoint: cannot go on from {place}: optimizer.pt is cut off; name an older one" in message
