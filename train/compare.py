@@ -242,7 +242,7 @@ def read_held_out(recipe: Recipe[Any], path: Path) -> tuple[list[RoleExample], i
     if not support:
         raise UserError(f"{path}: no dialogue of kind support: without a seeker there is nothing to compare")
     train = Path(recipe.data.train_file)
-    if train.is_file() and (shared := {e.id for e in support} & {e.id for e in read_role(train)}):
+    if train.exists() and (shared := {e.id for e in support} & {e.id for e in read_role(train)}):
         raise UserError(f"{path}: shares {len(shared)} dialogues with {train}, for example {min(shared)}: give held-out ones")
     return support, len(examples) - len(support)
 

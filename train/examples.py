@@ -1,4 +1,4 @@
-"""JSONL examples become token ids and labels, and nothing is lost on the way without being counted.
+"""Examples become token ids and labels, and nothing is lost on the way without being counted.
 
 The chat template is ours: it writes every message as `<|im_start|>role`, newline, text, `<|im_end|>`, newline (ChatML), adds no
 system message of its own (Qwen1.5's and SmolLM2's stock templates do when there is none), and marks the assistant's text and
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from core.errors import UserError
-from core.files import check_unique, read_jsonl, read_object, sha256_file
-from core.records import Message
+from core.files import check_unique, digest, read_jsonl, read_object, sha256_file, validated
+from core.records import Message, Record
 from core.rubrics import Rubric, load_rubric
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 E = TypeVar("E")
+M = TypeVar("M", bound=Record)
 IGNORED = -100  # a label that carries no loss
 CHATML = (
     "{% for message in messages %}"
@@ -163,7 +164,7 @@ class Prepared:
     def identity(self) -> dict[str, Any]:
         """What a model card says about this file: its hash, that of the manifest beside it, how many examples were used, and
         the prompt pack that they were written in, where the manifest names one."""
-        manifest = self.path.parent / "manifest.json"
+        manifest = beside(self.path, "manifest.json")
         there = manifest.is_file()
         settings = read_object(manifest, "the manifest of the examples").get("settings") if there else None
         pack: str | None = None
@@ -172,7 +173,9 @@ class Prepared:
                 pass
         return {
             "file": self.path.name,
-            "sha256": sha256_file(self.path),
+            "sha256": digest([sha256_file(part) for part in sorted(self.path.glob("*.arrow"))])
+            if self.path.is_dir()
+            else sha256_file(self.path),
             "manifest_sha256": sha256_file(manifest) if there else None,
             "examples": len(self.examples),
             **({"prompts": pack} if pack else {}),
@@ -190,9 +193,44 @@ class Prepared:
         return f"{self.path}: {len(self.rows)} rows, {self.tokens:,} tokens: what examples share is read once"
 
 
+def beside(path: Path, name: str) -> Path:
+    """The file of that name beside a file of examples. A `datasets` folder is a part of what lies in a folder of its own."""
+    above = path.parent.parent / name
+    return above if path.is_dir() and above.is_file() else path.parent / name
+
+
+def read_examples(path: Path, kind: type[M], what: str) -> list[M]:
+    """The examples of a JSONL or Parquet file, or of a folder that `datasets` saved.
+
+    Raises `UserError` with place and field for the first that is none, and where nothing can be read.
+    """
+    if not path.is_dir() and path.suffix != ".parquet":
+        return read_jsonl(path, kind, what)
+    import pyarrow
+    from datasets import DatasetDict, load_from_disk
+    from pyarrow import parquet
+
+    try:
+        table = load_from_disk(str(path)) if path.is_dir() else parquet.read_table(path)
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        raise UserError(
+            f"{path}: no {what} that `datasets` or Parquet can read: {' '.join(str(error).split())[:200]}"
+        ) from None
+    if isinstance(table, DatasetDict):
+        raise UserError(f"{path}: it has the parts {', '.join(table)}: name one, as {path / next(iter(table), 'train')}")
+    found = []
+    for number, row in enumerate(table.to_list() if path.is_dir() else table.to_pylist(), start=1):
+        for name, value in row.items():  # a column of objects has every key in every row
+            row[name] = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+        found.append(validated(kind, row, f"{path}: row {number}"))
+    if not found:
+        raise UserError(f"{what} is empty: {path}")
+    return found
+
+
 def read_role(path: Path, limit: int = 0, seed: int = 0) -> list[RoleExample]:
     """Role-play examples of a file (`limit` > 0: that many, drawn by the seed, in file order)."""
-    examples = read_jsonl(path, RoleExample, "role-play examples")
+    examples = read_examples(path, RoleExample, "role-play examples")
     check_unique(path, (example.id for example in examples), "example ids")
     for number, example in enumerate(examples, start=1):
         roles = [message["role"] for message in example.messages]
@@ -209,7 +247,7 @@ def read_role(path: Path, limit: int = 0, seed: int = 0) -> list[RoleExample]:
 
 def read_rank(path: Path, dimension: str = "", language: str = "", limit: int = 0, seed: int = 0) -> list[RankExample]:
     """Ranker examples of a file, of one dimension or language where given (`limit` > 0: all of so many dialogues, drawn)."""
-    examples = read_jsonl(path, RankExample, "ranker examples")
+    examples = read_examples(path, RankExample, "ranker examples")
     check_unique(path, (example.id for example in examples), "example ids")
     kept = [
         example
@@ -313,10 +351,10 @@ def rubric_beside(path: Path) -> Rubric:
 
     Raises `UserError` when it is missing: the scale is never guessed from the labels.
     """
-    beside = path.parent / "rubric.yaml"
-    if not beside.is_file():
-        raise UserError(f"{beside} is missing: `python -m data_prep rank-sft` writes it beside {path.name}; copy both")
-    return load_rubric(str(beside))
+    rubric = beside(path, "rubric.yaml")
+    if not rubric.is_file():
+        raise UserError(f"{rubric} is missing: `python -m data_prep rank-sft` writes it beside {path.name}; copy both")
+    return load_rubric(str(rubric))
 
 
 def score_tokens(tokenizer: PreTrainedTokenizerBase, scores: Sequence[int], what: str) -> dict[str, int]:

@@ -69,7 +69,7 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
     if recipe.task == "supporter":
         return _read_dialogues(recipe)
     data, path, limit, seed = recipe.data, Path(recipe.data.train_file), recipe.data.max_train_examples, recipe.training.seed
-    if not path.is_file():
+    if not path.exists():
         count, origin = ROLE_EXAMPLES, "the paper's 14,000 × 0.95"
         if recipe.task == "rank":
             dialogues = sum(n for language, n in RANK_DIALOGUES.items() if data.language in ("", language))

@@ -52,9 +52,9 @@ class DataArguments:
     task: str = ""
     """role (esc_role.py), rank (esc_rank.py) or supporter (esc_supporter.py): what this recipe is for."""
     train_file: str = ""
-    """JSONL of training examples."""
+    """Training examples: JSONL, Parquet, or one part of a folder that `datasets` saved."""
     valid_file: str = ""
-    """JSONL of validation examples, of other dialogues."""
+    """Validation examples, of other dialogues, in the same forms."""
     licence: str = ""
     """Licence of the adapter, for its model card."""
     attention_dropout: float = 0.0
