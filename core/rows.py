@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,13 +15,13 @@ from core.errors import UserError
 from core.files import explain, load_json, read_bytes, read_json
 from core.ledger import Step
 from core.names import Spellings
+from core.people_tables import Faults, csv_records, table_lines
 from core.records import Count, Language, Post, RolePlay, SupportDialogue
 from core.settings import Settings
 
 CorpusItem = SupportDialogue | Post | RolePlay
 M = TypeVar("M", bound=BaseModel)
 MALFORMED = "malformed"
-csv.field_size_limit(10_000_000)  # corpora have an excerpt of a book in one cell; the library reads 131,072 characters
 _LONGEST = 300  # characters of a problem: what a row holds may be of any length
 
 
@@ -140,18 +138,6 @@ class CorpusReader:
         self.step.drop(MALFORMED, row.where)
 
 
-def csv_records(path: Path, text: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """The cells of every record of a CSV text, and the line that it begins on. Raises `UserError` for an open quote, which
-    swallows the rest of the file: nothing after it can be trusted."""
-    reader, line = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), 1
-    try:
-        for cells in reader:
-            yield line, cells
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{path}:{line}: malformed CSV: {error}") from None
-
-
 class Sampled(Settings):
     """A corpus's line in table 5 of ESC-Eval: QA or MD (multi-turn), who made it, how many were drawn for role cards."""
 
@@ -257,25 +243,44 @@ def by_row(
 
 
 def read_table(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]]:
-    """The rows of a `.jsonl` or `.csv` file that people made, as records, each with its place; `what` says what is in it.
+    """The rows of a `.jsonl`, `.csv` or `.xlsx` file that people made (see `core.people_tables`), as records, each with its
+    place; `what` says what is in it.
 
-    An empty cell of a CSV file is a missing value where the field may be missing. Every row must be right: raises `UserError`
-    with file, line and field (or column), and for a file of another kind or without a row.
+    An empty cell of a table is a missing value where the field may be missing. Every row must be right: raises `UserError`
+    with file, line and field (or column) of all that are not, and for a file of another kind or without a row.
     """
     suffix = path.suffix.lower()
-    if suffix not in (".jsonl", ".csv"):
-        raise UserError(f"{path}: {what} are read from .jsonl or .csv")
-    needed = [name for name, field in model.model_fields.items() if field.is_required()]
-    nullable = [name for name in needed if type(None) in get_args(model.model_fields[name].annotation)]
+    if suffix not in (".jsonl", ".csv", ".xlsx"):
+        raise UserError(f"{path}: {what} are read from .jsonl or .csv (or .xlsx)")
     reader, spellings = CorpusReader(Step(path.name), strict=True), Spellings()
-    for row in reader.csv(path, needed) if suffix == ".csv" else reader.jsonl(path):
-        value = row.value
-        if suffix == ".csv":
-            value = {name: cell for name, cell in value.items() if cell != "" or name in needed}
-            value |= {name: None for name in nullable if value[name] == ""}
-        with reader.accounting(row):
-            record = model.model_validate(value)
+    faults, records = Faults(), list[tuple[str, M]]()
+    for row in reader.jsonl(path) if suffix == ".jsonl" else _typed_rows(path, model, reader):
+        with faults.noting(), reader.accounting(row):
+            if isinstance(row.value, Malformed):
+                raise row.value
+            record = model.model_validate(row.value)
             spellings.of(record, row.where)
-            yield row.where, record
+            records.append((row.where, record))
+    faults.tell()
     if not reader.step.taken:
         raise UserError(f"{path} is empty (columns: {', '.join(model.model_fields)})")
+    yield from records
+
+
+def _typed_rows(path: Path, model: type[BaseModel], reader: CorpusReader) -> Iterator[CorpusRow]:
+    """The rows of a table as {column: cell}; a row of another length is `Malformed`."""
+    needed = [name for name, field in model.model_fields.items() if field.is_required()]
+    nullable = [name for name in needed if type(None) in get_args(model.model_fields[name].annotation)]
+    (where, names), *rows = table_lines(path) or [(f"{path}:1", [])]
+    missing = [name for name in needed if name not in names]
+    if missing or len(set(names)) < len(names):
+        fault = f"no column {', '.join(map(repr, missing))}" if missing else "a column stands twice"
+        raise UserError(f"{where}: {fault}; found, parted by commas: {', '.join(names) or 'none'}")
+    for place, cells in rows:
+        if len(cells) != len(names):
+            yield reader.row(place, Malformed(f"expected {len(names)} columns"))
+            continue
+        value: dict[str, str | None] = {
+            name: cell for name, cell in zip(names, cells, strict=True) if cell != "" or name in needed
+        }
+        yield reader.row(place, value | {name: None for name in nullable if value[name] == ""})

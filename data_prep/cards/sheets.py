@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError, near, need_modules
-from core.files import atomic_path, read_bytes
-from core.rows import csv_records
-from core.tables import FORMULA_STARTS, guarded, unguarded
+from core.files import atomic_path
+from core.people_tables import changed_cell, table_lines
+from core.tables import FORMULA_STARTS, guarded
 
 YES_OR_NO = ("yes", "no")
-_DELIMITERS = (",", ";", "\t")
 _LONGEST = 32_767  # characters in a cell of XLSX
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # XML has no place for these
 _CLOCK = re.compile(rb"(<dcterms:(?:created|modified)[^>]*>)[^<]*")
@@ -37,7 +36,7 @@ class SheetRow:
 
     def fault(self, column: str, problem: str) -> UserError:
         """The error to raise about one cell."""
-        return UserError(f"{self.where}, column {column}: {problem}")
+        return UserError(f"{self.where}, column {column}: {problem}{changed_cell(self.cells[column])}")
 
     @property
     def keep(self) -> bool:
@@ -176,23 +175,17 @@ def _without_clock(packed: bytes) -> bytes:
 def read_sheet(path: Path, sheet: str, columns: Sequence[str], others: bool = False) -> list[SheetRow]:
     """The rows of a sheet that came back; rows without any text are left out.
 
-    `.xlsx`: the sheet of that name. Otherwise CSV: UTF-8 with or without a byte-order mark, any line ends, parted by commas,
-    semicolons or tabs. Columns may stand in any order, but all must be there and, without `others`, no others. Raises
-    `UserError` with file, line (or row) and column.
+    Files are those of `core.people_tables`. Columns may stand in any order, but all must be there and, without `others`, no
+    others. Raises `UserError` with file, line (or row) and column.
     """
-    lines = _xlsx_lines(path, sheet) if path.suffix.lower() == ".xlsx" else _csv_lines(path)
+    lines = table_lines(path, sheet)
     if not lines:
         raise UserError(f"{path}: empty; expected a header with the columns {', '.join(columns)}")
     where, header = lines[0]
-    header = [name.strip() for name in header]
-    while header and not header[-1]:
-        header.pop()
     _check_header(where, header, columns, others)
     rows = []
     for where, cells in lines[1:]:
-        if not any(cell.strip() for cell in cells):
-            continue
-        if len(cells) < len(header) or any(cell.strip() for cell in cells[len(header) :]):
+        if len(cells) != len(header):
             raise UserError(f"{where}: {len(cells)} cells, expected {len(header)}")
         rows.append(SheetRow(where, {name: cell for name, cell in zip(header, cells, strict=False)}))
     return rows
@@ -222,6 +215,9 @@ def read_filled(path: Path, layout: Layout, known: Mapping[str, str], what: str)
         if key in filled:
             raise row.fault(layout.key, f"{what} {key} stands twice (first at {filled[key].where})")
         if _plain(row.cells[layout.text]) != _plain(known[key]):
+            changed = changed_cell(row.cells[layout.text], known[key])
+            if changed:
+                raise UserError(f"{row.where}, column {layout.text}:{changed}")
             raise row.fault(
                 layout.text, f"not the {layout.text} of {what} {key}: the sheet is of other {what}s, or the text was edited"
             )
@@ -268,37 +264,3 @@ def _check_header(where: str, header: Sequence[str], columns: Sequence[str], oth
     if doubled or missing:
         named = ", ".join(map(repr, doubled or missing))
         raise UserError(f"{where}: column {named} {'stands twice' if doubled else 'is missing'}")
-
-
-def _csv_lines(path: Path) -> list[tuple[str, list[str]]]:
-    try:
-        text = read_bytes(path, "sheet").decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as 'CSV UTF-8'") from None
-    first = text.split("\n", 1)[0]
-    delimiter = max(_DELIMITERS, key=first.count)
-    records = csv_records(path, text, delimiter)
-    return [(f"{path}:{line}", [unguarded(cell) for cell in cells]) for line, cells in records]
-
-
-def _xlsx_lines(path: Path, sheet: str) -> list[tuple[str, list[str]]]:
-    openpyxl = _openpyxl()
-    raw = io.BytesIO(read_bytes(path, "sheet"))
-    try:
-        book = openpyxl.load_workbook(raw, read_only=True)
-        names = book.sheetnames
-        rows = book[sheet].iter_rows(values_only=True) if sheet in names else ()
-        lines = [[_cell_text(value) for value in row] for row in rows]
-    except Exception as error:  # zip, XML and openpyxl's own errors have no common base
-        raise UserError(f"{path}: not a readable XLSX file: {type(error).__name__}: {error}") from None
-    if sheet not in names:
-        raise UserError(f"{path}: no sheet named {sheet!r} (it has {', '.join(map(repr, names))})")
-    width = max(map(len, lines), default=0)  # empty cells at a row's end may not be stored
-    return [(f"{path}: row {n}", line + [""] * (width - len(line))) for n, line in enumerate(lines, start=1)]
-
-
-def _cell_text(value: object) -> str:
-    """A cell's text. Spreadsheets keep a typed number as a float: 3.0 is written as 3."""
-    if value is None:
-        return ""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -10,6 +10,7 @@ say what the reviewer sees or when one overrules. Our reading, by mode:
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections import defaultdict
@@ -23,7 +24,9 @@ from core.files import digest, write_text
 from core.grouping import group_by
 from core.judge_prompts import SPEAKERS
 from core.ledger import Step
+from core.people_tables import Faults
 from core.records import Dialogue, HumanScore, Language
+from core.records import number as number_in
 from core.rubrics import Rubric, Scale
 from core.statistics.means import exact_mean
 from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_both
@@ -247,13 +250,19 @@ def read_scores(
     be read, and for a dialogue that is scored only in part.
     """
     filled = read_filled(path, LAYOUT, _texts(dialogues, rubric, played or {}), "row")
-    scores = []
+    scores, faults = [], Faults()
     for dialogue in dialogues:
         rows = {key: filled[row] for key in rubric.dimensions if (row := _score_row(dialogue, key)) in filled}
         if not rows:
             continue
         step.taken += 1
-        values = {key: _score(row, key, rubric) for key, row in rows.items()}
+        values: dict[str, float | None] = {}
+        before = len(faults.found)
+        for key, filled_row in rows.items():
+            with faults.noting():
+                values[key] = _score(filled_row, key, rubric)
+        if len(faults.found) > before:
+            continue
         if all(value is None for value in values.values()):
             step.drop("no score given yet", next(iter(rows.values())).where)
             continue
@@ -266,6 +275,7 @@ def read_scores(
             if (value := values[key]) is None:
                 raise rows[key].fault("score", "empty, while other dimensions of this dialogue have a score")
             scores.append(human_score(dialogue, path.stem, rubric.name, key, value))
+    faults.tell()
     return scores
 
 
@@ -319,10 +329,14 @@ def _score(row: SheetRow, dimension: str, rubric: Rubric, halves: bool | None = 
     if not text:
         return None
     allowed = rubric.steps(dimension, halves)
-    if text not in {f"{step:g}" for step in allowed}:
+    try:
+        value = number_in(text)
+    except ValueError:
+        value = math.nan
+    if value not in allowed:
         kind = "a whole number" if all(step % 1 == 0 for step in allowed) else "a whole or half number"
         raise row.fault("score", f"{text[:40]!r} is not {kind} from {allowed[0]:g} to {allowed[-1]:g} ({dimension})")
-    return float(text)
+    return value
 
 
 # --- the second review ------------------------------------------------------------------------------------------------------

@@ -106,7 +106,9 @@ def read_held(paths: Sequence[Path]) -> dict[Talk, Dialogue]:
     """
     dialogues: dict[Talk, Dialogue] = {}
     for path in paths:
-        for where, held in _by_utterance(path) if path.suffix.lower() == ".csv" else read_table(path, _HeldDialogue, KIND):
+        for where, held in (
+            _by_utterance(path) if path.suffix.lower() in (".csv", ".xlsx") else read_table(path, _HeldDialogue, KIND)
+        ):
             if held.talk in dialogues:
                 raise UserError(f"{where}: situation: the dialogue on {held.talk} stands twice (number them in trial)")
             turns = merged(Turn(role=said.role, text=said.text) for said in held.turns)

@@ -20,8 +20,9 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.records import Language, RoleCard
+from core.tables import guarded, unguarded
 from data_prep.cards.annotation import ANSWERS, COLUMNS, SHEET, THIRD_COLUMNS, WORKERS_SHEET, write_sheets
-from data_prep.cards.sheets import guarded, read_filled, read_sheet, unguarded, write_csv, write_xlsx
+from data_prep.cards.sheets import read_filled, read_sheet, write_csv, write_xlsx
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.commands.annotate import app
 

@@ -144,14 +144,13 @@ def changed(value: Any, path: tuple[Any, ...], new: Any, remove: bool = False) -
 
 
 def problem(reader: Read, path: Path, refused: bool = False) -> str | None:
-    """What is wrong with how a reader took a file: None when it returned (unless it had to refuse) or said it in one line."""
+    """What is wrong with how a reader took a file: None when it returned (unless it had to refuse) or said it in a line each."""
     try:
         reader(path)
     except UserError as error:
-        line = str(error)
-        if "\n" in line or path.name not in line or len(line) > 1000:
-            return f"says {line[:300]!r}"
-        return None
+        lines = str(error).split("\n")
+        strange = [line for line in lines if path.name not in line or len(line) > 1000]
+        return f"says {strange[0][:300]!r}" if strange else None
     except Exception as error:  # the thing that is tested for
         return f"{type(error).__name__}: {str(error)[:200]}"
     return "is taken for sound" if refused else None
@@ -240,7 +239,7 @@ CSV = {
     "a column twice": "dialogue_id,language,annotator,rubric,dimension,value,value\nd1,en,a,esc_eval,empathy,3,3\n",
     "an open quote": ",".join(COLUMNS) + '\nd1,en,"a,esc_eval,empathy,3,\n',
     "a short row": ",".join(COLUMNS) + "\nd1,en,a\n",
-    "a long row": ",".join(COLUMNS) + "\nd1,en,a,esc_eval,empathy,3,,,,\n",
+    "a long row": ",".join(COLUMNS) + "\nd1,en,a,esc_eval,empathy,3,,,x,\n",
     "a word": ",".join(COLUMNS) + "\nd1,en,a,esc_eval,empathy,good,\n",
     "nan": ",".join(COLUMNS) + "\nd1,en,a,esc_eval,empathy,nan,\n",
     "infinity": ",".join(COLUMNS) + "\nd1,en,a,esc_eval,empathy,1e999,\n",
@@ -248,7 +247,7 @@ CSV = {
     "twice": ",".join(COLUMNS) + "\nd1,en,a,esc_eval,empathy,3,\n" * 2,
     "a NUL": ",".join(COLUMNS) + "\nd1,en,\x00,esc_eval,empathy,3,\n",
     "an underscore": ",".join(COLUMNS) + "\nd1,en,a,esc_eval,empathy,1_0,\n",
-    "semicolons": ";".join(COLUMNS) + "\nd1;en;a;esc_eval;empathy;3;\n",
+    "parted by bars": "|".join(COLUMNS) + "\nd1|en|a|esc_eval|empathy|3|\n",
     "only a header": ",".join(COLUMNS) + "\n",
     "a field too long": ",".join(COLUMNS) + f"\nd1,en,{'a' * 200_000},esc_eval,empathy,3,\n",
 }

@@ -141,7 +141,21 @@ def test_a_dimension_that_no_verdict_could_name_is_refused_with_its_rubric(name:
 
 # --- numbers in text ------------------------------------------------------------------------------------------------------
 
-CELLS = {"3": 3, " 3 ": 3, "+3": 3, "-0.5": -0.5, ".5": 0.5, "3.": 3, "1e1": 10, "1E-2": 0.01, "03": 3}
+CELLS = {
+    "3": 3,
+    " 3 ": 3,
+    "+3": 3,
+    "-0.5": -0.5,
+    ".5": 0.5,
+    "3.": 3,
+    "1e1": 10,
+    "1E-2": 0.01,
+    "03": 3,
+    "1,5": 1.5,
+    "2,50": 2.5,
+    "\uff13": 3,
+    "\uff11\uff0e\uff15": 1.5,
+}
 NO_NUMBERS = [
     "",
     " ",
@@ -152,8 +166,8 @@ NO_NUMBERS = [
     "-Infinity",
     "0x10",
     "\u0661",
-    "\uff11",
-    "1,5",
+    "1,500",
+    "1,",
     "1 0",
     "--1",
     "1e",
@@ -176,7 +190,7 @@ def test_what_is_no_number(text: str) -> None:
         TypeAdapter(Count).validate_python(text)
 
 
-@pytest.mark.parametrize("text", ["1_0", "nan", "\u0663", "1,5"])
+@pytest.mark.parametrize("text", ["1_0", "nan", "\u0663", "1,500"])
 def test_scores_in_tables(text: str, tmp_path: Path) -> None:
     cell = f'"{text}"'
     (tmp_path / "g.csv").write_text(",".join(COLUMNS) + f"\nd1,en,a,esc_eval,empathy,{cell},\n")

@@ -1,0 +1,139 @@
+"""The one reader of tables that people made or filled in: CSV as spreadsheets of any country save it, and XLSX."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import Any
+
+from core.errors import UserError, need_modules
+from core.files import read_bytes
+from core.tables import unguarded
+
+csv.field_size_limit(10_000_000)  # corpora have an excerpt of a book in one cell; the library reads 131,072 characters
+TOLD = 20  # faults of one file that are told at once
+_DELIMITERS = (",", ";", "\t")
+_INDEX = re.compile(r"|Unnamed: 0")  # how pandas heads the column of its index
+# What spreadsheets make of a text such as 1-2 or true.
+_CHANGED = re.compile(
+    r"(?i)\d{1,2}[-. ][a-zä]{3,4}\.?|[a-zä]{3,4}[- ]\d{2,4}|\d{4}-\d\d-\d\d( 00:00:00)?|\d{1,2}月\d{1,2}日|TRUE|FALSE"
+)
+
+
+class Faults:
+    """The errors of one file, told together: whoever mends a table wants to know every cell."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """A block whose `UserError` is noted, not raised."""
+        try:
+            yield
+        except UserError as error:
+            self.found.append(str(error))
+
+    def tell(self) -> None:
+        """Raise `UserError` with what was found, `TOLD` at most; nothing where all is well."""
+        if self.found:
+            more = len(self.found) - TOLD
+            raise UserError("\n".join(self.found[:TOLD]) + (f"\n(and {more} more)" if more > 0 else ""))
+
+
+def changed_cell(cell: str, before: str = "") -> str:
+    """What to say of a cell that looks like what a spreadsheet makes of text, with that text where it is known; else ""."""
+    if not _CHANGED.fullmatch(cell.strip()):
+        return ""
+    return f" ({cell.strip()!r}{f' where the sheet has {before[:40]!r}' if before else ''}: your spreadsheet changed it)"
+
+
+def table_lines(path: Path, sheet: str | None = None) -> list[tuple[str, list[str]]]:
+    """Header and rows as texts, each with its place: `file:line` in CSV (the line that it begins on), `file: row n` in XLSX.
+
+    `.xlsx`: the sheet of that name, else the first. Otherwise CSV: UTF-8 or, with a byte-order mark, UTF-16, any line ends,
+    parted by commas, semicolons or tabs. The header is trimmed; columns without a name at its end, an index column of pandas at
+    its start and rows without any text are left out. Raises `UserError` for what cannot be read.
+    """
+    lines = _xlsx_lines(path, sheet) if path.suffix.lower() == ".xlsx" else _csv_lines(path)
+    if not lines:
+        return []
+    (where, header), *rows = lines
+    header = [name.strip() for name in header]
+    while header and not header[-1]:
+        header.pop()
+    rows = [(place, cells) for place, cells in rows if any(cell.strip() for cell in cells)]
+    if len(header) > 1 and _INDEX.fullmatch(header[0]) and all(cells[0].isdecimal() for _, cells in rows):
+        header, rows = header[1:], [(place, cells[1:]) for place, cells in rows]
+    return [(where, header), *((place, _fitted(cells, len(header))) for place, cells in rows)]
+
+
+def _fitted(cells: list[str], width: int) -> list[str]:
+    """A row without empty cells beyond the header's width."""
+    while len(cells) > width and not cells[-1].strip():
+        cells = cells[:-1]
+    return cells
+
+
+def csv_records(path: Path, text: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """The cells of every record of a CSV text, and the line that it begins on. Raises `UserError` for an open quote, which
+    swallows the rest of the file: nothing after it can be trusted."""
+    reader, line = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), 1
+    try:
+        for cells in reader:
+            yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{path}:{line}: malformed CSV: {error}") from None
+
+
+def _csv_lines(path: Path) -> list[tuple[str, list[str]]]:
+    raw = read_bytes(path, "table")
+    encoding = "utf-16" if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        ask = ""
+        for other in ("gb18030", "cp1252"):
+            line = raw[: raw.find(b"\n", error.start) % (len(raw) + 1)].decode(other, "replace").split("\n")[-1].strip()
+            ask += f" or as {other} {line[:40]!r}" if ask else f"; is it, as {other}, {line[:40]!r}"
+        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}){ask}? Save it as 'CSV UTF-8'") from None
+    first = text.split("\n", 1)[0]
+    delimiter = max(_DELIMITERS, key=first.count)
+    return [(f"{path}:{line}", [unguarded(cell) for cell in cells]) for line, cells in csv_records(path, text, delimiter)]
+
+
+def _xlsx_lines(path: Path, sheet: str | None) -> list[tuple[str, list[str]]]:
+    need_modules("openpyxl", purpose="XLSX sheets")
+    import openpyxl
+
+    raw = io.BytesIO(read_bytes(path, "sheet"))
+    try:
+        book = openpyxl.load_workbook(raw, read_only=True, data_only=True)
+        names = book.sheetnames
+        name = names[0] if sheet is None else sheet
+        rows = book[name].iter_rows(values_only=True) if name in names else ()
+        lines = [[_cell_text(value) for value in row] for row in rows]
+    except Exception as error:  # zip, XML and openpyxl's own errors have no common base
+        raise UserError(f"{path}: not a readable XLSX file: {type(error).__name__}: {error}") from None
+    if name not in names:
+        raise UserError(f"{path}: no sheet named {sheet!r} (it has {', '.join(map(repr, names))})")
+    width = max(map(len, lines), default=0)  # empty cells at a row's end may not be stored
+    return [(f"{path}: row {n}", line + [""] * (width - len(line))) for n, line in enumerate(lines, start=1)]
+
+
+def _cell_text(value: Any) -> str:
+    """A cell's text. Spreadsheets keep a typed number as a float: 3.0 is written as 3; dates are what they made of texts."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, date | datetime | time):
+        return value.isoformat(*([" "] if isinstance(value, datetime) else []))
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

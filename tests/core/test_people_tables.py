@@ -1,0 +1,111 @@
+"""Tables as people's programs save them are read as they were meant, in every reader; faults are told at once."""
+
+from __future__ import annotations
+
+import ast
+from datetime import datetime
+from pathlib import Path
+
+import openpyxl
+import pytest
+
+from core.errors import UserError
+from core.people_tables import TOLD
+from data_prep.cards.sheets import Layout, read_filled
+from data_prep.scores.held import read_held
+from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
+from evalsuite.commands.scored_runs import read_ratings
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = [["d1", "zh", "安娜", "feel", "safety", "1,5", ""], ["d2", "zh", "安娜", "feel", "safety", "３", ""]]
+WRITTEN = [("d1", "安娜", 1.5), ("d2", "安娜", 3.0)]
+
+
+def text(rows: list[list[str]], parted: str = ";") -> str:
+    return "\r\n".join(parted.join(row) for row in [list(COLUMNS), *rows]) + "\r\n"
+
+
+def found(path: Path) -> list[tuple[str, str, float]]:
+    return [(score.dialogue_id, score.annotator, score.value) for score in read_scores(path)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("parted", [";", "\t"])
+def test_scores_as_spreadsheets_of_any_country_save_them(encoding: str, parted: str, tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_bytes(text(ROWS, parted).encode(encoding))
+    assert found(tmp_path / "s.csv") == WRITTEN
+
+
+def test_the_index_of_pandas_and_empty_columns_and_rows_are_no_data(tmp_path: Path) -> None:
+    rows = [["", *COLUMNS, "", ""], *([str(n), *row, "", ""] for n, row in enumerate(ROWS)), [""] * 10, []]
+    (tmp_path / "s.csv").write_text("\n".join(";".join(row) for row in rows))
+    assert found(tmp_path / "s.csv") == WRITTEN
+
+
+def test_a_workbook_is_a_table_too(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active.append(list(COLUMNS))
+    for row, value in zip(ROWS, (1.5, "３"), strict=True):
+        book.active.append([*row[:5], value])
+    book.save(tmp_path / "s.xlsx")
+    assert found(tmp_path / "s.xlsx") == WRITTEN
+
+
+def test_a_text_in_another_encoding_is_a_question_that_shows_it(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_bytes(text(ROWS).encode("gb18030"))
+    with pytest.raises(UserError, match="not UTF-8 .*; is it, as gb18030, 'd1;zh;安娜;.* Save it as 'CSV UTF-8'"):
+        read_scores(tmp_path / "s.csv")
+
+
+@pytest.mark.parametrize("cell", ["1,5", "0.0", "2.50", ".5", "３", "１．５", " 2 "])
+def test_numbers_as_people_type_them(cell: str, tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text(text([[*ROWS[0][:5], cell, ""]]))
+    wanted = {"1,5": 1.5, "0.0": 0, "2.50": 2.5, ".5": 0.5, "３": 3, "１．５": 1.5, " 2 ": 2}
+    assert [score.value for score in read_scores(tmp_path / "s.csv")] == [wanted[cell]]
+
+
+def test_every_wrong_cell_is_told_up_to_twenty_at_once(tmp_path: Path) -> None:
+    wrong = [[f"d{n}", "zh", "a", "feel", "safety", f"x{n}", ""] for n in range(TOLD + 3)]
+    (tmp_path / "s.csv").write_text(text(wrong))
+    with pytest.raises(UserError) as caught:
+        read_scores(tmp_path / "s.csv")
+    *lines, last = str(caught.value).split("\n")
+    assert len(lines) == TOLD and last == "(and 3 more)"
+    assert all(f"s.csv:{n + 2}: value: " in line and f"'x{n}'" in line for n, line in enumerate(lines))
+
+
+LAYOUT = Layout("s", ("id", "text", "note"), ("note",), "id", "text")
+
+
+@pytest.mark.parametrize("cell", [datetime(2024, 1, 2), "2-Jan", True])
+def test_what_a_spreadsheet_made_of_a_text_is_told_as_that(cell: object, tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active.title = "s"
+    book.active.append(list(LAYOUT.columns))
+    book.active.append(["c1", cell, "x"])
+    book.save(tmp_path / "s.xlsx")
+    with pytest.raises(UserError, match=r"row 2, column text: .* where the sheet has '1-2': your spreadsheet changed it"):
+        read_filled(tmp_path / "s.xlsx", LAYOUT, {"c1": "1-2"}, "card")
+
+
+def test_held_dialogues_choices_and_ratings_go_through_the_same_reader(tmp_path: Path) -> None:
+    held = "situation;supporter;language;role;text\ns1;alpha;en;seeker;hi\ns1;alpha;en;supporter;well\n"
+    (tmp_path / "h.csv").write_bytes(held.encode("utf-16"))
+    (tmp_path / "c.csv").write_bytes("item;a;b;annotator;degree\ni;x;y;anna;-1,5\n".encode("utf-16"))
+    (tmp_path / "r.csv").write_bytes("user;model;score\nu;m;2,5\n".encode("utf-16"))
+    assert len(read_held([tmp_path / "h.csv"])) == 1
+    assert read_comparisons([tmp_path / "c.csv"])[0].degree == -1.5
+    assert read_ratings(tmp_path / "r.csv")[0].tolist() == [[2.5]]
+
+
+def test_nothing_else_reads_tables_of_people() -> None:
+    """Corpora (`core.rows`) and benchmarks have CSV of a known form; whatever people fill in has one reader."""
+    readers = {"csv.reader", "csv.DictReader", "openpyxl.load_workbook"}
+    calls = {
+        file.relative_to(ROOT).as_posix()
+        for package in ("core", "data_prep", "evalsuite", "train")
+        for file in (ROOT / package).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in readers
+    }
+    assert calls == {"core/people_tables.py", "evalsuite/fdaef/forms/reading.py"}
