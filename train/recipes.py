@@ -140,14 +140,8 @@ IDLE = {
     "the seed and the epoch draw the order of the examples": ("shuffle_dataset", "length_column_name"),
     "the base is loaded as its own settings say": ("model_init_kwargs", "router_aux_loss_coef", "lora_task_type"),
     "every example is trained on, and figures are of all together": (
-        *(
-            "dataloader_drop_last",
-            "prediction_loss_only",
-            "batch_eval_metrics",
-            "eval_do_concat_batches",
-            "include_for_metrics",
-        ),
-        *("do_train", "do_predict"),
+        *("dataloader_drop_last", "prediction_loss_only", "batch_eval_metrics", "eval_do_concat_batches"),
+        *("include_for_metrics", "do_train", "do_predict"),
     ),
     "quantised bases are not trained here": (
         *("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage"),
@@ -155,13 +149,7 @@ IDLE = {
 }
 IDLE_FOR_RANKER = {
     "the ranker has a loss of its own": ("loss_type", "label_smoothing_factor"),
-    "the ranker reads one dialogue a row": (
-        "packing",
-        "padding_free",
-        "packing_strategy",
-        "eval_packing",
-        "pad_to_multiple_of",
-    ),
+    "it reads one dialogue a row": ("packing", "padding_free", "packing_strategy", "eval_packing", "pad_to_multiple_of"),
 }
 A = TypeVar("A", bound=DataArguments)
 ARGUMENTS: dict[Task, type[DataArguments]] = {
@@ -200,17 +188,11 @@ class Recipe(Generic[A]):
         chosen: dict[str, Any] = {f.name: getattr(self.data, f.name) for f in fields(self.data) if f.name not in NOT_SETTINGS}
         for group, kind in ((self.model, ModelConfig), (self.training, training_config(self.task))):
             for setting in fields(kind):
-                default = default_of(kind, setting.name)
+                default = setting.default if setting.default_factory is MISSING else setting.default_factory()
                 value = getattr(group, setting.name)
                 if setting.init and setting.name not in NOT_SETTINGS and (setting.name in named or value != default):
                     chosen[setting.name] = value
         return chosen
-
-
-def default_of(kind: Any, name: str) -> Any:
-    """What a field of a dataclass is when nobody sets it."""
-    setting = kind.__dataclass_fields__[name]
-    return setting.default if setting.default_factory is MISSING else setting.default_factory()
 
 
 def lora_config(model: ModelConfig) -> LoraConfig:
@@ -386,12 +368,10 @@ def _check(recipe: Recipe[Any]) -> None:
             choices != () and getattr(data, name) not in choices
         )
     for reason, names in (IDLE | (IDLE_FOR_RANKER if recipe.task == "rank" else {})).items():
-        for group, name in ((group, name) for name in names for group in (model, *([] if supporter else [training]))):
-            if name in group.__dataclass_fields__ and (value := getattr(group, name)) not in (
-                default_of(type(group), name),
-                None,
-            ):
-                problems[f"{name}: {value!r} would do nothing: {reason}: leave it out"] = True
+        for group in [model] if supporter else [model, training]:
+            for setting in (setting for setting in fields(group) if setting.name in names):
+                if (value := getattr(group, setting.name)) not in (None, [], setting.default):
+                    problems[f"{setting.name}: {value!r} would do nothing: {reason}: leave it out"] = True
     for problem, is_there in problems.items():
         if is_there:
             raise UserError(f"{recipe.file or 'command line'}: {problem}")

@@ -210,19 +210,15 @@ def _claimed(recipe: Recipe[Any], data: Sequence[Prepared]) -> Path | None:
 def contents(settings: Mapping[str, Any]) -> dict[str, str]:
     """Setting → hash of what lies there, for each of `PATHS` that names a file or a folder here."""
     places = {name: place_of(value) for name, value in settings.items() if name in PATHS and isinstance(value, str) and value}
-    return {
-        name: folder_content(place) if place.is_dir() else sha256_file(place)
-        for name, place in places.items()
-        if place.exists()
-    }
+    found = {name: place for name, place in places.items() if place.exists()}
+    return {name: folder_content(place) if place.is_dir() else sha256_file(place) for name, place in found.items()}
 
 
 def _identity(claim: dict[str, Any]) -> dict[str, Any]:
     """What two tries of one run have in common: the content of files and folders, not where they lie."""
     settings = {name: value for name, value in claim["settings"].items() if name not in {*claim["files"], *DATA_FILES}}
     data = [{name: value for name, value in of.items() if name not in {"file", "manifest_sha256"}} for of in claim["data"]]
-    found = {name: value for name, value in claim["files"].items() if name not in DATA_FILES}
-    return {"settings": settings, "data": data, "files": found}
+    return {"settings": settings, "data": data, "files": claim["files"]}
 
 
 def _checkpoints(out: Path) -> list[Path]:

@@ -28,16 +28,7 @@ from serve.checkpoints.folders import MANIFEST, build_folder, build_once, folder
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank, check_plain, module_pairs, module_scales
 from serve.checkpoints.model_card import TRAINING, read_training, write_card
 from serve.checkpoints.places import BESIDE_WEIGHTS
-from serve.checkpoints.tensors import (
-    Planned,
-    Rows,
-    Stored,
-    check_checkpoint,
-    check_finite,
-    stored_tensors,
-    weight_files,
-    write_tensors,
-)
+from serve.checkpoints.tensors import Planned, Rows, Stored, check_checkpoint, stored_tensors, weight_files, write_tensors
 
 MERGE = 2  # raise it when the merge below changes what it writes
 _ROWS = 2048  # of a weight worked on at a time: what is held in fp32
@@ -89,7 +80,6 @@ def merge_adapter(checkpoint: Path, adapter: Path, dst: Path) -> bool:
 def _deltas(checkpoint: Path, adapter: Path, who: str = "") -> dict[str, Delta]:
     """What is added to which of the base's tensors, once all is known to fit. Only headers and configs are read."""
     check_checkpoint(checkpoint, f"{who}checkpoint")
-    check_finite(weight_files(checkpoint), f"{who}checkpoint")
     adapter_rank(adapter, f"{who}adapter")
     config = read_object(adapter / CONFIG, "an adapter's config")
     check_plain(adapter / CONFIG, config)

@@ -259,7 +259,7 @@ EMBEDDING = "base_model__model__model__embed_tokens__lora_embedding_A"
         ),
         (spoil_base(ONE, "other"), f"do not fit: {Q}.weight: .* is for 2 × 3, the base .* has no such tensor; .* org/its-base"),
         (spoil_base(np.ones((2, 3), np.int8)), "dtype I8 unsupported"),
-        (spoil_base(floats([np.nan] * 3, [1] * 3)), f"checkpoint refused: .*{Q}.weight holds infinite or undefined numbers"),
+        (spoil_base(floats([np.nan] * 3, [1] * 3)), f"model.safetensors: {Q}.weight holds infinite or undefined numbers"),
         (
             spoil_weights(base_model__model__q__lora_A__weight=np.array([[np.inf]], np.float32)),
             "adapter refused: .*q.lora_A.weight holds infinite or undefined numbers",

@@ -182,7 +182,7 @@ def test_every_setting_of_the_sft_trainer_acts_or_is_refused_by_name(tmp_path: P
     for name in sorted(own - ELSEWHERE - (ACT.keys() - refused_names)):
         made = read_recipe(recipe(tmp_path, task))
         group = made.training if hasattr(made.training, name) else made.model
-        setattr(group, name, other(recipes.default_of(type(group), name)))
+        setattr(group, name, other(group.__dataclass_fields__[name].default))
         with pytest.raises(UserError, match=name):
             recipes._check(made)
 
