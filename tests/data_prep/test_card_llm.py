@@ -179,7 +179,8 @@ def cards_server(behave: Callable[[dict[str, Any], int], Answer]) -> Endpoint:
 
 
 def extract(run: Run, endpoint: Endpoint, *more: object) -> Result:
-    options = ["--model", f"model.yaml@{endpoint.url}", "--concurrency", 1, *more]
+    one = [] if "--concurrency" in more else ["--concurrency", 1]
+    options = ["--model", f"model.yaml@{endpoint.url}", *one, *more]
     return run("extract", "--source", "esconv=corpus", "--out", "out", *options)
 
 

@@ -273,7 +273,11 @@ def test_what_is_wrong_with_roles(esc_eval: EscEval, tmp_path: Path) -> None:
             esc_eval, "--supporter", "f.yaml", "--model", f"m@{one.url}"
         )
         assert not one.requests and not two.requests
-    assert "no seeker given" in refused(esc_eval, "--supporter", "m@http://127.0.0.1:9/v1")
+    alone = refused(esc_eval, "--supporter", "m@http://127.0.0.1:9/v1")
+    assert "no judge given: name one with --judge" in alone
+    assert "no seeker given" in refused(
+        esc_eval, *("--supporter", "m@http://127.0.0.1:9/v1", "--judge", "j@http://127.0.0.1:9/v1")
+    )
     code, err = esc_eval("run", "--config", CONFIGS / "eval" / "demo.yaml", "--model", "m@http://127.0.0.1:9/v1")
     assert code == 2 and "names a model for every role" in err
 

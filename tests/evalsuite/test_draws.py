@@ -31,7 +31,7 @@ def test_only_what_says_the_same_of_the_same_card_is_one_draw() -> None:
     assert first_draws([first, again])["b"] == "a"
     assert list(repeats([first, *others], ())) == []
     (told,) = repeats([first, again, *others], ())
-    assert told.startswith("1 of 5 dialogues repeat an earlier trial word for word") and first.supporter in told
+    assert told.startswith("1 of 5 dialogues repeat an earlier trial word for word") and str(first.supporter) in told
     assert list(repeats([first, again], {str(first.supporter)})) == [], "a floor never varies"
 
 

@@ -14,7 +14,7 @@ from evalsuite.statistics.leaderboard import Board, Tally
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
 RUBRIC = make_rubric("empathy", "skill")
-LEVELS = {"good": 4, "mid": 2, "poor": 0}
+LEVELS: dict[str, float] = {"good": 4, "mid": 2, "poor": 0}
 
 
 def board(

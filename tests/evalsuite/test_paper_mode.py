@@ -22,8 +22,8 @@ from data_prep.__main__ import app as data_prep_app
 from data_prep.published.comparison import _REPLIES, _run
 from data_prep.scores.human import read_dialogues
 from evalsuite import cli
-from serve.client import _assumed
 from serve.command import argv
+from serve.dialect import assumed
 from serve.units import units_of
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
@@ -114,7 +114,8 @@ def test_what_is_in_our_words_is_said(esc_eval: EscEval, imported: Path, tmp_pat
             "the seeker's prompt, the greeting, the supporter's system message, the judge's prompt, the judge's system message"
         )
         assert f"Wording: in our words: {ours}\n" in (tmp_path / "ours" / "report.md").read_text()
-        assert esc_eval("run", "--config", config, "--out", "native", "--mode", "native")[0] == 0
+        # This ranker says one score, which is no verdict on all dimensions: a judge that cannot be read at all is exit 1.
+        assert esc_eval("run", "--config", config, "--out", "native", "--mode", "native")[0] == 1
         assert "Wording" not in (tmp_path / "native" / "report.md").read_text()
 
 
@@ -162,7 +163,7 @@ def test_sampling_that_is_left_is_left_to_the_checkpoint() -> None:
         words = argv(spec, "org/m", ["m"], {}, 1, 4096, 1, False, None, unit.leaves_sampling)
         assert words[words.index("--generation-config") + 1] == wanted
     remote = ModelSpec(name="m", endpoint={"base_url": "http://h/v1"}, sampling=LEFT_TO_THE_CHECKPOINT)
-    assert "the server's own temperature, at most 512 tokens" in _assumed(remote, None)
+    assert "the server's own temperature, at most 512 tokens" in assumed(remote, None)
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_a_replay_leaves_the_records_of_the_run_without_asking_anybody(
     for name in RECORDS:
         assert (Path("replayed") / name).read_bytes() == (recorded / name).read_bytes(), name
     report = json.loads(Path("replayed/report.json").read_text())
-    assert report["summary"]["warnings"][0].startswith("A replay of kept, recorded on 20")
+    assert any(one.startswith("A replay of kept, recorded on 20") for one in report["summary"]["warnings"])
     assert "A replay of kept" in Path("replayed/report.html").read_text()
     assert "A replay" not in (recorded / "report.html").read_text()
 
@@ -87,7 +87,9 @@ def test_the_bundled_recording_answers_the_whole_demo(esc_eval: EscEval) -> None
     code, err = esc_eval("run", "--config", DEMO, "--replay", "demo", "--out", "r")
     assert code == 0, err
     report = json.loads(Path("r/report.json").read_text())
-    assert report["plumbing"] and report["summary"]["warnings"][0].startswith("A replay of demo, recorded on 20")
+    assert report["plumbing"] and any(
+        one.startswith("A replay of demo, recorded on 20") for one in report["summary"]["warnings"]
+    )
     (board,) = (table for table in report["tables"] if table["key"] == "leaderboard-en")
     assert {"embedded", "silent", "parrot", "lecture"} <= {
         cell for row in board["rows"] for cell in row if isinstance(cell, str)

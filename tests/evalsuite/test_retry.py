@@ -137,8 +137,9 @@ def test_the_status_of_a_run_counts_calls_and_records(
         cli.app(standalone_mode=False)
     lines = [[cell.strip() for cell in line.split("│")] for line in capsys.readouterr().out.splitlines()]
     told = [" ".join(cells).split() for cells in lines]
-    # Answered, empty, refusal, length, failed, asked again: five exchanges on two cards, two dialogues that ended at once.
-    assert ["seeker", "embedded", "12", "1", "1", "5", "0", "1"] in told
+    # Answered, empty, refusal, length, context_overflow, failed, asked again: five exchanges on two cards, two dialogues that
+    # ended at once.
+    assert ["seeker", "embedded", "12", "1", "1", "5", "0", "0", "1"] in told
     assert ["dialogues", "max_turns", "2"] in told and ["dialogues", "refusal", "1"] in told
     assert ["verdicts", "unreadable", "7"] in told
     report = (tmp_path / "run" / "report.md").read_text()
