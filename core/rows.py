@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +31,16 @@ class RowModel(BaseModel):
     """Base of the models of corpus rows: fields that we do not use are ignored, those we use are checked."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absence(cls, value: Any) -> Any:
+        """A null in a field that may be missing says that it is missing."""
+        if not isinstance(value, dict):
+            return value
+        fields = [(field.validation_alias or name, field) for name, field in cls.model_fields.items()]
+        optional = {name for name, field in fields if isinstance(name, str) and not field.is_required()}
+        return {key: one for key, one in value.items() if one is not None or key not in optional}
 
 
 class Malformed(Exception):
@@ -220,6 +232,28 @@ class Source(CorpusFacts):
     read: ReadCorpus
 
 
+_UNTIDY = re.compile(r"<br ?/?>|&(?:#\d+|#x[0-9a-fA-F]+|[a-zA-Z]+);|\r\n?|\xa0")
+_INVISIBLE = re.compile(r"[\s\x00\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]+")
+
+
+def tidied(value: Any, step: Step) -> Any:
+    """A row without what web pages left in its texts (entities, `<br>`, carriage returns), and with texts of which nothing is
+    seen empty: no reader takes them for a turn. Both are counted in `step`. A text that holds JSON stays as it is."""
+    if isinstance(value, dict):
+        return {key: tidied(one, step) for key, one in value.items()}
+    if isinstance(value, list):
+        return [tidied(one, step) for one in value]
+    if not isinstance(value, str) or value.startswith(("[", "{")):
+        return value
+    if value.strip() and _INVISIBLE.fullmatch(value):
+        step.changed["invisible texts dropped"] += 1
+        return ""
+    text = _UNTIDY.sub(lambda found: "\n" if found[0][0] in "<\r" else html.unescape(found[0]).replace("\xa0", " "), value)
+    if text != value:
+        step.changed["texts cleaned (entities, tags, line ends)"] += 1
+    return text
+
+
 def by_row(
     make: Callable[[Any, str], CorpusItem],
     rows: Callable[[CorpusReader, Path], Iterable[CorpusRow]] | None = None,
@@ -237,7 +271,7 @@ def by_row(
             rows_of = rows or (CorpusReader.json_list if file.suffix == ".json" else CorpusReader.jsonl)
             for position, row in enumerate(rows_of(reader, file)):
                 with reader.accounting(row):
-                    yield make(row.value, f"{named(file)}/{position}")
+                    yield make(tidied(row.value, reader.step), f"{named(file)}/{position}")
 
     return read
 

@@ -28,7 +28,7 @@ from data_prep.role_play.mix import (
     prospects_table,
 )
 from data_prep.role_play.outputs import as_read, write_data_card, write_dataset
-from data_prep.sources import parse_places, read_source, source_at
+from data_prep.sources import SOURCES, parse_places, read_source, source_at
 
 CONFIG = CONFIGS / "data" / "role_sft.yaml"
 DATASET = "dataset"
@@ -103,7 +103,8 @@ def role_sft(
     if not (result.train or result.valid) or (held and not (result.train and result.valid)):
         build.print_steps(console)
         part = " to train on" if result.valid else " in the held-out part" if result.train else ""
-        raise UserError(f"no dialogue is left{part}: see the steps above for what was dropped and why; nothing was written")
+        why = "see the steps above for what was dropped and why; nothing was written"
+        raise UserError(f"no dialogue is left{part}: {why}" + "".join(f". {line}" for line in _cardless(result)))
     if "cards" in build.figures:
         console.print("role cards: {used} of {given} given ones were used".format_map(build.figures["cards"]))
     if result.held:
@@ -158,6 +159,18 @@ def _print(result: RoleSet, mix: RoleSftConfig) -> None:
         rows=(*rows, ("all", None, mix.target, None, None, total, mix.target - total)),
         notes=(
             "There: dialogues with a card (a dash: the corpus was not given). Usable: what every step but the quotas leaves.",
+            *_cardless(result),
         ),
     )
     to_console(table, console)
+
+
+def _cardless(result: RoleSet) -> list[str]:
+    """For every corpus that was given and has no card, how a model makes them."""
+    given = dict.fromkeys(row["source"] for row in result.shortfall if row["given"] and not row["dialogues"])
+    names = [name for name in given if name in SOURCES and SOURCES[name].kind == "support"]
+    extract = "python -m data_prep cards extract --source {0}=PLACE --model MODEL --out cards/{0}"
+    return [
+        f"{name}: no dialogue has a card. Make some: {extract.format(name)}; then --cards cards/{name}/cards.jsonl"
+        for name in names
+    ]

@@ -80,7 +80,7 @@ class _Annotation(RowModel):
     id: Whole
     completed_by: Annotated[Whole, BeforeValidator(lambda by: by.get("id") if isinstance(by, dict) else by)]
     was_cancelled: bool = False
-    result: tuple[_Result, ...] = ()
+    result: tuple[_Result, ...]
 
     def scores(self, dialogue: Dialogue, rubric: Rubric) -> list[HumanScore]:
         """A score a dimension. Raises `UserError` for a dimension without one, with two, or with what is no score."""

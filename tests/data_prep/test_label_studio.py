@@ -21,6 +21,7 @@ from tests.data_prep.test_dialogue_annotation import dialogue
 
 FEEL = load_rubric("feel")
 KEYS = list(FEEL.dimensions)
+NO_CHOICE: list[Any] = [None, [], {}, {"choices": []}, {"choices": None}, {"choices": [None]}, {"choices": ["1", "2"]}]
 
 
 def command(*arguments: object) -> str:
@@ -101,7 +102,7 @@ def test_results_become_scores(given: Path) -> None:
                 lambda tasks, value=value: tasks[0]["annotations"][0]["result"][0].update(value=value),
                 f"annotation 7: {KEYS[0]}: ",
             )
-            for value in (None, [], {}, {"choices": []}, {"choices": None}, {"choices": [None]}, {"choices": ["1", "2"]})
+            for value in NO_CHOICE
         ),
         (lambda tasks: tasks[0]["data"].update(item=[]), "task 0 .*: data.item: "),
         (lambda tasks: tasks.append(None), "task 1 .*: record: expected a JSON object"),

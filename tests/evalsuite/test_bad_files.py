@@ -144,7 +144,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any, remove: bool = False) -
 
 
 def problem(reader: Read, path: Path, refused: bool = False) -> str | None:
-    """What is wrong with how a reader took a file: None when it returned (unless it had to refuse) or said it in a line each."""
+    """What is wrong with how a reader took a file: None when it returned (unless it had to refuse) or named every fault."""
     try:
         reader(path)
     except UserError as error:
