@@ -66,7 +66,9 @@ def run(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     app.command()(import_esc_eval)
 
     def call(*arguments: str) -> str:
-        result = CliRunner().invoke(app, ["--source", "clone", "--out", "out", *arguments])
+        result = CliRunner().invoke(
+            app, [*(() if "--source" in arguments else ("--source", "clone")), "--out", "out", *arguments]
+        )
         if result.exception:
             raise result.exception
         return " ".join(result.output.split())
