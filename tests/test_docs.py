@@ -247,8 +247,8 @@ def test_the_readmes_runs_as_they_are_typed(esc_eval: EscEval, tmp_path: Path, m
         report = (folder / "report.md").read_text()
         assert "Majority ACC" in report and all(floor in report for floor in ("silent", "parrot", "lecture"))
         assert {json.loads(line)["value"] for line in (folder / "judgements.jsonl").read_text().splitlines()} == {3}
-    assert counts == [{"my-model"}, {"my-model", "gpt-4.1"}]
-    assert keys == {"my-model": None, "gpt-4.1": "Bearer a-key-of-the-test"}
+    assert counts == [{"my-model"}, {"my-model", "gpt-4.1"}, {"a", "b", "gpt-4.1"}]
+    assert keys == {"a": None, "b": None, "gpt-4.1": "Bearer a-key-of-the-test"}
 
 
 def test_the_framework_shown_is_the_one_that_a_test_runs() -> None:
