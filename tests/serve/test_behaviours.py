@@ -29,6 +29,7 @@ def test_a_server_as_reported_gets_the_run_that_its_file_says(
     expected = behaviour.expect
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, backoff_s=0.001))
+    monkeypatch.setattr("serve.http._LIST_S", 1)
     with Player(behaviour) as player:
         code, said = headline(player.url, monkeypatch, capsys)
         assert code == expected.exit, said
