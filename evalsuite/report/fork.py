@@ -88,7 +88,9 @@ def _unbounded(first: Floats, second: Floats) -> paired.Difference:
 
 def score_differences(forked: Forked, rubric: Rubric) -> list[paired.Difference]:
     """The same for the scores, the average last; nothing where a side has no readable verdict."""
-    contestants = contestants_of(forked.dialogues, forked.judgements, rubric, card_of=lambda dialogue: str(dialogue.trial))
+    # Branches were drawn at a temperature: each counts, also where two say the same. So each is a card of its own.
+    branches = [one.model_copy(update={"card_id": f"branch {one.trial}"}) for one in forked.dialogues]
+    contestants = contestants_of(branches, forked.judgements, rubric)
     by_side = {one.supporter: one for one in contestants}
     if not {forked.changed, forked.as_it_was} <= by_side.keys():
         return []

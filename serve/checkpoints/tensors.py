@@ -22,7 +22,7 @@ Rows = npt.NDArray[np.uint8]
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 # A number of which all these bits are set is infinite or NaN.
 EXPONENTS = {"F64": 0x7FF0000000000000, "F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
-_BLOCK = 1 << 22  # bytes that are looked at together
+_BLOCK = 1 << 20  # bytes that are looked at together
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 

@@ -83,7 +83,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
     spec: dict[str, Any] = {"name": "m", "about": "scripted", "roles": ["judge"], "languages": ["en", "zh"]}
     spec["endpoint"] = {"base_url": "http://127.0.0.1:9/v1"}
     Path("model.yaml").write_text(yaml.safe_dump(spec))
-    return lambda *arguments: CliRunner().invoke(command.app, ["build", "--model", "model.yaml", *map(str, arguments)])
+
+    def build(*arguments: object) -> Result:
+        named = [] if "--model" in arguments else ["--model", "model.yaml"]
+        return CliRunner().invoke(command.app, ["build", *named, *map(str, arguments)])
+
+    return build
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
