@@ -141,8 +141,8 @@ def test_a_policy_without_a_word_of_the_model_is_a_refusal(choice: dict[str, Any
 
 
 def test_a_body_without_a_choice_or_a_reason_is_no_answer() -> None:
-    raw: dict[str, object]
-    for raw in ({"choices": []}, {"choices": None, "usage": {}}, {"choices": [{"finish_reason": "stop", "message": None}]}):
+    bodies: list[dict[str, Any]] = [{"choices": []}, {"choices": None, "usage": {}}]
+    for raw in (*bodies, {"choices": [{"finish_reason": "stop", "message": None}]}):
         with pytest.raises(Unreadable):
             read_reply(spec(), json.dumps(raw).encode())
 
