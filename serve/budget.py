@@ -61,7 +61,7 @@ class Budget:
     @property
     def limited(self) -> bool:
         """Whether there is a limit."""
-        return not self.max_time is self.max_calls is self.max_cost is None
+        return any(limit is not None for limit in (self.max_time, self.max_calls, self.max_cost))
 
     def begin(self, specs: Iterable[ModelSpec], stored: Mapping[str | None, tuple[int, int, int]]) -> None:
         """Count what is in the store: spec → (answers, prompt tokens, completion tokens).

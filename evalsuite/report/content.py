@@ -92,7 +92,8 @@ def report_run(
     reader who stops listening (`| head`) costs no file. Raises `UserError` when the folder holds no judgements yet.
     """
     content = content_of(run)
-    if not any(dialogue.lost for dialogue in content.tally.dialogues) and not any(one.lost for one in content.tally.verdicts):
+    lost = any(one.lost for one in content.tally.dialogues) or any(one.lost for one in content.tally.verdicts)
+    if not lost and not any(stage.get("unfinished") for stage in run.timing().values()):  # a budget's end is nobody's look
         run.look(cards_of(content.tally.dialogues))
     if people is not None:
         content = replace(content, tables=[*content.tables, *people(content.tally.dialogues)])

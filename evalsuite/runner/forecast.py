@@ -185,31 +185,27 @@ class Forecast:
         )
 
 
-def forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved], people: int | None = None) -> Forecast:
-    """What these dialogues and the judges' verdicts take; with `people`, so many cards (or profiles) a language instead of
-    theirs. Nothing is asked."""
-    return asyncio.run(_forecast(jobs, judges, people))
+def forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved]) -> Forecast:
+    """What these dialogues and the judges' verdicts take. Nothing is asked."""
+    return asyncio.run(_forecast(jobs, judges))
 
 
-async def _forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved], people: int | None) -> Forecast:
-    held, number = Load(), 0
+async def _forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved]) -> Forecast:
+    held = Load()
     for group in group_by(jobs, _alike).values():
-        played = {job.dialogue.card_id or job.dialogue.profile_id for job in group if isinstance(job, Plan)}
-        times = len(group) * people // len(played) if people and played else len(group)
-        held += await _of_all(group, judges, times)
-        number += times
+        held += await _of_all(group, judges)
     gold = Load()
     for of in judges:
         if of.config.gold is not None:
             whole = of.judging_whole()
             dialogues = whole.part(whole.gold[0])
-            gold += await _of_all(dialogues, [whole], len(dialogues))
-    return Forecast(number, held, gold)
+            gold += await _of_all(dialogues, [whole])
+    return Forecast(len(jobs), held, gold)
 
 
-async def _of_all(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved], number: int) -> Load:
-    """What so many jobs like these take."""
+async def _of_all(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved]) -> Load:
+    """What these take, who are much alike."""
     some, load = _some(jobs), Load()
     for job in some:
         load += await load_of(job, judges)
-    return load.times(number / len(some))
+    return load.times(len(jobs) / len(some))

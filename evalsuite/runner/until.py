@@ -14,11 +14,6 @@ from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.looks import Looks
 
 
-def at_limit(resolved: Resolved, limit: int | None) -> Resolved:
-    """The same run with at most so many cards per language (None: all)."""
-    return replace(resolved, config=resolved.config.model_copy(update={"limit": limit}))
-
-
 def planned(resolved: Resolved) -> tuple[Looks, list[int]]:
     """When the run is looked at, and the limit of cards per language at each look. Raises `UserError` for a shard, which holds
     a part of every batch."""
@@ -34,7 +29,7 @@ def simulate(runner: Runner) -> Outcome:
     asked = runner.resolved
     looks, limits = planned(asked)
     for place, (limit, cards, level) in enumerate(zip(limits, looks.cards, looks.levels, strict=True), start=1):
-        runner.resolved = at_limit(asked, limit)
+        runner.resolved = replace(asked, config=asked.config.model_copy(update={"limit": limit}))
         outcome = pipeline.simulate(runner, score=True)
         runner.run.keep_looks(looks)
         dialogues, judgements = list(outcome.dialogues), list(outcome.judgements)

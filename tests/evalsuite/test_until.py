@@ -60,6 +60,18 @@ def test_a_run_that_grows_without_a_plan_says_so(esc_eval: EscEval, tmp_path: Pa
     assert "was looked at on 12, 14 cards and grew in between" in (out / "report.html").read_text(encoding="utf-8")
 
 
+def test_what_a_budget_cut_short_is_no_look(esc_eval: EscEval, tmp_path: Path) -> None:
+    """Nobody chose to look there: a run that goes on afterwards has kept its plan."""
+    out, models = tmp_path / "run", ("0.9-good", "0.2-bad")
+    with Endpoint(Qualities(1), (*models, "judge")) as endpoint:
+        run = [*command(endpoint.url, out, *models), "--no-floors", "--until", "decided"]
+        assert esc_eval(*run, "--max-calls", "110")[0] == 1
+        assert "seen" not in orjson.loads((out / "looks.json").read_bytes())
+        assert esc_eval(*run) == (0, "")
+    assert orjson.loads((out / "looks.json").read_bytes()) == {"planned": [12, 18, 28, 36], "seen": [12]}
+    assert "was looked at on" not in (out / "report.md").read_text(encoding="utf-8")
+
+
 def test_a_shard_cannot_tell_when_to_stop(esc_eval: EscEval, tmp_path: Path) -> None:
     run = command("http://127.0.0.1:9/v1", tmp_path / "run", "0.9-good")
     one_line(esc_eval(*run, "--until", "decided", "--shard", "1/2"), 2, "--until", "leave --shard")
