@@ -17,10 +17,8 @@ from core.masking import mask_answer
 from core.records import Message
 from core.specs import ModelSpec
 from serve import http
-from serve.answers import Unreadable
 from serve.callables import CallableSpec
-from serve.failures import Rejected
-from serve.server_errors import error_text
+from serve.failures import PassingError, Rejected, Unreadable, error_text
 
 _NAMES = re.compile(r"\{(messages|message|session|dialogue|card|exchange|role)\}")
 
@@ -102,7 +100,7 @@ class HttpAgent:
         if status >= 300 or not whole:
             problem = f"HTTP {status}: {error_text(raw) or 'an empty body'}" if whole else f"more than {most >> 20} MB"
             if status in http.RETRIED_STATUS or status >= 500:
-                raise http.PassingError(problem, status, http.retry_after(response.headers.get("Retry-After")), None)
+                raise PassingError(problem, status, wait=http.retry_after(response.headers.get("Retry-After")))
             raise Rejected(f"{where}: {call.method} {call.path or '/'}: {http.redact(spec, problem)}", status)
         if call is spec.endpoint.close:
             return None

@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from core.errors import UserError, near
 from core.masking import mask_answer
 from core.specs import ModelSpec
+from serve.failures import Meaning, Unreadable, error_text, meaning_of, vocabulary
 from serve.markers import CONTROL
 from serve.reasoning import bare, ends_in_closing_tag, reasoning_beside, split_reasoning, text_of
-from serve.server_errors import Meaning, error_text, meaning_of, vocabulary
 
 MOST = 2**53  # tokens that a count may claim
 ROUNDING = 0.02  # by how much rounded probabilities may sum to more than 1
@@ -31,10 +31,6 @@ Count = Annotated[int, Field(ge=0, le=MOST)]
 Tokens = list[tuple[str, dict[str, float]]]
 
 
-class Unreadable(Exception):
-    """A 200 whose body is not a finished chat completion."""
-
-
 class ErrorInAnswer(Unreadable):
     """A 200 that tells of an error, whatever text stands beside it; `status` and `body` are those of the error."""
 
@@ -42,12 +38,8 @@ class ErrorInAnswer(Unreadable):
         self.body = orjson.dumps({"error": error})
         codes = (str(error.get(name)) for name in ("code", "status")) if isinstance(error, Mapping) else ()
         told = next((int(code) for code in codes if re.fullmatch("[45][0-9]{2}", code)), 500)
-        self.status = 400 if meaning_of(told, self.body) else told  # a policy or a full context does not pass
-        super().__init__(f"an error in the answer: {error_text(self.body)}")
-
-
-class BadFinish(Unreadable):
-    """A completion that the server broke off, or ended for an unknown reason: its text is not a reply."""
+        lasts = meaning_of(told, self.body) in ("context_overflow", "content_filter")
+        super().__init__(f"an error in the answer: {error_text(self.body)}", 400 if lasts else told)
 
 
 class Reply(BaseModel):
@@ -134,8 +126,7 @@ def reply_of_error(meaning: Meaning) -> Reply:
 def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
     """A 200 body as a Reply, with the key masked.
 
-    Raises `Unreadable` for a body that is not a completion: `BadFinish` for one that was broken off, `ErrorInAnswer` for one
-    that tells of an error.
+    Raises `Unreadable` for a body that is not a completion: `ErrorInAnswer` for one that tells of an error.
     """
     try:
         body = parse(raw)
@@ -219,7 +210,7 @@ def _short(text: str) -> int | None:
 def finish_reason(choice: dict[str, Any]) -> str | None:
     """Why a choice ended, in OpenAI's words. Null passes: some servers never say, DashScope says "null".
 
-    Raises `BadFinish` for everything that is not known to end a reply: `error`, `abort`, `network_error`; `tool_calls` too, as
+    Raises `Unreadable` for everything that is not known to end a reply: `error`, `abort`, `network_error`; `tool_calls` too, as
     no tool is ever offered.
     """
     reason = choice.get("finish_reason")
@@ -229,7 +220,7 @@ def finish_reason(choice: dict[str, Any]) -> str | None:
     for known, names in vocabulary().finish_reasons.items():
         if name in names:
             return known
-    raise BadFinish(f"bad finish reason {reason!r}")
+    raise Unreadable(f"bad finish reason {reason!r}", meaning="passing")
 
 
 def _counts(usage: Any) -> dict[str, int]:

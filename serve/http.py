@@ -24,10 +24,8 @@ from core.addresses import is_loopback, secret_of
 from core.errors import UserError, near, printable
 from core.masking import mask_answer, mask_message
 from core.specs import ModelSpec
-from serve.answers import ErrorInAnswer, Reply, Unreadable, read_reply, reply_of_error
-from serve.failures import OutOfQuota, Rejected
-from serve.limits import CROWDED
-from serve.server_errors import LASTING, error_text, fault_of, meaning_of
+from serve.answers import ErrorInAnswer, Reply, read_reply, reply_of_error
+from serve.failures import OutOfQuota, PassingError, Rejected, error_text, meaning_of
 from serve.streaming import read_stream, so_far
 
 RETRIED_STATUS = frozenset({408, 409, 424, 425, 429, 498, 500, 502, 503, 504, 520, 522, 524, 529})
@@ -38,26 +36,7 @@ _LIST_S = 10  # seconds that a list of models may take
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 
 
-class PassingError(Exception):
-    """An error that may pass: `status`, the server's words (`told`), the seconds that it asks to `wait`, the reply that it
-    stands for if it stays (`believed`), whether the server is `crowded`, and whether it may lie in what is asked (`ours`)."""
-
-    def __init__(
-        self,
-        problem: str,
-        status: int,
-        wait: float | None,
-        believed: Reply | None = None,
-        told: str = "",
-        crowded: bool = False,
-        ours: bool = False,
-    ) -> None:
-        super().__init__(problem)
-        self.status, self.wait, self.believed, self.told, self.ours = status, wait, believed, told, ours
-        self.crowded = crowded or status in CROWDED
-
-
-PASSING = (PassingError, Unreadable, aiohttp.ClientError, TimeoutError, OSError)  # what another try may mend
+PASSING = (PassingError, aiohttp.ClientError, TimeoutError, OSError)  # what another try may mend
 
 
 async def read_body(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
@@ -109,16 +88,13 @@ async def post_chat(
         try:
             return read_reply(spec, raw, key)
         except ErrorInAnswer as error:
-            status, raw = error.status, error.body
-    told, fault = error_text(raw), fault_of(status, raw)
+            status, raw = error.status or 500, error.body
+    told, meaning = error_text(raw), meaning_of(status, raw, wait is not None and status >= 400)
     problem = f"HTTP {status}: {told or 'an empty body'}"
-    if fault == "quota":
+    if meaning == "quota":
         raise OutOfQuota(f"{where}: {redact(spec, problem)}", status, told)
-    throttled = fault == "throttle" or (wait is not None and status >= 400 and status not in LASTING)
-    meaning = None if throttled else meaning_of(status, raw)
-    if throttled or fault or status in RETRIED_STATUS or status >= 500:
-        believed = reply_of_error(meaning) if meaning and status >= 500 else None
-        raise PassingError(problem, status, wait, believed, told, throttled, fault == "passing")
+    if meaning in ("throttle", "passing") or status in RETRIED_STATUS or status >= 500:
+        raise PassingError(problem, status, told, meaning, wait)
     if meaning and status >= 400:
         return reply_of_error(meaning)
     if target := redirect_target(response):

@@ -28,7 +28,6 @@ QUEUED = 8  # a queue of one in so many calls in flight keeps the server's batch
 FILES = 65_536  # the limit of open files is raised to this: programs that close all they might have open take long for more
 # Open files that are no connections: the store, outputs, modules loaded late, servers' pipes; a quarter of a low limit.
 RESERVE = 48
-CROWDED = frozenset({429, 503, 529})  # statuses that say so
 _WAITING = re.compile(rb"^vllm:num_requests_waiting(?:\{[^}\n]*\})? ([0-9.eE+-]+)\s*$", re.M)
 
 

@@ -15,7 +15,7 @@ import orjson
 
 from core.masking import mask_answer
 from core.specs import ModelSpec
-from serve.answers import Unreadable
+from serve.failures import Unreadable
 from serve.reasoning import reasoning_beside, split_reasoning, text_of
 
 _TAG_BEGUN = re.compile(r"(?:<[|/a-z][^<>\s]{0,40}|\[/?T?H?I?N?K?|◁[^▷]{0,10})\Z", re.I)

@@ -19,10 +19,10 @@ import orjson
 
 from core.specs import ModelSpec
 from serve import http
-from serve.answers import BadFinish, Reply, Tally, Unreadable
+from serve.answers import Reply, Tally, reply_of_error
 from serve.budget import Budget
 from serve.callables import CallableSpec
-from serve.failures import NotAsked, NotReached, Rejected, ServerLost, Threshold
+from serve.failures import NotAsked, NotReached, PassingError, Rejected, ServerLost, Threshold
 from serve.limits import MOST, RATES, Limit, Patience, Rate, connections, queue_length
 from serve.questions import Question
 from serve.streaming import STREAMED
@@ -206,7 +206,7 @@ class Transport:
                 continue
             except http.PASSING as error:
                 problem = error
-            wait = (problem.wait or 0.0) if isinstance(problem, http.PassingError) else 0.0
+            wait = getattr(problem, "wait", None) or 0.0
             if not http.is_away(problem):
                 patience.answered()
             elif (  # away from everybody, not only from this call
@@ -284,13 +284,13 @@ class Transport:
         self, spec: ModelSpec, question: Question, server: _Server, call: _Call, problem: Exception, refused: bool
     ) -> Reply:
         """The reply that the last try's error stands for. Raises `Rejected` or `ServerLost` where it stands for none."""
-        if isinstance(problem, http.PassingError) and problem.believed:
-            return problem.believed
-        cause = problem if isinstance(problem, http.PassingError | Unreadable) else f"{type(problem).__name__} {problem}"
+        status, told, meaning = (getattr(problem, name, None) for name in ("status", "told", "meaning"))
+        if meaning in ("context_overflow", "content_filter") and (status or 0) >= 500:
+            return reply_of_error(meaning)
+        cause = problem if isinstance(problem, PassingError) else f"{type(problem).__name__} {problem}"
         message = f"{http.place(spec, server.url)}: gave up after {call.attempts} attempts: {http.redact(spec, cause)}"
-        status, told = getattr(problem, "status", None), getattr(problem, "told", "")
-        if isinstance(problem, BadFinish) or (isinstance(problem, http.PassingError) and problem.ours):
-            raise Rejected(message, status, told)
+        if meaning == "passing":
+            raise Rejected(message, status, told or "")
         if not refused:
             self._lost[server.url, question.served_name].append(question.session or str(dict(question.sample)))
-        raise ServerLost(message, status, told)
+        raise ServerLost(message, status, told or "")

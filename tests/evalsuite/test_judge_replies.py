@@ -21,9 +21,9 @@ from evalsuite.judge.base import CUT, LONGEST
 from evalsuite.judge.json_answers import read_answer
 from evalsuite.judge.judge import Judge
 from evalsuite.role_play.pairwise import read_answer as read_pair
-from serve.answers import Reply, Unreadable, read_reply
+from serve.answers import Reply, read_reply
 from serve.client import ChatClient
-from serve.failures import ServerLost
+from serve.failures import ServerLost, Unreadable
 from serve.markers import defang
 from serve.reasoning import split_reasoning
 from tests.serve.test_client import spec

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from serve.answers import ErrorInAnswer, Unreadable, count_of, read_reply, sound, tokens_of
+from serve.answers import ErrorInAnswer, count_of, read_reply, sound, tokens_of
+from serve.failures import Unreadable
 from serve.reasoning import looks_like_reasoning, split_reasoning, text_of
 from tests.serve.test_client import spec
 
