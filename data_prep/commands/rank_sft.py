@@ -47,7 +47,9 @@ def rank_sft(
     ] = "per_dimension",
     split: Annotated[
         SplitMethod,
-        typer.Option("--split", help="7:1:2 with no role card or dialogue on two sides, by score; or the paper's random rows."),
+        typer.Option(
+            "--split", help="7:1:2 with no role card or dialogue on two sides, by score; or by dialogue, as in the paper."
+        ),
     ] = "grouped",
     seed: SeedOption = 0,
     dimensions: Annotated[

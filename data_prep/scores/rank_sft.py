@@ -10,7 +10,7 @@ import random
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -180,12 +180,13 @@ def cases(dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, metho
 def split_cases(every_case: Sequence[Case], method: SplitMethod, seed: int) -> dict[Split, list[Case]]:
     """The cases of each split, in their order. Grouped splits are stratified by language, dimension and label."""
     if method == "random":
-        splits = random_split(len(every_case), seed)
+        units = [case.dialogue.id for case in every_case]
+        split_of = random_split({case.dialogue.id: case.dialogue.language for case in every_case}, seed)
     else:
-        rows = [(group_of(case.dialogue), stratum) for case in every_case for stratum in case.strata]
-        of_group = grouped_split([group for group, _ in rows], [stratum for _, stratum in rows], seed)
-        splits = [of_group[group_of(case.dialogue)] for case in every_case]
-    return {name: [c for c, split in zip(every_case, splits, strict=True) if split == name] for name in SHARES}
+        units = [group_of(case.dialogue) for case in every_case]
+        rows = [(unit, stratum) for unit, case in zip(units, every_case, strict=True) for stratum in case.strata]
+        split_of = grouped_split([group for group, _ in rows], [stratum for _, stratum in rows], seed)
+    return {name: [case for unit, case in zip(units, every_case, strict=True) if split_of[unit] == name] for name in SHARES}
 
 
 @cache
@@ -232,7 +233,7 @@ def describe(splits: dict[Split, list[Case]], rubric: Rubric) -> dict[str, Any]:
 
 
 # --- train, valid and test --------------------------------------------------------------------------------------------------
-# The paper's random rows, and splits that keep what belongs together on one side.
+# The paper's random dialogues, and splits that keep what belongs together on one side.
 
 
 Split = Literal["train", "valid", "test"]
@@ -255,20 +256,20 @@ def group_of(dialogue: Dialogue) -> str:
     return "dialogue " + digest(_SIGNS.sub("", "".join(turn.text for turn in dialogue.turns).lower()), 16)
 
 
-def random_split(count: int, seed: int) -> list[Split]:
-    """One split a row, 7:1:2 by rows up to rounding (ESC-Eval section 3.4).
+def random_split(languages: Mapping[str, Language], seed: int) -> dict[str, Split]:
+    """{dialogue id: split}, 7:1:2 of each language's dialogues up to rounding (ESC-Eval section 3.4).
 
-    Rows are drawn without regard to what they are about: one dialogue, and one role card, can be in train and in test, so
-    figures on such a test split flatter the ranker. That is the paper's procedure; `grouped_split` is the native one.
+    `languages` maps a dialogue's id to its language. All scores of a dialogue are on one side, so that every dimension is
+    tested on the same dialogues, as in table 4. One role card can be in train and in test, so figures on such a test split
+    flatter the ranker. That is the paper's procedure; `grouped_split` is the native one.
     """
-    order = list(range(count))
-    random.Random(f"{seed}/random split").shuffle(order)
-    train, valid = round(0.7 * count), round(0.8 * count)
-    split: list[Split] = ["test"] * count
-    for place, row in enumerate(order):
-        if place < valid:
-            split[row] = "train" if place < train else "valid"
-    return split
+    result: dict[str, Split] = {}
+    for language in sorted(set(languages.values())):
+        names = [name for name, its in languages.items() if its == language]
+        random.Random(f"{seed}/random split/{language}").shuffle(names)
+        train, valid = round(0.7 * len(names)), round(0.8 * len(names))
+        result |= {name: "train" if n < train else "valid" if n < valid else "test" for n, name in enumerate(names)}
+    return result
 
 
 def grouped_split(groups: Sequence[str], labels: Sequence[str], seed: int) -> dict[str, Split]:

@@ -252,13 +252,22 @@ def test_a_ranker_can_learn_from_the_short_pack(method: PromptMethod, tmp_path: 
 
 
 @pytest.mark.slow
-def test_random_rows_are_told_to_share_dialogues(score_set: Path, tmp_path: Path) -> None:
-    output = call(score_set, tmp_path, "--split", "random", "--method", "paper")
-    labels = json.loads((tmp_path / "labels.json").read_text())
-    assert labels["on_several_sides"]["groups"] == 86 and "86 on several sides" in output
-    gold = read_gold(tmp_path / "scores_test.jsonl")
-    examples = read_jsonl(tmp_path / "test.jsonl", RankExample, "examples")
-    assert {(s.dialogue_id, s.dimension) for s in gold} == {(e.dialogue_id, e.dimension) for e in examples}
+def test_every_dimension_of_the_papers_split_is_tested_on_the_same_dialogues(tmp_path: Path) -> None:
+    dialogues, scores = synthetic.build()
+    write_jsonl(tmp_path / "dialogues.jsonl", dialogues)
+    write_jsonl(tmp_path / "scores.jsonl", scores)
+    output = call(tmp_path, tmp_path / "out", "--split", "random", "--method", "paper")
+    labels = json.loads((tmp_path / "out" / "labels.json").read_text())
+    assert labels["on_several_sides"]["dialogues"] == 0 < labels["on_several_sides"]["groups"]
+    assert f"{labels['on_several_sides']['groups']} on several sides" in output
+    tested: dict[tuple[str, str], set[str]] = {}
+    for example in read_jsonl(tmp_path / "out" / "test.jsonl", RankExample, "examples"):
+        tested.setdefault((example.language, str(example.dimension)), set()).add(example.dialogue_id)
+    for language in ("en", "zh"):
+        sets = [names for (spoken, _), names in tested.items() if spoken == language]
+        count = sum(dialogue.language == language for dialogue in dialogues)
+        assert len(sets) == 7 and all(names == sets[0] for names in sets)
+        assert len(sets[0]) == count - round(0.8 * count)
 
 
 def test_nothing_to_learn_from_says_why(score_set: Path, tmp_path: Path) -> None:
