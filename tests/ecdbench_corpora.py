@@ -124,6 +124,12 @@ def released() -> dict[str, str | bytes]:
     for place, name in enumerate(THUC_CLASSES):
         files[f"THUCNews/{name}/{place}.txt"] = f"第{place}条新闻\n　　这是{name}的消息。\n"
     files["LCQMC/dev.tsv"] = tabs(*(["去哪儿？", ["到哪里？", "你是谁？"][i % 2], 1 - i % 2] for i in n))
+    pairs = [[i, 2 * i, 2 * i + 1, f'Where is my "{THINGS[i]}"?', "Where did it go?", i % 2] for i in n]
+    files["QQP/dev.tsv"] = tabs(["id", "qid1", "qid2", "question1", "question2", "is_duplicate"], *pairs)
+    text = "Ann Lee met Bob in Rome.\n@highlight\nThey had lunch"
+    spans = [{"start": text.index(name), "end": text.index(name) + len(name) - 1} for name in ("Rome", "Bob", "Ann Lee")]
+    gaps = [{"query": "It was @placeholder who paid.", "answers": [{"start": 0, "end": 6, "text": "Ann Lee"}], "idx": {}}] * 2
+    files["ReCoRD/val.jsonl"] = lines(*({"source": "x", "passage": {"text": text, "entities": spans}, "qas": gaps} for _ in n))
     passage = {"context_text": "小明在北京上学。", "qas": [{"query_text": "在哪里上学？", "answers": ["北京", "在北京"]}]}
     files["CMRC2018/trial.json"] = json.dumps([passage] * 2, ensure_ascii=False)
     wic = {"word": "bank", "sentence1": "The bank is shut.", "sentence2": "A river bank.", "start1": 4, "end1": 8}

@@ -67,6 +67,10 @@ def _fields(method: DatasetMethod, kind: str, samples: Sequence[LmSample], known
             if "points" not in doc:
                 return None
             return {"outcome": {"answer": str(doc["points"][_likeliest(sample)]), "of": str(max(doc["points"]))}}
+        case "f1_words", _:
+            return {"value": sample["f1"]}
+        case "exact_match", _ if "em" in sample:
+            return {"value": int(sample["em"]), "chance": len({*doc["answers"]} & {*doc["entities"]}) / len(doc["entities"])}
         case "exact_match", _ if "group" in doc:
             right, chosen = _answers(samples)
             return {"value": int(right == chosen), "chance": 0.5 ** len(samples)}

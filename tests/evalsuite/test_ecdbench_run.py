@@ -59,6 +59,8 @@ READ: dict[str, dict[int, dict[str, Any]]] = {
     "ag_news": {2: {"title": "News of a violin", "text": 'It is "new", and old', "gold": [2]}},
     "thucnews": {0: {"text": "第0条新闻\n　　这是体育的消息。"}},
     "lcqmc": {0: {"sentence1": "去哪儿？", "sentence2": "到哪里？", "gold": [1]}},
+    "qqp": {1: {"question1": 'Where is my "ladder"?', "question2": "Where did it go?", "label": 1}},
+    "record": {7: {"query": "It was @placeholder who paid.", "entities": ["Ann Lee", "Bob", "Rome"], "answers": ["Ann Lee"]}},
     "cmrc": {0: {"question": "在哪里上学？", "references": ["北京", "在北京"]}},
     "wic": {1: {"label": 1, "end1": 8}},
     "multirc": {1: {"question": "Who has the kettle?", "answer": "b", "gold": [1]}},
@@ -185,6 +187,20 @@ BAD = [
         {"a.jsonl": lines({"passage": {"text": "p", "questions": [{"question": "q", "answers": [{"text": "a"}]}]}})},
         r"a\.jsonl:1: passage\.questions\.0\.answers\.0\.label",
     ),
+    ("qqp", {"a.tsv": "question1\tquestion2\tis_duplicate\na\tb\t2\n"}, r"a\.tsv:2: is_duplicate: expected 0 or 1, found '2'"),
+    ("record", {"a.jsonl": lines({"passage": {"text": "Bob", "entities": []}, "qas": []})}, r"a\.jsonl:1: passage\.entities"),
+    (
+        "record",
+        {
+            "a.jsonl": lines(
+                {
+                    "passage": {"text": "Bob", "entities": [{"start": 0, "end": 2}]},
+                    "qas": [{"query": "@placeholder", "answers": [{"text": "Ann"}]}],
+                }
+            )
+        },
+        r"a\.jsonl:1: question 0: answers: none of Ann is an entity of the passage",
+    ),
     ("mnli", {"a.tsv": "index\tsentence1\n0\tx\n"}, r"a\.tsv:1: no column 'sentence2', 'gold_label'"),
     ("sst2", {"a.tsv": "sentence\tlabel\nfine\t2\n"}, r"a\.tsv:2: label: expected 0 or 1, found '2'"),
     ("folio", {"a.jsonl": lines({"premises": [], "conclusion": "c", "label": "True"})}, r"a\.jsonl:1: premises"),
@@ -261,8 +277,9 @@ def ecdbench() -> Benchmark:
 @pytest.fixture(scope="module")
 def manager() -> TaskManager:
     """Our tasks and the harness's that the tests need: its whole index takes seconds to read."""
-    own = ["agieval", "bbq", "crows_pairs", "glue/mnli", "glue/rte", "glue/sst2", "hellaswag", "logiqa", "mmlu_pro", "piqa"]
-    own += ["super_glue/copa", "super_glue/wic", "super_glue/wsc", "truthfulqa"]
+    own = ["agieval", "bbq", "crows_pairs", "hellaswag", "logiqa", "mmlu_pro", "piqa", "truthfulqa"]
+    own += ["glue/mnli", "glue/qqp", "glue/rte", "glue/sst2"]
+    own += ["super_glue/copa", "super_glue/record", "super_glue/wic", "super_glue/wsc"]
     return TaskManager(include_path=[str(running.TASKS), *(str(HARNESS / name) for name in own)], include_defaults=False)
 
 
@@ -325,6 +342,17 @@ def test_the_likeliest_option_is_the_answer_and_chance_is_one_of_them(ecdbench: 
         ecdbench, "personafeedback", tasks, Scripted(lambda _, option: float("B" in option)), "m", 300, 0, False
     )
     assert [(s.metric, s.value, s.chance) for s in preferred.scores] == [("preferred", s.value, 1 / 3) for s in asked.scores]
+
+
+def test_a_gap_is_scored_by_the_words_that_the_chosen_entity_shares(ecdbench: Benchmark, manager: TaskManager) -> None:
+    doc = {"passage": "Ann Lee met Ann in Rome.", "query": "@placeholder paid.", "answers": ["Ann Lee"]}
+    docs = [{**doc, "entities": ["Ann", "Ann Lee", "Rome"]}]
+    for chosen, exact, words in (("Ann Lee", 1, 1), ("Ann", 0, 2 / 3), ("Rome", 0, 0)):  # Ann: precision 1, recall 0.5
+        line = f"- {chosen} paid."
+        asked = ask(ecdbench, manager, "record", docs, Scripted(lambda _, option: float(option.strip() == line)))  # noqa: B023
+        scores = {score.metric: score for score in asked.scores}
+        assert (scores["exact_match"].value, scores["exact_match"].chance) == (exact, 1 / 3)
+        assert scores["f1_words"].value == pytest.approx(words)
 
 
 def test_a_sample_is_the_same_for_every_model(ecdbench: Benchmark, manager: TaskManager) -> None:
@@ -566,7 +594,7 @@ def test_a_plan_says_what_runs_and_what_does_not_and_why(esc_eval: EscEval, tmp_
     figures = json.loads(Path("plan/plan.json").read_text())
     (table,) = figures["tables"]
     rows = {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
-    assert len(rows) == 58
+    assert len(rows) == 60
     assert rows["multirc"]["state"] == "runs" and rows["multirc"]["items"] == 3  # questions, not answers
     assert rows["copa"]["state"] == "needs a file" and "COPA/val.jsonl" in rows["copa"]["how, or why not"]
     assert rows["ecdbench_3"]["state"] == "cannot run" and "not released" in rows["ecdbench_3"]["how, or why not"]
@@ -576,7 +604,7 @@ def test_a_plan_says_what_runs_and_what_does_not_and_why(esc_eval: EscEval, tmp_
         assert sum(row[f"% of {of}"] or 0 for row in rows.values()) == pytest.approx(100)
     assert rows["longmemeval"]["% of total"] == pytest.approx(4.5) and rows["longmemeval"]["% of gate"] is None
     assert rows["stereoset"]["% of gate"] == pytest.approx(5)
-    assert figures["notes"][0].startswith("52 of 58 datasets are asked, 82.0 % of the weights of the total, 100.0 % of")
+    assert figures["notes"][0].startswith("54 of 60 datasets are asked, 82.0 % of the weights of the total, 100.0 % of")
     write(data, {"RTE/val.jsonl": lines({"premise": "p", "hypothesis": "h", "label": "maybe"})})
     code, said = esc_eval("ecdbench", "plan", "--data", data)
     assert code == 2 and "RTE/val.jsonl:1: label:" in said and said.count("\n") == 1

@@ -93,6 +93,32 @@ class _MultiRc(RowModel):
     passage: _Paragraph
 
 
+class _Span(RowModel):
+    """Characters of a text, the last included."""
+
+    start: Whole
+    end: Whole
+
+
+class _Marked(RowModel):
+    text: Text
+    entities: Annotated[list[_Span], Field(min_length=1)]
+
+
+class _Named(RowModel):
+    text: Text
+
+
+class _Gap(RowModel):
+    query: Text
+    answers: Annotated[list[_Named], Field(min_length=1)]
+
+
+class _Record(RowModel):
+    passage: _Marked
+    qas: list[_Gap]
+
+
 class _Mutual(RowModel):
     article: Text
     options: Annotated[list[Text], Field(min_length=4, max_length=4)]
@@ -168,6 +194,27 @@ def _lcqmc(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
         yield {"sentence1": one, "sentence2": two, "gold": [label_of(row, reader, "label", label, ("0", "1"))]}
 
 
+def _qqp(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """GLUE's file of the development set, in the columns of lm-eval's task."""
+    for row in tabbed_records(files, reader, ("question1", "question2", "is_duplicate")):
+        label = label_of(row, reader, "is_duplicate", row.value["is_duplicate"], ("0", "1"))
+        yield {"question1": row.value["question1"], "question2": row.value["question2"], "label": label}
+
+
+def _record(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """SuperGLUE's file, one document a question, in the columns of lm-eval's task."""
+    for row, raw in parsed(_Record, in_files(reader.jsonl, files), reader):
+        reader.step.taken -= 1  # the questions count, not the passage
+        text = raw.passage.text
+        entities = sorted({text[span.start : span.end + 1] for span in raw.passage.entities})
+        for number, gap in enumerate(raw.qas):
+            question = reader.row(f"{row.where}: question {number}", gap)
+            answers = sorted({answer.text for answer in gap.answers})
+            if not set(answers) & set(entities):
+                reader.malformed(question, f"answers: none of {', '.join(answers)} is an entity of the passage")
+            yield {"passage": text, "query": gap.query, "entities": entities, "answers": answers}
+
+
 def _multirc(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """One document an answer; the answers to one question have one `group`."""
     for row, raw in parsed(_MultiRc, in_files(reader.jsonl, files), reader):
@@ -230,6 +277,8 @@ LANGUAGE: dict[str, ReadForm] = {
     "multirc": _multirc,
     "mutual": _mutual,
     "ocnli": _ocnli,
+    "qqp": _qqp,
+    "record": _record,
     "rte": _rte,
     "thucnews": _thucnews,
     "wic": _with_number(_Wic),
