@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import io
 import json
 import os
 import re
@@ -12,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 import yaml
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
-from core.errors import UserError, near
+from core.errors import UserError, at, near
 from core.masking import problem_of
 from core.names import Spellings
 
@@ -155,7 +156,62 @@ def read_bytes(path: Path, what: str) -> bytes:
         return handle.read()
 
 
-def _opened(path: Path, what: str) -> BinaryIO:
+ENCODING = "ESC_EVAL_ENCODING"  # declares the encoding of files that are not UTF-8
+
+
+def decoded(raw: bytes) -> str:
+    """The text of a file, without a byte-order mark: UTF-8, UTF-16 with a mark, else what $ESC_EVAL_ENCODING names.
+
+    Raises `UserError` for another text, with what it would be in likely encodings and how to declare one of them.
+    """
+    marked = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    start, what = 0, "NUL bytes"
+    if marked or b"\0" not in raw[:4]:
+        try:
+            return raw.decode("utf-16" if marked else "utf-8-sig")
+        except UnicodeDecodeError as error:
+            start, what = raw.rfind(b"\n", 0, error.start) + 1, f"{error.reason} at byte {error.start}"
+    guesses = ["gb18030", "cp1252"]
+    if b"\0" in raw:
+        start, guesses = 0, ["utf-16-le" if raw[1::2].count(0) > raw[::2].count(0) else "utf-16-be"]
+    if encoding := os.environ.get(ENCODING):
+        try:
+            return raw.decode(encoding).removeprefix("\ufeff")
+        except (LookupError, UnicodeDecodeError) as error:
+            raise UserError(f"not UTF-8 ({what}), nor what {ENCODING} says: {error}") from None
+    shown = [f"{name} {raw[start : start + 200].decode(name, 'replace').splitlines()[0].strip()[:40]!r}" for name in guesses]
+    raise UserError(
+        f"not UTF-8 ({what}); is it, as {' or as '.join(shown)}? Set {ENCODING}={guesses[0]} (or what else it is in) in the "
+        "environment of the command, or save the file as UTF-8 (in a spreadsheet: 'CSV UTF-8')"
+    )
+
+
+def read_text(path: Path, what: str) -> str:
+    """A file's text; see `read_bytes` and `decoded`."""
+    raw = read_bytes(path, what)
+    with at(path):
+        return decoded(raw)
+
+
+def json_line(line: bytes) -> Any:
+    """A line of a JSONL file as a value. Raises `UserError` without its place."""
+    try:
+        return load_json(decoded(line))
+    except orjson.JSONDecodeError as error:
+        raise UserError(f"malformed JSON: {error.msg} (column {error.colno})") from None
+
+
+def numbered_lines(path: Path, what: str) -> Iterator[tuple[int, bytes]]:
+    """The lines of a text file that are not blank, with their numbers from 1; one at a time, unless the file is UTF-16."""
+    with _opened(path, what) as handle:
+        head = handle.peek(4)[:4]
+        wide = b"\0" in head or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        with at(path):
+            lines = io.BytesIO(decoded(handle.read()).encode()) if wide else handle
+        yield from ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+
+
+def _opened(path: Path, what: str) -> io.BufferedReader:
     try:
         return path.open("rb")
     except FileNotFoundError:
@@ -217,7 +273,7 @@ def _doubled(doc: str) -> orjson.JSONDecodeError:
 def read_json(path: Path, what: str) -> Any:
     """A JSON file's value, or a `UserError` with file and line."""
     try:
-        return load_json(read_bytes(path, what))
+        return load_json(read_text(path, what))
     except orjson.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: malformed JSON: {error.msg}") from None
 
@@ -225,8 +281,8 @@ def read_json(path: Path, what: str) -> Any:
 def first_object(path: Path, what: str) -> dict[str, Any]:
     """The object in the first line of a JSONL file, which tells files of several forms apart; {} for any other first line."""
     try:
-        value = load_json(read_bytes(path, what).lstrip().partition(b"\n")[0])
-    except orjson.JSONDecodeError:
+        value = json_line(next(numbered_lines(path, what), (1, b""))[1])
+    except UserError:
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -288,18 +344,13 @@ def read_placed(path: Path, model: type[M], what: str, allow_empty: bool = False
 def each_placed(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]]:
     """What `read_placed` has, read line by line: only one record is held at a time."""
     spellings = Spellings()
-    with _opened(path, what) as handle:
-        for number, line in enumerate(handle, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                value = load_json(line)
-            except orjson.JSONDecodeError as error:
-                raise UserError(f"{where}: malformed JSON: {error.msg} (column {error.colno})") from None
-            record = validated(model, value, where)
-            spellings.of(record, where)
-            yield where, record
+    for number, line in numbered_lines(path, what):
+        where = f"{path}:{number}"
+        with at(where):
+            value = json_line(line)
+        record = validated(model, value, where)
+        spellings.of(record, where)
+        yield where, record
 
 
 def check_unique(path: Path | str, ids: Iterable[str], what: str) -> None:
@@ -326,17 +377,34 @@ class _OnceLoader(_Loader):
         return super().construct_mapping(node, deep)
 
 
+# A text with fewer brackets and shallower indents has no deep nesting: only others are looked at event by event.
+_BRACKETS, _INDENTED = 100, re.compile(r"^[ ?-]{60}", re.MULTILINE)
+
+
+def _too_deep(text: str) -> int | None:
+    """The line of a value within more than `_DEEPEST` others, if any: libyaml's recursion would end the process."""
+    if text.count("[") + text.count("{") < _BRACKETS and not _INDENTED.search(text):
+        return None
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST and event.start_mark:
+            return event.start_mark.line + 1
+    return None
+
+
 def load_yaml(path: Path, what: str) -> Any:
     """Parsed YAML, or a `UserError` with file and line."""
+    text = read_text(path, what)
     try:
-        return yaml.load(read_bytes(path, what).decode("utf-8"), Loader=_OnceLoader)
+        if line := _too_deep(text):
+            raise UserError(f"{path}:{line}: malformed YAML: nested too deeply")
+        return yaml.load(text, Loader=_OnceLoader)
     except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{path}{line}: malformed YAML: {error.problem or error.context}") from None
-    except (UnicodeDecodeError, yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-41 is a date that is none
+        place = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{path}{place}: malformed YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-41 is a date that is none
         raise UserError(f"{path}: malformed YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise UserError(f"{path}: malformed YAML: nested too deeply") from None
 
 
 def read_yaml(path: Path, model: type[M], what: str) -> M:
@@ -361,7 +429,7 @@ def read_named(folder: str, name: str, model: type[M], what: str) -> M:
 
 def _line_of(path: Path, location: tuple[int | str, ...]) -> str:
     """`:line` of the deepest node on the way to a field that the YAML file has."""
-    node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    node = yaml.compose(read_text(path, "YAML"), Loader=_Loader)
     line = node.start_mark.line if node is not None else 0
     for part in location:
         children = {}

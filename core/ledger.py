@@ -18,12 +18,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-import orjson
 from pydantic import BaseModel
 from rich.console import Console
 
 from core.errors import UserError
-from core.files import sha256_file, write_json, write_jsonl
+from core.files import read_object, sha256_file, write_json, write_jsonl
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -160,9 +159,9 @@ class Build:
     def earlier(self) -> dict[str, Any]:
         """The manifest that the same command left in `out` before; {} where there is none."""
         try:
-            manifest = orjson.loads((self.out / "manifest.json").read_bytes())
+            manifest = read_object(self.out / "manifest.json", "manifest")
             return manifest if manifest["command"] == self._command else {}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (UserError, KeyError):
             return {}
 
     def _remove_stale(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError, need_modules
-from core.files import read_bytes
+from core.files import read_bytes, read_text
 from core.tables import unguarded
 
 csv.field_size_limit(10_000_000)  # corpora have an excerpt of a book in one cell; the library reads 131,072 characters
@@ -57,9 +56,9 @@ def changed_cell(cell: str, before: str = "") -> str:
 def table_lines(path: Path, sheet: str | None = None) -> list[tuple[str, list[str]]]:
     """Header and rows as texts, each with its place: `file:line` in CSV (the line that it begins on), `file: row n` in XLSX.
 
-    `.xlsx`: the sheet of that name, else the first. Otherwise CSV: UTF-8 or, with a byte-order mark, UTF-16, any line ends,
-    parted by commas, semicolons or tabs. The header is trimmed; columns without a name at its end, an index column of pandas at
-    its start and rows without any text are left out. Raises `UserError` for what cannot be read.
+    `.xlsx`: the sheet of that name, else the first. Otherwise CSV in an encoding of `core.files.decoded`, any line ends, parted
+    by commas, semicolons or tabs. The header is trimmed; columns without a name at its end, an index column of pandas at its
+    start and rows without any text are left out. Raises `UserError` for what cannot be read.
     """
     lines = _xlsx_lines(path, sheet) if path.suffix.lower() == ".xlsx" else _csv_lines(path)
     if not lines:
@@ -94,16 +93,7 @@ def csv_records(path: Path, text: str, delimiter: str = ",") -> Iterator[tuple[i
 
 
 def _csv_lines(path: Path) -> list[tuple[str, list[str]]]:
-    raw = read_bytes(path, "table")
-    encoding = "utf-16" if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-    try:
-        text = raw.decode(encoding)
-    except UnicodeDecodeError as error:
-        ask = ""
-        for other in ("gb18030", "cp1252"):
-            line = raw[: raw.find(b"\n", error.start) % (len(raw) + 1)].decode(other, "replace").split("\n")[-1].strip()
-            ask += f" or as {other} {line[:40]!r}" if ask else f"; is it, as {other}, {line[:40]!r}"
-        raise UserError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}){ask}? Save it as 'CSV UTF-8'") from None
+    text = read_text(path, "table")
     first = text.split("\n", 1)[0]
     delimiter = max(_DELIMITERS, key=first.count)
     return [(f"{path}:{line}", [unguarded(cell) for cell in cells]) for line, cells in csv_records(path, text, delimiter)]

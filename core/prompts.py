@@ -11,7 +11,7 @@ from jinja2 import StrictUndefined, TemplateError, TemplateNotFound, TemplateSyn
 from jinja2.loaders import FileSystemLoader
 
 from core.errors import UserError, near
-from core.files import CONFIGS, digest, read_bytes, read_object, sha256_file
+from core.files import CONFIGS, digest, read_object, read_text, sha256_file
 from core.records import Language
 from core.templates import LimitedEnvironment
 
@@ -96,7 +96,7 @@ class PromptPack:
     def fingerprint(self) -> str:
         """A hash of every file of the pack: part of a run's config, so that an edited prompt is seen as another run."""
         files = sorted(p for p in self.folder.rglob("*") if p.is_file())
-        return digest([[p.relative_to(self.folder).as_posix(), _text(p)] for p in files], 16)
+        return digest([[p.relative_to(self.folder).as_posix(), read_text(p, "prompt")] for p in files], 16)
 
 
 def _check_files(folder: Path) -> None:
@@ -111,13 +111,6 @@ def _check_files(folder: Path) -> None:
             raise UserError(f"prompt pack {folder}: {path.relative_to(folder)} is no file")
         if path.is_file() and path.stat().st_size > _LARGEST:
             raise UserError(f"prompt pack {folder}: {path.relative_to(folder)} has more than {_LARGEST:,} bytes")
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path, "prompt").decode("utf-8")
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text; a prompt pack holds nothing else") from None
 
 
 def _is_pack(name: str, folder: Path) -> bool:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from core.errors import UserError
-from core.files import explain, load_json, read_bytes, read_json
+from core.files import explain, json_line, numbered_lines, read_json, read_text
 from core.ledger import Step
 from core.names import Spellings
 from core.people_tables import Faults, csv_records, table_lines
@@ -25,6 +24,20 @@ CorpusItem = SupportDialogue | Post | RolePlay
 M = TypeVar("M", bound=BaseModel)
 MALFORMED = "malformed"
 _LONGEST = 300  # characters of a problem: what a row holds may be of any length
+
+
+# What web pages leave in texts, and signs that nobody sees; joiners and marks of direction are seen beside other letters.
+_UNTIDY = re.compile(
+    r"<br ?/?>|&(?:#\d+|#x[0-9a-fA-F]+|[a-zA-Z]+);|\r\n?|[\xa0\x00\u200b\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"
+)
+_UNSEEN = re.compile(r"[\s\u200c-\u200f]*")
+
+
+def _plain(found: re.Match[str]) -> str:
+    """What stands for an untidy part of a text."""
+    if found[0][0] in "<\r":
+        return "\n"
+    return html.unescape(found[0]).replace("\xa0", " ") if found[0][0] in "&\xa0" else ""
 
 
 class RowModel(BaseModel):
@@ -61,7 +74,8 @@ class CorpusRow:
 
 @dataclass
 class CorpusReader:
-    """Reads a corpus's files and keeps the account. With `strict`, the first malformed row raises `UserError`.
+    """Reads a corpus's files and keeps the account. With `strict`, the first malformed row raises `UserError`; without `tidy`,
+    texts stay as they are (see `tidied`).
 
     Every row that an iterator of this class hands out (or that `row` makes) must end as exactly one item or one drop;
     `read_source` checks the balance.
@@ -69,29 +83,29 @@ class CorpusReader:
 
     step: Step
     strict: bool = False
+    tidy: bool = True
     problems: list[str] = field(default_factory=list)
 
     @contextmanager
     def accounting(self, row: CorpusRow) -> Iterator[None]:
-        """A block that makes an item of a row. `Dropped`, `Malformed` and a model's `ValidationError` end it as a drop."""
+        """A block that makes an item of a row. `Dropped`, `Malformed`, `UserError` and a model's `ValidationError` end it as a
+        drop."""
         try:
             yield
         except Dropped as reason:
             self.step.drop(str(reason), row.where)
         except (Malformed, ValidationError) as error:
             self.malformed(row, explain(error))
+        except UserError as error:
+            self.malformed(row, str(error).removeprefix(f"{row.where}: "))
 
     def jsonl(self, path: Path, first: int = 1) -> Iterator[CorpusRow]:
         """Every line of a JSON-lines file, from line `first` on, that is not blank."""
-        for number, line in enumerate(read_bytes(path, "corpus file").split(b"\n"), start=1):
-            if number >= first and line.strip():
+        for number, line in numbered_lines(path, "corpus file"):
+            if number >= first:
                 row = self.row(f"{path}:{number}", None)
-                try:
-                    value = load_json(line)
-                except orjson.JSONDecodeError as error:
-                    self.malformed(row, f"malformed JSON: {error.msg} (column {error.colno})")
-                    continue
-                yield CorpusRow(row.where, value)
+                with self.accounting(row):
+                    yield CorpusRow(row.where, self.tidied(json_line(line)))
 
     def json_list(self, path: Path) -> Iterator[CorpusRow]:
         """Every entry of a JSON file that holds one list."""
@@ -103,16 +117,12 @@ class CorpusReader:
 
     def json(self, path: Path) -> Any:
         """A whole JSON file, not counted: for files whose units lie deeper (`row` counts those)."""
-        return read_json(path, "corpus file")
+        return self.tidied(read_json(path, "corpus file"))
 
     def csv(self, path: Path, needed: Sequence[str] = ()) -> Iterator[CorpusRow]:
         """Every record of a CSV file with a header, as a dict; its place is the line it begins on. Raises `UserError` for a
         header without one of the `needed` columns, or with one twice."""
-        try:
-            text = read_bytes(path, "corpus file").decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: not UTF-8: {error}") from None
-        records = csv_records(path, text)
+        records = csv_records(path, read_text(path, "corpus file"))
         _, names = next(records, (1, []))
         missing = [name for name in needed if name not in names]
         if missing or len(set(names)) < len(names):
@@ -134,12 +144,31 @@ class CorpusReader:
         else:
             row = self.row(str(path), None)
             with self.accounting(row):
-                yield CorpusRow(row.where, content(path))
+                yield CorpusRow(row.where, self.tidied(content(path)))
 
     def row(self, where: str, value: Any) -> CorpusRow:
         """Count one unit more."""
         self.step.taken += 1
-        return CorpusRow(where, value)
+        return CorpusRow(where, self.tidied(value))
+
+    def tidied(self, value: Any) -> Any:
+        """A value without what web pages left in its texts (entities, `<br>`, carriage returns) and without signs that nobody
+        sees: no reader takes them for a turn. Both are counted. A text that holds JSON stays as it is."""
+        if not self.tidy or value is None:
+            return value
+        if isinstance(value, dict):
+            return {key: self.tidied(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self.tidied(one) for one in value]
+        if not isinstance(value, str) or value.startswith(("[", "{")):
+            return value
+        text = _UNTIDY.sub(_plain, value)
+        if value.strip() and _UNSEEN.fullmatch(text):
+            self.step.changed["invisible texts dropped"] += 1
+            return ""
+        if text != value:
+            self.step.changed["texts cleaned (entities, tags, line ends, hidden signs)"] += 1
+        return text
 
     def malformed(self, row: CorpusRow, problem: str) -> None:
         """Drop a row that cannot be read. Raises `UserError` under `strict`."""
@@ -232,28 +261,6 @@ class Source(CorpusFacts):
     read: ReadCorpus
 
 
-_UNTIDY = re.compile(r"<br ?/?>|&(?:#\d+|#x[0-9a-fA-F]+|[a-zA-Z]+);|\r\n?|\xa0")
-_INVISIBLE = re.compile(r"[\s\x00\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]+")
-
-
-def tidied(value: Any, step: Step) -> Any:
-    """A row without what web pages left in its texts (entities, `<br>`, carriage returns), and with texts of which nothing is
-    seen empty: no reader takes them for a turn. Both are counted in `step`. A text that holds JSON stays as it is."""
-    if isinstance(value, dict):
-        return {key: tidied(one, step) for key, one in value.items()}
-    if isinstance(value, list):
-        return [tidied(one, step) for one in value]
-    if not isinstance(value, str) or value.startswith(("[", "{")):
-        return value
-    if value.strip() and _INVISIBLE.fullmatch(value):
-        step.changed["invisible texts dropped"] += 1
-        return ""
-    text = _UNTIDY.sub(lambda found: "\n" if found[0][0] in "<\r" else html.unescape(found[0]).replace("\xa0", " "), value)
-    if text != value:
-        step.changed["texts cleaned (entities, tags, line ends)"] += 1
-    return text
-
-
 def by_row(
     make: Callable[[Any, str], CorpusItem],
     rows: Callable[[CorpusReader, Path], Iterable[CorpusRow]] | None = None,
@@ -271,7 +278,7 @@ def by_row(
             rows_of = rows or (CorpusReader.json_list if file.suffix == ".json" else CorpusReader.jsonl)
             for position, row in enumerate(rows_of(reader, file)):
                 with reader.accounting(row):
-                    yield make(tidied(row.value, reader.step), f"{named(file)}/{position}")
+                    yield make(row.value, f"{named(file)}/{position}")
 
     return read
 
@@ -286,7 +293,7 @@ def read_table(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]]
     suffix = path.suffix.lower()
     if suffix not in (".jsonl", ".csv", ".xlsx"):
         raise UserError(f"{path}: {what} are read from .jsonl or .csv (or .xlsx)")
-    reader, spellings = CorpusReader(Step(path.name), strict=True), Spellings()
+    reader, spellings = CorpusReader(Step(path.name), strict=True, tidy=False), Spellings()
     faults, records = Faults(), list[tuple[str, M]]()
     for row in reader.jsonl(path) if suffix == ".jsonl" else _typed_rows(path, model, reader):
         with faults.noting(), reader.accounting(row):

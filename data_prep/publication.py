@@ -6,11 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
 import yaml
 
-from core.errors import UserError
-from core.files import read_object, sha256_file
+from core.errors import UserError, at
+from core.files import json_line, numbered_lines, read_object, sha256_file
 from core.hub import Publication, licence_fields
 from data_prep.sources import SCORED, SOURCES
 
@@ -64,15 +63,11 @@ def sources_in(path: Path) -> Iterator[str]:
 
 
 def _values(path: Path, field: str) -> Iterator[str]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                try:
-                    record = orjson.loads(line)
-                except orjson.JSONDecodeError as error:
-                    raise UserError(f"{path}:{number}: {error}") from None
-                if isinstance(record, dict) and field in record:
-                    yield str(record[field])
+    for number, line in numbered_lines(path, "records"):
+        with at(f"{path}:{number}"):
+            record = json_line(line)
+        if isinstance(record, dict) and field in record:
+            yield str(record[field])
 
 
 def _sources(folder: Path, records: Iterable[str], manifest: Mapping[str, Any]) -> set[str]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
@@ -49,7 +48,7 @@ def base_folder(recipe: Recipe[Any]) -> str:
     assert name is not None
     place = resolve_checkpoint(name, "model_name_or_path")
     config = Path(place) / "config.json"
-    if config.is_file() and orjson.loads(config.read_bytes()).get("model_type") == "internlm2":
+    if config.is_file() and read_object(config, "a model's config").get("model_type") == "internlm2":
         raise UserError(
             f"model_name_or_path: {place} is in InternLM2's layout, which transformers no longer loads: "
             f"python -m serve convert-internlm2 {place} {place}-llama"

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from core.differences import differing_leaves
 from core.errors import UserError
-from core.files import digest, locked, sha256_file, write_json, write_text
+from core.files import digest, locked, read_object, sha256_file, write_json, write_text
 from core.machine import bf16_instructions
 from core.specs import ModelSpec, place_of
 from serve.checkpoints.folders import folder_content
@@ -184,7 +184,7 @@ def _claimed(recipe: Recipe[Any], data: Sequence[Prepared]) -> Path | None:
         _FOLDER.enter_context(locked(out / ".lock", f"output_dir: {out}"))
         asked["files"] = contents(settings)
         if claim.is_file():
-            before = orjson.loads(claim.read_bytes())
+            before = read_object(claim, "the recipe of a training")
             before.setdefault("files", contents(before["settings"]))
             if differ := differing_leaves(_identity(before), _identity(asked)):
                 raise UserError(f"{out} was made by another recipe or other data ({differ[0]}): give another --output_dir")
@@ -363,7 +363,7 @@ def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Seque
 
 def _settle_config(path: Path, recipe: Recipe[Any]) -> None:
     """Equal adapters get equal configs: PEFT writes a set in any order, and the place where the base lay on this machine."""
-    config = orjson.loads(path.read_bytes())
+    config = read_object(path, "an adapter's config")
     config["base_model_name_or_path"] = recipe.model.model_name_or_path
     if isinstance(config["target_modules"], list):
         config["target_modules"].sort()

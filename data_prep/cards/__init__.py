@@ -59,6 +59,12 @@ def card_text(card: RoleCard) -> str:
     return "\n".join(f"{names[place]}{colon}{text}" for name, names in _FIELDS.items() if (text := getattr(card, name)))
 
 
+def cardless(name: str, place: str = "PLACE") -> str:
+    """What to say of a corpus of which no dialogue gives a card, and how a model makes cards of it."""
+    command = f"python -m data_prep cards extract --source {name}={place} --model MODEL --out cards/{name}"
+    return f"{name}: no dialogue has a card. A model makes them: {command}"
+
+
 def _published(path: Path) -> list[RoleCard]:
     entries = read_json(path, "role card file")
     if not isinstance(entries, list):

@@ -26,9 +26,9 @@ from core.prompts import load_pack
 from core.records import LANGUAGES, Language, Post, RoleCard, SupportDialogue
 from core.specs import EMBEDDED_PREFIX, load_spec
 from core.tables import to_console
+from data_prep.cards import cardless, load_cards
 from data_prep.cards import human as card_human
 from data_prep.cards import llm as card_llm
-from data_prep.cards import load_cards
 from data_prep.cards import stats as card_stats
 from data_prep.cards.heuristic import heuristic_cards
 from data_prep.cards.stats import write_figure
@@ -99,8 +99,12 @@ def extract(
     _print_quotas(wanted, drawn)
     steps = _steps(build, "extract", (item.language for item in items))
     if method is CardMethod.heuristic:
-        build.write(CARDS, heuristic_cards(items, steps))
+        made = heuristic_cards(items, steps)
+        build.write(CARDS, made)
         build.finish(console)
+        for name in drawn:
+            if name not in {card.source for card in made}:
+                console.print(cardless(name, places[name]), soft_wrap=True)
         return
     assert model is not None
     settings["prompts"] = _prompts()

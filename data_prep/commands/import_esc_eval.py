@@ -146,7 +146,7 @@ def _runs(clone: Clone, cards: dict[tuple[str, Language], list[RoleCard]], build
 
 def _collect(build: Build, name: str, strict: bool, read: Callable[[CorpusReader], Iterable[R]]) -> list[R]:
     step = build.step(name)
-    reader = CorpusReader(step, strict)
+    reader = CorpusReader(step, strict, tidy=False)
     records = list(read(reader))
     step.kept = len(records)
     for problem in reader.problems:

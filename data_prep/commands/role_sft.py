@@ -15,7 +15,7 @@ from core.options import OutIfAnyOption, SeedOption, SourceIfAnyOption, StrictOp
 from core.paths import IN_FILE, IN_NAME, IN_PLACES
 from core.rows import CorpusItem
 from core.tables import Table, to_console
-from data_prep.cards import bundled_cards, load_cards
+from data_prep.cards import bundled_cards, cardless, load_cards
 from data_prep.role_play.held_out import HeldOut, check_source
 from data_prep.role_play.mix import (
     STEPS,
@@ -169,8 +169,4 @@ def _cardless(result: RoleSet) -> list[str]:
     """For every corpus that was given and has no card, how a model makes them."""
     given = dict.fromkeys(row["source"] for row in result.shortfall if row["given"] and not row["dialogues"])
     names = [name for name in given if name in SOURCES and SOURCES[name].kind == "support"]
-    extract = "python -m data_prep cards extract --source {0}=PLACE --model MODEL --out cards/{0}"
-    return [
-        f"{name}: no dialogue has a card. Make some: {extract.format(name)}; then --cards cards/{name}/cards.jsonl"
-        for name in names
-    ]
+    return [f"{cardless(name)}; then --cards cards/{name}/cards.jsonl" for name in names]

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from core.errors import UserError
-from core.files import explain, first_object, load_json, read_bytes
+from core.files import explain, first_object, json_line, numbered_lines
 from core.records import Language, Role
 from core.rows import CorpusItem, CorpusReader, CorpusRow
 from data_prep.sources.play import play
@@ -48,7 +47,7 @@ class Header(_Form):
 
 class _Turn(_Form):
     role: Role
-    text: Said
+    text: str
 
 
 class Support(_Form):
@@ -71,7 +70,7 @@ class Support(_Form):
 
 class _Line(_Form):
     name: Said
-    text: Said
+    text: str
 
 
 class Play(_Form):
@@ -91,12 +90,10 @@ class Play(_Form):
 
 def header(path: Path) -> Header:
     """The first line of a corpus file. Raises `UserError` for a file without one, naming line and field."""
-    first = read_bytes(path, "corpus file").partition(b"\n")[0]
+    number, line = next(numbered_lines(path, "corpus file"), (1, b""))
     try:
-        return Header.model_validate(load_json(first))
-    except orjson.JSONDecodeError as error:
-        raise UserError(f"{path}:1: malformed JSON: {error.msg} (column {error.colno}); {_FIRST_LINE}") from None
-    except ValidationError as error:
+        return Header.model_validate(json_line(line) if number == 1 else None)
+    except (UserError, ValidationError) as error:
         raise UserError(f"{path}:1: {explain(error)}; {_FIRST_LINE}") from None
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import AliasChoices, AliasPath, BeforeValidator, ConfigDict, Field
 
-from core.files import load_json, read_bytes
+from core.files import load_json, read_text
 from core.records import Language, Number, Role, SupportDialogue, Turn, Whole
 from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel, by_row
 
@@ -206,7 +206,7 @@ class _Smile(RowModel):
 def _smile_file(file: Path) -> dict[str, Any]:
     """A published file, which holds one dialogue, in the form of a row."""
     try:
-        return {"id": file.stem, "dialog": load_json(read_bytes(file, "corpus file"))}
+        return {"id": file.stem, "dialog": load_json(read_text(file, "corpus file"))}
     except orjson.JSONDecodeError as error:
         raise Malformed(f"malformed JSON: {error.msg} (line {error.lineno})") from None
 
@@ -332,10 +332,7 @@ class _CPsyCoun(RowModel):
 
 def _cpsycoun_file(file: Path) -> dict[str, str]:
     """A published file, which holds one dialogue, in the form of a row."""
-    try:
-        return {"file": file.as_posix(), "text": read_bytes(file, "corpus file").decode("utf-8-sig")}
-    except UnicodeDecodeError as error:
-        raise Malformed(f"not UTF-8: {error}") from None
+    return {"file": file.as_posix(), "text": read_text(file, "corpus file")}
 
 
 def _cpsycoun_lines(raw: _CPsyCoun) -> list[str]:

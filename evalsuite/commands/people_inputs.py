@@ -8,7 +8,7 @@ from typing import get_args
 from pydantic import ValidationError
 
 from core.errors import UserError, near
-from core.files import check_unique, explain, read_bytes
+from core.files import check_unique, explain, read_text
 from core.names import composed
 from core.options import name_and_value
 from core.records import Language
@@ -42,10 +42,7 @@ def valid_study(definition: dict[str, object]) -> Study:
 
 def consent_text(path: Path) -> str:
     """What raters agree to."""
-    try:
-        return read_bytes(path, "text").decode("utf-8-sig").strip()
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8") from None
+    return read_text(path, "text").strip()
 
 
 def what_is_rated(

@@ -105,7 +105,7 @@ def read_part(part: Part, files: list[Path]) -> tuple[list[Doc], Step]:
     Raises `UserError` with file and line for what cannot be read, and when nothing is left.
     """
     step = Step(part.task)
-    reader = _RenamingReader(step, strict=True, fields=part.fields)
+    reader = _RenamingReader(step, strict=True, tidy=False, fields=part.fields)
     docs = [doc for doc in FORMS[part.form](files, reader) if part.category in (None, doc.get("category"))]
     if not docs:
         what = f" of category {part.category!r}" if part.category else ""

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import yaml
 
+from core.files import load_yaml
 from core.tables import Estimate, fmt
 
 Figure = dict[str, Any]  # plotly's JSON: data and layout, or a part of them
@@ -136,7 +136,7 @@ def coloured(figure: Figure) -> Figure:
 
 @cache
 def _styles() -> dict[str, Any]:
-    styles: dict[str, Any] = yaml.safe_load((TEMPLATES / "figures.yaml").read_text(encoding="utf-8"))
+    styles: dict[str, Any] = load_yaml(TEMPLATES / "figures.yaml", "styles of figures")
     return styles
 
 

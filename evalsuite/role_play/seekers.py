@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 
 from core.errors import UserError
-from core.files import check_unique, read_bytes, read_jsonl
+from core.files import check_unique, first_object, read_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
 from core.rubrics import Rubric
 from core.statistics.bootstrap import SMOOTHED, scale_levels
@@ -137,12 +136,7 @@ def _kind(card: Played) -> str:
 
 def given_dialogues(path: Path) -> list[Dialogue]:
     """Dialogues of a file, in our plain form or as `python -m data_prep read` writes support corpora."""
-    first = read_bytes(path, "dialogues").lstrip().split(b"\n", 1)[0]
-    try:
-        nested = "dialogue" in orjson.loads(first)
-    except (orjson.JSONDecodeError, TypeError):
-        nested = False  # the reader says what is wrong
-    if not nested:
+    if "dialogue" not in first_object(path, "dialogues"):
         return read_dialogues([path])
     dialogues = [item.dialogue for item in read_jsonl(path, SupportDialogue, "dialogues")]
     check_unique(path, (dialogue.id for dialogue in dialogues), "dialogue ids")

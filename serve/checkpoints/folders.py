@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import orjson
 from filelock import FileLock
 from rich.console import Console
 
 from core.errors import UserError
-from core.files import digest, sha256_file, write_json
+from core.files import digest, read_object, sha256_file, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +74,9 @@ def _writing(what: str, advice: str) -> Iterator[None]:
 def manifest_problem(folder: Path, made_from: dict[str, Any]) -> str | None:
     """Why a cached folder cannot be used, or None when every file has the manifest's sha256."""
     try:
-        manifest = orjson.loads((folder / MANIFEST).read_bytes())
+        manifest = read_object(folder / MANIFEST, "manifest")
         files = manifest.pop("files")
-    except (OSError, orjson.JSONDecodeError, KeyError, AttributeError):
+    except (UserError, KeyError):
         return "no readable manifest"
     if manifest != made_from:
         return "made from other inputs"

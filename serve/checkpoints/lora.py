@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from core.errors import UserError, at
+from core.files import read_object
 from serve.checkpoints.tensors import Stored, check_finite, safetensors_problem, stored_tensors
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -51,9 +50,9 @@ def adapter_rank(folder: Path, what: str = "adapter") -> int:
     if (problem := safetensors_problem(weights)) is not None:
         raise UserError(f"{what} half written: {weights} {problem}; copy or train it again")
     try:
-        config: dict[str, Any] = orjson.loads(config_file.read_bytes())
+        config = read_object(config_file, "an adapter's config")
         rank = max([int(config["r"]), *(config.get("rank_pattern") or {}).values()])
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+    except (UserError, KeyError, TypeError, ValueError):
         raise UserError(f"{config_file}: r: not a LoRA adapter's config; expected PEFT's JSON with the rank in r") from None
     with at(f"{config_file}: r"):
         lora_rank_limit(rank)

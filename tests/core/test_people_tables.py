@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from datetime import datetime
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
 from evalsuite.commands.scored_runs import read_ratings
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS = [["d1", "zh", "安娜", "feel", "safety", "1,5", ""], ["d2", "zh", "安娜", "feel", "safety", "３", ""]]
 WRITTEN = [("d1", "安娜", 1.5), ("d2", "安娜", 3.0)]
 
@@ -53,7 +51,9 @@ def test_a_workbook_is_a_table_too(tmp_path: Path) -> None:
 
 def test_a_text_in_another_encoding_is_a_question_that_shows_it(tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_bytes(text(ROWS).encode("gb18030"))
-    with pytest.raises(UserError, match="not UTF-8 .*; is it, as gb18030, 'd1;zh;安娜;.* Save it as 'CSV UTF-8'"):
+    with pytest.raises(
+        UserError, match="not UTF-8 .*; is it, as gb18030 'd1;zh;安娜;.* ESC_EVAL_ENCODING=gb18030 .* 'CSV UTF-8'"
+    ):
         read_scores(tmp_path / "s.csv")
 
 
@@ -96,16 +96,3 @@ def test_held_dialogues_choices_and_ratings_go_through_the_same_reader(tmp_path:
     assert len(read_held([tmp_path / "h.csv"])) == 1
     assert read_comparisons([tmp_path / "c.csv"])[0].degree == -1.5
     assert read_ratings(tmp_path / "r.csv")[0].tolist() == [[2.5]]
-
-
-def test_nothing_else_reads_tables_of_people() -> None:
-    """Corpora (`core.rows`) and benchmarks have CSV of a known form; whatever people fill in has one reader."""
-    readers = {"csv.reader", "csv.DictReader", "openpyxl.load_workbook"}
-    calls = {
-        file.relative_to(ROOT).as_posix()
-        for package in ("core", "data_prep", "evalsuite", "train")
-        for file in (ROOT / package).rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in readers
-    }
-    assert calls == {"core/people_tables.py", "evalsuite/fdaef/forms/reading.py"}

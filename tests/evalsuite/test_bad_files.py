@@ -106,7 +106,7 @@ BYTES: dict[str, Callable[[bytes], bytes]] = {
     "blank": lambda sound: b" \n\n\t\n",
     "not text": lambda sound: bytes(range(256)) * 8,
     "a byte of another encoding": lambda sound: sound.replace(b"e", b"\xe9", 3),
-    "UTF-16": lambda sound: sound.decode().encode("utf-16"),
+    "UTF-16 without a mark": lambda sound: sound.decode().encode("utf-16-le"),
     "a NUL in the middle": lambda sound: sound[:40] + b"\x00" + sound[40:],
     "cut off": lambda sound: sound[: len(sound) * 2 // 3],
     "nested too deeply": lambda sound: b"[" * 2_000,

@@ -10,9 +10,10 @@ from typing import Annotated
 from pydantic import Field
 
 from core.errors import UserError
+from core.files import read_text
 from core.records import Whole
 from core.rows import CorpusReader, RowModel
-from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, in_files, parsed, text_of
+from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, in_files, parsed
 
 LCSTS_ENTRY = re.compile(r"<doc id=(\d+)>(.*?)</doc>", re.S)
 LCSTS_TEXT = re.compile(r"<short_text>\s*(.*?)\s*</short_text>", re.S)
@@ -30,7 +31,7 @@ class _Segment(RowModel):
 def _lcsts(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """Entries that look like XML and are none (their numbers stand unquoted)."""
     for file in files:
-        entries = LCSTS_ENTRY.findall(text_of(file))
+        entries = LCSTS_ENTRY.findall(read_text(file, "data file"))
         if not entries:
             raise UserError(f"{file}: no <doc id=N> … </doc>")
         for number, entry in entries:

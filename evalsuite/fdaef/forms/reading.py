@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -12,7 +10,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from core.errors import UserError
-from core.files import read_bytes
+from core.files import read_text
+from core.people_tables import csv_records
 from core.rows import CorpusReader, CorpusRow, RowModel
 
 T = TypeVar("T")
@@ -48,17 +47,9 @@ def records(reader: CorpusReader, file: Path) -> Iterator[CorpusRow]:
     return reader.json_list(file) if file.suffix == ".json" else reader.jsonl(file)
 
 
-def text_of(file: Path) -> str:
-    """A whole file of UTF-8."""
-    try:
-        return read_bytes(file, "data file").decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file}: not UTF-8: {error}") from None
-
-
 def lines_of(file: Path, keep_blank: bool = False) -> list[str]:
     """A file's lines; blank ones only where asked for."""
-    return [line for line in text_of(file).split("\n") if keep_blank or line.strip()]
+    return [line for line in read_text(file, "data file").split("\n") if keep_blank or line.strip()]
 
 
 def tabbed(
@@ -96,16 +87,11 @@ def tabbed_records(files: Sequence[Path], reader: CorpusReader, needed: Sequence
 def bare_csv(files: Sequence[Path], reader: CorpusReader, width: int) -> Iterator[tuple[CorpusRow, list[str]]]:
     """The records of CSV files without a header."""
     for file in files:
-        records_of = csv.reader(io.StringIO(text_of(file), newline=""), strict=True)
-        line = 1
-        try:
-            for fields in records_of:
-                row, line = reader.row(f"{file}:{line}", fields), records_of.line_num + 1
-                if len(fields) != width:
-                    reader.malformed(row, f"expected {width} columns, found {len(fields)}")
-                yield row, fields
-        except csv.Error as error:
-            raise UserError(f"{file}:{line}: malformed CSV: {error}") from None
+        for line, fields in csv_records(file, read_text(file, "data file")):
+            row = reader.row(f"{file}:{line}", fields)
+            if len(fields) != width:
+                reader.malformed(row, f"expected {width} columns, found {len(fields)}")
+            yield row, fields
 
 
 def folder_texts(files: list[Path], reader: CorpusReader, classes: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -114,7 +100,7 @@ def folder_texts(files: list[Path], reader: CorpusReader, classes: Sequence[str]
         row = reader.row(str(file), None)
         if file.parent.name not in classes:
             reader.malformed(row, f"folder {file.parent.name!r} is none of the classes {', '.join(classes)}")
-        if text := text_of(file).strip():
+        if text := read_text(file, "data file").strip():
             yield text, classes.index(file.parent.name)
         else:
             reader.step.drop("no text", row.where)

@@ -1,0 +1,174 @@
+"""Files are read at one place: it knows encodings, marks, doubled keys and depth, and names file and line in every error."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from core.errors import UserError
+from core.files import CONFIGS, ENCODING, first_object, load_yaml, read_json, read_jsonl
+from core.ledger import Step
+from core.prompts import load_pack
+from core.records import Preference
+from core.rows import CorpusReader
+from data_prep.scores.held import read_held
+from data_prep.scores.human import COLUMNS, read_comparisons, read_preferences, read_scores
+from data_prep.sources import SOURCES, generic
+from evalsuite.commands.people_inputs import consent_text
+from evalsuite.commands.scored_runs import read_ratings
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("core", "serve", "data_prep", "train", "evalsuite")
+PLACES = {"core/files.py", "core/people_tables.py"}
+PARSERS = {
+    *("csv.reader", "csv.DictReader", "openpyxl.load_workbook", "json.load", "json.loads", "orjson.loads", "ast.literal_eval"),
+    *("yaml.load", "yaml.safe_load", "yaml.full_load", "yaml.load_all", "yaml.safe_load_all", "yaml.compose", "yaml.parse"),
+}
+METHODS = {"read_text", "read_bytes", "open", "model_validate_json", "read_csv", "read_excel", "read_json", "read_table"}
+OWN = {"parquet.read_table", "os.open"}  # of another kind
+# What else reads or parses in these files, and why that is no table of people and no file of records.
+ELSEWHERE = {
+    "a reply of a server or another program, not a file": {
+        *("serve/agents.py", "serve/answers.py", "serve/http.py", "serve/server_errors.py", "serve/streaming.py"),
+        *("serve/transport.py", "serve/doctor.py", "data_prep/published/stand_ins.py", "data_prep/published/comparison.py"),
+    },
+    "what this process has just written": {
+        *("serve/checkpoints/model_card.py", "evalsuite/report/figures.py", "evalsuite/report/report.py"),
+        *("evalsuite/report/transcripts.py", "evalsuite/runs/folder.py", "evalsuite/runs/judgement_sets.py"),
+        *("evalsuite/runs/run_config.py", "train/trackers.py", "core/tables.py"),
+    },
+    "our own styles, scripts and prompts": {
+        *("core/page.py", "evalsuite/fdaef/figures.py", "evalsuite/report/sheet.py", "data_prep/published/prompts.py"),
+    },
+    "files of the system": {"core/machine.py", "core/wandb_offline.py", "serve/launch.py"},
+    "weights, a tokenizer, a template or the state of a training": {
+        *("serve/checkpoints/tensors.py", "serve/checkpoints/internlm2_tokenizer.py", "serve/checkpoints/places.py"),
+        *("core/specs.py", "train/run.py"),
+    },
+    "rows of our own databases": {"serve/store.py"},
+    "a data card, in Markdown": {"data_prep/publication.py"},
+    "a manifest of ours, of which a note is made": {"data_prep/cards/stats.py"},
+    "a cell that holds a list": {"data_prep/sources/characters.py"},
+    "an environment that is opened": {"train/esc_supporter.py", "train/rollouts.py", "evalsuite/verifiers_env.py"},
+}
+
+
+def _writes(call: ast.Call) -> bool:
+    return any(isinstance(part, ast.Constant) and str(part.value)[:1] in "wax" for part in call.args)
+
+
+def _reads(file: Path) -> bool:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) not in OWN:
+            method = isinstance(node.func, ast.Attribute) and node.func.attr in METHODS
+            if name in PARSERS or ((method or name == "open") and not _writes(node)):
+                return True
+    return False
+
+
+def test_nothing_else_opens_or_parses_a_file() -> None:
+    files = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
+    reading = {file.relative_to(ROOT).as_posix() for file in files if _reads(file)}
+    assert reading - PLACES == set().union(*ELSEWHERE.values()), "read it by core.files, core.rows or core.people_tables"
+
+
+GOLD = ",".join(COLUMNS) + "\nd1,en,Renée 安娜,feel,safety,2,\n"
+SCORE = dict(zip(COLUMNS[:6], ("d1", "en", "Renée 安娜", "feel", "safety", 2), strict=True))
+CHOICE = "item,a,b,annotator,verdict\ni,x,y,Renée 安娜,a\n"
+HELD = "situation,supporter,language,role,text\ns,m,en,seeker,Renée 安娜\ns,m,en,supporter,ok\n"
+PREFERRED = {"dialogue_a": "1", "dialogue_b": "2", "annotator": "Renée 安娜", "question": "q", "verdict": "a", "order": "ab"}
+OWN_CORPUS = '{"source": "own", "licence": "x"}\n' + (
+    '{"id": "1", "language": "en", "turns": [{"role": "seeker", "text": "Renée 安娜"}, {"role": "supporter", "text": "ok"}]}\n'
+)
+SMILE = [{"role": "client", "content": "Renée 安娜"}, {"role": "counselor", "content": "ok"}]
+
+
+def corpus(name: str) -> Callable[[Path], Any]:
+    return lambda path: list(SOURCES[name].read([path], CorpusReader(Step(name), strict=True)))
+
+
+def rows_of_csv(path: Path) -> Any:
+    return [row.value for row in CorpusReader(Step("x"), strict=True).csv(path)]
+
+
+READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "gold": ("g.csv", read_scores, GOLD),
+    "gold, JSON lines": ("g.jsonl", read_scores, orjson.dumps(SCORE).decode()),
+    "choices": ("c.csv", lambda path: read_comparisons([path]), CHOICE),
+    "held": ("h.csv", lambda path: read_held([path]), HELD),
+    "ratings": ("r.csv", lambda path: read_ratings(path)[1:], "user,model,score\nRenée 安娜,m,1\n"),
+    "preferences": ("p.jsonl", lambda path: read_preferences([path]), orjson.dumps(PREFERRED).decode() + "\n"),
+    "records": ("p.jsonl", lambda path: read_jsonl(path, Preference, "x"), orjson.dumps(PREFERRED).decode() + "\n"),
+    "JSON": ("x.json", lambda path: read_json(path, "x"), '{"name": "Renée 安娜"}'),
+    "YAML": ("x.yaml", lambda path: load_yaml(path, "x"), "name: Renée 安娜\n"),
+    "consent": ("t.txt", consent_text, "Renée 安娜"),
+    "own corpus": ("o.jsonl", lambda path: list(generic.read([path], CorpusReader(Step("x"), strict=True))), OWN_CORPUS),
+    "a corpus in many files": ("3.json", corpus("smile"), orjson.dumps(SMILE).decode()),
+    "a corpus in CSV": ("e.csv", rows_of_csv, "a,b\nRenée 安娜,1\n"),
+}
+
+
+@pytest.mark.parametrize("encoding", ["gb18030", "utf-16-le", "utf-16-be", "utf-16", "latin-1"])
+@pytest.mark.parametrize("name", READERS)
+def test_every_reader_asks_for_an_encoding_and_takes_it(
+    name: str, encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, read, text = READERS[name]
+    if encoding == "latin-1":
+        text = text.replace("安娜", "ü")
+    path = tmp_path / file
+    path.write_text(text, encoding="utf-8")
+    monkeypatch.delenv(ENCODING, raising=False)
+    expected = read(path)
+    path.write_bytes(text.encode(encoding))
+    if encoding != "utf-16":
+        with pytest.raises(UserError, match=rf"{file}.*: not UTF-8 .*{ENCODING}=") as caught:
+            read(path)
+        assert encoding in str(caught.value) or encoding == "latin-1"
+        monkeypatch.setenv(ENCODING, encoding)
+    assert read(path) == expected
+
+
+def test_a_declared_encoding_that_is_none_or_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "g.csv").write_bytes(GOLD.encode("gb18030"))
+    for declared, problem in (("gb-18030-x", "unknown encoding"), ("ascii", "can't decode byte")):
+        monkeypatch.setenv(ENCODING, declared)
+        with pytest.raises(UserError, match=rf"g\.csv: not UTF-8 .*nor what {ENCODING} says: .*{problem}"):
+            read_scores(tmp_path / "g.csv")
+
+
+def test_what_is_utf8_is_read_so_whatever_is_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENCODING, "gb18030")
+    (tmp_path / "g.csv").write_text(GOLD, encoding="utf-8")
+    assert read_scores(tmp_path / "g.csv")[0].annotator == "Renée 安娜"
+    assert load_pack("esc_eval").fingerprint()
+    assert load_yaml(CONFIGS / "taxonomy.yaml", "taxonomy")
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 30_000, "a:\n  " + "{a: " * 30_000, "\n" + "- " * 30_000 + "x", "? " * 30_000, "[" * 300]
+)
+def test_deep_yaml_is_one_error_with_its_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "deep.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"deep\.yaml:{1 + text.count(chr(10))}: malformed YAML: nested too deeply"):
+        load_yaml(tmp_path / "deep.yaml", "config")
+
+
+def test_wide_yaml_is_read(tmp_path: Path) -> None:
+    (tmp_path / "wide.yaml").write_text("\n".join(f"- [{n}, {{a: [1]}}]" for n in range(2000)))
+    assert len(load_yaml(tmp_path / "wide.yaml", "config")) == 2000
+
+
+@pytest.mark.parametrize("text", ["[" * 30_000, '{"a":' * 30_000, "[" * 300 + "]" * 300])
+def test_deep_json_is_one_error_with_its_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text(text)
+    with pytest.raises(UserError, match=r"deep\.json:1: malformed JSON: "):
+        read_json(tmp_path / "deep.json", "x")
+    with pytest.raises(UserError, match=r"deep\.json:1: malformed JSON: "):
+        read_jsonl(tmp_path / "deep.json", Preference, "x")
+    assert first_object(tmp_path / "deep.json", "x") == {}
