@@ -33,10 +33,7 @@ METHODS = {"read_text", "read_bytes", "open", "model_validate_json", "read_csv",
 OWN = {"parquet.read_table", "os.open"}  # of another kind
 # What else reads or parses in these files, and why that is no table of people and no file of records.
 ELSEWHERE = {
-    "a reply of a server or another program, not a file": {
-        *("serve/agents.py", "serve/answers.py", "serve/http.py", "serve/server_errors.py", "serve/streaming.py"),
-        *("serve/transport.py", "serve/doctor.py", "data_prep/published/stand_ins.py", "data_prep/published/comparison.py"),
-    },
+    "what another program prints": {"data_prep/published/stand_ins.py", "data_prep/published/comparison.py"},
     "what this process has just written": {
         *("serve/checkpoints/model_card.py", "evalsuite/report/figures.py", "evalsuite/report/report.py"),
         *("evalsuite/report/transcripts.py", "evalsuite/runs/folder.py", "evalsuite/runs/judgement_sets.py"),
@@ -50,7 +47,7 @@ ELSEWHERE = {
         *("serve/checkpoints/tensors.py", "serve/checkpoints/internlm2_tokenizer.py", "serve/checkpoints/places.py"),
         *("core/specs.py", "train/run.py"),
     },
-    "rows of our own databases": {"serve/store.py"},
+    "rows of our own database": {"serve/store.py"},
     "a data card, in Markdown": {"data_prep/publication.py"},
     "a manifest of ours, of which a note is made": {"data_prep/cards/stats.py"},
     "a cell that holds a list": {"data_prep/sources/characters.py"},
@@ -63,10 +60,11 @@ def _writes(call: ast.Call) -> bool:
 
 
 def _reads(file: Path) -> bool:
+    parsers = PARSERS - {"json.loads", "orjson.loads"} if file.parent == ROOT / "serve" else PARSERS  # of what servers reply
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) not in OWN:
             method = isinstance(node.func, ast.Attribute) and node.func.attr in METHODS
-            if name in PARSERS or ((method or name == "open") and not _writes(node)):
+            if name in parsers or ((method or name == "open") and not _writes(node)):
                 return True
     return False
 
