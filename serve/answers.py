@@ -17,10 +17,10 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from core.errors import UserError, near
+from core.markers import CONTROL
 from core.masking import mask_answer
 from core.specs import ModelSpec
 from serve.failures import Meaning, Unreadable, error_text, meaning_of, vocabulary
-from serve.markers import CONTROL
 from serve.reasoning import bare, ends_in_closing_tag, reasoning_beside, split_reasoning, text_of
 
 MOST = 2**53  # tokens that a count may claim

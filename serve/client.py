@@ -142,7 +142,7 @@ class ChatClient(Transport):
         """The call's key (64 hex digits): how the server has to be asked does not count, nor the room for reasoning."""
         if spec.name not in self._fingerprints:
             self._fingerprints[spec.name] = spec.fingerprint()
-        body = question.body(self._voice(spec, question.served_name).keyed)
+        body = question.to(spec).body(self._voice(spec, question.served_name).keyed)
         if question.sampling.top_p is not None:  # also where it is not said
             body["top_p"] = question.sampling.top_p
         return digest([self._fingerprints[spec.name], body, dict(question.sample)])
@@ -208,7 +208,7 @@ class ChatClient(Transport):
             if question.formed and voice.dialect.constraint is None:
                 await self._find_form(spec, question, voice, None)
             dialect = voice.dialect
-            body = question.body(dialect)
+            body = question.to(spec).body(dialect)
             if replaced is not None and "seed" in body:  # the same seed would draw the same answer
                 body["seed"] = int(digest([body["seed"], replaced], 7), 16)
             taken = voice.takes(body)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from core.files import digest
+from core.markers import GENERAL, Markers, markers_in
 from core.records import Message
 from core.specs import ModelSpec, Sampling
 from serve.answers import Reply
+from serve.checkpoints.places import tokenizer_folder
 from serve.dialect import Dialect, schema_of
-from serve.markers import defang
 
 
 @dataclass(frozen=True)
 class Question:
-    """One call to make. `session`, `purpose`, `readable` and `hears` are no part of its key."""
+    """One call to make. `session`, `purpose`, `readable`, `hears` and `markers` are no part of its key."""
 
     messages: Sequence[Message]
     sample: Mapping[str, str | int]
@@ -45,6 +46,12 @@ class Question:
     hears: Callable[[str], None] | None = None
     """Is told the reply's text so far while it is written; after a try that failed, from its beginning again. A stored reply is
     not told. (Not with `logprobs`: events have none that are read.)"""
+    markers: Markers = GENERAL
+    """What is broken up in the messages as they are sent."""
+
+    def to(self, spec: ModelSpec) -> Question:
+        """The question with the control tokens of the model's own tokenizer among its markers, where that is here."""
+        return replace(self, markers=markers_in(tokenizer_folder(spec.checkpoint)))
 
     @property
     def formed(self) -> bool:
@@ -55,7 +62,7 @@ class Question:
         """The request's JSON."""
         patterned = dialect.constraint == "structured_outputs" and (self.choices or self.regex)
         most = self.held_tokens if patterned and self.held_tokens else self.sampling.max_tokens
-        messages = self._messages
+        messages = self.sent
         body: dict[str, Any] = {
             "model": self.served_name,
             "messages": messages if dialect.system_role else _without_system(messages),
@@ -87,9 +94,9 @@ class Question:
         return any(re.fullmatch(self.regex or "", text or "") for text in (reply.text, reply.verbatim))
 
     @cached_property
-    def _messages(self) -> list[dict[str, str]]:
+    def sent(self) -> list[Message]:
         """The messages as they are sent: no text opens a turn of its own."""
-        return [{"role": m["role"], "content": defang(m["content"], m["role"])} for m in self.messages]
+        return [{"role": m["role"], "content": self.markers.neutral(m["content"], m["role"])[0]} for m in self.messages]
 
     def _top_p(self, dialect: Dialect) -> float | None:
         """What is said of top_p: nothing where it changes nothing."""
@@ -97,7 +104,7 @@ class Question:
         return None if greedy or everything else self.sampling.top_p
 
 
-def _without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+def _without_system(messages: list[Message]) -> list[Message]:
     """Messages whose first, a system message, opens the user's."""
     if not messages or messages[0]["role"] != "system":
         return messages

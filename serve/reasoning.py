@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from core.markers import CONTROL, REASONING
 from core.specs import ModelSpec
-from serve.markers import CONTROL, REASONING
 
 _OPENING = (
     rf"<\|?(?:begin_of_|start_)?{REASONING}\|?>|(?-i:\[THINK\])|◁think▷|<\|channel>thought|<\|inner_prefix\|>"

@@ -75,12 +75,13 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
     model = load_base(recipe)
     model.generation_config.eos_token_id = policy_end(tokenizer)
     context = training.vllm_max_model_length or model.config.max_position_embeddings
+    rollouts = Rollouts(environment, tokenizer, context)
     with policy_server():
         trainer = SupporterTrainer(
             model=model,
             args=training,
             reward_funcs=[judged, brevity],
-            rollout_func=Rollouts(environment, tokenizer, context),
+            rollout_func=rollouts,
             train_dataset=train.dataset(),
             eval_dataset=valid.dataset(),
             processing_class=tokenizer,
@@ -113,6 +114,9 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
     say(f"reward on {len(valid.examples)} held-out cards: base {base:.3f}, trained {figures['reward']:.3f}")
 
     # Save
+    train.markers = rollouts.markers
+    if train.markers:
+        say(f"{train.markers} control markers in what seekers said were broken up")
     metrics = {**figures, "valid_cards": len(valid.examples), "steps": trained_steps(trainer)}
     say(f"adapter: {export_adapter(trainer, recipe, [train, valid], metrics, baselines)}")
 

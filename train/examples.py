@@ -11,11 +11,13 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from core.errors import UserError
 from core.files import check_unique, digest, read_jsonl, read_object, sha256_file, validated
+from core.markers import markers_of
 from core.records import Message, Record
 from core.rubrics import Rubric, load_rubric
 from data_prep.role_play.examples import RoleExample
@@ -78,6 +80,13 @@ def serves_alike(tokenizer: PreTrainedTokenizerBase, with_system: bool = True) -
     return texts[0] == texts[1]
 
 
+def neutral(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[list[Message], int]:
+    """Messages whose text holds no control token, and how many were broken up. Every role's text is data here."""
+    texts = [markers_of(tokenizer).neutral(message["content"]) for message in messages]
+    kept: list[Message] = [{"role": m["role"], "content": text} for m, (text, _) in zip(messages, texts, strict=True)]
+    return kept, sum(count for _, count in texts)
+
+
 def encode(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: str | None = None
 ) -> tuple[list[int], list[int]]:
@@ -86,7 +95,7 @@ def encode(
     `template` is `chatml(tokenizer)`, for callers that encode many.
     """
     out = tokenizer.apply_chat_template(
-        list(messages),
+        neutral(tokenizer, messages)[0],
         chat_template=template or chatml(tokenizer),
         tokenize=True,
         return_dict=True,
@@ -99,7 +108,11 @@ def encode(
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: str | None = None) -> list[int]:
     """The tokens before the assistant's next line: what `encode` of the longer dialogue begins with."""
     out = tokenizer.apply_chat_template(
-        list(messages), chat_template=template or chatml(tokenizer), tokenize=True, return_dict=True, add_generation_prompt=True
+        neutral(tokenizer, messages)[0],
+        chat_template=template or chatml(tokenizer),
+        tokenize=True,
+        return_dict=True,
+        add_generation_prompt=True,
     )
     return list(out["input_ids"])
 
@@ -112,10 +125,11 @@ def encode_stock(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]
     """
     if not tokenizer.chat_template:
         raise UserError("the base's tokenizer has no chat template of its own")
+    messages = neutral(tokenizer, messages)[0]
     ids: list[int] = []
     labels: list[int] = []
     for end in range(1, len(messages) + 1):
-        text = tokenizer.apply_chat_template(list(messages[:end]), tokenize=False)
+        text = tokenizer.apply_chat_template(messages[:end], tokenize=False)
         whole = tokenizer.encode(text, add_special_tokens=False)
         if whole[: len(ids)] != ids:
             raise UserError("the base's own chat template changes earlier messages: it cannot be scored turn by turn")
@@ -146,6 +160,8 @@ class Prepared:
     """Examples left out, by reason."""
     cut: int = 0
     """Examples shortened to fit."""
+    markers: int = 0
+    """Control markers in the texts of all examples that were read, which were broken up."""
 
     @property
     def tokens(self) -> int:
@@ -185,6 +201,7 @@ class Prepared:
         """One line for the log."""
         parts = [f"{len(self.examples)} examples", f"{self.tokens:,} tokens", f"{self.trained_tokens:,} carry loss"]
         parts += [f"{self.cut} cut to fit"] if self.cut else []
+        parts += [f"{self.markers} control markers in texts broken up"] if self.markers else []
         parts += [f"{count} dropped: {reason}" for reason, count in self.dropped.items()]
         return f"{self.path}: " + ", ".join(parts)
 
@@ -272,6 +289,26 @@ def draw(examples: list[E], limit: int, seed: int) -> list[E]:
     return [example for index, example in enumerate(examples) if index in chosen]
 
 
+@lru_cache(maxsize=8)
+def _control_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    return frozenset(tokenizer.convert_tokens_to_ids(markers_of(tokenizer).own))
+
+
+def _encoded(
+    prepared: Prepared, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: str
+) -> tuple[list[int], list[int]] | None:
+    """`encode` for a file's rows. None, and counted, where the tokenizer makes a control token of text all the same: some
+    normalise it before they look for tokens."""
+    prepared.markers += neutral(tokenizer, messages)[1]
+    ids, labels = encode(tokenizer, messages, template)
+    control = _control_ids(tokenizer)
+    bare, _ = encode(tokenizer, [{"role": message["role"], "content": ""} for message in messages], template)
+    if [token for token in ids if token in control] == [token for token in bare if token in control]:
+        return ids, labels
+    prepared.dropped["a control token in its text that cannot be broken up"] += 1
+    return None
+
+
 def prepare_role(
     path: Path, examples: Sequence[RoleExample], tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> Prepared:
@@ -281,7 +318,9 @@ def prepare_role(
     """
     prepared, template = Prepared(path, [], []), chatml(tokenizer)
     for example in examples:
-        ids, labels = encode(tokenizer, example.messages, template)
+        if (row := _encoded(prepared, tokenizer, example.messages, template)) is None:
+            continue
+        ids, labels = row
         if max_length is not None and len(ids) > max_length:
             ids, labels = ids[:max_length], labels[:max_length]
             prepared.cut += 1
@@ -319,7 +358,9 @@ def prepare_rank(
         answer = example.completion[-1]["content"]
         if answer != "".join(map(str, example.labels.values())):
             raise UserError(f"{where}: completion: {answer!r} is not its labels {list(example.labels.values())}")
-        ids, labels = encode(tokenizer, [*example.prompt, *example.completion], template)
+        if (row := _encoded(prepared, tokenizer, [*example.prompt, *example.completion], template)) is None:
+            continue
+        ids, labels = row
         digits = [label for label in labels if label in values]
         if digits != [score_tokens[str(label)] for label in example.labels.values()]:
             raise UserError(f"{where}: completion: the base's tokenizer does not write {answer!r} as one token a score")

@@ -18,7 +18,7 @@ from core.records import Message
 from evalsuite.environment import Environment, Episode, Rewarded
 from serve.batch import together
 from serve.client import ChatClient
-from train.examples import CHATML, encode_prompt
+from train.examples import CHATML, encode_prompt, neutral
 from train.models import policy_end
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Rollouts:
     def __init__(self, environment: Environment, tokenizer: PreTrainedTokenizerBase, context: int) -> None:
         self._environment, self._tokenizer, self._context = environment, tokenizer, context
         self._end = policy_end(tokenizer)
+        self.markers = 0  # in what seekers said, broken up
         self._newline = tokenizer.encode("\n", add_special_tokens=False)
 
     def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
@@ -98,11 +99,13 @@ class Rollouts:
             one.shown = await one.episode.prompt()
             if one.shown is None:
                 return
+            new = one.shown[-1:] if one.prompt else one.shown
+            self.markers += neutral(self._tokenizer, new)[1]
             if not one.prompt:
-                one.prompt = encode_prompt(self._tokenizer, one.shown)
+                one.prompt = encode_prompt(self._tokenizer, new)
             else:
                 closing = [] if one.ids[-1] == self._end else [self._end]
-                one.hears(closing + self._newline + encode_prompt(self._tokenizer, one.shown[-1:], CHATML))
+                one.hears(closing + self._newline + encode_prompt(self._tokenizer, new, CHATML))
             if len(one.prompt) + len(one.ids) + trainer.args.max_completion_length > self._context:
                 one.episode.overflow()
                 await listen(one)

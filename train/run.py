@@ -295,6 +295,7 @@ def export_adapter(
         _settle_config(temporary / CONFIG, recipe)
         if recipe.training.bf16:
             _round_weights(temporary / WEIGHTS)
+        metrics = {"markers_broken_up": sum(prepared.markers for prepared in data)} | metrics
         final = out / f"adapter-{digest([sha256_file(temporary / name) for name in kept], 12)}"
         if final.exists():
             shutil.rmtree(final)

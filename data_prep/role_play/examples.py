@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from core.errors import UserError, need_modules
+from core.markers import markers_in
 from core.prompts import PromptPack
 from core.records import Dialogue, Identifier, Language, Message, Name, Record, RoleCard, RolePlay, SupportDialogue, Whole
 from core.side_prompts import character_system, greeting, opening, seeker_system
@@ -193,11 +194,12 @@ class TokenCounter:
                 self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json" if folder.is_dir() else Path(folder)))
         except Exception as error:  # the library raises bare Exception
             raise UserError(f"tokenizer {place}: cannot be read: {error}") from None
+        self._markers = markers_in(folder)
 
     def count(self, messages: Sequence[Message]) -> list[int]:
         """Tokens of each message in ChatML, the form that we train on: turn markers and role included.
 
         The markers are special tokens, so nothing merges across messages and the counts of a dialogue add up exactly.
         """
-        texts = [f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages]
+        texts = [f"<|im_start|>{m['role']}\n{self._markers.neutral(m['content'])[0]}<|im_end|>\n" for m in messages]
         return [len(encoding.ids) for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]

@@ -6,14 +6,13 @@ import importlib.util
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache
-from pathlib import Path
 
 from core.judge_prompts import judge_messages, transcript
 from core.records import Dialogue
-from core.specs import EMBEDDED_PREFIX, ModelSpec
+from core.specs import ModelSpec
 from evalsuite.dialogues.hold import Plan
 from evalsuite.runs.resolved import Resolved
-from serve.checkpoints.embedded import embedded_folder
+from serve.checkpoints.places import tokenizer_folder
 
 BYTES_A_TOKEN = 3  # without a tokenizer here: UTF-8, English has about four, Chinese about three
 MARKS = 8  # tokens of a chat template around one message, at most
@@ -77,8 +76,8 @@ def counter(spec: ModelSpec) -> Callable[[str], int]:
 
 @cache
 def _counter(place: str) -> Callable[[str], int]:
-    folder = embedded_folder(place.removeprefix(EMBEDDED_PREFIX)) if place.startswith(EMBEDDED_PREFIX) else Path(place)
-    if place and (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
+    folder = tokenizer_folder(place)
+    if folder and (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -14,7 +14,7 @@ from typing import Any
 
 from core.errors import UserError, near
 from core.specs import BUNDLED_PREFIX, EMBEDDED_PREFIX, ModelSpec, place_of
-from serve.checkpoints.embedded import materialise
+from serve.checkpoints.embedded import embedded_folder, materialise
 from serve.checkpoints.tensors import check_checkpoint, check_finite, weight_files
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -53,6 +53,15 @@ def local_path(place: str, what: str) -> Path | None:
         hint = "" if explicit else " (and it is not a hub id of the form org/name)"
         raise UserError(f"{what} missing: {place} does not exist{hint}")
     return None
+
+
+def tokenizer_folder(place: str | None) -> Path | None:
+    """The folder of a checkpoint's tokenizer; None where it is not on this machine, or on the hub."""
+    if not place:
+        return None
+    embedded = place.startswith(EMBEDDED_PREFIX)
+    folder = embedded_folder(name=place.removeprefix(EMBEDDED_PREFIX)) if embedded else place_of(place)
+    return folder if folder.is_dir() else None
 
 
 def base_folder(place: str, revision: str | None, what: str) -> Path:

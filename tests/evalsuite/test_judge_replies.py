@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.judge_prompts import JudgeMethod
+from core.markers import GENERAL
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
@@ -24,7 +25,6 @@ from evalsuite.role_play.pairwise import read_answer as read_pair
 from serve.answers import Reply, read_reply
 from serve.client import ChatClient
 from serve.failures import ServerLost, Unreadable
-from serve.markers import defang
 from serve.reasoning import split_reasoning
 from tests.serve.test_client import spec
 
@@ -311,7 +311,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "triple": lambda text: triple(text, "en"),
     "farewell": lambda text: ends(text, ending_phrases(load_pack("emoharbor"), "en")),
     "reasoning": lambda text: split_reasoning(spec(), text),
-    "markers": defang,
+    "markers": GENERAL.neutral,
     "pair": lambda text: read_pair(text, "ab"),
 }
 # What nested or neighbouring repetitions take the square of its length to refuse.

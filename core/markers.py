@@ -1,0 +1,122 @@
+"""Control markers of chat templates in ordinary text: broken up, so that no text ends a message or opens a turn of its own.
+
+The one place for what is trained on and for what is sent to servers. Where a model's tokenizer is known, its own special and
+added tokens count as markers, whatever they look like; beside them, and where none is known, the general pattern does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from core.errors import UserError
+from core.files import read_object
+
+# Shapes that tokenizers read inside a message as control tokens, by families that have them.
+CONTROL = re.compile(
+    "|".join(
+        (
+            r"<\|[^|<>\n]{1,40}\|>|</?｜[^｜<>\n]{1,40}｜>?",  # ChatML, Llama, Phi, GLM, Granite, Command; DeepSeek (wide bars)
+            r"<\|(?=[a-zA-Z/])[\w/:. -]{2,40}>|<(?=[a-zA-Z/])[\w/:. -]{2,40}\|>",  # Gemma 4
+            r"\[\|(?:AI|[A-Za-z]{3}[\w -]{0,30})\|\]|\|\|\|[A-Z_]{3,30}\|\|\||◁/?[a-z_]{1,20}▷",  # EXAONE; OLMo; Kimi
+            r"\][~!]{1,2}[a-z]~?[\[\]]|\[[a-z]~\[|\]<\][a-z:_ ]{1,30}\[>\[",  # MiniMax
+            r">>(?:TITLE|ABSTRACT|INTRODUCTION|SUMMARY|COMMENT|QUESTION|ANSWER|DOMAIN|PREFIX|SUFFIX|MIDDLE)<<",  # Falcon
+            r"<<(?:/?SYS)>>|<role>(?=[A-Z]{4,12}</role>)",  # Llama 2; Ling
+            # Names that stand alone: beginnings and ends of text, turn, sentence and the like.
+            r"(?i:</?(?:s|bos|eos|pad|unk|mask|sep|cls|sop|eosys|eo[acdhimprtv])>)",
+            r"\[(?:[gs]?MASK|CLS|SEP|PAD|UNK|BOS|EOS|EO[TMDP])\]|\[@[A-Z]{2,5}@\]|\[(?:(?:start|end)_header|eot)_id\]",
+            # Names in parts: <start_of_turn>, <longcat_user>, <seed:bos>, <fim_prefix>, <_bot>, <BOS_TOKEN>.
+            r"(?i:</?(?:(?:longcat|seed|minimax|mm|fim|im|jupyter|commit|issue|gh|pr)[_:][\w:]{1,40}"
+            r"|(?:start|end|begin|beginning)_of_\w{1,30}|\w{0,30}[_:](?:user|assistant|system|human|bot|observation"
+            r"|turn|bos|eos|eot|eod|pad|unk|mask|sep|start|end|token|placeholder))>)",
+            # Names with a number: <unused7>, [UNUSED_TOKEN_146], <reserved_106>, <SPECIAL_10>, [control_8], <mask:0>.
+            r"(?i:[<\[](?:unused|reserved|special|extra|control|dummy|mask|pad|loc|seg)(?:_(?:special_)?(?:token|id))?[_:]?"
+            r"[0-9]{1,6}[>\]])",
+            # Llama 2, Mistral.
+            r"\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_[A-Z]{3,12}|MODEL_SETTINGS|CALL_ID|ARGS|THINK|IMG(?:_[A-Z]{3,6})?"
+            r"|(?:[A-Z]{4,10}_)+AUDIO|PREFIX|SUFFIX|MIDDLE)\]",
+        )
+    )
+)
+# How models name the tags around their reasoning.
+REASONING = (
+    r"(?:[\w.-]{1,20}[:_-])?(?:deep|inner_?)?(?:think(?:ing)?|thoughts?|thought_process|reason(?:ing)?|reflection|scratchpad"
+    r"|monologue|analysis)(?:_[a-z]{1,12})?"
+)
+# What stands for reasoning and tools. Our own system messages may ask for them; nobody else's text may hold them.
+_TAGS = (
+    rf"(?i:</?(?:{REASONING}|(?:[\w.-]{{1,20}}[:_-])?"
+    r"(?:(?:tool|function)_?(?:call|response|result|output)s?|tools|arg_(?:key|value)))>)"
+)
+_OPENS = r"[<\[\]|>◁]"  # every marker of these patterns begins with one of them; most messages hold none
+
+
+class Markers:
+    """What may not stand in a text: the general pattern, and the control tokens of a tokenizer where one is known."""
+
+    def __init__(self, tokens: Iterable[tuple[str, bool]] = ()) -> None:
+        """`tokens`: a tokenizer's special and added tokens, each with whether it is flagged as special.
+
+        Of those without the flag, what stands between brackets counts, but for HTML's tags, which Gemma's tokenizers have. Nor
+        do white space and single characters, such as "!" where it also pads.
+        """
+        own = sorted({text for text, special in tokens if len(text) > 1 and text.strip() and (special or _is_marker(text))})
+        self.own = sorted(own, key=len, reverse=True)  # the longest of those that begin alike
+        self._opens = re.compile("|".join({_OPENS, *(re.escape(text[0]) for text in self.own)}))
+        self._every = self._compiled(self.own, _TAGS)
+        self._but_tags = self._compiled([text for text in self.own if not re.fullmatch(_TAGS, text)])
+
+    @staticmethod
+    def _compiled(own: Iterable[str], *patterns: str) -> re.Pattern[str]:
+        return re.compile("|".join([*map(re.escape, own), *patterns, CONTROL.pattern]))
+
+    def neutral(self, text: str, role: str = "user") -> tuple[str, int]:
+        """A message's text with every marker broken up by a space (`< |im_end|>`, `[ INST]`), and how many there were.
+
+        A system message keeps tags of reasoning and tools, for which prompts ask. Records keep the text as it was.
+        """
+        if not self._opens.search(text):
+            return text, 0
+        return _broken_up(self._but_tags if role == "system" else self._every, text)
+
+
+@lru_cache(maxsize=512)  # a dialogue, and a system message, is sent many times
+def _broken_up(pattern: re.Pattern[str], text: str) -> tuple[str, int]:
+    count, found = 0, 1
+    while found:  # what is left of one marker may be another
+        text, found = pattern.subn(lambda marker: f"{marker[0][0]} {marker[0][1:]}", text)
+        count += found
+    return text, count
+
+
+GENERAL = Markers()
+
+
+def _is_marker(text: str) -> bool:
+    bracketed = re.fullmatch(r"[^\w\s].*\w.*[^\w\s]", text, re.S) and not re.fullmatch(r"</?[a-z]+[1-6]?>", text)
+    return bool(bracketed or CONTROL.fullmatch(text) or re.fullmatch(_TAGS, text))
+
+
+@lru_cache(maxsize=8)
+def markers_of(tokenizer: Any) -> Markers:
+    """Those of a tokenizer of transformers."""
+    added = [(token.content, token.special) for token in tokenizer.added_tokens_decoder.values()]
+    return Markers([*added, *((text, True) for text in tokenizer.all_special_tokens)])
+
+
+@lru_cache(maxsize=64)
+def markers_in(folder: Path | None) -> Markers:
+    """Those of a checkpoint's folder, by the files of its tokenizer; the general ones where it has none that can be read."""
+    tokens: list[tuple[str, bool]] = []
+    for path in [folder / "tokenizer_config.json", folder / "tokenizer.json"] if folder else []:
+        with suppress(UserError):
+            found = read_object(path, "a tokenizer's file")
+            listed = [*(found.get("added_tokens_decoder") or {}).values(), *(found.get("added_tokens") or [])]
+            tokens += [(token["content"], bool(token.get("special"))) for token in listed]
+            named = [value for key, value in found.items() if key.endswith("_token")]
+            tokens += [(text, True) for text in named if isinstance(text, str)]
+    return Markers(tokens)
