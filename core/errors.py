@@ -8,13 +8,17 @@ import importlib.util
 import io
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 
 
 class UserError(Exception):
@@ -106,15 +110,25 @@ def _speak_anyway() -> None:
 
 
 def run_cli(app: Callable[[], object]) -> None:
-    """Run a typer app, turning `UserError` into one line on stderr and exit code 2, and Ctrl-C into exit code 130."""
+    """Run a typer app, turning `UserError` into one line on stderr and exit code 2, and Ctrl-C into exit code 130.
+
+    SIGTERM ends a program as Ctrl-C does, with exit code 143: files are closed, and servers that were started are stopped.
+    """
     _speak_anyway()
+    if threading.current_thread() is threading.main_thread():  # else the program is a part of somebody's
+        signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
     except UserError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     except (KeyboardInterrupt, SystemExit) as end:
-        if isinstance(end, SystemExit) and end.code != EXIT_INTERRUPTED:  # typer makes one of Ctrl-C, without a word
-            raise
-        print("interrupted; run the same command again to go on", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
+        # typer makes a SystemExit of Ctrl-C, without a word
+        code = end.code if isinstance(end, SystemExit) else EXIT_INTERRUPTED
+        if code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+            print("interrupted; run the same command again to go on", file=sys.stderr)
+        sys.exit(code)
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(EXIT_TERMINATED)

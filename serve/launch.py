@@ -10,18 +10,15 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from types import FrameType, TracebackType
-from typing import Any
+from types import TracebackType
 
 from rich.console import Console
 from rich.text import Text
@@ -73,15 +70,12 @@ class Servers:
         self.endpoints: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
         self._running: list[_Running] = []
-        self._old_handler: Any = None
         self._console = Console(file=sys.stderr)
 
     def __enter__(self) -> Servers:
         _check(self.plans)
         for note in (note for plan in self.plans for note in plan.notes):
             self._console.print(f"# {note}", highlight=False, markup=False, soft_wrap=True)
-        if threading.current_thread() is threading.main_thread():
-            self._old_handler = signal.signal(signal.SIGTERM, _exit_on_sigterm)
         atexit.register(self.stop)
         try:
             servers, routers = ([plan for plan in self.plans if bool(plan.workers) is kind] for kind in (False, True))
@@ -119,9 +113,6 @@ class Servers:
         """End all servers and wait until they are gone. Does nothing the second time."""
         self._end(self._running)
         atexit.unregister(self.stop)
-        if self._old_handler is not None:
-            signal.signal(signal.SIGTERM, self._old_handler)
-            self._old_handler = None
 
     def poll(self) -> dict[str, str]:
         """The servers that have ended since they came up: plan name → what happened, as one paragraph."""
@@ -207,10 +198,6 @@ def _check(plans: Sequence[ServerPlan]) -> None:
             raise UserError(
                 f"port {plan.port} is taken, wanted for {plan.name}: choose another, or leave it out for a free one"
             )
-
-
-def _exit_on_sigterm(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
 
 
 def free_port(promised: Set[int] = frozenset()) -> int:

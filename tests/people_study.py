@@ -124,7 +124,7 @@ class Client:
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> tuple[int, str, dict[str, str]]:
         connection = http.client.HTTPConnection(self.address, timeout=30)
-        given = {"Cookie": f"people={self.cookie}", "X-CSRF": self.csrf, "Content-Type": "application/json"} | (headers or {})
+        given = {"Cookie": self.cookie, "X-CSRF": self.csrf, "Content-Type": "application/json"} | (headers or {})
         text = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         try:
             connection.request(method, path, text, {name: value for name, value in given.items() if value})
@@ -137,7 +137,7 @@ class Client:
         """Open a link, and read the form's token."""
         status, page, headers = self.request("GET", link)
         assert status == 303, page
-        self.cookie = re.search(r"people=([^;]+)", headers["set-cookie"])[1]  # type: ignore[index]
+        self.cookie = headers["set-cookie"].split(";")[0]
         self.csrf = re.search(r'name="csrf" content="([^"]+)"', self.request("GET", "/")[1])[1]  # type: ignore[index]
         return self
 

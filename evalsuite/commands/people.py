@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -13,11 +13,11 @@ import typer
 from core.errors import UserError, need_modules
 from core.files import write_jsonl
 from core.options import SeedOption, choice, console
-from core.paths import MaybeFile, MaybeFiles, MaybeModels, MaybeName, OutFile, Reads, Verbs, Writes
+from core.paths import IN_FILE, MaybeFile, MaybeFiles, MaybeModels, MaybeName, OutFile, Reads, Verbs, Writes
 from core.records import Language
 from core.rubrics import load_rubric
 from core.tables import to_console
-from data_prep.cards.sheets import write_csv
+from data_prep.cards.sheets import read_sheet, write_csv
 from data_prep.scores.weights import WEIGHTS
 from evalsuite.commands.options import EndpointOption, endpoints_of
 from evalsuite.commands.suggest import suggest_dialogues
@@ -27,7 +27,8 @@ from serve.plan import plan_servers
 if TYPE_CHECKING:
     from evalsuite.people.store import Store
 
-DATABASE, CALLS = "study.sqlite", "calls.sqlite"
+DATABASE, CALLS, LINKS = "study.sqlite", "calls.sqlite", "links.csv"
+LINK_COLUMNS = ("rater", "languages", "path")
 IN_STUDY = Reads("folder", (f"{DATABASE}*", f"{CALLS}*"), made="`esc-eval people create {path}` makes a study")
 app = Verbs(
     no_args_is_help=True,
@@ -197,9 +198,9 @@ def create(
         key, tokens = store.create(study, items, people, tasks, seconds)
     rows = [{"rater": "organiser", "languages": "", "path": f"/o/{key}"}]
     rows += [{"rater": p.code, "languages": ",".join(p.languages), "path": f"/r/{tokens[p.code]}"} for p in (*people, *seconds)]
-    links = folder / "links.csv"
+    links = folder / LINKS
     links.touch(0o600)
-    write_csv(links, ("rater", "languages", "path"), rows)
+    write_csv(links, LINK_COLUMNS, rows)
     links.chmod(0o600)
     console.print(f"{study.name}: {len(items)} items, {len(people)} raters, {len(tasks)} tasks")
     if study.weights:
@@ -234,7 +235,11 @@ def serve(
 
     if host not in LOOPBACK and not name:
         raise UserError(f"--host {host}: say by which name raters reach the server, too: --name HOST")
-    with _store(folder, database) as store, ExitStack() as servers:
+    from evalsuite.people.keeping import in_use
+
+    # Two servers on one SQLite file would take turns, and a restore would leave one of them with the old file.
+    alone = in_use(folder) if database is None else nullcontext()
+    with alone, _store(folder, database) as store, ExitStack() as servers:
         chat, endpoints = store.study().chat, endpoints_of(endpoint)
         if chat is not None:
             missing = [one for one in chat.supporters if one.name not in endpoints and one.endpoint.base_url is None]
@@ -330,34 +335,90 @@ def backup(
     to: Annotated[OutFile, typer.Option("--to", help="File to write; the study may be in use.")],
     database: DatabaseOption = None,
 ) -> None:
-    """A copy of the study's database, whole, while people work."""
+    """Write a study's database to one closed file that only you can read, also while people work."""
     _need()
+    from evalsuite.people.keeping import backup as write_backup
+
     if database:
         raise UserError("--database: PostgreSQL has a tool for this: pg_dump")
     with _store(folder, None) as store:
         if to.exists():
             raise UserError(f"--to {to}: exists already: choose another name")
         to.parent.mkdir(parents=True, exist_ok=True)
-        store.backup(to)
+        write_backup(store, to)
     console.print(f"{to}: {to.stat().st_size:,} bytes", soft_wrap=True)
+
+
+@app.command("restore")
+def restore(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="STUDY", help="The study's folder; a new one is made."),
+        Writes((f"{DATABASE}*",)),
+    ],
+    source: Annotated[Path, typer.Option("--from", metavar="FILE", help="A file that `people backup` wrote."), IN_FILE],
+    database: DatabaseOption = None,
+) -> None:
+    """Put a backup in the place of a study's database. Stop its server first.
+
+    The backup is verified before anything changes, and what is there now is kept in STUDY/before-restore-N. Whoever withdrew
+    since the backup was made is removed from it again. If this is cut short, run it again.
+    """
+    _need()
+    from evalsuite.people.keeping import restore as put_back
+
+    if database:
+        raise UserError("--database: PostgreSQL has tools for this: pg_restore, psql")
+    held, aside, withdrawn = put_back(folder, source)
+    console.print(f"restored: {held}", soft_wrap=True)
+    if aside:
+        console.print(f"what was there before: {aside}", soft_wrap=True)
+    for code in withdrawn:
+        console.print(f"{code} withdrew after this backup was made: their answers are removed from it again")
+    if not (folder / LINKS).exists():
+        console.print(f"{LINKS} is not here: links that were sent still work; if the organiser's is lost, so is that page")
 
 
 @app.command("delete")
 def delete(
     folder: StudyArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Really delete everything that people gave.")] = False,
+    rater: Annotated[
+        str | None,
+        typer.Option("--rater", metavar="CODE", help="Delete only what this participant gave, who withdraws from the study."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Really delete it.")] = False,
     database: DatabaseOption = None,
 ) -> None:
-    """Delete a study: its answers, comments, raters and links. Exports and backups are yours to delete."""
+    """Delete a study: its answers, comments, raters and links; or, with --rater, one participant's.
+
+    Of somebody who withdraws, answers, talks, profile, link and sessions go, and a note that they withdrew stays. Exports and
+    backups that you made before are yours to delete.
+    """
     _need()
+    from evalsuite.people.keeping import forget_replies, withdraw
+
     if not yes:
-        raise UserError(f"{folder}: everything that people gave is deleted for good: say --yes")
+        raise UserError(f"{folder}: what {rater or 'everybody'} gave is deleted for good: say --yes")
     with _store(folder, database) as store:
         store.study()
-        store.delete()
-    for file in [*folder.glob(f"{DATABASE}*"), *folder.glob(f"{CALLS}*"), folder / "links.csv"]:
+        if rater is None:
+            store.delete()
+        else:
+            answers = withdraw(store, rater)
+    if rater is not None:
+        forget_replies(folder / CALLS)
+        if (links := folder / LINKS).exists():
+            rows = [row.cells for row in read_sheet(links, "links", LINK_COLUMNS)]
+            write_csv(links, LINK_COLUMNS, [row for row in rows if row["rater"] != rater])
+            links.chmod(0o600)
+        console.print(f"{rater}: {answers} answers, talks, link and sessions deleted")
+        if kept := sorted(path.name for path in folder.glob("before-restore-*")):
+            console.print(f"kept by restores, and still with what {rater} gave: {', '.join(kept)}", soft_wrap=True)
+        return
+    for file in [*folder.glob(f"{DATABASE}*"), *folder.glob(f"{CALLS}*"), folder / LINKS, folder / ".in-use"]:
         file.unlink(missing_ok=True)
-    shutil.rmtree(folder / "logs", ignore_errors=True)
+    for made in [folder / "logs", *folder.glob("before-restore-*")]:
+        shutil.rmtree(made, ignore_errors=True)
     if not any(folder.iterdir()):
         folder.rmdir()
     console.print(f"{folder}: deleted", soft_wrap=True)
@@ -376,17 +437,20 @@ def _store(folder: Path, database: str | None, make: bool = False) -> Iterator[S
     if make:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)  # the links are in it
+    own = database is None
     if database is None:
         if not make and not (folder / DATABASE).exists():
-            raise UserError(f"{folder}: no study in it: `esc-eval people create {folder}` makes one (or give its --database)")
+            raise UserError(
+                f"{folder}: no study in it: `esc-eval people create {folder}` makes one, `esc-eval people restore {folder} "
+                "--from FILE` puts a backup there (also where a restore was cut short); or give its --database"
+            )
         database = f"sqlite:///{folder / DATABASE}"
     try:
-        store = Store(database, folder.resolve().name)
+        with closing(Store(database, folder.resolve().name)) as store:
+            if not make and own and len(names := store.names()) == 1:
+                store.name = names[0]  # the folder may have been renamed
+            yield store
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         raise UserError(f"--database: not a URL of a database that can be used: {error}") from None
-    try:
-        yield store
     except SQLAlchemyError as error:
         raise UserError(f"{redacted(database)}: {getattr(error, 'orig', None) or error}") from None
-    finally:
-        store.close()

@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from evalsuite.people.pages import words
+from core.records import Language
+from evalsuite.people.pages import render, words
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-COOKIE = "people"
+WAIT_S = 5  # until a page that came too often loads itself again
 LONGEST = 64 * 1024  # bytes of a request: a comment of 4,000 Chinese characters has 12,000
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -29,7 +30,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-OF_ADDRESSES = (1000, 400)  # requests of an address, at once and a second, with whatever cookie: one can be made up
+OF_ADDRESSES = (4000, 400)  # requests of an address, at once and a second, with whatever cookie: one can be made up
 _MANY = 10_000  # clients that are remembered
 _READ_AWAY = 8 * 1024 * 1024  # bytes of a refused request that are read all the same
 
@@ -62,11 +63,11 @@ class _TooLarge(Exception):
 class Guard:
     """Refuses what is too large, too often or from elsewhere, and puts the headers on every answer."""
 
-    def __init__(self, app: App, hosts: frozenset[str]) -> None:
-        self.app, self.hosts = app, hosts
+    def __init__(self, app: App, hosts: frozenset[str], cookie: str) -> None:
+        self.app, self.hosts, self.cookie = app, hosts, cookie
         self.of_session = Rate(60, 20)
-        self.of_links = Rate(100, 2)  # links, an address: a class behind one address opens its links at once
-        self.of_strangers = Rate(60, 10)  # requests without a cookie, an address
+        self.of_links = Rate(10, 0.5)  # of each link: a class behind one address opens its links at once
+        self.of_strangers = Rate(60, 10)  # other requests without a cookie, an address
         self.of_addresses = Rate(*OF_ADDRESSES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,7 +85,7 @@ class Guard:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if refusal := self._refusal(scope, headers):
             await _read_away(receive, headers)
-            await _refuse(with_headers, *refusal)
+            await _refuse(with_headers, *refusal, scope, headers)
             return
         read, started = 0, False
 
@@ -106,7 +107,7 @@ class Guard:
         with suppress(_TooLarge):
             await self.app(scope, limited, watched)
         if read > LONGEST and not started:
-            await _refuse(with_headers, 413, "too_large")
+            await _refuse(with_headers, 413, "too_large", scope, headers)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         """Status and word of a request that goes no further."""
@@ -123,10 +124,11 @@ class Guard:
         if not length.isdigit() or int(length) > LONGEST:
             return 413, "too_large"
         client = (scope.get("client") or ("?", 0))[0]
-        if scope["path"].startswith(("/r/", "/o/")) and not self.of_links.allows(client):
-            return 429, "too_often"
-        cookie = next((part for part in headers.get("cookie", "").split("; ") if part.startswith(f"{COOKIE}=")), None)
-        within = self.of_session.allows(cookie) if cookie else self.of_strangers.allows(client)
+        cookie = next((part for part in headers.get("cookie", "").split("; ") if part.startswith(f"{self.cookie}=")), None)
+        if scope["path"].startswith(("/r/", "/o/")):
+            within = self.of_links.allows(scope["path"])
+        else:
+            within = self.of_session.allows(cookie) if cookie else self.of_strangers.allows(client)
         if not within or not self.of_addresses.allows(client):
             return 429, "too_often"
         return None
@@ -142,8 +144,18 @@ async def _read_away(receive: Receive, headers: dict[str, str]) -> None:
             return
 
 
-async def _refuse(send: Send, status: int, word: str) -> None:
-    body = orjson.dumps({"message": words("en")[word], "word": word})
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+async def _refuse(send: Send, status: int, word: str, scope: Scope, headers: dict[str, str]) -> None:
+    """JSON for scripts, a page for people; one that has to wait loads itself again."""
+    language: Language = "zh" if headers.get("accept-language", "").startswith("zh") else "en"
+    if scope["path"].startswith("/api/"):
+        kind, body = b"application/json", orjson.dumps({"message": words(language)[word], "word": word})
+    else:
+        wait = WAIT_S if status == 429 else None
+        kind, body = (
+            b"text/html; charset=utf-8",
+            render("message.html", language, text=words(language)[word], wait=wait).encode(),
+        )
+    more = [(b"retry-after", str(WAIT_S).encode())] if status == 429 else []
+    answer = [(b"content-type", kind), (b"connection", b"close"), *more]
+    await send({"type": "http.response.start", "status": status, "headers": answer})
     await send({"type": "http.response.body", "body": body})

@@ -39,6 +39,8 @@ class Progress:
 
     raters: list[RaterProgress]
     scores: list[HumanScore]
+    withdrawals: list[tuple[str, str]]
+    """(Code, day) of who withdrew; what they gave is gone."""
 
     def tables(self) -> list[Table]:
         """Raters, and the agreement of scores so far."""
@@ -54,8 +56,9 @@ class Progress:
             f"Checks: answers within {TOLERATED} point of what was expected. Repeats: answers to repeated items that are as "
             f"before (scores: within {TOLERATED} point). Wilson's 95 % intervals. Nobody is left out of an export for them."
         )
+        withdrew = [f"{code} withdrew on {day}; what they gave was deleted." for code, day in self.withdrawals]
         columns = ("rater", "submitted", "begun", "tasks", "cannot judge", "checks %", "repeats %")
-        tables = [Table("raters", "Raters", columns, tuple(rows), (note,))]
+        tables = [Table("raters", "Raters", columns, tuple(rows), (note, *withdrew))]
         rated = agreement(self.scores) if self.scores else []
         return [*tables, *([agreement_table(rated)] if rated else [])]
 
@@ -81,7 +84,7 @@ def progress(store: Store) -> Progress:
                 one.checks.append(value is not None and abs(value - wanted) <= TOLERATED)
         if task.purpose == "repeat" and task.submitted:
             one.repeats += _alike(first[task.rater, task.item], given)
-    return Progress(list(raters.values()), scores_of(store, submitted_only=True))
+    return Progress(list(raters.values()), scores_of(store, submitted_only=True), store.withdrawals())
 
 
 def _alike(before: Answers, again: Answers) -> Iterator[bool]:

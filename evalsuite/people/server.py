@@ -13,16 +13,28 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 
+from core.files import digest
 from core.records import Language, Verdict
 from core.tables import fmt
 from evalsuite.people.chat import TALK, talk_of, talking
 from evalsuite.people.chat import router as talks
-from evalsuite.people.guard import COOKIE, Guard
+from evalsuite.people.guard import Guard
 from evalsuite.people.pages import TEMPLATES, TaskPage, render, state_of, words
 from evalsuite.people.progress import progress
 from evalsuite.people.review import LATER, queue
-from evalsuite.people.signed_in import Agreed, Database, Input, Nothing, Organiser, Rater, signed_in
-from evalsuite.people.store import Answer, Conflict, RaterRow, Refused, SessionRow, Store, TaskRow, trouble
+from evalsuite.people.signed_in import Agreed, Anybody, Database, Input, Nothing, Organiser, Rater, signed_in
+from evalsuite.people.store import (
+    LASTS_S,
+    Answer,
+    Conflict,
+    RaterRow,
+    Refused,
+    SessionRow,
+    Store,
+    TaskRow,
+    redacted,
+    trouble,
+)
 from evalsuite.people.study import COMMENT, Content, Study
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -73,7 +85,9 @@ def create_app(
     app.include_router(router)
     app.include_router(talks)
     app.mount("/static", _Static(directory=TEMPLATES), name="static")
-    app.add_middleware(Guard, hosts=hosts)
+    # A browser gives one host's cookies to all its ports: each study has a name of its own for them.
+    app.state.cookie = "people-" + digest([redacted(store.url), store.name], 8)
+    app.add_middleware(Guard, hosts=hosts, cookie=app.state.cookie)
 
     @app.exception_handler(Refused)
     def _refused(request: Request, error: Refused) -> Response:
@@ -105,7 +119,7 @@ def _told(request: Request, word: str, status: int) -> Response:
     language = rater.language if rater else "en"
     if request.url.path.startswith("/api/"):
         return JSONResponse({"message": words(language)[word], "word": word}, status)
-    return HTMLResponse(render("message.html", language, text=words(language)[word]), status)
+    return HTMLResponse(render("message.html", language, text=words(language)[word], wait=None), status)
 
 
 @router.get("/favicon.ico")
@@ -122,7 +136,8 @@ def enter(request: Request, token: str, store: Database) -> Response:
     if cookie is None:
         raise Refused("no_link", 404)
     response = RedirectResponse("/", 303)
-    response.set_cookie(COOKIE, cookie, httponly=True, samesite="lax", secure=request.app.state.secure, max_age=90 * 86400)
+    state, lasts = request.app.state, LASTS_S["rater" if request.url.path.startswith("/r/") else "organiser"]
+    response.set_cookie(state.cookie, cookie, httponly=True, samesite="lax", secure=state.secure, max_age=lasts)
     return response
 
 
@@ -259,6 +274,13 @@ def settle(given: Me, rater: Rater, store: Database) -> Response:
     return JSONResponse({})
 
 
+@router.post("/api/leave")
+def leave(given: Nothing, session: Anybody, store: Database) -> Response:
+    """Sign out: the session ends; the link opens another."""
+    store.leave(session)
+    return JSONResponse({})
+
+
 # --- the organiser's page -----------------------------------------------------------------------------------------------------
 
 
@@ -286,3 +308,9 @@ def revoke(given: ForRater, session: Organiser, store: Database) -> Response:
     """End a rater's link and sessions."""
     store.revoke(given.code)
     return JSONResponse({})
+
+
+@router.post("/api/organiser/key")
+def new_key(request: Request, given: Nothing, session: Organiser, store: Database) -> Response:
+    """The organiser's own new link; the old one and sessions elsewhere end."""
+    return JSONResponse({"link": f"{request.base_url}o/{store.new_key(session)}"})

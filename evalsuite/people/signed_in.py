@@ -8,7 +8,6 @@ from typing import Annotated
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict
 
-from evalsuite.people.guard import COOKIE
 from evalsuite.people.store import RaterRow, Refused, SessionRow, Store
 
 
@@ -23,7 +22,7 @@ class Nothing(Input):
 
 
 def signed_in(request: Request) -> tuple[SessionRow, RaterRow | None]:
-    found = request.app.state.store.session(request.cookies.get(COOKIE, ""))
+    found = request.app.state.store.session(request.cookies.get(request.app.state.cookie, ""))
     if found is None:
         raise Refused("no_session", 401)
     session, rater = found
@@ -50,6 +49,10 @@ def _agreed(request: Request) -> RaterRow:
     return rater
 
 
+def _anybody(request: Request) -> SessionRow:
+    return signed_in(request)[0]
+
+
 def _organiser(request: Request) -> SessionRow:
     session, rater = signed_in(request)
     if rater is not None:
@@ -65,5 +68,6 @@ def _store(request: Request) -> Store:
 Rater = Annotated[RaterRow, Depends(_rater)]
 Agreed = Annotated[RaterRow, Depends(_agreed)]
 """A rater who has agreed to what the study says, where it says anything: nothing is taken from others."""
+Anybody = Annotated[SessionRow, Depends(_anybody)]
 Organiser = Annotated[SessionRow, Depends(_organiser)]
 Database = Annotated[Store, Depends(_store)]

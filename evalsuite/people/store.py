@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, ForeignKey, UniqueConstraint, create_engine, delete, event, func, select, update
+from sqlalchemy import JSON, ForeignKey, UniqueConstraint, create_engine, delete, event, func, inspect, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from core.errors import UserError
+from core.errors import UserError, near
 from core.files import digest
 from core.records import Dialogue, Language
 from evalsuite.people.assignment import Person, Task
 from evalsuite.people.study import Content, Items, Study
 
+DAY_S = 86_400
+LASTS_S = {"rater": 30 * DAY_S, "organiser": DAY_S}  # of a session; the link opens another
 WHOLE = -1  # the turn of an answer about a whole dialogue: NULLs are not unique
 BUSY_S = 5  # how long a writer waits for another one
 
@@ -71,6 +73,16 @@ class SessionRow(Base):
     study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"))
     rater: Mapped[str | None]  # None: the organiser
     csrf: Mapped[str]
+    ends: Mapped[float]  # seconds since 1970
+
+
+class WithdrawalRow(Base):
+    """Somebody withdrew, and what they gave is gone."""
+
+    __tablename__ = "withdrawal"
+    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), primary_key=True)
+    code: Mapped[str] = mapped_column(primary_key=True)
+    day: Mapped[str]
 
 
 class TaskRow(Base):
@@ -159,6 +171,10 @@ class Store:
         # SQLite's writers are one at a time. Those of this process wait here, where the next one wakes at once: SQLite's own
         # waiting sleeps for up to a tenth of a second.
         self._turn: AbstractContextManager[Any] = Lock() if self.engine.dialect.name == "sqlite" else nullcontext()
+        tables = inspect(self.engine)
+        if tables.has_table("session") and "ends" not in {column["name"] for column in tables.get_columns("session")}:
+            Base.metadata.tables["session"].drop(self.engine)  # of an older version; links open new ones
+        Base.metadata.create_all(self.engine)
 
     def close(self) -> None:
         self.engine.dispose()
@@ -180,7 +196,6 @@ class Store:
         self, study: Study, items: Items, people: Sequence[Person], tasks: Sequence[Task], reviewers: Sequence[Person] = ()
     ) -> tuple[str, dict[str, str]]:
         """Write the study; returns the organiser's key and each rater's and reviewer's token, which stand nowhere else."""
-        Base.metadata.create_all(self.engine)
         key, tokens = new_token(), {person.code: new_token() for person in (*people, *reviewers)}
         with self.writing() as session:
             if session.get(StudyRow, self.name) is not None:
@@ -209,8 +224,19 @@ class Store:
         with self.reading() as session:
             row = session.get(StudyRow, self.name)
             if row is None:
-                raise UserError(f"no study {self.name} in {redacted(self.url)}")
+                raise UserError(f"no study {self.name} in {redacted(self.url)}: {near(self.name, self.names())}")
             return Study.model_validate(row.definition)
+
+    def names(self) -> list[str]:
+        """Of every study in the database."""
+        with self.reading() as session:
+            return list(session.scalars(select(StudyRow.name).order_by(StudyRow.name)))
+
+    def withdrawals(self) -> list[tuple[str, str]]:
+        """(Code, day) of everybody who withdrew."""
+        with self.reading() as session:
+            query = select(WithdrawalRow.code, WithdrawalRow.day).where(WithdrawalRow.study == self.name)
+            return [(code, day) for code, day in session.execute(query.order_by(WithdrawalRow.code))]
 
     def contents(self) -> dict[str, Content]:
         """Item → what it shows."""
@@ -222,28 +248,30 @@ class Store:
         """Remove the study with everything that raters gave."""
         with self.writing() as session:
             session.execute(delete(AnswerRow).where(AnswerRow.task.in_(select(TaskRow.id).where(TaskRow.study == self.name))))
-            for table in (TaskRow, SessionRow, RaterRow, ItemRow):
+            for table in (TaskRow, SessionRow, RaterRow, ItemRow, WithdrawalRow):
                 session.execute(delete(table).where(table.study == self.name))
             session.execute(delete(StudyRow).where(StudyRow.name == self.name))
 
-    def backup(self, target: Path) -> None:
-        """A copy of the whole database while it is in use (SQLite)."""
-        raw = self.engine.raw_connection()
-        try:
-            import sqlite3
-
-            with sqlite3.connect(target) as copy:
-                raw.driver_connection.backup(copy)  # type: ignore[union-attr]
-            copy.close()
-        finally:
-            raw.close()
+    def clear_deleted(self) -> None:
+        """Give back what was deleted: free pages, and SQLite's log. Raises `UserError` while others keep the log busy."""
+        if self.engine.dialect.name != "sqlite":
+            with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                connection.exec_driver_sql("VACUUM FULL")
+            return
+        with self._turn, closing(self.engine.raw_connection()) as raw:
+            cursor = raw.cursor()
+            cursor.execute("VACUUM")
+            busy, *_ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise UserError(f"{self.name}: deleted, but its log still holds it while the study is read: stop the server")
 
     # --- who is there -------------------------------------------------------------------------------------------------------
 
     def enter(self, token: str) -> str | None:
         """The cookie of a new session for a link's token or the organiser's key; None for one that opens nothing."""
-        cookie, print_of = new_token(), hashed(token)
+        cookie, print_of, now = new_token(), hashed(token), time.time()
         with self.writing() as session:
+            session.execute(delete(SessionRow).where(SessionRow.ends < now))
             study = session.get(StudyRow, self.name)
             query = select(RaterRow).where(RaterRow.study == self.name, RaterRow.link == print_of, RaterRow.revoked.is_(False))
             rater = session.scalar(query)
@@ -251,14 +279,29 @@ class Store:
             if rater is None and not organises:
                 return None
             code = None if rater is None else rater.code
-            session.add(SessionRow(cookie=hashed(cookie), study=self.name, rater=code, csrf=new_token()))
+            ends = now + LASTS_S["organiser" if rater is None else "rater"]
+            session.add(SessionRow(cookie=hashed(cookie), study=self.name, rater=code, csrf=new_token(), ends=ends))
         return cookie
 
+    def leave(self, session: SessionRow) -> None:
+        """End a session."""
+        with self.writing() as writing:
+            writing.execute(delete(SessionRow).where(SessionRow.cookie == session.cookie))
+
+    def new_key(self, session: SessionRow) -> str:
+        """The organiser's new key; the old one and the organiser's other sessions end."""
+        key = new_token()
+        with self.writing() as writing:
+            writing.execute(update(StudyRow).where(StudyRow.name == self.name).values(organiser=hashed(key)))
+            others = (SessionRow.study == self.name, SessionRow.rater.is_(None), SessionRow.cookie != session.cookie)
+            writing.execute(delete(SessionRow).where(*others))
+        return key
+
     def session(self, cookie: str) -> tuple[SessionRow, RaterRow | None] | None:
-        """Whose cookie this is; None for one that is unknown, of another study, or of a revoked link."""
+        """Whose cookie this is; None for one that is unknown, has ended, is of another study, or of a revoked link."""
         with self.reading() as session:
             row = session.get(SessionRow, hashed(cookie))
-            if row is None or row.study != self.name:
+            if row is None or row.study != self.name or row.ends < time.time():
                 return None
             if row.rater is None:
                 return row, None
@@ -406,7 +449,13 @@ def _engine(url: str) -> Engine:
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # transactions begin where `_begun` says so
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={BUSY_S * 1000}"):
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            "secure_delete=ON",
+            f"busy_timeout={BUSY_S * 1000}",
+        ):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")

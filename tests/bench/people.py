@@ -89,7 +89,7 @@ async def _load(
         async def click(client: Client, task: int, key: str, value: int) -> float:
             versions = client.versions
             body = {"question": key, "value": value, "version": versions.get((task, key, None), 0)}
-            headers = {"Cookie": f"people={client.cookie}", "X-CSRF": client.csrf}
+            headers = {"Cookie": client.cookie, "X-CSRF": client.csrf}
             begun = time.perf_counter()
             async with session.put(f"http://{address}/api/task/{task}/answer", json=body, headers=headers) as response:
                 said = await response.json()

@@ -182,7 +182,8 @@ cli.main()
 """
 
 
-def test_ctrl_c_stops_and_leaves_no_server_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_leave_no_server_and_no_log_behind(number: int, code: int, tmp_path: Path) -> None:
     """The server hangs and ignores SIGTERM: the worst case."""
     config(tmp_path, 4)
     log = tmp_path / "run" / "logs" / "server.log"
@@ -198,12 +199,13 @@ def test_ctrl_c_stops_and_leaves_no_server_behind(tmp_path: Path) -> None:
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)
         server = int(next(line for line in log.read_text().splitlines() if line.startswith("server-pid")).split()[1])
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         # Five seconds: the grace of three, and two for SIGKILL to be seen to work (below). The rest is for a busy machine.
         _, err = process.communicate(timeout=90)
     finally:
         process.kill()
-    assert process.returncode == 130 and err == b"interrupted; run the same command again to go on\n"
+    assert process.returncode == code and err == b"interrupted; run the same command again to go on\n"
+    assert not list((tmp_path / "run").rglob("*.sqlite-wal")), "each file is closed"
     assert GRACE + 2 <= 5
     assert not Path(f"/proc/{server}").exists() or Path(f"/proc/{server}/stat").read_text().split()[2] == "Z"
 

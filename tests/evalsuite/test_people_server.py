@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -386,7 +387,7 @@ def test_a_body_of_unknown_length_is_cut_off_and_a_submitted_task_takes_no_repla
         rater = Client(address).enter(links(study)["r01"])
         task = rater.tasks()[0]
         connection = http.client.HTTPConnection(address, timeout=10)
-        headers = {"Cookie": f"people={rater.cookie}", "X-CSRF": rater.csrf, "Content-Type": "application/json"}
+        headers = {"Cookie": rater.cookie, "X-CSRF": rater.csrf, "Content-Type": "application/json"}
         pieces = iter([b'{"question": "comment", "text": "', *[b"x" * 16_384] * 20, b'"}'])
         try:
             connection.request("PUT", f"/api/task/{task}/answer", pieces, headers, encode_chunked=True)
@@ -438,15 +439,66 @@ def test_too_many_requests_are_told_to_wait(study: Path) -> None:
     now[0] += 1
     assert rate.allows("a") and not rate.allows("a")
     with served(study) as (address, _):
-        statuses = [Client(address).request("GET", f"/r/guess{n}")[0] for n in range(130)]
-    assert statuses.count(429) >= 5 and statuses[0] == 404
+        answers = [
+            Client(address).request("GET", "/r/guess", headers={"Accept-Language": language}) for language in ["zh"] * 15
+        ]
+        told = [Client(address).request("POST", "/api/me", {}) for _ in range(130)][-1]
+    assert [status for status, _, _ in answers][:10] == [404] * 10
+    status, page, headers = answers[-1]
+    assert status == 429 and 'http-equiv="refresh"' in page and "请求太多" in page and int(headers["retry-after"]) > 0
+    assert told[0] == 429 and json.loads(told[1])["word"] == "too_often", "a script reads JSON"
 
 
 def test_made_up_cookies_are_no_way_round_the_rate(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evalsuite.people.guard.OF_ADDRESSES", (20, 1))
     with served(study) as (address, _):
-        statuses = [Client(address, cookie=f"guess{n}").request("GET", "/")[0] for n in range(40)]
-    assert statuses[:20] == [401] * 20 and 429 in statuses
+        name = Client(address).enter(links(study)["r01"]).cookie.split("=")[0]
+        statuses = [Client(address, cookie=f"{name}=guess{n}").request("GET", "/")[0] for n in range(40)]
+    assert statuses[:15] == [401] * 15 and 429 in statuses
+
+
+def test_a_class_behind_one_address_opens_its_links_at_once(esc_eval: EscEval, tmp_path: Path) -> None:
+    write_dialogues(tmp_path / "d.jsonl")
+    given = ("--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 200)
+    assert esc_eval("people", "create", "s", *given) == (0, "")
+    pages: list[tuple[int, str]] = []
+
+    def opens(address: str, link: str) -> None:
+        client = Client(address)
+        _, _, headers = client.request("GET", link)
+        client.cookie = headers.get("set-cookie", "").split(";")[0]
+        pages.extend(client.request("GET", path)[:2] for path in ("/", "/static/people.css", "/static/people.js"))
+
+    with served(tmp_path / "s") as (address, _), ThreadPoolExecutor(32) as people:
+        for link in [path for code, path in links(tmp_path / "s").items() if code != "organiser"]:
+            people.submit(opens, address, link)
+    assert [status for status, _ in pages] == [200] * 600
+
+
+def test_two_studies_on_one_host_sign_nobody_out(study: Path, esc_eval: EscEval) -> None:
+    assert esc_eval("people", "create", "t", "--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 2) == (0, "")
+    with served(study) as (address, _), served(study.parent / "t") as (other, _):
+        here, there = Client(address).enter(links(study)["r01"]), Client(other).enter(links(study.parent / "t")["r01"])
+        both = f"{here.cookie}; {there.cookie}"  # a browser gives one host's cookies to all its ports
+        assert len({cookie.split("=")[0] for cookie in both.split("; ")}) == 2
+        assert [Client(place, both).request("GET", "/")[0] for place in (address, other)] == [200, 200]
+
+
+def test_sessions_end_and_the_organisers_link_is_renewed(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(study) as (address, _):
+        rater, organiser, elsewhere = (Client(address).enter(links(study)[code]) for code in ("r01", "organiser", "organiser"))
+        assert rater.request("POST", "/api/organiser/key", {})[0] == 403
+        link = json.loads(organiser.request("POST", "/api/organiser/key", {})[1])["link"]
+        assert (organiser.request("GET", "/")[0], elsewhere.request("GET", "/")[0]) == (200, 401)
+        assert Client(address).request("GET", links(study)["organiser"])[0] == 404, "the old link opens nothing"
+        assert Client(address).enter("/o/" + link.rpartition("/")[2]).request("GET", "/")[0] == 200
+        also = Client(address).enter(links(study)["r01"])
+        assert rater.request("POST", "/api/leave", {})[0] == 200
+        assert (rater.request("GET", "/")[0], also.request("GET", "/")[0]) == (401, 200), "only who signs out is signed out"
+        now = time.time()
+        for days, status in ((0.9, (200, 200)), (1.1, (200, 401)), (31, (401, 401))):
+            monkeypatch.setattr("evalsuite.people.store.time.time", lambda days=days: now + days * 86_400)
+            assert (also.request("GET", "/")[0], organiser.request("GET", "/")[0]) == status
 
 
 @pytest.mark.parametrize("name", ["a b", "-x", ".x", "x" * 70])
@@ -570,23 +622,6 @@ def test_what_the_database_says_becomes_words() -> None:
         ("could not connect", "database_down"),
     ]:
         assert trouble(OperationalError("", {}, Exception(said))).word == word
-
-
-def test_a_backup_of_a_study_in_use_is_whole_and_delete_leaves_nothing(study: Path, esc_eval: EscEval) -> None:
-    with served(study) as (address, _):
-        rater = Client(address).enter(links(study)["r01"])
-        assert rater.put(rater.tasks()[0], "empathy", value=3)[0] == 200
-        assert esc_eval("people", "backup", "s", "--to", "copy/study.sqlite") == (0, "")
-        assert esc_eval("people", "backup", "s", "--to", "copy/study.sqlite")[0] == 2, "a backup is not written over"
-    copy = Store(f"sqlite:///{Path('copy/study.sqlite').resolve()}", "s")
-    assert [answer.value for found in copy.answers().values() for answer, _ in found.values()] == [3]
-    copy.close()
-    assert (study / "links.csv").stat().st_mode & 0o77 == 0
-    key = links(study)["r01"].removeprefix("/r/")
-    assert key.encode() not in (study / "study.sqlite").read_bytes(), "the database holds hashes"
-    code, error = esc_eval("people", "delete", "s")
-    assert code == 2 and "say --yes" in error
-    assert esc_eval("people", "delete", "s", "--yes") == (0, "") and not study.exists()
 
 
 def test_what_cannot_be_made_a_study_is_refused_with_the_reason(esc_eval: EscEval, tmp_path: Path) -> None:

@@ -7,10 +7,14 @@ document.querySelectorAll("button[data-act]").forEach((button) => button.addEven
   const response = await fetch(`/api/organiser/${button.dataset.act}`, {
     method: "POST",
     headers: { "Content-Type": "application/json", "X-CSRF": csrf },
-    body: JSON.stringify({ code: button.dataset.code }),
+    body: JSON.stringify(button.dataset.code ? { code: button.dataset.code } : {}),
   });
   const answer = await response.json();
   banner.hidden = response.ok;
   banner.textContent = response.ok ? "" : answer.message;
   if (response.ok) button.parentElement.querySelector("code").textContent = answer.link ?? "revoked";
 }));
+document.getElementById("sign-out").addEventListener("click", async () => {
+  await fetch("/api/leave", { method: "POST", headers: { "Content-Type": "application/json", "X-CSRF": csrf }, body: "{}" });
+  location.href = "/";
+});

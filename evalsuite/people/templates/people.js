@@ -136,4 +136,9 @@ document.getElementById("language")?.addEventListener("click", async (event) => 
   const { ok, answer } = await send("POST", "/api/me", { interface: event.target.lang });
   if (ok) location.reload(); else tell(answer.message);
 });
+document.getElementById("sign-out")?.addEventListener("click", async () => {
+  if (typed) { clearTimeout(typed); saveComment(); }
+  await saving;
+  if ((await send("POST", "/api/leave", {})).ok) location.href = "/";
+});
 window.addEventListener("beforeunload", (event) => { if (unsaved || typed) event.preventDefault(); });

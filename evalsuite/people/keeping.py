@@ -1,0 +1,190 @@
+"""Keeping a study, and keeping one's word: backups, restoring one, and removing what a participant gave.
+
+A backup is one closed file. A restore changes nothing before the backup has been verified, moves what was there aside, and may
+be killed between any two steps: run again, it goes on. Whoever withdrew stays withdrawn, also when an older backup comes back.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from core.errors import UserError, near
+from core.files import locked
+from evalsuite.people.store import WHOLE, AnswerRow, RaterRow, SessionRow, Store, TaskRow, WithdrawalRow
+
+DATABASE = "study.sqlite"
+_RESTORED = "study.sqlite.restored"  # the verified copy, until it is in its place
+_ASIDE = "before-restore-"
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a study's file holds."""
+
+    name: str
+    raters: int
+    tasks: int
+    answers: int
+
+    def __str__(self) -> str:
+        return f"study {self.name}, {self.raters} raters, {self.tasks} tasks, {self.answers} answers"
+
+
+@contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Hold a study's folder while its server runs or its file is exchanged. Raises `UserError` where another process does."""
+    with locked(folder / ".in-use", f"{folder}: the study"):
+        yield
+
+
+def holding(file: Path) -> Holding:
+    """Verify a closed file and count what is in it. Raises `UserError` for one that is damaged or does not hold one study."""
+    tables = ("rater", "task", "answer")
+    try:
+        # immutable: nothing is created beside the file
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True)) as db:
+            problems = [row[0] for row in db.execute("PRAGMA integrity_check")]
+            if problems != ["ok"]:
+                raise UserError(f"{file}: damaged: {problems[0]}")
+            names = [row[0] for row in db.execute("SELECT name FROM study")]
+            counts = [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
+    except (sqlite3.Error, OSError) as error:
+        raise UserError(f"{file}: not a study's database that can be read: {error}") from None
+    if len(names) != 1:
+        raise UserError(f"{file}: holds {len(names)} studies where one is needed: {', '.join(sorted(names)) or 'none'}")
+    return Holding(names[0], *counts)
+
+
+def backup(store: Store, target: Path) -> None:
+    """Write the whole database to one closed file that only its owner reads, while the study is in use (SQLite)."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.touch(0o600)
+    try:
+        with store.engine.connect() as connection:
+            raw = connection.connection.driver_connection
+            assert raw is not None, "the connection is open"
+            raw.execute("VACUUM INTO ?", (str(temporary),))
+        with temporary.open("rb") as handle:
+            os.fsync(handle.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def restore(folder: Path, source: Path) -> tuple[Holding, Path | None, list[str]]:
+    """Put a backup in the place of a study's database, or into a folder that has none.
+
+    Returns what it holds, where the database that was there lies now (None: there was none), and who had withdrawn since the
+    backup was made and was removed from it again.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with in_use(folder):
+        target, copy = folder / DATABASE, folder / _RESTORED
+        _copy(source, copy)
+        asides = sorted(folder.glob(f"{_ASIDE}*/{DATABASE}"), key=lambda path: path.stat().st_mtime)
+        withdrawn = _withdrawn(target if target.exists() else asides[-1] if asides else target)
+        with closing(Store(f"sqlite:///{copy}", holding(copy).name)) as store:
+            again = sorted(withdrawn & {rater.code for rater in store.raters()})
+            for code in again:
+                withdraw(store, code)
+        aside = None
+        # The database moves before its log: without the log it would open, and lack the newest answers.
+        for file in (target, *sorted(folder.glob(f"{DATABASE}-*"))):
+            if file.exists():
+                if aside is None:
+                    aside = folder / f"{_ASIDE}{1 + len(list(folder.glob(f'{_ASIDE}*')))}"
+                    aside.mkdir(mode=0o700)
+                file.rename(aside / file.name)
+        copy.replace(target)
+    return holding(target), aside, again
+
+
+def _copy(source: Path, copy: Path) -> None:
+    """A verified copy of a backup, only for its owner's eyes. Raises `UserError` for a file that is no study's database."""
+    for old in copy.parent.glob(f"{copy.name}*"):  # of a restore that was cut short
+        old.unlink()
+    copy.touch(0o600)
+    try:
+        with (
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as held,
+            closing(sqlite3.connect(copy)) as db,
+        ):
+            held.backup(db)  # with what a log beside the file adds to it
+            db.execute("PRAGMA journal_mode=DELETE")
+        holding(copy)
+    except sqlite3.Error as error:
+        copy.unlink()
+        raise UserError(f"{source}: not a database that can be read: {error}") from None
+    except UserError as error:
+        copy.unlink()
+        raise UserError(str(error).replace(str(copy), str(source))) from None
+
+
+def _withdrawn(database: Path) -> set[str]:
+    """Who withdrew, as far as a study's file can tell. Its log is merged into it."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=rw", uri=True)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return {row[0] for row in db.execute("SELECT code FROM withdrawal")}
+    return set()
+
+
+def withdraw(store: Store, code: str) -> int:
+    """Remove what a participant gave: answers, talks, what they told of themselves, their link and sessions.
+
+    Returns how many answers there were. A note that somebody with this code withdrew stays. Scores of theirs that a later round
+    shows to others are taken out there. SQLite writes zeros over what is deleted, and its log is emptied.
+    """
+    with store.writing() as session:
+        rater = session.get(RaterRow, (store.name, code))
+        if rater is None:
+            known = session.scalars(select(RaterRow.code).where(RaterRow.study == store.name))
+            raise UserError(f"--rater {code}: nobody has this code: {near(code, known)}")
+        own = list(session.scalars(select(TaskRow).where(TaskRow.study == store.name, TaskRow.rater == code)))
+        for task in own:
+            if task.purpose == "item":
+                _take_back(session, store, task)
+        ids = [task.id for task in own]
+        answers = session.scalar(select(func.count()).select_from(AnswerRow).where(AnswerRow.task.in_(ids))) or 0
+        session.execute(delete(AnswerRow).where(AnswerRow.task.in_(ids)))
+        session.execute(delete(TaskRow).where(TaskRow.id.in_(ids)))
+        session.execute(delete(SessionRow).where(SessionRow.study == store.name, SessionRow.rater == code))
+        session.delete(rater)
+        session.add(WithdrawalRow(study=store.name, code=code, day=date.today().isoformat()))
+    store.clear_deleted()
+    return answers
+
+
+def _take_back(session: Session, store: Store, task: TaskRow) -> None:
+    """Take a participant's scores of an item out of what others are shown in a later round."""
+    query = select(AnswerRow.question, AnswerRow.value).where(AnswerRow.task == task.id, AnswerRow.turn == WHOLE)
+    scores = {name: value for name, value in session.execute(query)}
+    others = select(TaskRow).where(TaskRow.study == store.name, TaskRow.item == task.item, TaskRow.rater != task.rater)
+    for other in session.scalars(others):
+        shown = other.details.get("given", {})
+        for name in shown.keys() & scores.keys():
+            if scores[name] in shown[name]:
+                left = list(shown[name])
+                left.remove(scores[name])
+                shown = shown | {name: left}
+        if shown:
+            other.details = other.details | {"given": shown}
+
+
+def forget_replies(calls: Path) -> None:
+    """Empty the file in which replies of supporters wait to be shown: they may repeat what a person said to them."""
+    if not calls.exists():
+        return
+    with closing(sqlite3.connect(calls, isolation_level=None)) as db:
+        for table in ("calls", "replaced", "prompts", "failures"):
+            db.execute(f"DELETE FROM {table}")
+        db.execute("VACUUM")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
