@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from plotly.offline import get_plotlyjs
 from core.tables import Cell, Estimate, Table, clean, fmt, is_numeric, to_csv
 
 
+@cache
 def environment(folder: Path) -> jinja2.Environment:
     """Templates of a folder: undefined names are errors, text is escaped and cleaned, tables have the filters `fmt`,
     `is_numeric`, `kinds` and `csv_link`."""
@@ -54,9 +56,15 @@ def scripts(*files: Path, drawn: bool = True) -> Scripts:
         texts = [path.read_text(encoding="utf-8") for path in files]
         return Scripts([Markup(text) for text in texts], Markup(), [_hash(text) for text in texts])
     texts = [path.read_text(encoding="utf-8") for path in (Path(__file__).parent / "page.js", *files)]
-    plotly = str(get_plotlyjs())
-    packed = base64.b64encode(gzip.compress(plotly.encode(), mtime=0)).decode()
-    return Scripts([Markup(text) for text in texts], Markup(packed), [_hash(text) for text in (*texts, plotly)])
+    packed, plotly = _plotly()
+    return Scripts([Markup(text) for text in texts], packed, [*map(_hash, texts), plotly])
+
+
+@cache
+def _plotly() -> tuple[Markup, str]:
+    """The library as a page holds it, and its hash."""
+    text = str(get_plotlyjs())
+    return Markup(base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()), _hash(text)
 
 
 def _hash(text: str) -> str:

@@ -69,8 +69,7 @@ class ChatClient(Transport):
         return self
 
     def from_store(self) -> ChatClient:
-        """The same client for what is not to be asked now: it takes stored answers as they are, and raises `NotStored` for the
-        others."""
+        """The same client for what is not asked now: it takes stored answers as they are, and raises `NotStored` for others."""
         other = copy(self)
         other.offline, other.retry = True, Retry()
         return other
@@ -207,7 +206,8 @@ class ChatClient(Transport):
         while True:
             if question.formed and voice.dialect.constraint is None:
                 await self._find_form(spec, question, voice, None)
-            dialect = voice.dialect
+            async with voice.adapting:  # a refusal of another call may be looked into
+                dialect = voice.dialect
             body = question.to(spec).body(dialect)
             if replaced is not None and "seed" in body:  # the same seed would draw the same answer
                 body["seed"] = int(digest([body["seed"], replaced], 7), 16)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+import typer.main
 import yaml
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
@@ -28,6 +29,9 @@ settings.register_profile("few", deadline=None, max_examples=10)
 settings.register_profile("full", deadline=None, max_examples=100)
 settings.load_profile("few")
 
+
+# A program's command line is made from its functions once a process: that takes as long as a small verb.
+typer.main.get_command = cache(typer.main.get_command)
 
 # A worker inherits the 80 columns that readline leaves in its parent, and consoles would keep them for good.
 for name in ("COLUMNS", "LINES"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,32 @@ async def test_bands_and_json_are_read_from_every_kind_of_server(
     assert all(judgement.value is not None for judgement in judgements) and len({j.value for j in judgements}) > 1
     assert all(("regex" in body.get("structured_outputs", {})) == (name == "vllm") for body in asked)
     assert all(("response_format" in body) == (name == "openai" and method == "json") for body in asked)
+
+
+async def test_calls_wait_while_the_cause_of_another_s_refusal_is_found(tmp_path: Path) -> None:
+    """Each would be refused in the old way as often as it may be tried, and the model given up."""
+    dialect, looking = ServerDialect("vllm"), threading.Event()
+    speaker = Speaker(dialect)
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        if body.keys() & {"structured_outputs", "response_format"}:
+            if probes([body]):
+                looking.set()
+            return Answer(status=500)
+        return Answer("hello", delay=0.2) if probes([body]) else speaker(body, count)
+
+    with Endpoint(behave, dialect=dialect) as endpoint:
+        async with ChatClient(Store(tmp_path / "calls.sqlite"), backoff_s=0.01) as client:
+            spec = model(endpoint.url)
+            await client.check(spec, [spec.served_name()])
+            judge = Judge(client, spec, load_rubric("esc_eval"), load_pack("esc_eval"), "joint")
+
+            async def later(number: int) -> list[Judgement]:
+                await asyncio.to_thread(looking.wait)
+                return await judge.score(dialogue(number))
+
+            verdicts = await asyncio.gather(judge.score(dialogue(0)), *map(later, range(1, 9)))
+    assert all(verdict.value is not None for judgements in verdicts for verdict in judgements)
 
 
 @pytest.mark.parametrize(
