@@ -73,7 +73,7 @@ def backup(store: Store, target: Path) -> None:
             raw = connection.connection.driver_connection
             assert raw is not None, "the connection is open"
             raw.execute("VACUUM INTO ?", (str(temporary),))
-        with temporary.open("rb") as handle:
+        with temporary.open("ab") as handle:
             os.fsync(handle.fileno())
         temporary.replace(target)
     finally:
