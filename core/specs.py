@@ -46,11 +46,6 @@ class Sampling(Settings):
     """One seed a run; every call draws from a stream of its own. Null: no seed is sent."""
 
 
-# How ESC-Eval's published script draws replies: it names a length and leaves the rest to each checkpoint's generation_config.
-# Odd: appendix C.1 says that the temperature was 0.
-LEFT_TO_THE_CHECKPOINT = Sampling(temperature=None, top_p=None, max_tokens=512)
-
-
 class ServeOptions(Settings):
     """How the launcher starts this checkpoint. Servers listen on 127.0.0.1."""
 
@@ -155,10 +150,9 @@ class ModelSpec(Settings):
     """Where it answers; by default a server started for it."""
     sampling: Sampling = Sampling()
     """How its replies are drawn where a config says nothing else."""
-    paper_sampling: Sampling = Field(
-        default=LEFT_TO_THE_CHECKPOINT, exclude_if=lambda sampling: sampling == LEFT_TO_THE_CHECKPOINT
-    )
-    """How ESC-Eval's published script draws its replies, for seekers and supporters in paper mode."""
+    paper_sampling: Sampling | None = Field(default=None, exclude_if=lambda sampling: sampling is None)
+    """How ESC-Eval's published script draws its replies, for seekers and supporters in paper mode. Null: no script has this
+    model; it answers at temperature 0, as appendix C.2 says of all, and in 512 tokens."""
     context_length: Annotated[int, Field(gt=0, le=2**31)] | None = None
     """Tokens of prompt and reply together. Needed to launch a server."""
     learnt: tuple[str, ...] = Field(default=(), exclude_if=lambda learnt: not learnt)

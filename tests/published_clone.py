@@ -32,8 +32,8 @@ device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
 
 class Seeker():
     def __init__(self):
-        self.tokens = AutoTokenizer.from_pretrained("here/Seeker")
-        self.weights = AutoModelForCausalLM.from_pretrained("here/Seeker", device_map="auto").eval()
+        self.tokens = AutoTokenizer.from_pretrained("here/ESC-Role")
+        self.weights = AutoModelForCausalLM.from_pretrained("here/ESC-Role", device_map="auto").eval()
     def __call__(self, heard) -> str:
         if heard[0]['role'] != "system":
             heard.insert(0, {{"role": "system", "content": {HELPFUL!r}}})
@@ -45,8 +45,8 @@ class Seeker():
 
 class Helper():
     def __init__(self):
-        self.tokens = AutoTokenizer.from_pretrained("here/Helper")
-        self.weights = AutoModelForCausalLM.from_pretrained("here/Helper").eval()
+        self.tokens = AutoTokenizer.from_pretrained("Qwen/Qwen1.5-7B-Chat")
+        self.weights = AutoModelForCausalLM.from_pretrained("Qwen/Qwen1.5-7B-Chat").eval()
     def __call__(self, heard, warmth=0.0) -> str:
         if heard[0]['role'] != "system":
             heard.insert(0, {{"role": "system", "content": {HELPFUL!r}}})

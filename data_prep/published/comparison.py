@@ -21,7 +21,7 @@ from core.prompts import PromptPack
 from core.records import Dialogue, Language, Message, RoleCard, Turn
 from core.rubrics import load_rubric
 from core.side_prompts import chat, greeting, seeker_system, supporter_system
-from core.specs import LEFT_TO_THE_CHECKPOINT, Sampling, load_spec, model_names
+from core.specs import Sampling, load_spec, model_names
 from data_prep.published import MARKED, turn_of
 from data_prep.published.prompts import DIMENSIONS, PublishedPrompts
 
@@ -189,5 +189,10 @@ def _sampling(model: str, options: Mapping[str, Any]) -> Sampling:
     """How a model that a script names is asked here in paper mode: the judge's calls alone have no length of their own."""
     if "max_new_tokens" not in options:
         return load_spec("esc-rank-published").sampling
-    specs = [spec for spec in map(load_spec, model_names()) if (spec.checkpoint or "").casefold() == model.casefold()]
-    return specs[0].paper_sampling if specs else LEFT_TO_THE_CHECKPOINT
+    drawn = {_last(spec.checkpoint or ""): spec.paper_sampling for spec in map(load_spec, model_names()) if spec.paper_sampling}
+    return drawn.get(_last(model), Sampling())
+
+
+def _last(path: str) -> str:
+    """A checkpoint's own name: the script loads some of them from a folder."""
+    return path.rpartition("/")[2].casefold()

@@ -3,9 +3,8 @@
 Protocol: a fixed greeting of the supporter opens; the seeker sees it, the supporter does not; five exchanges follow.
 
 Paper mode sends what the published scripts send, with the prompts of a user's own clone (`import-esc-eval`, which compares): a
-system message for every supporter, replies as they come with the white space around them, and only the length of a reply named.
-Three things stay ours: an empty reply ends a dialogue (the script goes on), reasoning is taken out of a reply, and markers of
-chat templates in what was said are broken up.
+system message for every supporter, replies as they come with the white space around them, drawn as the script draws them. It
+has three models; all others answer at temperature 0, as appendix C.2 says. The report tells what is otherwise than the script.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from core.judge_prompts import JudgeMethod
 from core.paths import IN_NAME
 from core.records import RoleCard, Turn
 from core.side_prompts import SUPPORTER_PAPER, greeting, seeker_system, supporter_system
-from core.specs import ModelSpec
+from core.specs import ModelSpec, Sampling
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite.dialogues.hold import ModelSide, Plan
 from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.identity import hashed
 from evalsuite.runs.resolved import Resolved, Role
 
@@ -36,11 +36,18 @@ class EscEvalConfig(EvalConfig):
     cards: Annotated[list[str], IN_NAME, Field(default_factory=lambda: ["bundled"])]
     """The role cards that are played: `bundled`, or card files."""
 
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """Temperature of the models under test; that of their specs (0) unless given. Paper mode takes 0 alone, which then holds
+    for the seeker too, and for models that the published script draws otherwise."""
+
     @model_validator(mode="after")
     def _as_published(self) -> EscEvalConfig:
-        for name in ("temperature", "max_tokens"):
-            if self.mode == "paper" and getattr(self, name) is not None:
-                raise ValueError(f"{name}: paper mode draws replies as the published script does (paper_sampling in the spec)")
+        for name, allowed in (("temperature", (None, 0)), ("max_tokens", (None,))):
+            if self.mode == "paper" and getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name}: paper mode draws replies as the published script does (paper_sampling in the spec), or at "
+                    "temperature 0, as appendix C.2 says"
+                )
         return self
 
 
@@ -67,9 +74,13 @@ class EscEval(Resolved):
         return "paper" if self._paper else self.config.method
 
     def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
-        """Both sides of a dialogue are drawn in paper mode as the published script draws them."""
-        paper = self._paper and role != "judge"
-        return spec.model_copy(update={"sampling": spec.paper_sampling}) if paper else spec
+        """In paper mode both sides of a dialogue are drawn as the published script draws them, or at temperature 0."""
+        if not self._paper or role == "judge":
+            return spec
+        sampling = spec.paper_sampling or Sampling()
+        if self.config.temperature is not None:
+            sampling = Sampling(max_tokens=sampling.max_tokens)
+        return spec.model_copy(update={"sampling": sampling})
 
     @property
     def _paper(self) -> bool:
@@ -84,6 +95,35 @@ class EscEval(Resolved):
 
     def identity(self) -> dict[str, Any]:
         return {"cards": hashed(self.cards)}
+
+    def simulate_identity(self) -> dict[str, Any]:
+        claimed = super().simulate_identity()
+        if self._paper:
+            for spec, model in zip((self.seeker, *self.supporters), (claimed["seeker"], *claimed["supporters"]), strict=True):
+                if spec.paper_sampling:
+                    model["paper_sampling"] = spec.paper_sampling.model_dump(mode="json")
+        return claimed
+
+    @classmethod
+    def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:
+        """What a run in paper mode has otherwise than the published script."""
+        simulated = run.config.simulated
+        if simulated is None or simulated.mode != "paper":
+            return
+        drawn: dict[str, list[str]] = {}
+        for model in (*simulated.players.values(), *simulated.supporters):
+            fields = model.model_extra or {}
+            if (script := fields.get("paper_sampling")) is None:
+                how = "at temperature 0, in no script"
+            else:
+                how = "as the script does" if script == fields["sampling"] else "at temperature 0, unlike the script"
+            if "floor" not in fields:
+                drawn.setdefault(how, []).append(model.name)
+        yield "Replies drawn", "; ".join(f"{how}: {', '.join(names)}" for how, names in drawn.items())
+        yield (
+            "Otherwise than the script",
+            "an empty reply ends a dialogue; reasoning is taken out of a reply; markers of chat templates in it are broken up",
+        )
 
     def plans(self) -> Iterator[Plan]:
         for dialogue, card, supporter in self.beginnings(self.cards):

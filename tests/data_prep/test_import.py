@@ -339,7 +339,7 @@ def test_without_internlm2s_code_its_system_message_is_ours(run: Run, clone: Pat
             "evaluate.py",
             ("generate(ids, max_new_tokens=512)", "generate(ids, max_new_tokens=99, do_sample=False)"),
             "how replies are drawn",
-            "here/Helper: temperature 0, 99 tokens in the script, its own temperature, 512 tokens here",
+            "Qwen/Qwen1.5-7B-Chat: temperature 0, 99 tokens in the script, its own temperature, 512 tokens here",
             [],
         ),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 from core.files import CONFIGS, write_jsonl
 from core.records import HumanScore, Language
 from core.rubrics import load_rubric
-from core.specs import LEFT_TO_THE_CHECKPOINT, ModelSpec
+from core.specs import ModelSpec, Sampling, load_spec
 from data_prep.__main__ import app as data_prep_app
 from data_prep.published.comparison import _REPLIES, _run
 from data_prep.scores.human import read_dialogues
@@ -30,6 +31,7 @@ from tests.endpoint import Answer, Endpoint
 from tests.published_clone import INTERNLM2, make_clone, published_card
 
 CARDS = {"en": 1, "zh": 7}
+LEFT_TO_THE_CHECKPOINT = Sampling(temperature=None, top_p=None)
 OURS = "the seeker's prompt, the greeting, the supporter's system message"
 
 
@@ -59,6 +61,7 @@ def write_config(folder: Path, url: str, **changes: Any) -> Path:
     for name, role in roles.items():
         learnt = {} if role == "supporter" else {"learnt": ["out/prompts"]}
         spec = {"name": name, "roles": [role], "languages": ["en", "zh"], "endpoint": {"base_url": url}, **learnt}
+        spec |= {"paper_sampling": LEFT_TO_THE_CHECKPOINT.model_dump()} if role != "judge" else {}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(spec))
     settings = {"framework": "esc_eval", "mode": "paper", "seeker": "player.yaml", "supporters": ["helper.yaml"]}
     settings |= {"judge": "ranker.yaml", "languages": ["en", "zh"], "out": "run", "cards": ["cards_en.json", "cards_zh.json"]}
@@ -96,6 +99,37 @@ def test_an_endpoint_is_asked_what_the_scripts_would_have_sent(esc_eval: EscEval
     assert "Wording: as published, every part" in (tmp_path / "run" / "report.md").read_text()
     held_turns = orjson.loads((tmp_path / "run" / "dialogues.jsonl").read_bytes().splitlines()[0])["turns"]
     assert [turn["text"] for turn in held_turns[1:4]] == list(_REPLIES[:3]), "with the white space that they came with"
+
+
+def test_who_is_in_no_script_answers_at_temperature_0(esc_eval: EscEval, imported: Path, tmp_path: Path) -> None:
+    with Endpoint(behave, models=("player", "helper", "ranker")) as endpoint:
+        config = write_config(tmp_path, endpoint.url, supporters=["helper.yaml", "other.yaml"], languages=["en"])
+        spec = yaml.safe_load((tmp_path / "helper.yaml").read_text())
+        other = {key: value for key, value in spec.items() if key != "paper_sampling"} | {"name": "other"}
+        other["endpoint"] |= {"model": "helper", "lists_models": False}
+        (tmp_path / "other.yaml").write_text(yaml.safe_dump(other))
+        assert esc_eval("run", "--config", config)[0] == 0
+        drawn = [(body["model"], body.get("temperature")) for body in endpoint.requests if body["model"] != "ranker"]
+        assert Counter(drawn) == {("player", None): 10, ("helper", None): 5, ("helper", 0): 5}
+        del endpoint.requests[:]
+        assert esc_eval("run", "--config", config, "--temperature", "0", "--out", "zero")[0] == 0
+        assert {body.get("temperature") for body in endpoint.requests} == {0}
+        code, error = esc_eval("run", "--config", config, "--temperature", "0.7", "--out", "warm")
+        assert code == 2 and "temperature: paper mode draws" in error and "at temperature 0, as appendix C.2 says" in error
+    told = {out: (tmp_path / out / "report.md").read_text() for out in ("run", "zero")}
+    assert "Replies drawn: as the script does: player, helper; at temperature 0, in no script: other\n" in told["run"]
+    assert (
+        "Replies drawn: at temperature 0, unlike the script: player, helper; at temperature 0, in no script: other\n"
+        in told["zero"]
+    )
+    assert "Otherwise than the script: an empty reply ends a dialogue; reasoning" in told["run"]
+
+
+def test_table_2_is_drawn_as_the_paper_says_but_for_the_two_supporters_of_the_script() -> None:
+    config = yaml.safe_load((CONFIGS / "eval" / "esc_eval_full.yaml").read_text())
+    script = {name: spec for name in config["supporters"] if (spec := load_spec(name).paper_sampling)}
+    assert script == {"qwen1.5-7b-chat": LEFT_TO_THE_CHECKPOINT, "llama3-8b-instruct": Sampling(temperature=0, max_tokens=256)}
+    assert len(config["supporters"]) == 14 and load_spec("esc-role").paper_sampling == LEFT_TO_THE_CHECKPOINT
 
 
 def test_what_is_in_our_words_is_said(esc_eval: EscEval, imported: Path, tmp_path: Path) -> None:
