@@ -298,18 +298,22 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 def explain(error: Exception) -> str:
     """The first problem of a pydantic error as `field: what is wrong` (and how many more there are); of fields that are
     missing, all. Any other error's text."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first, *more = error.errors(include_url=False, include_context=False)
-    alike = [first, *(other for other in more if other["type"] == first["type"] == "missing")]
-    more = [other for other in more if other not in alike]
-    field = ", ".join(dict.fromkeys(_field(problem["loc"]) for problem in alike))
-    message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(first["type"], first["msg"])
-    message = " ".join(message.removeprefix("Value error, ").split())
-    if first["type"] not in {"missing", "extra_forbidden"} and isinstance(first["input"], str | int | float):
-        value = str(first["input"])
-        message += "" if "://" in value and problem_of(value) else f" (got {value[:60]!r})"  # a password is not repeated
-    return f"{field}: {message}" + (f" (and {len(more)} more)" if more else "")
+    first, *more = problems_in(error) if isinstance(error, ValidationError) else [str(error)]
+    return first + (f" (and {len(more)} more)" if more else "")
+
+
+def problems_in(error: ValidationError) -> list[str]:
+    """Every problem as `field: what is wrong`; fields that are missing are one."""
+    problems: dict[str, list[str]] = {}  # what is wrong → fields, of which there are several where they are missing
+    for number, problem in enumerate(error.errors(include_url=False, include_context=False)):
+        kind, given = problem["type"], problem["input"]
+        message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(kind, problem["msg"])
+        message = " ".join(message.removeprefix("Value error, ").split())
+        if kind not in {"missing", "extra_forbidden"} and isinstance(given, str | int | float):
+            value = str(given)
+            message += "" if "://" in value and problem_of(value) else f" (got {value[:60]!r})"  # a password is not repeated
+        problems.setdefault(message if kind == "missing" else f"{message}\n{number}", []).append(_field(problem["loc"]))
+    return [f"{', '.join(dict.fromkeys(fields))}: {message.partition(chr(10))[0]}" for message, fields in problems.items()]
 
 
 def _field(place: Sequence[int | str]) -> str:

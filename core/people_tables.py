@@ -17,6 +17,7 @@ from core.tables import unguarded
 
 csv.field_size_limit(10_000_000)  # corpora have an excerpt of a book in one cell; the library reads 131,072 characters
 TOLD = 20  # faults of one file that are told at once
+_SHOWN = 200  # characters of a cell
 _DELIMITERS = (",", ";", "\t")
 _INDEX = re.compile(r"|Unnamed: 0")  # how pandas heads the column of its index
 # What spreadsheets make of a text such as 1-2 or true.
@@ -26,7 +27,7 @@ _CHANGED = re.compile(
 
 
 class Faults:
-    """The errors of one file, told together: whoever mends a table wants to know every cell."""
+    """The errors of one file, told together at the end of the block: whoever mends a table wants to know every cell."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -39,11 +40,19 @@ class Faults:
         except UserError as error:
             self.found.append(str(error))
 
-    def tell(self) -> None:
+    def __enter__(self) -> Faults:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
         """Raise `UserError` with what was found, `TOLD` at most; nothing where all is well."""
-        if self.found:
+        if kind is None and self.found:
             more = len(self.found) - TOLD
             raise UserError("\n".join(self.found[:TOLD]) + (f"\n(and {more} more)" if more > 0 else ""))
+
+
+def shortened(cell: str) -> str:
+    """A cell, or what else a table has, as an error shows it: 200 characters at most."""
+    return cell if len(cell) <= _SHOWN else f"{cell[:_SHOWN]} …"
 
 
 def changed_cell(cell: str, before: str = "") -> str:

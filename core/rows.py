@@ -13,17 +13,17 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from core.errors import UserError
-from core.files import explain, json_line, numbered_lines, read_json, read_text
+from core.files import explain, json_line, numbered_lines, problems_in, read_json, read_text
 from core.ledger import Step
 from core.names import Spellings
-from core.people_tables import Faults, csv_records, table_lines
+from core.people_tables import Faults, csv_records, shortened, table_lines
 from core.records import Count, Language, Post, RolePlay, SupportDialogue
 from core.settings import Settings
 
 CorpusItem = SupportDialogue | Post | RolePlay
 M = TypeVar("M", bound=BaseModel)
 MALFORMED = "malformed"
-_LONGEST = 300  # characters of a problem: what a row holds may be of any length
+_LONGEST = 500  # characters of a problem: what a row holds may be of any length
 
 
 # What web pages leave in texts, and signs that nobody sees; joiners and marks of direction are seen beside other letters.
@@ -127,7 +127,7 @@ class CorpusReader:
         missing = [name for name in needed if name not in names]
         if missing or len(set(names)) < len(names):
             what = f"no column {', '.join(map(repr, missing))}" if missing else "a column stands twice"
-            raise UserError(f"{path}:1: {what}; found, parted by commas: {', '.join(names) or 'none'}")
+            raise UserError(f"{path}:1: {what}; found, parted by commas: {shortened(', '.join(names)) or 'none'}")
         for line, cells in records:
             if not cells:  # a blank line
                 continue
@@ -283,29 +283,35 @@ def by_row(
     return read
 
 
-def read_table(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]]:
-    """The rows of a `.jsonl`, `.csv` or `.xlsx` file that people made (see `core.people_tables`), as records, each with its
-    place; `what` says what is in it.
+def read_table(path: Path, model: type[M], what: str, each: Callable[[str, M], None] = lambda *_: None) -> list[M]:
+    """The rows of a `.jsonl`, `.csv`, `.tsv` or `.xlsx` file that people made (see `core.people_tables`), as records; `what`
+    says what is in it. `each` is given every one with its place.
 
     An empty cell of a table is a missing value where the field may be missing. Every row must be right: raises `UserError`
-    with file, line and field (or column) of all that are not, and for a file of another kind or without a row.
+    with file, line and field (or column) of all that are not or that `each` refuses (a `UserError`), and for a file of another
+    kind or without a row.
     """
     suffix = path.suffix.lower()
-    if suffix not in (".jsonl", ".csv", ".xlsx"):
+    if suffix not in (".jsonl", ".csv", ".tsv", ".xlsx"):
         raise UserError(f"{path}: {what} are read from .jsonl or .csv (or .xlsx)")
     reader, spellings = CorpusReader(Step(path.name), strict=True, tidy=False), Spellings()
-    faults, records = Faults(), list[tuple[str, M]]()
-    for row in reader.jsonl(path) if suffix == ".jsonl" else _typed_rows(path, model, reader):
-        with faults.noting(), reader.accounting(row):
-            if isinstance(row.value, Malformed):
-                raise row.value
-            record = model.model_validate(row.value)
-            spellings.of(record, row.where)
-            records.append((row.where, record))
-    faults.tell()
+    records: list[M] = []
+    with Faults() as faults:
+        for row in reader.jsonl(path) if suffix == ".jsonl" else _typed_rows(path, model, reader):
+            with faults.noting(), reader.accounting(row):
+                if isinstance(row.value, Malformed):
+                    raise row.value
+                try:
+                    record = model.model_validate(row.value)
+                except ValidationError as error:
+                    faults.found += [f"{row.where}: {problem}" for problem in problems_in(error)]
+                    continue
+                spellings.of(record, row.where)
+                each(row.where, record)
+                records.append(record)
     if not reader.step.taken:
         raise UserError(f"{path} is empty (columns: {', '.join(model.model_fields)})")
-    yield from records
+    return records
 
 
 def _typed_rows(path: Path, model: type[BaseModel], reader: CorpusReader) -> Iterator[CorpusRow]:
@@ -316,7 +322,7 @@ def _typed_rows(path: Path, model: type[BaseModel], reader: CorpusReader) -> Ite
     missing = [name for name in needed if name not in names]
     if missing or len(set(names)) < len(names):
         fault = f"no column {', '.join(map(repr, missing))}" if missing else "a column stands twice"
-        raise UserError(f"{where}: {fault}; found, parted by commas: {', '.join(names) or 'none'}")
+        raise UserError(f"{where}: {fault}; found, parted by commas: {shortened(', '.join(names)) or 'none'}")
     for place, cells in rows:
         if len(cells) != len(names):
             yield reader.row(place, Malformed(f"expected {len(names)} columns"))

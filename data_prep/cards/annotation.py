@@ -11,16 +11,17 @@ The rules, for one card:
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from core.errors import UserError, near
 from core.files import CONFIGS, load_yaml, write_text
 from core.grouping import group_by
+from core.people_tables import shortened
 from core.records import Language, RoleCard
 from core.statistics.bootstrap import SHARES, estimate, smoothed_means
 from core.statistics.reliability import ALPHA_FROM, cohen_kappa, jackknife, krippendorff_alpha, left_out
@@ -28,6 +29,7 @@ from core.tables import Estimate
 from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_both
 from data_prep.cards.taxonomy import Path3, Taxonomy
 
+T = TypeVar("T")
 Quality = Literal["high", "middle", "invalid"]
 # Appendix A.2 names invalid, and high against middle, and makes all remaining cards middle. Read word by word (`paper`), a card
 # that both call high is among the remaining, and only a third person can make a card high. `native` keeps what both say, which
@@ -275,15 +277,19 @@ def write_guide(path: Path, taxonomy: Taxonomy) -> None:
 def read_marks(path: Path, cards: Mapping[str, RoleCard], taxonomy: Taxonomy) -> dict[str, Mark]:
     """A worker's sheet as {card id: mark}, one for every card. Raises `UserError` with file, line or row, and column for:
     an unknown, doubled or missing card, another problem text than the card's, an empty cell, an unknown word."""
-    marks = {}
-    for card_id, row in _rows(path, WORKERS_SHEET, cards).items():
-        quality = _quality(row)
-        if quality is None:
-            raise row.fault("quality", f"empty; expected {', '.join(QUALITIES)} (card {card_id})")
+
+    def mark(card_id: str, row: SheetRow) -> Mark:
+        quality: Quality | None = None
+        with row.faults.noting():
+            quality = _quality(row)
+            if quality is None:
+                raise row.fault("quality", f"empty; expected {', '.join(QUALITIES)} (card {card_id})")
         category = _category(row, taxonomy)
-        if category is None and quality != "invalid":
+        if category is None and quality not in (None, "invalid"):
             raise row.fault("category", f"empty; expected a category of level 3 (card {card_id})")
-        marks[card_id] = Mark(quality, category)
+        return Mark(quality or "invalid", category)
+
+    marks = _answers(path, WORKERS_SHEET, cards, mark)
     missing = [card_id for card_id in cards if card_id not in marks]
     if missing:
         raise UserError(f"{path}: no row for {len(missing)} of {len(cards)} cards, the first {missing[0]}")
@@ -298,22 +304,26 @@ def read_decisions(
     Cards without a row stay undecided: delete the rows of those that are not decided yet. Raises `UserError` as `read_marks`
     does, and for `invalid` where high or middle is asked.
     """
-    decisions = {}
-    for card_id, row in _rows(path, THIRD_SHEET, cards).items():
-        quality, category = _quality(row), _category(row, taxonomy)
+
+    def decision(card_id: str, row: SheetRow) -> Decision:
         wanted = asked.get(card_id, ())
-        for name, value in (("quality", quality), ("category", category)):
-            if name in wanted and value is None:
-                raise row.fault(name, f"empty, but asked for (card {card_id}); delete the row if it is not decided yet")
-        if "quality" in wanted and quality == "invalid":
-            raise row.fault("quality", f"the third person decides between high and middle (card {card_id})")
-        decisions[card_id] = Decision(quality, category)
-    return decisions
+        for name in wanted:
+            with row.faults.noting():
+                if not row.cells[name].strip():
+                    raise row.fault(name, f"empty, but asked for (card {card_id}); delete the row if it is not decided yet")
+        quality = None
+        with row.faults.noting():
+            quality = _quality(row)
+            if "quality" in wanted and quality == "invalid":
+                raise row.fault("quality", f"the third person decides between high and middle (card {card_id})")
+        return Decision(quality, _category(row, taxonomy))
+
+    return _answers(path, THIRD_SHEET, cards, decision)
 
 
-def _rows(path: Path, layout: Layout, cards: Mapping[str, RoleCard]) -> dict[str, SheetRow]:
-    """{card id: row}, checked against the cards."""
-    return read_filled(path, layout, {card_id: card.problem for card_id, card in cards.items()}, "card")
+def _answers(path: Path, layout: Layout, cards: Mapping[str, RoleCard], answer: Callable[[str, SheetRow], T]) -> dict[str, T]:
+    """{card id: answer}, checked against the cards."""
+    return read_filled(path, layout, {card_id: card.problem for card_id, card in cards.items()}, "card", answer)
 
 
 def _quality(row: SheetRow) -> Quality | None:
@@ -323,7 +333,7 @@ def _quality(row: SheetRow) -> Quality | None:
     for quality in QUALITIES:
         if word.lower() == quality:
             return quality
-    raise row.fault("quality", f"unknown word {word!r}: {near(word.lower(), QUALITIES)}")
+    raise row.fault("quality", f"unknown word {shortened(word)!r}: {near(word.lower(), QUALITIES)}")
 
 
 def _category(row: SheetRow, taxonomy: Taxonomy) -> Path3 | None:
@@ -333,5 +343,5 @@ def _category(row: SheetRow, taxonomy: Taxonomy) -> Path3 | None:
     named = {title.lower(): path for path, leaf in taxonomy.leaves.items() for title in (leaf.en, leaf.zh)}
     if name.lower() not in named:
         titles = [title for leaf in taxonomy.leaves.values() for title in (leaf.en, leaf.zh)]
-        raise row.fault("category", f"unknown category {name!r}: {near(name, titles)}")
+        raise row.fault("category", f"unknown category {shortened(name)!r}: {near(name, titles)}")
     return named[name.lower()]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from core.errors import UserError
 from core.ledger import Step
+from core.people_tables import shortened
 from core.records import Language, RoleCard
-from data_prep.cards.sheets import named, read_sheet, write_csv
+from data_prep.cards.sheets import SheetRow, named, read_sheet, write_csv
 
 COLUMNS = ("card_id", "keep", "note", "language", "age", "gender", "occupation", "problem", "category", "source")
 SHEET = "cards"  # of a workbook that somebody made of the file
@@ -36,13 +37,16 @@ def read_decisions(path: Path, cards: Sequence[RoleCard]) -> dict[str, bool]:
     """
     known = {card.id for card in cards}
     decisions: dict[str, bool] = {}
-    for row in read_sheet(path, SHEET, ("card_id", "keep"), others=True):
+
+    def decide(row: SheetRow) -> None:
         card = named(row.cells["card_id"], known)
         if card not in known:
-            raise row.fault("card_id", f"{card!r} is none of the {len(known)} cards given")
+            raise row.fault("card_id", f"{shortened(card)!r} is none of the {len(known)} cards given")
         if card in decisions:
             raise row.fault("card_id", f"{card} has a decision already")
         decisions[card] = row.keep
+
+    read_sheet(path, SHEET, ("card_id", "keep"), decide, others=True)
     undecided = [card.id for card in cards if card.id not in decisions]
     if undecided:
         raise UserError(f"{path}: card_id: no row for {', '.join(undecided[:3])} ({len(undecided)} cards without a decision)")

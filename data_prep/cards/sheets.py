@@ -10,16 +10,17 @@ import csv
 import io
 import re
 import zipfile
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from core.errors import UserError, near, need_modules
 from core.files import atomic_path
-from core.people_tables import changed_cell, table_lines
+from core.people_tables import Faults, changed_cell, shortened, table_lines
 from core.tables import FORMULA_STARTS, guarded
 
+T = TypeVar("T")
 YES_OR_NO = ("yes", "no")
 _LONGEST = 32_767  # characters in a cell of XLSX
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # XML has no place for these
@@ -29,10 +30,12 @@ _NO_CLOCK = "2000-01-01T00:00:00Z"
 
 @dataclass(frozen=True)
 class SheetRow:
-    """One row and where it stands: `file:line` in CSV (the line that it begins on), `file: row n` in XLSX."""
+    """One row and where it stands: `file:line` in CSV (the line that it begins on), `file: row n` in XLSX; `faults` are its
+    file's, for rows of which several cells can be wrong."""
 
     where: str
     cells: dict[str, str]
+    faults: Faults
 
     def fault(self, column: str, problem: str) -> UserError:
         """The error to raise about one cell."""
@@ -172,8 +175,8 @@ def _without_clock(packed: bytes) -> bytes:
     return result.getvalue()
 
 
-def read_sheet(path: Path, sheet: str, columns: Sequence[str], others: bool = False) -> list[SheetRow]:
-    """The rows of a sheet that came back; rows without any text are left out.
+def read_sheet(path: Path, sheet: str, columns: Sequence[str], each: Callable[[SheetRow], None], others: bool = False) -> None:
+    """Hand each row of a sheet that came back to `each`; its errors are told together. Rows without any text are left out.
 
     Files are those of `core.people_tables`. Columns may stand in any order, but all must be there and, without `others`, no
     others. Raises `UserError` with file, line (or row) and column.
@@ -183,12 +186,12 @@ def read_sheet(path: Path, sheet: str, columns: Sequence[str], others: bool = Fa
         raise UserError(f"{path}: empty; expected a header with the columns {', '.join(columns)}")
     where, header = lines[0]
     _check_header(where, header, columns, others)
-    rows = []
-    for where, cells in lines[1:]:
-        if len(cells) != len(header):
-            raise UserError(f"{where}: {len(cells)} cells, expected {len(header)}")
-        rows.append(SheetRow(where, {name: cell for name, cell in zip(header, cells, strict=False)}))
-    return rows
+    with Faults() as faults:
+        for where, cells in lines[1:]:
+            with faults.noting():
+                if len(cells) != len(header):
+                    raise UserError(f"{where}: {len(cells)} cells, expected {len(header)}")
+                each(SheetRow(where, dict(zip(header, cells, strict=True)), faults))
 
 
 def named(cell: str, known: Container[str]) -> str:
@@ -196,24 +199,26 @@ def named(cell: str, known: Container[str]) -> str:
     return cell if cell in known else cell.strip()
 
 
-def read_filled(path: Path, layout: Layout, known: Mapping[str, str], what: str) -> dict[str, SheetRow]:
-    """{id: row} of a sheet that came back. `known` is {id: text that the sheet was written with}, `what` names such a thing.
+def read_filled(
+    path: Path, layout: Layout, known: Mapping[str, str], what: str, answer: Callable[[str, SheetRow], T]
+) -> dict[str, T]:
+    """{id: what `answer` makes of id and row} of a sheet that came back. `known` is {id: text that the sheet was written with},
+    `what` names such a thing.
 
-    Raises `UserError` as `read_sheet` does, for a sheet without rows, and for an id that is empty, unknown or doubled, or whose
-    text is another.
+    Raises `UserError` as `read_sheet` does, for a sheet without rows, for an id that is empty, unknown or doubled, or whose
+    text is another, and with what `answer` raises.
     """
-    filled: dict[str, SheetRow] = {}
-    rows = read_sheet(path, layout.sheet, layout.columns)
-    if not rows:
-        raise UserError(f"{path}: no {what} below the header")
-    for row in rows:
+    filled: dict[str, T] = {}
+    places: dict[str, str] = {}
+
+    def each(row: SheetRow) -> None:
         key = named(row.cells[layout.key], known)
         if not key:
             raise row.fault(layout.key, "empty")
         if key not in known:
-            raise row.fault(layout.key, f"unknown {what} {key!r}: {near(key, known)}")
-        if key in filled:
-            raise row.fault(layout.key, f"{what} {key} stands twice (first at {filled[key].where})")
+            raise row.fault(layout.key, f"unknown {what} {shortened(key)!r}: {near(key, known)}")
+        if places.setdefault(key, row.where) != row.where:
+            raise row.fault(layout.key, f"{what} {key} stands twice (first at {places[key]})")
         if _plain(row.cells[layout.text]) != _plain(known[key]):
             changed = changed_cell(row.cells[layout.text], known[key])
             if changed:
@@ -221,7 +226,11 @@ def read_filled(path: Path, layout: Layout, known: Mapping[str, str], what: str)
             raise row.fault(
                 layout.text, f"not the {layout.text} of {what} {key}: the sheet is of other {what}s, or the text was edited"
             )
-        filled[key] = row
+        filled[key] = answer(key, row)
+
+    read_sheet(path, layout.sheet, layout.columns, each)
+    if not filled:
+        raise UserError(f"{path}: no {what} below the header")
     return filled
 
 
@@ -234,8 +243,9 @@ def holds_answers(path: Path, layout: Layout) -> bool:
     """Whether a sheet has something in an answer's cell, or cannot be read: then it may not be overwritten."""
     if not path.exists():
         return False
+    rows: list[SheetRow] = []
     try:
-        rows = read_sheet(path, layout.sheet, layout.columns)
+        read_sheet(path, layout.sheet, layout.columns, rows.append)
     except UserError:
         return True
     return any(row.cells[name].strip() for row in rows for name in layout.answers)
@@ -258,7 +268,7 @@ def remove_unanswered(folder: Path, name: str, layout: Layout) -> None:
 def _check_header(where: str, header: Sequence[str], columns: Sequence[str], others: bool) -> None:
     for name in header:
         if name not in columns and not others:
-            raise UserError(f"{where}: unknown column {name!r}: {near(name, columns)}")
+            raise UserError(f"{where}: unknown column {shortened(name)!r}: {near(name, columns)}")
     doubled = [name for name in columns if header.count(name) > 1]
     missing = [name for name in columns if name not in header]
     if doubled or missing:

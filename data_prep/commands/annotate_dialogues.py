@@ -152,7 +152,7 @@ def label_studio_files(
 ) -> None:
     """The same for Label Studio: tasks to import and a labelling configuration, for each language of the dialogues.
 
-    Let it hand each task to as many annotators as you want; `label-studio-import` reads its export (JSON).
+    Let it hand each task to as many annotators as you want; `label-studio-import` reads its export (JSON or CSV).
     """
     rules = load_rubric(rubric)
     build = Build(out, "annotate-dialogues label-studio", settings={"rubric": rules.name})
@@ -170,7 +170,9 @@ def label_studio_files(
 def label_studio_import(
     dialogues: DialoguesOption,
     result: Annotated[
-        list[Path], typer.Option("--result", help="Label Studio's export (JSON). Repeat for more, as one a language."), IN_FILE
+        list[Path],
+        typer.Option("--result", help="Label Studio's export (JSON, CSV or XLSX). Repeat for more."),
+        IN_FILE,
     ],
     out: Annotated[OutOption, writes("scores.jsonl")],
     rubric: RubricOption = "esc_eval_human",

@@ -50,8 +50,8 @@ def read_inspection(path: Path, profiles: Sequence[Profile]) -> Mapping[str, boo
     Raises `UserError` with file, line and column for an unknown or doubled profile, one whose text has changed since, and a
     `keep` that is empty or another word than yes or no.
     """
-    rows = read_filled(path, LAYOUT, {profile.id: _shown(profile) for profile in profiles}, "profile")
-    return {key: row.keep for key, row in rows.items()}
+    shown = {profile.id: _shown(profile) for profile in profiles}
+    return read_filled(path, LAYOUT, shown, "profile", lambda _, row: row.keep)
 
 
 def _shown(profile: Profile) -> str:

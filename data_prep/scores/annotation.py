@@ -14,7 +14,7 @@ import math
 import random
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -249,33 +249,28 @@ def read_scores(
     A dialogue without any score counts as dropped in `step`. Raises `UserError` with file, row and column for whatever cannot
     be read, and for a dialogue that is scored only in part.
     """
-    filled = read_filled(path, LAYOUT, _texts(dialogues, rubric, played or {}), "row")
-    scores, faults = [], Faults()
-    for dialogue in dialogues:
-        rows = {key: filled[row] for key in rubric.dimensions if (row := _score_row(dialogue, key)) in filled}
-        if not rows:
-            continue
-        step.taken += 1
-        values: dict[str, float | None] = {}
-        before = len(faults.found)
-        for key, filled_row in rows.items():
-            with faults.noting():
-                values[key] = _score(filled_row, key, rubric)
-        if len(faults.found) > before:
-            continue
-        if all(value is None for value in values.values()):
-            step.drop("no score given yet", next(iter(rows.values())).where)
-            continue
-        step.kept += 1
-        for key in rubric.dimensions:
-            if key not in rows:
-                raise UserError(
-                    f"{path}: the row of {key} of dialogue {item_of(dialogue)} is missing, others of it have a score"
-                )
-            if (value := values[key]) is None:
-                raise rows[key].fault("score", "empty, while other dimensions of this dialogue have a score")
-            scores.append(human_score(dialogue, path.stem, rubric.name, key, value))
-    faults.tell()
+    filled = _given(path, LAYOUT, dialogues, rubric, played)
+    scores = []
+    with Faults() as faults:
+        for dialogue in dialogues:
+            rows = {key: filled[name] for key in rubric.dimensions if (name := _score_row(dialogue, key)) in filled}
+            if not rows:
+                continue
+            step.taken += 1
+            if all(value is None for _, value in rows.values()):
+                step.drop("no score given yet", next(iter(rows.values()))[0].where)
+                continue
+            step.kept += 1
+            for key in rubric.dimensions:
+                with faults.noting():
+                    if key not in rows:
+                        raise UserError(
+                            f"{path}: the row of {key} of dialogue {item_of(dialogue)} is missing, others of it have a score"
+                        )
+                    row, value = rows[key]
+                    if value is None:
+                        raise row.fault("score", "empty, while other dimensions of this dialogue have a score")
+                    scores.append(human_score(dialogue, path.stem, rubric.name, key, value))
     return scores
 
 
@@ -293,15 +288,13 @@ def read_review(
     An answer that nobody asked for counts as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty
     cell that was asked for.
     """
-    filled = read_filled(path, REVIEW_LAYOUT, _texts(dialogues, rubric, played or {}), "row")
+    wanted_rows = {_score_row(dialogue, key) for dialogue in dialogues for key in asked.get(dialogue.id, ())}
+    filled = _given(path, REVIEW_LAYOUT, dialogues, rubric, played, halves, wanted_rows)
     scores = []
     for dialogue in dialogues:
         for key in rubric.dimensions:
-            row = filled.get(_score_row(dialogue, key))
-            value = None if row is None else _score(row, key, rubric, halves)
+            row, value = filled.get(_score_row(dialogue, key), (None, None))
             wanted = key in asked.get(dialogue.id, ())
-            if row is not None and value is None and wanted:
-                raise row.fault("score", "empty, but asked for; delete the row if it is not decided yet")
             if row is None or value is None:
                 continue
             step.taken += 1
@@ -313,14 +306,31 @@ def read_review(
     return scores
 
 
-def _texts(dialogues: Sequence[Dialogue], rubric: Rubric, played: Texts) -> dict[str, str]:
-    """Row → text of everything that a sheet of these dialogues holds."""
+def _given(
+    path: Path,
+    form: Layout,
+    dialogues: Sequence[Dialogue],
+    rubric: Rubric,
+    played: Texts | None,
+    halves: bool | None = None,
+    wanted: Container[str] = (),
+) -> dict[str, tuple[SheetRow, float | None]]:
+    """{name of a row: the row and its score} of a sheet of these dialogues; no score may be missing that is `wanted`."""
     texts: dict[str, str] = {}
+    dimensions: dict[str, str] = {}
     for dialogue in dialogues:
         texts |= _texts_of(dialogue, rubric)
-        if dialogue.id in played:
-            texts[_played_row(dialogue)] = played[dialogue.id]
-    return texts
+        dimensions |= {_score_row(dialogue, key): key for key in rubric.dimensions}
+        if dialogue.id in (played or {}):
+            texts[_played_row(dialogue)] = (played or {})[dialogue.id]
+
+    def answer(name: str, row: SheetRow) -> tuple[SheetRow, float | None]:
+        value = _score(row, dimensions[name], rubric, halves) if name in dimensions else None
+        if value is None and name in wanted:
+            raise row.fault("score", "empty, but asked for; delete the row if it is not decided yet")
+        return row, value
+
+    return read_filled(path, form, texts, "row", answer)
 
 
 def _score(row: SheetRow, dimension: str, rubric: Rubric, halves: bool | None = None) -> float | None:

@@ -31,6 +31,7 @@ from pydantic import StringConstraints, model_validator
 from core.errors import UserError, at, near
 from core.files import validated
 from core.names import one_spelling
+from core.people_tables import Faults
 from core.records import Annotator, Count, Dialogue, HumanScore, Identifier, Language, Record, Role, System, Turn, dialogue_id
 from core.rows import read_table
 from data_prep.scores.human import read_dialogues
@@ -105,26 +106,33 @@ def read_held(paths: Sequence[Path]) -> dict[Talk, Dialogue]:
     nothing, and one whose language changes.
     """
     dialogues: dict[Talk, Dialogue] = {}
+
+    def each(where: str, held: _HeldDialogue) -> None:
+        if held.talk in dialogues:
+            raise UserError(f"{where}: situation: the dialogue on {held.talk} stands twice (number them in trial)")
+        turns = merged(Turn(role=said.role, text=said.text) for said in held.turns)
+        for role in ("seeker", "supporter"):
+            if role not in {turn.role for turn in turns}:
+                raise UserError(f"{where}: turns: in the dialogue on {held.talk} the {role} says nothing")
+        dialogues[held.talk] = Dialogue(
+            id=dialogue_id(SOURCE, held.situation, held.supporter, "", held.trial),
+            language=held.language,
+            source=SOURCE,
+            source_id=held.situation,
+            supporter=held.supporter,
+            trial=held.trial,
+            turns=turns,
+            **held.person(),
+        )
+
     for path in paths:
-        for where, held in (
-            _by_utterance(path) if path.suffix.lower() in (".csv", ".xlsx") else read_table(path, _HeldDialogue, KIND)
-        ):
-            if held.talk in dialogues:
-                raise UserError(f"{where}: situation: the dialogue on {held.talk} stands twice (number them in trial)")
-            turns = merged(Turn(role=said.role, text=said.text) for said in held.turns)
-            for role in ("seeker", "supporter"):
-                if role not in {turn.role for turn in turns}:
-                    raise UserError(f"{where}: turns: in the dialogue on {held.talk} the {role} says nothing")
-            dialogues[held.talk] = Dialogue(
-                id=dialogue_id(SOURCE, held.situation, held.supporter, "", held.trial),
-                language=held.language,
-                source=SOURCE,
-                source_id=held.situation,
-                supporter=held.supporter,
-                trial=held.trial,
-                turns=turns,
-                **held.person(),
-            )
+        if path.suffix.lower() == ".jsonl":
+            read_table(path, _HeldDialogue, KIND, each)
+            continue
+        with Faults() as faults:
+            for where, held in _by_utterance(path):
+                with faults.noting():
+                    each(where, held)
     one_spelling(dialogues.values(), "held dialogues")
     return dialogues
 
@@ -132,13 +140,16 @@ def read_held(paths: Sequence[Path]) -> dict[Talk, Dialogue]:
 def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
     first: dict[Talk, tuple[str, _Utterance]] = {}
     said: dict[Talk, list[_Said]] = {}
-    for where, utterance in read_table(path, _Utterance, KIND):
+
+    def each(where: str, utterance: _Utterance) -> None:
         _, begun = first.setdefault(utterance.talk, (where, utterance))
         if utterance.language != begun.language:
             raise UserError(f"{where}: language: {utterance.language}, but {utterance.talk} began in {begun.language}")
         if utterance.person() != begun.person():
             raise UserError(f"{where}: profile, card: {utterance.talk} began with another one, or with none")
         said.setdefault(utterance.talk, []).append(_Said(role=utterance.role, text=utterance.text))
+
+    read_table(path, _Utterance, KIND, each)
     for talk, (where, begun) in first.items():
         begun_with = {"language": begun.language, "profile": begun.profile, "card": begun.card}
         yield where, _HeldDialogue(**talk._asdict(), **begun_with, turns=tuple(said[talk]))
@@ -151,19 +162,22 @@ def read_ratings(paths: Sequence[Path], held: dict[Talk, Dialogue], check: Calla
     annotator gave twice, and what `check` refuses (a `UserError`).
     """
     scores: dict[tuple[str, ...], HumanScore] = {}
+
+    def each(where: str, rating: _Rating) -> None:
+        if rating.talk not in held:
+            raise UserError(f"{where}: {_unknown(rating.talk, held)}")
+        dialogue = held[rating.talk]
+        fields = rating.model_dump(exclude={"situation", "supporter", "trial"})
+        score = validated(HumanScore, {"dialogue_id": dialogue.id, "language": dialogue.language} | fields, where)
+        with at(where):
+            check(score)
+        key = (score.dialogue_id, score.annotator, score.rubric, score.dimension)
+        if key in scores:
+            raise UserError(f"{where}: {score.annotator} rated {rating.talk} / {score.dimension} twice")
+        scores[key] = score
+
     for path in paths:
-        for where, rating in read_table(path, _Rating, KIND):
-            if rating.talk not in held:
-                raise UserError(f"{where}: {_unknown(rating.talk, held)}")
-            dialogue = held[rating.talk]
-            fields = rating.model_dump(exclude={"situation", "supporter", "trial"})
-            score = validated(HumanScore, {"dialogue_id": dialogue.id, "language": dialogue.language} | fields, where)
-            with at(where):
-                check(score)
-            key = (score.dialogue_id, score.annotator, score.rubric, score.dimension)
-            if key in scores:
-                raise UserError(f"{where}: {score.annotator} rated {rating.talk} / {score.dimension} twice")
-            scores[key] = score
+        read_table(path, _Rating, KIND, each)
     one_spelling(scores.values(), "ratings")
     return list(scores.values())
 

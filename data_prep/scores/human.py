@@ -115,13 +115,16 @@ def read_scores(path: Path, check: Callable[[HumanScore], None] | None = None) -
     by one annotator.
     """
     scores: dict[tuple[object, ...], HumanScore] = {}
-    for where, score in read_table(path, HumanScore, "scores"):
+
+    def each(where: str, score: HumanScore) -> None:
         if check is not None:
             with at(where):
                 check(score)
         if _key(score) in scores:
             raise UserError(f"{where}: {score.annotator} gave {score.dialogue_id} / {score.dimension} twice")
         scores[_key(score)] = score
+
+    read_table(path, HumanScore, "scores", each)
     return list(scores.values())
 
 
@@ -213,7 +216,8 @@ def read_comparisons(paths: Sequence[Path]) -> list[Comparison]:
     seen: dict[tuple[str | None, ...], str] = {}
     graded: dict[str, bool] = {}
     kind = "choices between two systems"
-    for where, choice in (placed for path in paths for placed in read_table(path, Comparison, kind)):
+
+    def each(where: str, choice: Comparison) -> None:
         first = None if choice.order is None else choice.a if choice.order == "ab" else choice.b
         key = (choice.annotator, choice.question, choice.item, *sorted((choice.a, choice.b)), first)
         if key in seen:
@@ -224,7 +228,9 @@ def read_comparisons(paths: Sequence[Path]) -> list[Comparison]:
         if graded.setdefault(choice.question, choice.degree is not None) != (choice.degree is not None):
             what = "missing" if choice.degree is None else "given, but missing before"
             raise UserError(f"{where}: degree: {what}: on question {choice.question!r} all rows have one or none has")
-        choices.append(choice)
+
+    for path in paths:
+        choices += read_table(path, Comparison, kind, each)
     one_spelling(choices, kind)
     return choices
 

@@ -6,19 +6,21 @@ are blind, as annotators' sheets are; what comes back is found by its `item`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 from xml.etree import ElementTree as xml
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from core.errors import UserError, at, near
 from core.files import read_json, validated
 from core.judge_prompts import SPEAKERS
 from core.ledger import Step
-from core.records import Dialogue, HumanScore, Identifier, Language, Name, Whole
-from core.rows import RowModel
+from core.people_tables import Faults, changed_cell, shortened
+from core.records import Annotator, Dialogue, HumanScore, Identifier, Language, Name, Whole, number
+from core.rows import RowModel, read_table
 from core.rubrics import Rubric
 from data_prep.scores.annotation import Texts, item_of
 from data_prep.scores.human import human_score
@@ -78,28 +80,38 @@ class _Result(RowModel):
 
 class _Annotation(RowModel):
     id: Whole
-    completed_by: Annotated[Whole, BeforeValidator(lambda by: by.get("id") if isinstance(by, dict) else by)]
+    completed_by: Annotated[Whole | Identifier, BeforeValidator(lambda by: by.get("id") if isinstance(by, dict) else by)]
     was_cancelled: bool = False
     result: tuple[_Result, ...]
 
-    def scores(self, dialogue: Dialogue, rubric: Rubric) -> list[HumanScore]:
-        """A score a dimension. Raises `UserError` for a dimension without one, with two, or with what is no score."""
+    def scores(self, dialogue: Dialogue, rubric: Rubric, where: str, faults: Faults) -> list[HumanScore]:
+        """A score a dimension; one without any, with two, or with what is no score is noted among the faults."""
         values: dict[str, float] = {}
-        for result in self.result:
+        for result in (result for result in self.result if result.from_name in rubric.dimensions):
             name = result.from_name
-            if name not in rubric.dimensions:
-                continue
-            (chosen,) = validated(_Chosen, result.value, name).choices
-            text = chosen.partition(":")[0].strip()
-            if text not in {f"{step:g}" for step in rubric.steps(name)}:
-                raise UserError(f"{name}: {chosen[:60]!r} is no score of rubric {rubric.name}")
-            if name in values:
-                raise UserError(f"{name}: it has two scores in one annotation: keep one")
-            values[name] = float(text)
+            with faults.noting(), at(f"{where}: {name}"):
+                if name in values:
+                    raise UserError("it has two scores in one annotation: keep one")
+                values[name] = -1
+                (chosen,) = validated(_Chosen, result.value, "value").choices
+                with suppress(ValueError):
+                    values[name] = number(chosen.partition(":")[0])
+                if values[name] not in rubric.steps(name):
+                    raise UserError(f"{shortened(chosen)!r} is no score of rubric {rubric.name}{changed_cell(chosen)}")
         if missing := [name for name in rubric.dimensions if name not in values]:
-            raise UserError(f"no score on {', '.join(missing)}")
+            raise UserError(f"{where}: no score on {', '.join(missing)}")
         who = f"annotator-{self.completed_by}"
         return [human_score(dialogue, who, rubric.name, name, values[name]) for name in rubric.dimensions]
+
+
+class _ExportedRow(RowModel):
+    """A row of a CSV export: beside these columns, one a dimension."""
+
+    model_config = ConfigDict(extra="allow")
+
+    item: Identifier
+    annotator: Annotator
+    annotation_id: Whole
 
 
 class _Data(RowModel):
@@ -114,34 +126,54 @@ class _Task(RowModel):
 
 
 def read_results(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: Step) -> list[HumanScore]:
-    """The scores of Label Studio's export (JSON, not JSON_MIN). Annotators are called by their number there.
+    """The scores of Label Studio's export: JSON (not JSON_MIN), CSV, or that as a spreadsheet saved it. Annotators are called
+    by what stands for them there, mostly a number.
 
     Cancelled annotations, and those that the export has a second time, count as dropped in `step`. Raises `UserError` with task
     and field for what cannot be read.
     """
     known = {item_of(dialogue): dialogue for dialogue in dialogues}
+    scores: list[HumanScore] = []
+    seen: list[tuple[str, _Annotation]] = []
+    with Faults() as faults:
+        for where, value in _exported(path) if path.suffix.lower() == ".json" else _tabled(path, rubric):
+            with faults.noting():
+                with at(f"{where} (is it of `annotate-dialogues label-studio`, exported as JSON?)"):
+                    task = validated(_Task, value, "what Label Studio says")
+                item = task.data.item
+                if item not in known:
+                    raise UserError(f"{where}: data.item: unknown dialogue {item!r}: {near(item, known)}")
+                for annotation in task.annotations:
+                    step.taken += 1
+                    told = f"{where}, annotation {annotation.id}"
+                    if annotation.was_cancelled or (item, annotation) in seen:
+                        step.drop("cancelled" if annotation.was_cancelled else "exported twice, equal", told)
+                        continue
+                    step.kept += 1
+                    seen.append((item, annotation))
+                    with faults.noting():
+                        scores += annotation.scores(known[item], rubric, told, faults)
+    return scores
+
+
+def _exported(path: Path) -> list[tuple[str, Any]]:
+    """The tasks of a JSON export, each with its place."""
     exported = read_json(path, "Label Studio's export")
     if not isinstance(exported, list):
         raise UserError(
-            f"{path}: expected a list of tasks, found {type(exported).__name__}: export as JSON, not JSON_MIN or CSV"
+            f"{path}: expected a list of tasks, found {type(exported).__name__}: export as JSON or CSV, not JSON_MIN"
         )
-    scores: list[HumanScore] = []
-    seen: list[tuple[str, _Annotation]] = []
-    for place, value in enumerate(exported):
-        where = f"{path}: task {place}"
-        with at(f"{where} (is it of `annotate-dialogues label-studio`, exported as JSON?)"):
-            task = validated(_Task, value, "what Label Studio says")
-        item = task.data.item
-        if item not in known:
-            raise UserError(f"{where}: data.item: unknown dialogue {item!r}: {near(item, known)}")
-        for annotation in task.annotations:
-            step.taken += 1
-            told = f"{where}, annotation {annotation.id}"
-            if annotation.was_cancelled or (item, annotation) in seen:
-                step.drop("cancelled" if annotation.was_cancelled else "exported twice, equal", told)
-                continue
-            step.kept += 1
-            seen.append((item, annotation))
-            with at(told):
-                scores += annotation.scores(known[item], rubric)
-    return scores
+    return [(f"{path}: task {place}", value) for place, value in enumerate(exported)]
+
+
+def _tabled(path: Path, rubric: Rubric) -> Iterator[tuple[str, Any]]:
+    """The annotations of a CSV export, one a row, in the form of tasks: Label Studio leaves cancelled ones out of it."""
+    places: list[str] = []
+    rows = read_table(path, _ExportedRow, "Label Studio's exports", lambda where, _: places.append(where))
+    for where, row in zip(places, rows, strict=True):
+        cells: dict[str, Any] = row.model_extra or {}
+        result = [
+            {"from_name": name, "value": {"choices": [str(cells[name])]}} for name in rubric.dimensions if cells.get(name)
+        ]
+        annotation = {"id": row.annotation_id, "completed_by": row.annotator, "result": result}
+        yield where, {"data": {"item": row.item}, "annotations": [annotation]}

@@ -34,11 +34,14 @@ def write_weights(path: Path, weights: Mapping[str, float]) -> int:
 def read_weights(paths: Iterable[Path]) -> dict[str, float]:
     """Dialogue → weight. Raises `UserError` with file and line for what is malformed or there twice."""
     weights: dict[str, float] = {}
+
+    def each(where: str, row: Weight) -> None:
+        if row.dialogue_id in weights:
+            raise UserError(f"{where}: dialogue_id: {row.dialogue_id} is there twice")
+        weights[row.dialogue_id] = row.weight
+
     for path in paths:
-        for where, row in read_table(path, Weight, "weights"):
-            if row.dialogue_id in weights:
-                raise UserError(f"{where}: dialogue_id: {row.dialogue_id} is there twice")
-            weights[row.dialogue_id] = row.weight
+        read_table(path, Weight, "weights", each)
     return weights
 
 

@@ -240,12 +240,15 @@ def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[
     if scale and not scale[0] < scale[1]:
         raise UserError(f"--scale {scale[0]:g} {scale[1]:g}: give the lowest score first, then the highest")
     scores: dict[tuple[str, str], float] = {}
-    for where, row in read_table(path, _Rating, "scores"):
+
+    def each(where: str, row: _Rating) -> None:
         if (row.user, row.model) in scores:
             raise UserError(f"{where}: score: a second one of user {row.user!r} for model {row.model!r}: average repeats first")
         if scale and row.score is not None and not scale[0] <= row.score <= scale[1]:
             raise UserError(f"{where}: score: {row.score:g} is outside --scale {scale[0]:g} {scale[1]:g}")
         scores[row.user, row.model] = nan if row.score is None else row.score
+
+    read_table(path, _Rating, "scores", each)
     users, models = (sorted({key[side] for key in scores}) for side in (0, 1))
     return np.array([[scores.get((user, model), nan) for model in models] for user in users]), models
 

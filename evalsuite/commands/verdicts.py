@@ -55,7 +55,7 @@ def verdict_files(places: Sequence[Path], gold: Sequence[Path]) -> Iterator[Path
 def read_judgements(path: Path, rubric: Rubric | None = None) -> list[Judgement]:
     """Judges' verdicts from JSONL or CSV, in the order of `judgements_in_order`; a verdict given twice is an error."""
     if path.suffix.lower() in (".csv", ".xlsx"):
-        judgements = [judgement for _, judgement in read_table(path, Judgement, "judgements")]
+        judgements = read_table(path, Judgement, "judgements")
     else:
         judgements = read_jsonl(path, Judgement, "judgements")
     refuse_doubled(str(path), ((*item_of(j), j.rubric, scorer_of(j), j.repeat) for j in judgements))

@@ -85,7 +85,7 @@ def test_what_a_spreadsheet_made_of_a_text_is_told_as_that(cell: object, tmp_pat
     book.active.append(["c1", cell, "x"])
     book.save(tmp_path / "s.xlsx")
     with pytest.raises(UserError, match=r"row 2, column text: .* where the sheet has '1-2': your spreadsheet changed it"):
-        read_filled(tmp_path / "s.xlsx", LAYOUT, {"c1": "1-2"}, "card")
+        read_filled(tmp_path / "s.xlsx", LAYOUT, {"c1": "1-2"}, "card", lambda key, row: key)
 
 
 def test_held_dialogues_choices_and_ratings_go_through_the_same_reader(tmp_path: Path) -> None:

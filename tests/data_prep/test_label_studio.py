@@ -16,6 +16,7 @@ from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore
 from core.rubrics import load_rubric
 from data_prep.__main__ import app
+from data_prep.cards.sheets import write_xlsx
 from data_prep.scores.annotation import item_of
 from tests.data_prep.test_dialogue_annotation import dialogue
 
@@ -132,3 +133,33 @@ def test_a_task_that_the_export_repeats_counts_once(given: Path) -> None:
     assert (
         len(read_jsonl(given / "s" / "scores.jsonl", HumanScore, "scores")) == len(KEYS) and "exported twice, equal 1" in shown
     )
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".xlsx"])
+def test_a_table_is_read_as_json_is(suffix: str, given: Path) -> None:
+    rows = [
+        {
+            "item": item_of(dialogue(n)),
+            "turns": "[]",
+            "id": str(n),
+            "annotator": "3",
+            "annotation_id": str(7 + n),
+            "comment": "hm",
+        }
+        | dict.fromkeys(KEYS, value)
+        for n, value in enumerate(("2.50", "1: some"))
+    ]
+    path = given / f"export{suffix}"
+    if suffix == ".xlsx":
+        write_xlsx(path, "export", list(rows[0]), [*rows, rows[0]])
+    else:
+        lines = [list(rows[0]), *(list(row.values()) for row in (*rows, rows[0]))]
+        path.write_text("\n".join({".csv": ",", ".tsv": "\t"}[suffix].join(line) for line in lines))
+    (given / "export.json").write_text(
+        json.dumps([exported(0, annotation(3, "2.5")), exported(1, annotation(3, "1: some", id=8))])
+    )
+    found = []
+    for result in (path, given / "export.json"):
+        command("label-studio-import", "--dialogues", given / "d.jsonl", "--result", result, "--out", given / "out")
+        found.append(read_jsonl(given / "out" / "scores.jsonl", HumanScore, "scores"))
+    assert found[0] == found[1] and [score.value for score in found[0]] == [2.5] * len(KEYS) + [1] * len(KEYS)

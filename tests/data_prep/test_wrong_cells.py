@@ -1,0 +1,152 @@
+"""Whoever mends a table is told of every wrong cell at once, in every kind of table, and of a long cell its beginning alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import UserError
+from core.ledger import Step
+from core.people_tables import TOLD
+from core.records import RoleCard
+from data_prep.cards import annotation as card_sheets
+from data_prep.cards import human
+from data_prep.cards.taxonomy import load_taxonomy
+from data_prep.profiles import inspection
+from data_prep.scores import annotation, label_studio
+from data_prep.scores.held import read_held
+from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
+from data_prep.scores.weights import read_weights
+from evalsuite.commands import scored_runs
+from evalsuite.commands.verdicts import read_judgements
+from tests.data_prep.test_dialogue_annotation import KEYS, RUBRIC, dialogue
+from tests.data_prep.test_profiles import profile
+from tests.files_of_rows import read_sheet, write_sheet
+
+N = 12  # rows of each table
+TAXONOMY = load_taxonomy()
+CARDS = [
+    RoleCard(id=f"c{n}", language="en", problem=f"My cat {n}.", source="s", source_id=str(n), card_method="written")
+    for n in range(N)
+]
+PROFILES = [profile(id=f"p{n}", counselling={"problem": f"{n} boats sank near island {n}."}) for n in range(N)]
+TALKS = [dialogue(n) for n in range(N)]
+ASKED = {talk.id: ("empathy",) for talk in TALKS}
+Write, Read = Callable[[Path], Any], Callable[[Path], Any]
+
+
+def table(name: str, columns: str, row: str) -> Write:
+    lines = [columns, *(row.replace("#", str(n)) for n in range(N))]
+    return lambda folder: (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+
+
+def third(folder: Path) -> None:
+    marks = [{card.id: card_sheets.Mark(quality, None) for card in CARDS} for quality in ("high", "middle")]
+    card_sheets.write_third(folder, CARDS, {card.id: ("quality", "category") for card in CARDS}, marks, TAXONOMY)  # type: ignore
+
+
+def exported(folder: Path) -> None:
+    rows = [
+        {"item": annotation.item_of(talk), "annotator": "7", "annotation_id": str(n), "lead_time": "1.2"}
+        | dict.fromkeys(KEYS, "2")
+        for n, talk in enumerate(TALKS)
+    ]
+    write_sheet(folder / "exported.csv", list(rows[0]), rows)
+
+
+# Name of the file → how it is written, how it is read, and the columns that people fill in.
+KINDS: dict[str, tuple[Write, Read, list[str]]] = {
+    "worker": (
+        lambda folder: card_sheets.write_sheets(folder, "worker", CARDS, TAXONOMY),
+        lambda path: card_sheets.read_marks(path, {card.id: card for card in CARDS}, TAXONOMY),
+        ["quality", "category"],
+    ),
+    "third": (
+        third,
+        lambda path: card_sheets.read_decisions(
+            path, {card.id: card for card in CARDS}, {card.id: ("quality", "category") for card in CARDS}, TAXONOMY
+        ),
+        ["quality", "category"],
+    ),
+    "filter": (
+        lambda folder: human.write_sheet(folder / "filter.csv", CARDS),
+        lambda path: human.read_decisions(path, CARDS),
+        ["keep"],
+    ),
+    "inspection": (
+        lambda folder: inspection.write_inspection(folder, PROFILES, []),
+        lambda path: inspection.read_inspection(path, PROFILES),
+        ["keep"],
+    ),
+    "scores": (
+        lambda folder: annotation.write_sheet(folder, "scores", TALKS[:2], RUBRIC),
+        lambda path: annotation.read_scores(path, TALKS[:2], RUBRIC, Step("s")),
+        ["score"],
+    ),
+    "review": (
+        lambda folder: annotation.write_review(folder, TALKS, ASKED, [], RUBRIC),
+        lambda path: annotation.read_review(path, TALKS, ASKED, RUBRIC, Step("s")),
+        ["score"],
+    ),
+    "gold": (table("gold", ",".join(COLUMNS[:6]), "d#,en,anna,feel,safety,2"), read_scores, ["language", "value"]),
+    "choices": (
+        table("choices", "item,a,b,annotator,verdict", "i#,x,y,anna,a"),
+        lambda path: read_comparisons([path]),
+        ["verdict"],
+    ),
+    "weights": (
+        table("weights", "dialogue_id,chance,weight", "d#,0.5,2"),
+        lambda path: read_weights([path]),
+        ["chance", "weight"],
+    ),
+    "users": (table("users", "user,model,score", "u#,m,2"), scored_runs.read_ratings, ["score"]),
+    "verdicts": (
+        table("verdicts", "dialogue_id,language,judge,rubric,dimension,value", "d#,en,j,feel,safety,2"),
+        read_judgements,
+        ["value"],
+    ),
+    "utterances": (
+        table("utterances", "situation,supporter,language,role,text", "s#,m,en,seeker,hi\ns#,m,en,supporter,ho"),
+        lambda path: read_held([path]),
+        ["role"],
+    ),
+    "exported": (exported, lambda path: label_studio.read_results(path, TALKS, RUBRIC, Step("s")), KEYS),
+}
+
+
+def spoilt(kind: str, folder: Path, cell: str) -> tuple[Read, Path, int]:
+    """A table whose every answer is `cell`: how it is read, where it is, and how many cells are wrong."""
+    write, read, columns = KINDS[kind]
+    write(folder)
+    path = folder / f"{kind}.csv"
+    header, rows = read_sheet(path)
+    asked = [row for row in rows if " turn " not in row.get("row", "")]
+    for row in asked:
+        row.update(dict.fromkeys(columns, cell))
+    write_sheet(path, header, rows)
+    return read, path, len(asked) * len(columns)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_wrong_cell_is_named_up_to_twenty_at_once(kind: str, tmp_path: Path) -> None:
+    read, path, wrong = spoilt(kind, tmp_path, "2-Jan")
+    with pytest.raises(UserError) as caught:
+        read(path)
+    lines = str(caught.value).split("\n")
+    assert len([line for line in lines if path.name in line and "2-Jan" in line]) == min(TOLD, wrong)
+    assert lines[TOLD:] == ([f"(and {wrong - TOLD} more)"] if wrong > TOLD else [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_cell_is_cut_in_the_error(kind: str, tmp_path: Path) -> None:
+    read, path, _ = spoilt(kind, tmp_path, "Q" * 5000)
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert "q" * 30 in str(caught.value).lower() and "q" * 201 not in str(caught.value).lower()
+    write_sheet(path, ["Q" * 5000], [{"Q" * 5000: "x"} for _ in range(2)])
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert "Q" * 201 not in str(caught.value)
