@@ -29,6 +29,8 @@ def __getattr__(name: str) -> Any:
 
 def esc_eval() -> None:
     """The program of that name."""
+    from core.starting import interrupted  # noqa: F401 - before what takes long to load
+
     from evalsuite.cli import main
 
     main()
@@ -36,6 +38,8 @@ def esc_eval() -> None:
 
 def esc_data() -> None:
     """The program of that name."""
+    from core.starting import interrupted  # noqa: F401 - before what takes long to load
+
     from data_prep.__main__ import main
 
     main()
@@ -43,6 +47,8 @@ def esc_data() -> None:
 
 def esc_train() -> None:
     """The program of that name."""
+    from core.starting import interrupted  # noqa: F401 - before what takes long to load
+
     from train.__main__ import main
 
     main()
@@ -50,6 +56,8 @@ def esc_train() -> None:
 
 def esc_serve() -> None:
     """The program of that name."""
+    from core.starting import interrupted  # noqa: F401 - before what takes long to load
+
     from serve.__main__ import main
 
     main()

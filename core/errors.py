@@ -117,6 +117,8 @@ def run_cli(app: Callable[[], object]) -> None:
     _speak_anyway()
     if threading.current_thread() is threading.main_thread():  # else the program is a part of somebody's
         signal.signal(signal.SIGTERM, _terminated)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app()
     except UserError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from core.starting import interrupted  # noqa: F401 - before what takes long to load
+
 import os
 import re
 import shlex

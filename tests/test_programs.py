@@ -133,3 +133,26 @@ def test_a_real_bash_completes_every_program() -> None:
     assert completed_in_bash("esc-serve", "esc-serve up embedded-r") == [["embedded-ranker"]]
     assert completed_in_bash("esc-data", "esc-data role-s") == [["role-sft"]]
     assert completed_in_bash("esc-train", "esc-train rank") == [["rank-test"]]
+
+
+# Ctrl-C when this is imported: the first large package that each program needs.
+INTERRUPTED = """
+import os, runpy, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pydantic":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+STARTS = [
+    *(f"from {place.partition(':')[0]} import {place.partition(':')[2]} as main; main()" for place in SCRIPTS.values()),
+    *(f"runpy.run_module({room!r}, run_name='__main__')" for room in ("data_prep", "train", "serve")),
+    *(f"runpy.run_path({str(path)!r}, run_name='__main__')" for path in sorted((ROOT / "train").glob("esc_*.py"))),
+]
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_ctrl_c_while_a_program_loads_is_one_line(start: str) -> None:
+    run = subprocess.run([sys.executable, "-c", INTERRUPTED + start], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "interrupted before anything was begun\n")

@@ -8,6 +8,8 @@ The data are what `python -m data_prep rank-sft` writes: one answer for all dime
 
 from __future__ import annotations
 
+from core.starting import interrupted  # noqa: F401 - before what takes long to load
+
 import sys
 from copy import copy
 from functools import partial

@@ -7,6 +7,8 @@ The data are what `python -m data_prep role-sft` writes. Running the identical c
 
 from __future__ import annotations
 
+from core.starting import interrupted  # noqa: F401 - before what takes long to load
+
 import sys
 from pathlib import Path
 

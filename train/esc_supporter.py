@@ -8,6 +8,8 @@ again resumes from the last checkpoint.
 
 from __future__ import annotations
 
+from core.starting import interrupted  # noqa: F401 - before what takes long to load
+
 import asyncio
 import sys
 from pathlib import Path
