@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
@@ -124,6 +125,14 @@ def run_cli(app: Callable[[], object]) -> None:
     except UserError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
+    except Exception as error:
+        from core.third_party import DEBUG, explained
+
+        text = None if os.environ.get(DEBUG) else explained(error)
+        if text is None:
+            raise
+        print(f"error: {printable(text)}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
     except (KeyboardInterrupt, SystemExit) as end:
         # typer makes a SystemExit of Ctrl-C, without a word
         code = end.code if isinstance(end, SystemExit) else EXIT_INTERRUPTED

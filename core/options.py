@@ -3,6 +3,7 @@ text."""
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from core.errors import UserError, near
 from core.paths import IN_PLACES, IN_SPEC, Verbs, Writes
+from core.third_party import DEBUG
 
 console = Console(highlight=False, markup=False)  # what is printed is plain text
 T = TypeVar("T", bound=str)
@@ -27,8 +29,10 @@ def program(about: str, epilog: str | None = None) -> Verbs:
         shown: Annotated[
             bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
         ] = False,
+        debug: Annotated[bool, typer.Option("--debug", help="Show the traceback where a library fails.")] = False,
     ) -> None:
-        pass
+        if debug:
+            os.environ[DEBUG] = "1"
 
     return app
 

@@ -119,7 +119,14 @@ class Examination:
         if source is None and spec.checkpoint is not None:
             source = resolve_checkpoint(spec.checkpoint, f"model {spec.name}: checkpoint")
         context = spec.context_length or CONTEXT
-        lm = tasks.language_model(url, spec.served_name(), source, spec.api_key(), context, CONCURRENCY)
+        try:
+            lm = tasks.language_model(url, spec.served_name(), source, spec.api_key(), context, CONCURRENCY)
+        except Exception as error:  # of the server, the hub or the tokenizer's files
+            why = " ".join(f"{type(error).__name__}: {error}".replace(spec.api_key() or "\0", "…").split())[:300]
+            where = f"--tokenizer {source}: cannot be loaded" if source else f"the server at {url} offers no tokenizer"
+            raise UserError(
+                f"{spec.name}: {where} ({why}). Give --tokenizer: a folder with the model's tokenizer, or its name on the hub"
+            ) from None
         manager = tasks.load_manager()
         for number, (key, path, parts) in enumerate(datasets, start=1):
             started = time.perf_counter()

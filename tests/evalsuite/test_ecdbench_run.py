@@ -579,6 +579,20 @@ def test_a_server_that_cannot_tell_likelihoods_is_named(
     assert code == 2 and "did not answer piqa" in said and "echo" in said and "sk-planted" not in said
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [((), "offers no tokenizer"), (("--tokenizer", "nobody/nothing"), "--tokenizer nobody/nothing: cannot be loaded")],
+)
+def test_a_tokenizer_that_nobody_has_is_one_line(
+    esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch, more: Any, told: str
+) -> None:
+    monkeypatch.setattr(running, "load_manager", lambda: manager)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    command = ("ecdbench", "run", "--model", f"m@{served}", "--data", corpora, "--out", "run", "--dataset", "piqa")
+    code, error = esc_eval(*command, *more)
+    assert code == 2 and told in error and "Give --tokenizer" in error and error.count("\n") == 1
+
+
 def summaries_and_verdicts(body: dict[str, Any], count: int) -> Answer:
     """The model's summary; of the judge (who has a system message) 4 for completeness and 2 for conciseness."""
     return Answer("42" if body["messages"][0]["role"] == "system" else "短")
