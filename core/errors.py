@@ -35,6 +35,22 @@ def at(place: object) -> Iterator[None]:
         raise UserError(f"{place}: {error}") from None
 
 
+# What steers a terminal, turns text around or has no place in XML: control characters (a tab and a line end are text),
+# overrides and isolates of direction, noncharacters.
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+
+
+def clean(text: str, sign: str | Callable[[re.Match[str]], str] = "\ufffd") -> str:
+    """Text for a console, a table or a page: what could steer them becomes U+FFFD (or `sign`), so that it is seen and does
+    nothing. Everything that is printed or written for people goes through here."""
+    return _STEERING.sub(sign, text)
+
+
+def say(text: object, err: bool = False) -> None:
+    """Print a line, `clean`, on standard output or on standard error."""
+    print(clean(str(text)), file=sys.stderr if err else sys.stdout, flush=err)
+
+
 def printable(text: str) -> str:
     """Text that is safe to print: what steers a terminal or hides (escape codes, direction marks) is written out as `\\x1b`.
     Line ends stay."""
@@ -123,7 +139,7 @@ def run_cli(app: Callable[[], object]) -> None:
     try:
         app()
     except UserError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
+        say(f"error: {printable(str(error))}", err=True)
         sys.exit(EXIT_BAD_INPUT)
     except Exception as error:
         from core.third_party import DEBUG, explained
@@ -131,13 +147,13 @@ def run_cli(app: Callable[[], object]) -> None:
         text = None if os.environ.get(DEBUG) else explained(error)
         if text is None:
             raise
-        print(f"error: {printable(text)}", file=sys.stderr)
+        say(f"error: {printable(text)}", err=True)
         sys.exit(EXIT_FAILED)
     except (KeyboardInterrupt, SystemExit) as end:
         # typer makes a SystemExit of Ctrl-C, without a word
         code = end.code if isinstance(end, SystemExit) else EXIT_INTERRUPTED
         if code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
-            print("interrupted; run the same command again to go on", file=sys.stderr)
+            say("interrupted; run the same command again to go on", err=True)
         sys.exit(code)
 
 

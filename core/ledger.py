@@ -154,7 +154,7 @@ class Build:
             notes += [f"{what} {count}" for what, count in sorted(step.changed.items())]
             tail = f" ({', '.join(notes)})" if notes else ""
             text = f"{step.name}: {step.taken} in, {step.kept} out{tail}"
-            console.print(text, highlight=False, markup=False, soft_wrap=True)
+            console.print(text, soft_wrap=True)
 
     def earlier(self) -> dict[str, Any]:
         """The manifest that the same command left in `out` before; {} where there is none."""
@@ -204,5 +204,5 @@ class Build:
         self._move()
         if not quiet:
             names = ", ".join(sorted(self._outputs))
-            console.print(f"written: {self.out}/ ({names}, manifest.json)", highlight=False, markup=False)
+            console.print(f"written: {self.out}/ ({names}, manifest.json)")
         return manifest

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from rich.console import Console
 
-from core.errors import UserError, near
+from core.errors import UserError, near, say
 from core.paths import IN_PLACES, IN_SPEC, Verbs, Writes
+from core.tables import Screen
 from core.third_party import DEBUG
 
-console = Console(highlight=False, markup=False)  # what is printed is plain text
+console = Screen()
 T = TypeVar("T", bound=str)
 
 
@@ -40,9 +40,9 @@ def program(about: str, epilog: str | None = None) -> Verbs:
 def _version(shown: bool) -> None:
     if shown:
         try:
-            typer.echo(f"esc-eval {version('esc-eval')}")
+            say(f"esc-eval {version('esc-eval')}")
         except PackageNotFoundError:
-            typer.echo("esc-eval, not installed: run from its sources")
+            say("esc-eval, not installed: run from its sources")
         raise typer.Exit
 
 

@@ -14,7 +14,8 @@ import orjson
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from core.tables import Cell, Estimate, Table, clean, fmt, is_numeric, to_csv
+from core.errors import clean
+from core.tables import Cell, Estimate, Table, fmt, is_numeric, to_csv
 
 
 @cache

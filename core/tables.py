@@ -9,20 +9,20 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import rich.table
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.text import Text
 
+from core.errors import clean
 from core.files import write_text
 from core.records import NUMBER
 
 DASH = "–"
 PARTED = " · "  # between the parts of a name, as judge, method and condition of a scorer
-# C0 and C1 control characters except tab and newline: escape sequences must not reach a terminal, nor NUL a parser.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # What makes a spreadsheet take text for a formula; East Asian ones also take the full-width signs.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 # Where a formula could begin in a CSV cell: at its start, and after what another program may part it at. Where lists are
@@ -105,9 +105,15 @@ def file_keys(names: Iterable[str], nameless: str = "judge") -> dict[str, str]:
     return keys
 
 
-def clean(text: str) -> str:
-    """Text with control characters (tab and newline excepted) replaced by U+FFFD, so that they are seen and do nothing."""
-    return _CONTROL.sub("\ufffd", text)
+class Screen(Console):
+    """A console for plain text: nothing in what is printed is taken for markup or steers the terminal."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"highlight": False, "markup": False} | settings)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=clean(segment.text))
 
 
 def fmt(cell: Cell, decimals: int = 2) -> str:

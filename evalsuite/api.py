@@ -19,14 +19,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from core.errors import UserError
+from core.errors import UserError, clean
 from core.files import check_unique, read_jsonl, validated, write_jsonl
 from core.records import Dialogue, Judgement, Language, RoleCard
 from core.rubrics import Rubric
 from core.specs import ModelSpec
-from core.tables import Estimate
+from core.tables import Estimate, Screen
 from data_prep.profiles import Profile
 from data_prep.scores.human import read_dialogues
 from evalsuite.frames import Records, row_of
@@ -240,7 +238,7 @@ class _Work:
         folder = self.resolved.out
         with self.exits, open_run(folder) as run:
             run.budget = self.budget
-            with Runner(run, self.resolved, Console(stderr=True, quiet=self.quiet), bounded=True) as runner:
+            with Runner(run, self.resolved, Screen(stderr=True, quiet=self.quiet), bounded=True) as runner:
                 outcome = self.stage(runner)
             _warn(outcome)
             results = load_run(folder)
@@ -370,7 +368,7 @@ def _warn(outcome: Outcome) -> None:
         why = outcome.ended_early or next((failure.reason for failure in outcome.failures), "a server was lost")
         told.append(f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {why}")
     if told:
-        warnings.warn(f"{'; '.join(told)}. With `out`, the same call again asks only for those", stacklevel=2)
+        warnings.warn(clean(f"{'; '.join(told)}. With `out`, the same call again asks only for those"), stacklevel=2)
 
 
 def _score_row(cell: Score) -> Mapping[str, Any]:

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from core.errors import UserError, run_cli
+from core.errors import UserError, run_cli, say
 from core.files import CONFIGS
 from core.machine import Machine
 from core.options import program
 from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads, Writes
 from core.specs import ModelSpec, load_spec
-from core.tables import to_console
+from core.tables import Screen, to_console
 from serve.checkpoints.chatglm import convert_chatglm
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.internlm2 import convert_checkpoint
@@ -86,7 +85,7 @@ def up(
     words = _command(command) if command is not None else []
     for spec in chosen:
         if spec.endpoint.base_url is not None:
-            typer.echo(f"{spec.name}: answers at {spec.endpoint.base_url}, nothing to start", err=True)
+            say(f"{spec.name}: answers at {spec.endpoint.base_url}, nothing to start", err=True)
     if all(spec.endpoint.base_url is not None for spec in chosen):
         raise UserError("nothing to start: these specs have an endpoint.base_url")
     if gpus and not print_only:
@@ -95,7 +94,7 @@ def up(
     needs = dict.fromkeys((spec.name for spec in chosen), context) if context else None
     if print_only:
         plans = plan_servers(chosen, log_dir, port, resolve=False, machine=machine, needs=needs)
-        to_console(overview([plans], machine), Console(stderr=True))
+        to_console(overview([plans], machine), Screen(stderr=True))
         _print_commands(plans)
         return
     try:
@@ -108,12 +107,12 @@ def up(
             while servers.alive():
                 for name, what in servers.poll().items():
                     if name not in lost:
-                        typer.echo(f"{what}\n# the other replicas go on", err=True)
+                        say(f"{what}\n# the other replicas go on", err=True)
                         lost.add(name)
                 time.sleep(1)
             raise UserError(next(iter(servers.poll().values())))
     except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
+        say("stopped", err=True)
 
 
 def _command(text: str) -> list[str]:
@@ -139,20 +138,20 @@ def _print_commands(plans: Sequence[ServerPlan]) -> None:
     spare = max(ports.values())
     for plan in plans:
         for note in plan.notes:
-            typer.echo(f"# {note}")
+            say(f"# {note}")
         if plan.workers:
             spare += 1
-        typer.echo(plan.shell(ports[plan.name], [ports[name] for name in plan.workers], spare))
+        say(plan.shell(ports[plan.name], [ports[name] for name in plan.workers], spare))
 
 
 def _show(given: Mapping[str, ModelSpec], servers: Servers) -> None:
     width = max(map(len, servers.endpoints))
     for name, url in servers.endpoints.items():
-        typer.echo(f"{name:<{width}}  {url}")
+        say(f"{name:<{width}}  {url}")
     for plan in servers.plans:
-        typer.echo(f"# {plan.name}: up after {servers.seconds[plan.name]:.0f} s, log {plan.log}")
-    typer.echo("# Ctrl-C stops the servers. To use them, in another shell:")
-    typer.echo(_use(given, servers.endpoints))
+        say(f"# {plan.name}: up after {servers.seconds[plan.name]:.0f} s, log {plan.log}")
+    say("# Ctrl-C stops the servers. To use them, in another shell:")
+    say(_use(given, servers.endpoints))
 
 
 def _use(given: Mapping[str, ModelSpec], endpoints: Mapping[str, str]) -> str:
@@ -178,7 +177,7 @@ def _use(given: Mapping[str, ModelSpec], endpoints: Mapping[str, str]) -> str:
 @app.command()
 def embedded() -> None:
     """Turn the embedded model into a checkpoint folder (once, about 20 s) and print the folder."""
-    typer.echo(materialise())
+    say(materialise())
 
 
 @app.command("convert-internlm2")
@@ -193,7 +192,7 @@ def convert_internlm2(
     python -m serve convert-internlm2 runs/internlm2-chat-7b runs/internlm2-chat-7b-llama
     """
     done = convert_checkpoint(src, dst)
-    typer.echo(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
+    say(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
 
 
 @app.command("convert-internlm2-adapter")
@@ -214,8 +213,8 @@ def convert_internlm2_adapter(
     """
     done = convert_adapter(src, dst, base)
     if base is None:
-        typer.echo("note: heads 128 wide, as in every published InternLM2; --base says for certain", err=True)
-    typer.echo(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
+        say("note: heads 128 wide, as in every published InternLM2; --base says for certain", err=True)
+    say(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
 
 
 @app.command("convert-chatglm")
@@ -236,7 +235,7 @@ def convert_chatglm_checkpoint(
     python -m serve convert-chatglm runs/chatglm3-6b runs/chatglm3-6b-plain
     """
     done = convert_chatglm(src, dst)
-    typer.echo(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
+    say(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
 
 
 @app.command()
@@ -257,7 +256,7 @@ def merge(
     python -m serve merge embedded:smollm2-135m-instruct runs/adapter runs/merged
     """
     done = merge_adapter(base_folder(base, revision, "checkpoint"), adapter, dst)
-    typer.echo(str(dst) if done else f"{dst}: already merged, every file as written", err=not done)
+    say(str(dst) if done else f"{dst}: already merged, every file as written", err=not done)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import aiohttp
 import orjson
 
 from core.endpoints import AgentCall
+from core.errors import clean
 from core.masking import mask_answer
 from core.records import Message
 from core.specs import ModelSpec
@@ -50,8 +51,10 @@ class HttpAgent:
             again = await self._turn(known | {"message": line, "exchange": exchange})
             if again.strip() != answer.strip():
                 warnings.warn(
-                    f"model {self._spec.name}: a session that was interrupted was told its lines again, and the agent answered "
-                    f"one otherwise than before ({again[:60]!r}, not {answer[:60]!r})",
+                    clean(
+                        f"model {self._spec.name}: a session that was interrupted was told its lines again, and the agent "
+                        f"answered one otherwise than before ({again[:60]!r}, not {answer[:60]!r})"
+                    ),
                     stacklevel=1,
                 )
 
@@ -66,7 +69,7 @@ class HttpAgent:
             try:
                 await self._request(close, {"dialogue": dialogue, "role": role})
             except (Rejected, *http.PASSING) as error:  # the dialogue is whole
-                warnings.warn(f"model {self._spec.name}: a session was not closed: {error}", stacklevel=1)
+                warnings.warn(clean(f"model {self._spec.name}: a session was not closed: {error}"), stacklevel=1)
         self._sessions.pop((role, dialogue), None)
 
     @property

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from core.files import locked
 from core.specs import ModelSpec
+from core.tables import Screen
 from serve.answers import Reply
 from serve.client import ChatClient
 from serve.failures import FailedCall, NotReached, NotStored, NotUp, Threshold, Unanswered
@@ -199,7 +200,7 @@ def answered(
     async def everything(phase: Phase | None, down: Mapping[str, str | None], ended: Threshold | None = None) -> Answers[R]:
         results: dict[int, R] = {}
         offline = phase is None
-        console = Console(quiet=True) if phase is None or ended else desk.console
+        console = Screen(quiet=True) if phase is None or ended else desk.console
         endpoints = phase.endpoints if phase else {}
         async with desk.client(endpoints=endpoints, offline=offline, down=down) as client:
             if ended and ended.cause:
@@ -334,4 +335,4 @@ class Batch:
         return answers.results
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)

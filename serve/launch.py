@@ -20,12 +20,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import TracebackType
 
-from rich.console import Console
 from rich.text import Text
 
 from core.endpoints import KEY_VARIABLES
 from core.errors import UserError
 from core.files import CONFIGS, load_yaml
+from core.tables import Screen
 from serve.command import MODULE, ROUTER, TRANSFORMERS, ServerPlan, check_installed
 from serve.guard import GRACE
 
@@ -70,12 +70,12 @@ class Servers:
         self.endpoints: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
         self._running: list[_Running] = []
-        self._console = Console(file=sys.stderr)
+        self._console = Screen(stderr=True)
 
     def __enter__(self) -> Servers:
         _check(self.plans)
         for note in (note for plan in self.plans for note in plan.notes):
-            self._console.print(f"# {note}", highlight=False, markup=False, soft_wrap=True)
+            self._console.print(f"# {note}", soft_wrap=True)
         atexit.register(self.stop)
         try:
             servers, routers = ([plan for plan in self.plans if bool(plan.workers) is kind] for kind in (False, True))
@@ -174,7 +174,7 @@ class Servers:
                         if self._console.is_terminal:
                             status.update(Text(line))
                         else:
-                            self._console.print(f"# {line}", highlight=False, markup=False)
+                            self._console.print(f"# {line}")
                             next_line += LINE_EVERY
                     time.sleep(0.25)
 
@@ -185,7 +185,7 @@ class Servers:
         if not models or not models.issubset(self.spare):
             raise UserError(obituary)
         self.failed |= dict.fromkeys(sorted(models), obituary.split("\n")[0].removesuffix(", its end:"))
-        self._console.print(f"{obituary}\n# the others go on", highlight=False, markup=False, soft_wrap=True)
+        self._console.print(f"{obituary}\n# the others go on", soft_wrap=True)
         self.end([plan for plan in self.plans if models & {spec.name for spec in plan.specs}])
 
 

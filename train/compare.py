@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 
 from core.errors import UserError
 from core.files import sha256_file, write_json, write_jsonl, write_text
@@ -23,7 +22,7 @@ from core.paths import IN_FILE, IN_MODEL, Writes
 from core.records import Count, Language, Record
 from core.statistics.accuracy import share
 from core.statistics.bootstrap import interval, resampled_means
-from core.tables import Estimate, Table, to_console, to_markdown
+from core.tables import Estimate, Screen, Table, to_console, to_markdown
 from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
 from data_prep.role_play.examples import RoleExample
 from serve.checkpoints.lora import WEIGHTS
@@ -292,7 +291,7 @@ def compare(
     shown = tables(figures)
     write_text(out / "compare.md", "\n".join(map(to_markdown, shown)))
     write_json(out / "compare.json", figures)
-    console = Console()
+    console = Screen()
     for table in shown:
         to_console(table, console)
-    console.print(f"written: {out}/ (compare.json, compare.md, lines.jsonl)", highlight=False, markup=False)
+    console.print(f"written: {out}/ (compare.json, compare.md, lines.jsonl)")

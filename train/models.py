@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import track
 
 from core.errors import UserError
 from core.files import read_object
+from core.tables import Screen
 from data_prep.scores.rank_sft import RankExample
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank
 from serve.checkpoints.model_card import read_training
@@ -206,7 +206,7 @@ def greedy_lines(
 
 
 def _progress(batches: list[list[int]], what: str) -> Iterable[list[int]]:
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     return track(batches, what, console=console, transient=True, disable=not console.is_terminal)
 
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 import typer
-from rich.console import Console
 
-from core.errors import at
+from core.errors import at, say
 from core.files import load_yaml
 from core.paths import IN_FILE
 from core.records import Language, Message
-from core.tables import Table, to_console
+from core.tables import Screen, Table, to_console
 from train.prefix_tree import alike, tree
 from train.recipes import hub_kernel, lora_config, may_read_trees
 from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory, serving_memory
@@ -270,8 +269,8 @@ def plan(
     with at(config):
         figures = make_plan(recipe, gpu, gpus, mfu)
     if as_json:
-        typer.echo(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode())
+        say(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode())
         return
-    console = Console()
+    console = Screen()
     for table in tables(figures):
         to_console(table, console)

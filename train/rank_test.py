@@ -14,7 +14,6 @@ from typing import Annotated, Any, cast, get_args
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.progress import track
 
 from core.errors import UserError, need_modules
@@ -23,6 +22,7 @@ from core.judge_prompts import PromptMethod
 from core.paths import IN_FILE, IN_MODEL, Reads, Writes
 from core.records import Judgement
 from core.rubrics import Rubric
+from core.tables import Screen
 from data_prep.scores.rank_sft import RankExample
 from train.examples import chatml, encode_prompt, read_rank, rubric_beside, score_tokens
 from train.models import (
@@ -164,7 +164,7 @@ def answers(
     groups = prompt_groups(examples, prompts, fits)
     batches = token_batches([group.cached for group in groups], batch_tokens)
     shares: list[Shares | None] = [None] * len(examples)
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     for members in track(batches, what, console=console, disable=not console.is_terminal):
         batch = [groups[member] for member in members]
         places = [place for group in batch for place in group.places]

@@ -15,7 +15,6 @@ import platform
 import re
 import shlex
 import shutil
-import sys
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from numpy.typing import NDArray
 
 from core.differences import differing_leaves
 from core.errors import UserError
+from core.errors import say as say_here
 from core.files import digest, locked, read_object, sha256_file, write_json, write_text
 from core.machine import bf16_instructions
 from core.specs import ModelSpec, place_of
@@ -71,7 +71,7 @@ def weights_are_divided(training: TrainingArguments) -> bool:
 def say(line: str) -> None:
     """One line on stderr, from the main process only."""
     if is_main_process():
-        print(line, file=sys.stderr, flush=True)
+        say_here(line, err=True)
 
 
 def check_numbers(found: NDArray[Any], voice: str) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from core.errors import UserError, near, need_modules
+from core.errors import UserError, clean, near, need_modules
 from core.files import atomic_path
 from core.people_tables import Faults, changed_cell, shortened, table_lines
 from core.tables import FORMULA_STARTS, guarded
@@ -23,7 +23,6 @@ from core.tables import FORMULA_STARTS, guarded
 T = TypeVar("T")
 YES_OR_NO = ("yes", "no")
 _LONGEST = 32_767  # characters in a cell of XLSX
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # XML has no place for these
 _CLOCK = re.compile(rb"(<dcterms:(?:created|modified)[^>]*>)[^<]*")
 _NO_CLOCK = "2000-01-01T00:00:00Z"
 
@@ -83,7 +82,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, st
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(columns)
-    writer.writerows([guarded(row.get(column, "")) for column in columns] for row in rows)
+    writer.writerows([guarded(_plain(row.get(column, ""))) for column in columns] for row in rows)
     with atomic_path(path) as temporary:
         temporary.write_bytes(text.getvalue().encode("utf-8-sig"))
 
@@ -98,8 +97,7 @@ def write_xlsx(
 ) -> None:
     """A workbook whose first sheet holds the rows (every cell text), with lists to choose from, and further sheets of text.
 
-    Raises `UserError` for a cell that is too long for XLSX. Control characters, which XLSX cannot hold, become U+FFFD;
-    carriage returns become line feeds.
+    Raises `UserError` for a cell that is too long for XLSX.
     """
     openpyxl = _openpyxl()
     book = openpyxl.Workbook()
@@ -156,7 +154,7 @@ def _openpyxl() -> Any:
 def _text_cell(cell: Any, text: str, where: str) -> None:
     if len(text) > _LONGEST:
         raise UserError(f"{where}: {len(text)} characters; a cell of XLSX holds {_LONGEST}")
-    cell.value = _CONTROL.sub("\ufffd", text.replace("\r\n", "\n").replace("\r", "\n"))
+    cell.value = _plain(text)
     cell.data_type = "s"  # openpyxl takes "=…" for a formula, and "#N/A" for an error
     cell.quotePrefix = text.startswith(FORMULA_STARTS)  # stays text when somebody edits the cell
     cell.number_format = "@"
@@ -175,23 +173,28 @@ def _without_clock(packed: bytes) -> bytes:
     return result.getvalue()
 
 
-def read_sheet(path: Path, sheet: str, columns: Sequence[str], each: Callable[[SheetRow], None], others: bool = False) -> None:
-    """Hand each row of a sheet that came back to `each`; its errors are told together. Rows without any text are left out.
+def read_sheet(
+    path: Path, sheet: str, columns: Sequence[str], each: Callable[[SheetRow], None] = lambda _: None, others: bool = False
+) -> list[SheetRow]:
+    """The rows of a sheet that came back, each of them handed to `each`; rows without any text are left out.
 
     Files are those of `core.people_tables`. Columns may stand in any order, but all must be there and, without `others`, no
-    others. Raises `UserError` with file, line (or row) and column.
+    others. Raises `UserError` with file, line (or row) and column of all that is wrong, also of what `each` refuses.
     """
     lines = table_lines(path, sheet)
     if not lines:
         raise UserError(f"{path}: empty; expected a header with the columns {', '.join(columns)}")
     where, header = lines[0]
     _check_header(where, header, columns, others)
+    rows: list[SheetRow] = []
     with Faults() as faults:
         for where, cells in lines[1:]:
             with faults.noting():
                 if len(cells) != len(header):
                     raise UserError(f"{where}: {len(cells)} cells, expected {len(header)}")
-                each(SheetRow(where, dict(zip(header, cells, strict=True)), faults))
+                rows.append(SheetRow(where, dict(zip(header, cells, strict=True)), faults))
+                each(rows[-1])
+    return rows
 
 
 def named(cell: str, known: Container[str]) -> str:
@@ -219,7 +222,7 @@ def read_filled(
             raise row.fault(layout.key, f"unknown {what} {shortened(key)!r}: {near(key, known)}")
         if places.setdefault(key, row.where) != row.where:
             raise row.fault(layout.key, f"{what} {key} stands twice (first at {places[key]})")
-        if _plain(row.cells[layout.text]) != _plain(known[key]):
+        if _bare(row.cells[layout.text]) != _bare(known[key]):
             changed = changed_cell(row.cells[layout.text], known[key])
             if changed:
                 raise UserError(f"{row.where}, column {layout.text}:{changed}")
@@ -235,17 +238,21 @@ def read_filled(
 
 
 def _plain(text: str) -> str:
+    """Text for a cell."""
+    return clean(text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _bare(text: str) -> str:
     """What is left of a text when a spreadsheet has been at it: no white space, no control characters."""
-    return re.sub(r"[\s\x00-\x1f\ufffd\ufffe\uffff]", "", text)
+    return re.sub(r"[\s\ufffd]", "", _plain(text))
 
 
 def holds_answers(path: Path, layout: Layout) -> bool:
     """Whether a sheet has something in an answer's cell, or cannot be read: then it may not be overwritten."""
     if not path.exists():
         return False
-    rows: list[SheetRow] = []
     try:
-        read_sheet(path, layout.sheet, layout.columns, rows.append)
+        rows = read_sheet(path, layout.sheet, layout.columns)
     except UserError:
         return True
     return any(row.cells[name].strip() for row in rows for name in layout.answers)

@@ -10,7 +10,7 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from core.errors import UserError
+from core.errors import UserError, say
 from core.ledger import Build
 from core.options import OutOption, SourceOption, StrictOption, console, writes
 from core.paths import Writes
@@ -23,7 +23,7 @@ def sources(as_json: Annotated[bool, typer.Option("--json", help="As JSON, with 
     """List the corpora that can be read: what each is, where to get it, and its licence as stated there."""
     if as_json:
         facts = {name: source.model_dump(mode="json", exclude={"read", "name"}) for name, source in SOURCES.items()}
-        print(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        say(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
         return
     for source in SOURCES.values():
         drawn = f"; table 5 draws {source.table5.count}" if source.table5 else ""

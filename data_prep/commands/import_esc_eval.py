@@ -183,12 +183,12 @@ def _compared(
 def _tell(parts: Sequence[Part], reason: str | None) -> None:
     """The outcome of the comparison, a line a part."""
     if reason is not None:
-        console.print(f"not compared with the published scripts: {reason}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"not compared with the published scripts: {reason}", soft_wrap=True)
     for part in parts:
         what = f"{part.name}, {part.language}" if part.language else part.name
         count = f"{part.calls} calls" if part.language else f"{part.calls} models"
         text = f"compared with the published scripts: {what} ({count}): {part.difference or 'equal'}"
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+        console.print(text, soft_wrap=True)
 
 
 def _write_prompts(pack: Path, published: PublishedPrompts, parts: Sequence[Part], build: Build) -> list[str]:

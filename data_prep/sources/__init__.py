@@ -133,9 +133,9 @@ def read_counted(
         reader.step.check()
         build.input(*files, *_beside(source, files))
     for problem in reader.problems[:_SHOWN]:
-        console.print(f"left out: {problem}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"left out: {problem}", soft_wrap=True)
     if len(reader.problems) > _SHOWN:
-        console.print(f"left out: {len(reader.problems) - _SHOWN} more malformed rows of {source.name}", highlight=False)
+        console.print(f"left out: {len(reader.problems) - _SHOWN} more malformed rows of {source.name}")
     if not reader.step.taken:
         raise UserError(f"corpus {source.name}: {', '.join(map(str, files[:3]))} holds no rows")
     if reader.step.dropped[MALFORMED] == reader.step.taken:

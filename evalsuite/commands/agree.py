@@ -3,7 +3,6 @@ themselves. `esc-eval correlate`: judges and metrics against people (tables 3, 1
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -12,7 +11,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
-from core.errors import UserError, near
+from core.errors import UserError, near, say
 from core.files import read_jsonl, read_object, write_text
 from core.options import choice, console
 from core.paths import MaybeFiles, MaybeName, Reads
@@ -356,6 +355,6 @@ def correlate(
     held = read_dialogues(dialogues) if dialogues else None
     rows, left_out = correlations(verdicts, golden, held, figure, pairing, levels, rubrics)
     for line in [*([] if dialogues else [_WITHOUT]), *left_out]:
-        print(f"left out: {line}", file=sys.stderr)
+        say(f"left out: {line}", err=True)
     tables = against([*correlation_tables(rows), *alignment_tables(rows)], versus)
     deliver("correlation", {"correlation": [row.row() for row in rows]}, tables, out, as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from core.errors import say
 from serve.doctor import report
 
 
@@ -14,5 +15,5 @@ def doctor() -> None:
     code 1 when something is missing that what is installed here needs.
     """
     if missing := report(typer.echo):
-        typer.echo(f"{missing} missing")
+        say(f"{missing} missing")
         raise typer.Exit(1)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
-from rich.console import Console
 
 from core.errors import UserError, near, need_modules
 from core.files import write_jsonl
@@ -28,7 +27,7 @@ from core.paths import (
     Verbs,
 )
 from core.specs import load_spec
-from core.tables import Table
+from core.tables import Screen, Table
 from evalsuite.commands.options import JsonOption, TablesOption, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.fdaef.aggregate import Missing, Node, aggregate
@@ -161,7 +160,7 @@ def run(
 
     Example: esc-eval ecdbench run --model embedded --judge embedded --data corpora --limit 20
     """
-    notices = Console(highlight=False, markup=False, quiet=as_json)
+    notices = Screen(quiet=as_json)
     need_modules("lm_eval", purpose="running tasks")
     known, spec = load_benchmark(benchmark), load_spec(model)
     planned = plan_tasks(known, load_layout(layout), data, dataset, hub)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
-from core.errors import UserError
+from core.errors import UserError, say
 from core.files import write_json, write_jsonl
 from core.options import choice, console
 from core.paths import InFile, InFiles, MaybeFiles, MaybeName, OutFile, Reads, Verbs
@@ -140,7 +139,7 @@ def fit(
     known = {dialogue.id: group_of(dialogue) for dialogue in read_dialogues(dialogues)} if dialogues else None
     fitted, rows, left_out = fit_modes(panel, people, name, known, share, seed, chosen)
     if left_out:
-        print(f"native mode is left out: {left_out}", file=sys.stderr)
+        say(f"native mode is left out: {left_out}", err=True)
     saved = next(fitted_weights for fitted_weights in fitted if fitted_weights.mode == chosen)
     write_json(weights, saved.model_dump(mode="json"))
     figures = {

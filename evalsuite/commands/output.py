@@ -13,9 +13,10 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
+from core.errors import clean, say
 from core.files import write_json
 from core.options import console
-from core.tables import Table, clean, to_console, write_csv
+from core.tables import Screen, Table, to_console, write_csv
 from evalsuite.report.sheet import Sheet, as_figures, write_sheet
 
 LINES = 6  # of findings, and of what changed in a text, that the console shows
@@ -50,7 +51,7 @@ def print_paths(paths: Mapping[str, Path]) -> None:
 
 def talk(as_json: bool) -> Console:
     """Where progress and remarks go: with --json, standard output is for the JSON alone."""
-    return Console(stderr=True, highlight=False, markup=False) if as_json else console
+    return Screen(stderr=True) if as_json else console
 
 
 def deliver_page(
@@ -77,12 +78,12 @@ def deliver_page(
 
 def print_json(figures: Any) -> None:
     """Figures on standard output, for programs: UTF-8, as JSON is in any locale."""
-    written = orjson.dumps(figures, option=orjson.OPT_INDENT_2) + b"\n"
+    written = clean(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode() + "\n", lambda sign: f"\\u{ord(sign[0]):04x}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.flush()
-        sys.stdout.buffer.write(written)
+        sys.stdout.buffer.write(written.encode())
     else:
-        sys.stdout.write(written.decode())
+        sys.stdout.write(written)
 
 
 def plain(tables: Sequence[Table]) -> dict[str, Any]:
@@ -104,9 +105,9 @@ def exit_if_lost(lost: int, total: int, what: str, failures: Mapping[str, Sequen
     Of the `failures` of a run (`Run.failures`), the first one's reason is shown."""
     if lost:
         cause = next((f": {call['reason']}" for calls in (failures or {}).values() for call in calls), "")
-        print(
+        say(
             f"error: {lost} of {total} {what} are missing because a server failed{cause}. "
             "Run the same command again to ask only for those",
-            file=sys.stderr,
+            err=True,
         )
         sys.exit(1)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from core.errors import UserError, printable
+from core.errors import UserError, printable, say
 from core.machine import Machine
 from core.options import console
 from core.paths import Reads
@@ -124,10 +124,10 @@ def merge(
         if "score" in run.config():
             report_run(run, console)
     if lost := sum(dialogue.lost for dialogue in dialogues):
-        print(
+        say(
             f"error: {lost} dialogues are missing because a server failed. Run the shards' command without --shard and with "
             f"--out {out} to ask only for those",
-            file=sys.stderr,
+            err=True,
         )
         raise typer.Exit(1)
 
@@ -308,9 +308,9 @@ def _finish(*outcomes: Outcome) -> None:
         missing = f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {reason}{calls}"
         problems.insert(0, missing)
     for text in unreadable.values():
-        print(f"error: {text}", file=sys.stderr)
+        say(f"error: {text}", err=True)
     if problems:
-        print(f"error: {'; '.join(problems)}. Run the same command again to ask only for those", file=sys.stderr)
+        say(f"error: {'; '.join(problems)}. Run the same command again to ask only for those", err=True)
     if problems or unreadable:
         sys.exit(1)
 

@@ -11,14 +11,13 @@ import numpy as np
 import typer
 from rich.text import Text
 
-from core.errors import UserError
+from core.errors import UserError, clean
 from core.files import read_object
 from core.options import console
 from core.paths import MaybeFile, MaybeFiles, Writes
 from core.records import Annotator, Number, System
 from core.rows import RowModel, read_table
 from core.statistics.bootstrap import Floats
-from core.tables import clean
 from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (

@@ -12,9 +12,10 @@ import numpy as np
 from markupsafe import Markup
 
 from core import page
+from core.errors import clean
 from core.files import write_text
 from core.statistics.bootstrap import Floats
-from core.tables import Estimate, Table, clean, fmt
+from core.tables import Estimate, Table, fmt
 from evalsuite.fdaef.aggregate import ModelResult, Node
 from evalsuite.fdaef.registry import Benchmark, ModelFacts
 from evalsuite.report.charts import Chart

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from core.errors import clean
 from core.grouping import group_by
 from core.records import RoleCard
-from core.tables import Table, clean, fmt
+from core.tables import Table, fmt
 from evalsuite.report.charts import LANGUAGES, Chart, bar_panels
 from evalsuite.report.figures import Figure, label, panels, trace
 from evalsuite.statistics.categories import by_category, category_tables

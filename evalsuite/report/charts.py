@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from core.errors import clean
 from core.rubrics import Rubric
-from core.tables import DASH, Estimate, Table, clean
+from core.tables import DASH, Estimate, Table
 from evalsuite.report.figures import HATCHES, Figure, dots, error, named_rows, panels, segment, trace
 from evalsuite.statistics.agreement import figure_cell
 from evalsuite.statistics.judges import POOLED, Bin, Confusion

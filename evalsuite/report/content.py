@@ -14,11 +14,11 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
-from core.errors import UserError
+from core.errors import UserError, clean
 from core.files import read_jsonl, read_object
 from core.records import Dialogue, HumanScore, Usage
 from core.statistics.bootstrap import LEVEL
-from core.tables import Table, clean, file_keys, fits, to_console
+from core.tables import Table, file_keys, fits, to_console
 from evalsuite.checks import risk
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
@@ -105,7 +105,7 @@ def report_run(
     if content.replay:
         console.print(Text(content.replayed))
     for kind, path in paths.items():
-        console.print(f"{kind}: {path}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"{kind}: {path}", soft_wrap=True)
     if wandb:
         log_report(run.folder, content, lambda line: console.print(Text(line)))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from core.differences import differing_leaves
-from core.errors import UserError, near
+from core.errors import UserError, clean, near, say
 from core.files import write_text
 from core.options import name_and_value
 from core.rubrics import Rubric
-from core.tables import clean, fmt
+from core.tables import fmt
 from evalsuite.runs.records import read_runs
 from evalsuite.statistics.comparison import RunRecords, compare
 from evalsuite.statistics.leaderboard import Tally
@@ -73,7 +72,7 @@ class Gates:
         write_text(run / JUNIT, junit(str(run), cases))
         failures = [case.failure for case in cases if case.failure]
         if failures:
-            print(f"error: {len(failures)} of {len(cases)} checks failed: {'; '.join(failures)}", file=sys.stderr)
+            say(f"error: {len(failures)} of {len(cases)} checks failed: {'; '.join(failures)}", err=True)
         return bool(failures)
 
     def _under(self, records: RunRecords) -> Iterator[Case]:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from core.errors import clean
 from core.files import digest
-from core.tables import clean, spread
+from core.tables import spread
 from core.wandb_offline import need_wandb, offline_without_key
 from evalsuite.report.figures import coloured
 from evalsuite.report.report import ReportContent

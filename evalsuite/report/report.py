@@ -14,9 +14,10 @@ import yaml
 from markupsafe import Markup
 
 from core import page
+from core.errors import clean
 from core.files import write_json_of, write_text
 from core.records import RoleCard
-from core.tables import Table, clean, escape_markdown, to_markdown, write_csv
+from core.tables import Table, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, Agreement, Chart
 from evalsuite.report.figures import TEMPLATES
 from evalsuite.report.forest import Forest, board_forest, difference_forests, dimension_forest, language_forests

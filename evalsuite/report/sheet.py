@@ -10,9 +10,10 @@ from typing import Any
 from markupsafe import Markup
 
 from core import page
+from core.errors import clean
 from core.files import write_json, write_text
 from core.records import Turn
-from core.tables import Table, clean, escape_markdown, to_markdown, write_csv
+from core.tables import Table, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import Chart
 from evalsuite.report.figures import TEMPLATES
 from evalsuite.report.forest import Forest

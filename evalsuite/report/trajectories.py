@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from core.errors import clean
 from core.grouping import group_by
 from core.rubrics import Rubric
-from core.tables import Estimate, clean, fmt
+from core.tables import Estimate, fmt
 from evalsuite.report.charts import LANGUAGES, Chart
 from evalsuite.report.figures import Figure, curve, panels, trace
 from evalsuite.statistics.summary import AVERAGE, dimension_label

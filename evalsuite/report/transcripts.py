@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 
+from core.errors import clean
 from core.files import digest, write_text
 from core.records import RoleCard
 from core.rubrics import Rubric
-from core.tables import clean
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import MISSING, UNREADABLE, scorer_of, supporter_of, why_missing

@@ -230,7 +230,7 @@ class Runner:
 
     def say(self, text: str) -> None:
         """A line on the console, as it is."""
-        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+        self.console.print(text, soft_wrap=True)
 
 
 def check_names(specs: Sequence[ModelSpec]) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from rich.console import Console
 
 from core.errors import UserError
 from core.files import digest, read_object, sha256_file, write_json
+from core.tables import Screen
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ def build_once(folder: Path, made_from: dict[str, Any], build: Callable[[Path], 
             temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
             temporary.mkdir()
             try:
-                with Console(file=sys.stderr).status(f"preparing {what} (once) …"):
+                with Screen(stderr=True).status(f"preparing {what} (once) …"):
                     build(temporary)
                     files = {p.name: sha256_file(p) for p in sorted(temporary.iterdir())}
                     write_json(temporary / MANIFEST, {**made_from, "files": files})

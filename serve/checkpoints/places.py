@@ -6,13 +6,12 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from core.errors import UserError, near
+from core.errors import UserError, near, say
 from core.specs import BUNDLED_PREFIX, EMBEDDED_PREFIX, ModelSpec, place_of
 from serve.checkpoints.embedded import embedded_folder, materialise
 from serve.checkpoints.tensors import check_checkpoint, check_finite, weight_files
@@ -95,7 +94,7 @@ def download(repository: str, revision: str | None, patterns: Iterable[str], wha
                 "free some, or set HF_HOME to a folder on a larger disk"
             )
         if missing > _WORTH_SAYING:
-            print(f"# {what}: downloading {repository}, {missing / 1e9:.1f} GB, to {cache}", file=sys.stderr)
+            say(f"# {what}: downloading {repository}, {missing / 1e9:.1f} GB, to {cache}", err=True)
     try:
         return Path(snapshot_download(**files))
     except (OSError, ValueError) as error:  # its errors are of these two families, offline mode included

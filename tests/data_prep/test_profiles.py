@@ -16,13 +16,12 @@ from core.errors import UserError
 from core.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
 from core.records import Dialogue, Language
 from core.tables import Table
-from data_prep.cards.sheets import write_csv
+from data_prep.cards.sheets import read_sheet, write_csv
 from data_prep.commands import profiles as command
 from data_prep.profiles import Profile, bundled_profiles, inspection, load_profiles, profile_text, sage
 from data_prep.profiles import stats as profile_stats
 from data_prep.profiles.check import Finding, check_profiles
 from data_prep.profiles.vocabulary import Vocabulary, load_vocabulary
-from tests.data_prep.test_sheets import rows_of
 
 Run = Callable[..., Result]
 COMPLETE: dict[str, Any] = {
@@ -309,9 +308,9 @@ def test_a_sample_is_inspected_and_the_rejected_are_left_out(run: Run, tmp_path:
     several = [profile(id=f"p{n}", counselling={"problem": f"={n} boats sank near island {n}."}) for n in range(6)]
     write_jsonl(Path("p.jsonl"), several)
     ok(run("inspect", "--profiles", "p.jsonl", "--out", "out", "--sample", 3, "--seed", 4))
-    sheet = rows_of(Path("out/inspection.xlsx"), "profiles", inspection.LAYOUT.columns)
+    sheet = read_sheet(Path("out/inspection.xlsx"), "profiles", inspection.LAYOUT.columns)
     assert [row.cells for row in sheet] == [
-        row.cells for row in rows_of(Path("out/inspection.csv"), "profiles", inspection.LAYOUT.columns)
+        row.cells for row in read_sheet(Path("out/inspection.csv"), "profiles", inspection.LAYOUT.columns)
     ]
     ids = [row.cells["profile_id"] for row in sheet]
     assert len(ids) == 3 and ids == sorted(ids) and ids == [one.id for one in inspection.draw(several, 3, 4)]

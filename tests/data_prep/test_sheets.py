@@ -22,16 +22,9 @@ from core.files import read_jsonl, write_jsonl
 from core.records import Language, RoleCard
 from core.tables import guarded, unguarded
 from data_prep.cards.annotation import ANSWERS, COLUMNS, SHEET, THIRD_COLUMNS, WORKERS_SHEET, write_sheets
-from data_prep.cards.sheets import SheetRow, read_filled, read_sheet, write_csv, write_xlsx
+from data_prep.cards.sheets import read_filled, read_sheet, write_csv, write_xlsx
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.commands.annotate import app
-
-
-def rows_of(path: Path, sheet: str, columns: Sequence[str]) -> list[SheetRow]:
-    rows: list[SheetRow] = []
-    read_sheet(path, sheet, columns, rows.append)
-    return rows
-
 
 LEAVES = list(load_taxonomy().leaves.items())
 NASTY = [
@@ -63,7 +56,7 @@ def test_cells_come_back_exactly(tmp_path: Path, suffix: str) -> None:
         write_csv(path, ("id", "text"), rows)
     else:
         write_xlsx(path, SHEET, ("id", "text"), rows)
-    assert [row.cells for row in rows_of(path, SHEET, ("id", "text"))] == rows
+    assert [row.cells for row in read_sheet(path, SHEET, ("id", "text"))] == rows
 
 
 def test_no_cell_is_a_formula(tmp_path: Path) -> None:
@@ -85,7 +78,7 @@ def test_a_cell_too_long_for_xlsx_is_an_error(tmp_path: Path) -> None:
 def test_csv_as_other_programs_save_it(tmp_path: Path, encoding: str, end: str, parted: str) -> None:
     lines = [["id", "text"], ["a", "求助"], ["", ""], ["b", f'"x{parted}y"']]
     (tmp_path / "s.csv").write_bytes(end.join(parted.join(line) for line in lines).encode(encoding))
-    rows = rows_of(tmp_path / "s.csv", SHEET, ("text", "id"))
+    rows = read_sheet(tmp_path / "s.csv", SHEET, ("text", "id"))
     assert [(r.where.rsplit(":")[-1], r.cells["id"], r.cells["text"]) for r in rows] == [
         ("2", "a", "求助"),
         ("4", "b", f"x{parted}y"),
@@ -108,17 +101,17 @@ def test_csv_as_other_programs_save_it(tmp_path: Path, encoding: str, end: str, 
 def test_csv_that_cannot_be_read(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "s.csv").write_bytes(content)
     with pytest.raises(UserError, match=message):
-        rows_of(tmp_path / "s.csv", SHEET, ("id", "text"))
+        read_sheet(tmp_path / "s.csv", SHEET, ("id", "text"))
 
 
 def test_xlsx_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "s.xlsx"
     path.write_bytes(b"id,text\n")
     with pytest.raises(UserError, match="not a readable XLSX file"):
-        rows_of(path, SHEET, ("id",))
+        read_sheet(path, SHEET, ("id",))
     write_xlsx(path, "other", ("id",), [])
     with pytest.raises(UserError, match=r"no sheet named 'cards' \(it has 'other'\)"):
-        rows_of(path, SHEET, ("id",))
+        read_sheet(path, SHEET, ("id",))
 
 
 # --- cards annotate ---------------------------------------------------------------------------------------------------------
@@ -135,7 +128,7 @@ def test_an_xlsx_cell_that_cannot_be_read(tmp_path: Path) -> None:
                 content = re.sub(rb'<c r="A2".*?</c>', b'<c r="A2"><v>' + b"9" * 5_000 + b"</v></c>", content)
             changed.writestr(name, content)
     with pytest.raises(UserError, match=r"s\.xlsx: not a readable XLSX file: ValueError"):
-        rows_of(path, SHEET, ("id",))
+        read_sheet(path, SHEET, ("id",))
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
@@ -250,7 +243,7 @@ def test_exported_sheets(bench: Bench) -> None:
     orders = []
     for worker in ("worker_1", "worker_2"):
         for suffix in (".csv", ".xlsx"):
-            rows = rows_of(sheets / f"{worker}{suffix}", SHEET, COLUMNS)
+            rows = read_sheet(sheets / f"{worker}{suffix}", SHEET, COLUMNS)
             assert {r.cells["card_id"]: r.cells["problem"] for r in rows} == {c.id: c.problem for c in CARDS}
             assert all(r.cells["gender"] == "=woman" and not any(r.cells[name] for name in ANSWERS) for r in rows)
         orders.append([r.cells["card_id"] for r in rows])
@@ -281,9 +274,9 @@ def test_from_two_sheets_to_settled_cards(bench: Bench) -> None:
     assert bench.kept() == {"c1": ("high", 1), "c2": ("middle", 2)}
     assert [c.id for c in read_jsonl(bench.folder / "out" / "dropped.jsonl", RoleCard, "cards")] == ["c5"]
     assert "settle: 6 in, 2 out" in bench.printed and "1 cards that both workers call high" in bench.printed
-    third = rows_of(bench.folder / "out" / "third.csv", SHEET, THIRD_COLUMNS)
+    third = read_sheet(bench.folder / "out" / "third.csv", SHEET, THIRD_COLUMNS)
     assert {r.cells["card_id"]: r.cells["decide"] for r in third} == {"c3": "quality", "c4": "category", "c6": "both"}
-    assert [r.cells for r in rows_of(bench.folder / "out" / "third.xlsx", SHEET, THIRD_COLUMNS)] == [r.cells for r in third]
+    assert [r.cells for r in read_sheet(bench.folder / "out" / "third.xlsx", SHEET, THIRD_COLUMNS)] == [r.cells for r in third]
     [c4] = [r.cells for r in third if r.cells["card_id"] == "c4"]
     assert (c4["first_category"], c4["second_category"]) == (LEAVES[4][1].zh, LEAVES[5][1].zh)
 
@@ -397,4 +390,4 @@ def test_the_problem_may_hold_what_xlsx_cannot(tmp_path: Path) -> None:
     odd = [card(1, "en", "bell\x07 and\r\nreturn\rs")]
     write_sheets(tmp_path, "worker_1", odd, load_taxonomy())
     for suffix in (".csv", ".xlsx"):
-        assert len(rows_of(tmp_path / f"worker_1{suffix}", SHEET, COLUMNS)) == 1
+        assert len(read_sheet(tmp_path / f"worker_1{suffix}", SHEET, COLUMNS)) == 1

@@ -34,8 +34,9 @@ CARDS = [
 ]
 PROFILES = [profile(id=f"p{n}", counselling={"problem": f"{n} boats sank near island {n}."}) for n in range(N)]
 TALKS = [dialogue(n) for n in range(N)]
-ASKED = {talk.id: ("empathy",) for talk in TALKS}
-Write, Read = Callable[[Path], Any], Callable[[Path], Any]
+ASKED: dict[str, tuple[str, ...]] = {talk.id: ("empathy",) for talk in TALKS}
+Write = Callable[[Path], Any]
+Read = Callable[[Path], Any]
 
 
 def table(name: str, columns: str, row: str) -> Write:
@@ -45,7 +46,7 @@ def table(name: str, columns: str, row: str) -> Write:
 
 def third(folder: Path) -> None:
     marks = [{card.id: card_sheets.Mark(quality, None) for card in CARDS} for quality in ("high", "middle")]
-    card_sheets.write_third(folder, CARDS, {card.id: ("quality", "category") for card in CARDS}, marks, TAXONOMY)  # type: ignore
+    card_sheets.write_third(folder, CARDS, {card.id: ("quality", "category") for card in CARDS}, marks, TAXONOMY)
 
 
 def exported(folder: Path) -> None:
