@@ -78,13 +78,14 @@ def _fmt(cell: Cell, decimals: int = 2) -> str:
 
 
 def _kinds(table: Table) -> list[tuple[bool, int]]:
-    """Of every column whether it holds numbers, and with how many decimals: one, but two where all lie between -1 and 1."""
+    """Of every column whether it holds numbers, and with how many decimals: the table's own, else one, but two where all lie
+    between -1 and 1."""
     kinds = []
     for column in range(len(table.columns)):
         cells = [row[column] for row in table.rows]
         figures = [cell.mean if isinstance(cell, Estimate) else cell for cell in cells]
         small = all(abs(figure) <= 1 for figure in figures if isinstance(figure, float))
-        kinds.append((is_numeric(table, column), 2 if small else 1))
+        kinds.append((is_numeric(table, column), table.decimals or (2 if small else 1)))
     return kinds
 
 

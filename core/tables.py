@@ -68,8 +68,9 @@ class Table:
     """Rows of cells under named columns.
 
     `key` is safe as a file name, `notes` are printed below the table, and `section` says under which heading of the report
-    it belongs (tables without one come last). `bold` names cells that stand out, as (row, column) from 0; a CSV file does not
-    show it. Raises `ValueError` for a row whose length differs from `columns` and for a bold cell that there is not.
+    it belongs (tables without one come last). `decimals` is how many its numbers have, None the usual ones. `bold` names cells
+    that stand out, as (row, column) from 0; a CSV file does not show it. Raises `ValueError` for a row whose length differs
+    from `columns` and for a bold cell that there is not.
     """
 
     key: str
@@ -79,6 +80,11 @@ class Table:
     notes: tuple[str, ...] = ()
     section: str = ""
     bold: tuple[tuple[int, int], ...] = ()  # a tuple and no set: it is written to JSON
+    decimals: int | None = None
+
+    def text(self, cell: Cell) -> str:
+        """A cell as it is printed."""
+        return fmt(cell) if self.decimals is None else fmt(cell, self.decimals)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.key):
@@ -214,7 +220,7 @@ def _printed(table: Table) -> rich.table.Table:
         justify: Literal["right", "left"] = "right" if is_numeric(table, index) else "left"
         printed.add_column(Text(clean(column)), justify=justify, overflow="fold")  # nothing is cut: a name would be no name
     for i, row in enumerate(table.rows):
-        printed.add_row(*(Text(fmt(cell), "bold" if (i, j) in table.bold else "") for j, cell in enumerate(row)))
+        printed.add_row(*(Text(table.text(cell), "bold" if (i, j) in table.bold else "") for j, cell in enumerate(row)))
     return printed
 
 
@@ -236,7 +242,7 @@ def to_markdown(table: Table) -> str:
     rules = ["---:" if is_numeric(table, index) else "---" for index in range(len(table.columns))]
     lines = [f"**{escape_markdown(table.title)}**", "", line([escape_markdown(c) for c in table.columns]), line(rules)]
     for i, row in enumerate(table.rows):
-        texts = [escape_markdown(fmt(cell)) for cell in row]
+        texts = [escape_markdown(table.text(cell)) for cell in row]
         lines.append(line([f"**{text}**" if (i, j) in table.bold else text for j, text in enumerate(texts)]))
     lines += [part for note in table.notes for part in ("", escape_markdown(note))]
     return "\n".join(lines) + "\n"
@@ -265,7 +271,7 @@ def to_csv(table: Table) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     for row in spread(table):
-        writer.writerow("" if cell is None else _csv_text(cell) if isinstance(cell, str) else fmt(cell) for cell in row)
+        writer.writerow("" if cell is None else _csv_text(cell) if isinstance(cell, str) else table.text(cell) for cell in row)
     return buffer.getvalue()
 
 

@@ -56,12 +56,13 @@ class Runner(Settings):
 
 
 class Dataset(Settings):
-    """A dataset of table 6. `licence` and `get` are None where they are not stated; `language` where it is not known."""
+    """A dataset of table 6; its items are choices unless `question` says otherwise. `licence` and `get` are None where they are
+    not stated; `language` where it is not known."""
 
     label: str
     methods: Annotated[list[DatasetMethod], Field(min_length=1)]
     evaluation: Literal["benchmark", "model", "human"] = "benchmark"
-    question: str | None = None
+    question: str = "MCQ"
     language: list[Language] | None = None
     licence: str | None = None
     get: str | None = None

@@ -126,6 +126,7 @@ def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> Iterator[Table
                 rows=tuple((s, *(cells.get((s, a)) for a in aspects)) for s in group_by(of_language, lambda row: row.scorer)),
                 notes=(FITTED[mode], NOTE),
                 section=FEEL,
+                decimals=3,
             )
 
 
@@ -146,6 +147,7 @@ def _weight_table(fitted: Sequence[Weights]) -> Table:
         rows=tuple(rows),
         notes=tuple(notes),
         section=FEEL,
+        decimals=3,
     )
 
 
@@ -234,6 +236,7 @@ def people_table(panel: Panel, people: Scores) -> Table:
             "From -1 to 1, [95 % percentile bootstrap over dialogues], n = dialogues that people and all these scorers scored.",
         ),
         section=FEEL,
+        decimals=3,
     )
 
 
@@ -264,4 +267,5 @@ def agreement_table(judgements: Sequence[Judgement]) -> Table:
             "scored.",
         ),
         section=FEEL,
+        decimals=3,
     )

@@ -14,7 +14,7 @@ import numpy as np
 from core.errors import UserError
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
-from core.rubrics import Rubric
+from core.rubrics import Rubric, Scale
 from core.statistics.bootstrap import LEVEL, SMOOTHED, Floats
 from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
@@ -298,6 +298,23 @@ def leaderboard(
             ),
             section=SCORES,
         )
+        if (own := rubric.shared_scale) and own.min:  # as the tables of such a rubric's paper are printed
+            yield Table(
+                key=f"leaderboard-own-{language}",
+                title=f"Leaderboard on {own.min}–{own.max}, {language}",
+                columns=columns,
+                rows=tuple(tuple(_on(own, line[column]) for column in columns) for line in lines),
+                notes=(f"The board above on the rubric's own scale, {own.min} to {own.max}.",),
+                section=SCORES,
+            )
+
+
+def _on(scale: Scale, cell: Cell) -> Cell:
+    """A figure of 0–100 on a scale; any other cell as it is."""
+    if not isinstance(cell, Estimate):
+        return cell
+    mean, low, high = (None if one is None else scale.min + one * scale.span / 100 for one in (cell.mean, cell.low, cell.high))
+    return Estimate(mean, low, high, cell.n)
 
 
 def at_level(boards: Sequence[Board]) -> Iterator[str]:

@@ -175,4 +175,5 @@ def ranking_table(rankings: Sequence[Ranking], combine: Combine) -> Table:
             f"A scorer's rank of a supporter comes from {rule}.",
         ),
         section=FEEL,
+        decimals=3,
     )

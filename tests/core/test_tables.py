@@ -12,6 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
+from core.page import _kinds
 from core.tables import (
     Cell,
     Estimate,
@@ -55,6 +56,13 @@ def test_one_number_format(cell: Cell, expected: str) -> None:
 
 def test_decimals_reach_into_estimates() -> None:
     assert fmt(Estimate(1.0, 0.5, 1.5, 2), decimals=1) == "1.0 [0.5, 1.5] n=2"
+
+
+def test_a_table_s_own_decimals_are_printed_everywhere() -> None:
+    shown = Table("t", "T", ("a", "b", "n"), ((0.1234, Estimate(2.0489, 1.5, 2.5, 7), 3),), decimals=3)
+    for text in (printed(shown), to_markdown(shown), to_csv(shown)):
+        assert "0.123" in text and "2.049" in text and "1.500" in text and "3.000" not in text
+    assert [decimals for _, decimals in _kinds(shown)] == [3, 3, 3]
 
 
 def test_control_characters_are_shown_and_do_nothing() -> None:

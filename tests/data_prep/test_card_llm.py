@@ -64,6 +64,15 @@ def test_the_pack_has_the_same_prompts_in_both_languages(language: Language) -> 
         assert bool(re.search("[一-鿿]", text)) == (language == "zh")
 
 
+@pytest.mark.parametrize(
+    ("language", "rule"), [("en", "where none is stated, a short description"), ("zh", "没有写明时，写原文能支持的简短描述")]
+)
+def test_an_occupation_that_is_not_stated_is_described_or_made_up(language: Language, rule: str) -> None:
+    """Figures 6 and 7 of ESC-Eval: both prompts ask for it."""
+    (line,) = (line for line in extraction_prompt(POST[language]).text.splitlines() if rule in line)
+    assert ("one of your own" in line) or ("自己补上一个" in line)
+
+
 def test_posts_and_dialogues_are_asked_differently() -> None:
     post, bare, summed = (extraction_prompt(item).text for item in (POST["en"], talk(), talk("A fire took the bakery.")))
     assert "[1] Seeker: The bakery is gone.\n[2] Supporter: What happened?" in bare and "Supporter" not in post

@@ -18,8 +18,10 @@ from typer.testing import CliRunner
 from core.errors import UserError, run_cli
 from core.files import read_jsonl, write_jsonl
 from core.records import Judgement
+from core.tables import Table
 from evalsuite.commands.scored_runs import discriminate as verb
 from evalsuite.commands.scored_runs import read_ratings
+from evalsuite.reported.against import against
 from evalsuite.statistics.discrimination import discriminate, of_run
 from evalsuite.statistics.leaderboard import contestants_of
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
@@ -195,6 +197,9 @@ def test_the_verb_on_a_file(tmp_path: Path) -> None:
         app, ["--scores", str(path), "--out", str(tmp_path / "o"), "--against", "emoharbor"], env={"COLUMNS": "200"}
     )
     assert "0.745" in shown.stdout and "paper: EmoHarbor, table 2" in shown.stdout, shown.output
+    assert "the F of 112 stands under F (paper), formula 13" in " ".join(shown.stdout.split())
+    (table,) = against([Table("discrimination", "D", ("scores", "F (paper)", "F"), (("mine", 1.0, 2.0),))], "emoharbor")
+    assert table.rows[1:] == (("paper: EmoHarbor", "112", None),)
     assert sorted(each.name for each in (tmp_path / "o").glob("*.csv")) == ["discrimination-pairs.csv", "discrimination.csv"]
 
 

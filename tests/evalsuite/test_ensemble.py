@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -240,7 +241,8 @@ def test_fit_saves_and_apply_uses(tmp_path: Path) -> None:
         "apply", *both[:2], "--weights", tmp_path / "w.json", "--to", tmp_path / "g.jsonl"
     )
     assert "Weights of the judges" in call("fit", *both, "--mode", "paper", "--out", tmp_path / "t")
-    assert (tmp_path / "t" / "feel_spearman_native_en.csv").exists()
+    (figure, *_) = re.findall(r"-?\d\.\d+", (tmp_path / "t" / "feel_spearman_native_en.csv").read_text())
+    assert len(figure.split(".")[1]) == 3, "as the paper prints them"
 
 
 def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ RUBRIC = make_rubric("fluency", "empathy")
 
 
 def board(dialogues: list[Dialogue], judgements: list[Judgement], rubric: Rubric = RUBRIC, value: Value = "value") -> Table:
-    (table,) = leaderboard(boards_of(dialogues, judgements, rubric, value), rubric, value)
+    table, *_ = leaderboard(boards_of(dialogues, judgements, rubric, value), rubric, value)
     return table
 
 
@@ -98,6 +98,19 @@ def test_expected_scores() -> None:
     estimate = cell(table, 0, "Fluency")
     assert estimate.mean == pytest.approx(70) and estimate.n == 2
     assert "expected" in table.title and table.rows[0][-1] == 75
+
+
+def test_a_scale_that_does_not_begin_at_0_has_a_board_of_its_own() -> None:
+    """EmoHarbor's tables are on 1–5: (2 + 5) / 2 is 3.5 of them, and 62.5 of 100."""
+    rubric = make_rubric("fluency", low=1, high=5)
+    dialogues = [make_dialogue(name, card_id=name) for name in "ab"]
+    judgements = [make_judgement("a", "fluency", 2), make_judgement("b", "fluency", 5)]
+    of_100, own = leaderboard(boards_of(dialogues, judgements, rubric), rubric)
+    assert own.title == "Leaderboard on 1–5, en" and own.columns == of_100.columns
+    for column in ("Fluency", AVERAGE):
+        mine, theirs = cell(own, 0, column), cell(of_100, 0, column)
+        assert (mine.mean, mine.n, theirs.mean) == (3.5, 2, 62.5) and theirs.low is not None and theirs.high is not None
+        assert (mine.low, mine.high) == (pytest.approx(1 + theirs.low / 25), pytest.approx(1 + theirs.high / 25))
 
 
 def test_languages_have_their_own_tables() -> None:
