@@ -110,7 +110,7 @@ $(LAUNCH)/.ready: pyproject.toml
 	$(LAUNCH)/bin/uv pip install --quiet --no-config --python $(LAUNCH)/bin/python ray==2.60.0 skypilot==0.14.1
 	@touch $@
 
-setup-peers: $(PEERS)/.ready  ## Inspect AI, openai-python, verifiers, trackio, ppi-python, evalica and this project, in an environment of their own: for bench and for tests
+setup-peers: $(PEERS)/.ready  ## Inspect AI, openai-python, verifiers, trackio, ppi-python, evalica, llama.cpp's server and this project, in an environment of their own: for bench and for tests
 
 $(PEERS)/.ready: BIN := $(PEERS)/bin
 $(PEERS)/.ready: pyproject.toml

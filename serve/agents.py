@@ -19,7 +19,7 @@ from core.records import Message
 from core.specs import ModelSpec
 from serve import http
 from serve.callables import CallableSpec
-from serve.failures import PassingError, Rejected, Unreadable, error_text
+from serve.failures import Rejected, Unreadable, error_text
 
 _NAMES = re.compile(r"\{(messages|message|session|dialogue|card|exchange|role)\}")
 
@@ -99,12 +99,13 @@ class HttpAgent:
             session.request(call.method, base + path, data=data, headers=headers, allow_redirects=False) as response,
         ):
             raw, whole = await http.read_body(response, most)
-        status, where = response.status, http.place(spec, base)
-        if status >= 300 or not whole:
-            problem = f"HTTP {status}: {error_text(raw) or 'an empty body'}" if whole else f"more than {most >> 20} MB"
-            if status in http.RETRIED_STATUS or status >= 500:
-                raise PassingError(problem, status, wait=http.retry_after(response.headers.get("Retry-After")))
-            raise Rejected(f"{where}: {call.method} {call.path or '/'}: {http.redact(spec, problem)}", status)
+        where = f"{http.place(spec, base)}: {call.method} {call.path or '/'}"
+        if response.status >= 300:
+            wait = http.retry_after(response.headers.get("Retry-After"))
+            meaning = http.meaning_of_error(spec, where, response.status, raw, wait)
+            raise Rejected(f"{where}: {meaning}: {http.redact(spec, error_text(raw))}", response.status)
+        if not whole:
+            raise Rejected(f"{where}: more than {most >> 20} MB", response.status)
         if call is spec.endpoint.close:
             return None
         try:

@@ -21,6 +21,7 @@ from core.files import locked
 from core.specs import ModelSpec
 from core.tables import Screen
 from serve.answers import Reply
+from serve.callables import CallableSpec
 from serve.client import ChatClient
 from serve.failures import FailedCall, NotReached, NotStored, NotUp, Threshold, Unanswered
 from serve.launch import Servers
@@ -225,7 +226,12 @@ def answered(
                     progress.step()
 
                 places = sorted(range(len(jobs)), key=lambda place: order(client, jobs[place]))
-                await in_flight(places, one, client.width)
+                try:
+                    await in_flight(places, one, client.width)
+                finally:
+                    for spec in desk.specs:
+                        if isinstance(spec, CallableSpec):
+                            await spec.end(client.timeout_s)
                 rate = None if offline else progress.rate()
         return Answers([results[place] for place in sorted(results)], client, rate, client.limits)
 

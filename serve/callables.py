@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol
 
+import orjson
 from pydantic import PrivateAttr, ValidationError
 
 from core.endpoints import Endpoint
@@ -17,6 +18,7 @@ from core.errors import UserError
 from core.records import Message
 from core.specs import ModelSpec
 from serve.answers import Reply
+from serve.failures import OutOfQuota, Unanswered, meaning_of
 from serve.questions import Question
 from serve.reasoning import split_reasoning
 
@@ -46,6 +48,13 @@ def told(question: Question) -> dict[str, Any]:
     card, exchange = PLACE.get()
     dialogue = question.session or question.sample.get("dialogue")
     return {"dialogue": dialogue, "card": card, "exchange": exchange, "role": question.purpose}
+
+
+def _of_quota(error: Exception) -> bool:
+    """Whether an exception of a vendor's library says what its server said: that nothing is left to pay with."""
+    named = {name: getattr(error, name, None) for name in ("code", "type")}
+    said = orjson.dumps({"error": {**named, "message": str(error)}}, default=str)
+    return meaning_of(getattr(error, "status_code", None) or 0, said) == "quota"
 
 
 class CallableSpec(ModelSpec):
@@ -85,12 +94,17 @@ class CallableSpec(ModelSpec):
     async def reply(self, messages: list[Message], question: Question, timeout_s: float) -> Reply:
         """What the callable says. Its own exceptions pass, but a `TimeoutError` or `OSError` is a call to be made again.
 
-        Raises `UserError` for what is no text.
+        Raises `UserError` for what is no text, `OutOfQuota` where an exception says that nothing is left to pay with.
         """
         model, known = self._model, told(question)
         if hasattr(model, "reply"):
             model = (await self._session(known, messages, timeout_s)).reply
-        said = await self._called(model, {"messages": messages, **known}, timeout_s)
+        try:
+            said = await self._called(model, {"messages": messages, **known}, timeout_s)
+        except Exception as error:
+            if isinstance(error, Unanswered) or not _of_quota(error):
+                raise
+            raise OutOfQuota(f"model {self.name}: {type(error).__name__}: {error}") from error
         if isinstance(said, Reply):
             return said
         if not isinstance(said, str):
@@ -120,12 +134,12 @@ class CallableSpec(ModelSpec):
             self._sessions.pop(place, None)
             raise
 
-    async def end(self, dialogue: str, timeout_s: float) -> None:
-        """End the sessions of a dialogue."""
-        for role, about in [place for place in self._sessions if place[1] == dialogue]:
+    async def end(self, timeout_s: float, dialogue: str | None = None) -> None:
+        """End the sessions of a dialogue, or all."""
+        for role, about in [place for place in self._sessions if dialogue in (None, place[1])]:
             agent = await self._sessions.pop((role, about))
             if end := getattr(agent, "end", None):
-                await self._called(end, {"dialogue": dialogue, "role": role}, timeout_s)
+                await self._called(end, {"dialogue": about, "role": role}, timeout_s)
 
     async def _called(self, function: Callable[..., object], known: Mapping[str, Any], timeout_s: float) -> object:
         """What a function returns that is handed what it names; the first of what is known, whatever it calls that."""

@@ -27,7 +27,6 @@ from serve.callables import CallableSpec
 from serve.dialect import FORMS, LIMITS, PROBE, PROBED, PROBES, TRIED, Dialect, Retreat, Voice, assumed, diagnosed
 from serve.failures import FailedCall, NotAsked, NotReached, NotStored, NotUp, OutOfQuota, Rejected, ServerLost, Unanswered
 from serve.questions import Question
-from serve.reasoning import looks_like_reasoning
 from serve.store import KEPT, Origin, SameModel, Store
 from serve.transport import UNSUPPORTED, Completion, Transport
 
@@ -370,14 +369,9 @@ class ChatClient(Transport):
         voice.largest = max(voice.largest, asked[limit])
         if refused and room:
             voice.dialect = voice.dialect.model_copy(update={"most_tokens": asked[limit]})
-        if size and voice.count(reply.prompt_tokens, size):
+        for noticed in voice.notices(reply, size):
             await self._learn(spec, question.served_name, voice)
-            self._tell(f"model {spec.name}: {voice.cut_sentence()}")
-        if begun := looks_like_reasoning(reply.text):
-            self._tell(
-                f"warning: model {spec.name}: replies begin with {begun!r}: if that is reasoning, think_tags of its spec name "
-                "what stands around it"
-            )
+            self._tell(f"warning: model {spec.name}: {noticed}")
         if problem := self._models.problem(spec, question.served_name, reply.model):
             problem = f"{http.place(spec, url)}: {problem}"
             self.threshold.end(problem)

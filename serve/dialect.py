@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict
 
 from core.endpoints import Constraint, Endpoint, MaxTokensField
 from core.specs import ModelSpec
+from serve.answers import Reply
+from serve.reasoning import looks_like_reasoning
 
 TRIED: tuple[Constraint, ...] = ("structured_outputs", "json_schema")
 PROBE = "Reply with the word hello."
@@ -60,6 +62,8 @@ class Dialect(BaseModel):
     max_tokens_field: MaxTokensField = "max_tokens"
     most_tokens: int | None = None
     """The most that a reply may be given; None: no such limit is known."""
+    least_temperature: float = 0.0
+    """The lowest that is asked for: more than 0 where the server refuses that."""
     left_out: tuple[str, ...] = ()
     """Fields of sampling that the server refuses: its own defaults hold."""
     system_role: bool = True
@@ -89,6 +93,9 @@ class Dialect(BaseModel):
             if name in body and endpoint.constraint is None:
                 yield Retreat(f"no {name}", {"constraint": "none"}, FORMS)
         for name in ("top_p", "seed", "temperature"):
+            if name in body and body[name] == 0:  # a temperature; the least that the refusal names, or that most servers take
+                least = min(map(float, re.findall(r"\b0\.\d*[1-9]", told)), default=0.01)
+                yield Retreat(f"temperature {least:g}", {"least_temperature": least}, r"\btemperature\b")
             if name in body:
                 yield Retreat(f"no {name}", {"left_out": name}, rf"\b{name}\b")
         limit = self.max_tokens_field
@@ -120,7 +127,10 @@ class Dialect(BaseModel):
         said += [] if self.system_role else ["no system role: what a system message says opens the user's first"]
         said += [f"replies have at most {self.most_tokens:,} tokens"] if self.most_tokens else []
         said += [f"{name} is the server's own, which refuses ours" for name in self.left_out]
-        return said + (["replies and verdicts may differ from run to run"] if "temperature" in self.left_out else [])
+        drawn = "temperature" in self.left_out
+        if self.least_temperature and not drawn:
+            said, drawn = [*said, f"temperature is {self.least_temperature:g}, as the server refuses 0"], True
+        return said + (["replies and verdicts may differ from run to run"] if drawn else [])
 
 
 async def diagnosed(
@@ -161,7 +171,7 @@ def _below(told: str, value: int, least: int = 1) -> int | None:
     return max((number for number in numbers if least <= number < value), default=None)
 
 
-_KEPT = {"largest", "reasons", "answers", "tried", "cut_at"}
+_KEPT = {"largest", "reasons", "answers", "tried", "cut_at", "begins"}
 
 
 @dataclass
@@ -185,6 +195,8 @@ class Voice:
     """Questions of our own that a refusal has cost, in words."""
     cut_at: int | None = None
     """Tokens at which the server seems to cut prompts."""
+    begins: str | None = None
+    """How a reply began that may hold reasoning in a shape that is not known."""
     context: int | None = None
     """Tokens that the server says it reads."""
     adapting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -231,9 +243,17 @@ class Voice:
         """Whether the size of prompts is of use."""
         return self.reasons or len(self.counted) < _COUNTED
 
-    def count(self, tokens: int, size: int) -> bool:
-        """Book what a prompt of so many bytes was counted as; returns whether prompts are now seen to be cut in silence:
-        several of different length have the same count, or one has fewer tokens than its text can be."""
+    def notices(self, reply: Reply, size: int) -> Iterator[str]:
+        """What is seen now, for the first time, by a reply to a prompt of so many bytes (0: not measured)."""
+        if size and self._count(reply.prompt_tokens, size):
+            yield self._cut()
+        if not self.begins and (begun := looks_like_reasoning(reply.text)):
+            self.begins = begun
+            yield self._begun()
+
+    def _count(self, tokens: int, size: int) -> bool:
+        """Book what a prompt was counted as; returns whether prompts are now seen to be cut in silence: several of different
+        length have the same count, or one has fewer tokens than its text can be."""
         if not tokens or len(self.counted) >= _COUNTED or self.cut_at:
             return False
         self.counted.append((tokens, size))
@@ -252,10 +272,13 @@ class Voice:
 
     def sentences(self) -> list[str]:
         """What a user should know of it."""
-        return self.dialect.sentences() + ([self.cut_sentence()] if self.cut_at else [])
+        seen = [self._cut()] if self.cut_at else []
+        return [*self.dialect.sentences(), *seen, *([self._begun()] if self.begins else [])]
 
-    def cut_sentence(self) -> str:
-        """That prompts are cut."""
+    def _begun(self) -> str:
+        return f"replies begin with {self.begins!r}: if that is reasoning, think_tags of its spec name what stands around it"
+
+    def _cut(self) -> str:
         return (
             f"prompts seem to be cut at {self.cut_at:,} tokens without a word: longer texts are counted as no more; raise the "
             "server's context (Ollama: num_ctx)"

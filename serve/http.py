@@ -25,7 +25,7 @@ from core.errors import UserError, near, printable
 from core.masking import mask_answer, mask_message
 from core.specs import ModelSpec
 from serve.answers import ErrorInAnswer, Reply, read_reply, reply_of_error
-from serve.failures import OutOfQuota, PassingError, Rejected, error_text, meaning_of
+from serve.failures import Meaning, OutOfQuota, PassingError, Rejected, error_text, meaning_of
 from serve.streaming import read_stream, so_far
 
 RETRIED_STATUS = frozenset({408, 409, 424, 425, 429, 498, 500, 502, 503, 504, 520, 522, 524, 529})
@@ -89,17 +89,24 @@ async def post_chat(
             return read_reply(spec, raw, key)
         except ErrorInAnswer as error:
             status, raw = error.status or 500, error.body
+    if target := redirect_target(response):
+        problem = f"HTTP {status}: redirects to {target}, which is not followed: name that address if it is the server's"
+        raise Rejected(f"{where}: {redact(spec, problem)}", status)
+    return reply_of_error(meaning_of_error(spec, where, status, raw, wait))
+
+
+def meaning_of_error(spec: ModelSpec, where: str, status: int, raw: bytes, wait: float | None) -> Meaning:
+    """What an error means that is an answer: a policy, a full context. Raises `OutOfQuota` where no call is answered any more,
+    `PassingError` where another try may mend it, `Rejected` for any other."""
     told, meaning = error_text(raw), meaning_of(status, raw, wait is not None and status >= 400)
     problem = f"HTTP {status}: {told or 'an empty body'}"
     if meaning == "quota":
         raise OutOfQuota(f"{where}: {redact(spec, problem)}", status, told)
     if meaning in ("throttle", "passing") or status in RETRIED_STATUS or status >= 500:
         raise PassingError(problem, status, told, meaning, wait)
-    if meaning and status >= 400:
-        return reply_of_error(meaning)
-    if target := redirect_target(response):
-        problem = f"HTTP {status}: redirects to {target}, which is not followed: name that address if it is the server's"
-    raise Rejected(f"{where}: {redact(spec, problem)}", status, told)
+    if meaning is None or status < 400:
+        raise Rejected(f"{where}: {redact(spec, problem)}", status, told)
+    return meaning
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,10 @@ class Question:
             "messages": messages if dialect.system_role else _without_system(messages),
             dialect.max_tokens_field: min(most, dialect.most_tokens or most),
         }
-        drawn = {"temperature": self.sampling.temperature, "top_p": self._top_p(dialect)}
-        body |= {name: value for name, value in drawn.items() if value is not None}
+        if self.sampling.temperature is not None:
+            body["temperature"] = max(self.sampling.temperature, dialect.least_temperature)
+        if (top_p := self._top_p(dialect)) is not None:
+            body["top_p"] = top_p
         if self.sampling.seed is not None:  # one seed a run, another stream a sample
             body["seed"] = int(digest([self.sampling.seed, dict(self.sample)], 7), 16)
         for name in dialect.left_out:

@@ -22,6 +22,7 @@ _OPENING = (
 _CLOSING = (
     rf"<(?:\|?/|\|?end_(?:of_)?){REASONING}\|?>|(?-i:\[/THINK\])|◁/think▷|<channel\|>|<\|inner_suffix\|>|<unused95>"
     r"|<\|channel\|>\s*final[^<]{0,20}(?:<\|constrain\|>[^<]{1,20})?<\|message\|>"
+    r"|(?:<\|end\|>)?<\|begin\|>assistant<\|content\|>"  # Solar: the answer is a message of its own
 )
 # Beginnings in words, with the ending that goes with each: gpt-oss whose control tokens were skipped, and Granite.
 _IN_WORDS = {
@@ -91,7 +92,7 @@ def bare(text: str) -> str:
     while marker := _LAST_MARKER.search(text[max(0, end - _LONGEST) : end]):
         end = len(text[: end - len(marker[0])].rstrip())
     wrapped = _WRAPPED.fullmatch(text, 0, end)
-    return wrapped[2].strip() if wrapped else text[:end]
+    return bare(wrapped[2]) if wrapped else text[:end]
 
 
 def text_of(content: Any) -> tuple[str, str]:

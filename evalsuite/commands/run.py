@@ -282,10 +282,15 @@ def _finish(*outcomes: Outcome) -> None:
         if unread:
             reasons = ", ".join(f"{count} {reason}" for reason, count in unread.most_common())
             _say(f"{unread.total()} of {len(judgements)} verdicts have no value (null in {outcome.file}): {reasons}")
-        if unread["unreadable"] and not any(j.value is not None for j in judgements):
-            one = next(j for j in judgements if j.value is None and "failure" not in j.condition)
-            raw = printable(" ".join(one.raw.split()))[:200]
-            unreadable[one.judge] = f"no verdict of the judge {one.judge} can be read; it said, for example: {raw or 'nothing'}"
+        unread.pop("no_supporter_turn", None)  # the judge was not asked
+        if unread and not any(j.value is not None for j in judgements):
+            example = max((j for j in judgements if not j.lost), key=lambda j: bool(j.raw.strip()))
+            raw = printable(" ".join(example.raw.split()))[:200]
+            judge, why = (
+                example.judge,
+                "can be read" if set(unread) == {"unreadable"} else f"has a value ({', '.join(sorted(unread))})",
+            )
+            unreadable[judge] = f"no verdict of the judge {judge} {why}; it said, for example: {raw or 'nothing'}"
     used = [outcome.usage for outcome in outcomes]
     if sentence := cut_off(used):
         _say(sentence)

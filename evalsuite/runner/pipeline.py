@@ -292,7 +292,7 @@ def _execute(
         finally:
             for spec in specs:
                 if isinstance(spec, CallableSpec):
-                    await spec.end(job.id, client.timeout_s)
+                    await spec.end(client.timeout_s, job.id)
         if dialogue.lost or any(judgement.lost for judgement in judgements):
             client.threshold.dialogue_failed(len(jobs))
         return spool.keep(dialogue, judgements)

@@ -185,6 +185,26 @@ def test_a_callable_may_take_messages_in_any_way(model: Callable[..., str]) -> N
     assert results.dialogues[0].turns[-1].text == "user"
 
 
+class NoMoney(Exception):
+    """As OpenAI's library raises it."""
+
+    status_code, code = 429, "insufficient_quota"
+
+
+def test_a_callable_without_money_ends_the_run_and_leaves_what_there_is(tmp_path: Path) -> None:
+    asked = list[Message]()
+
+    def supporter(messages: list[Message]) -> str:
+        asked.extend(messages[-1:])
+        if len(asked) > 3:
+            raise NoMoney("Error code: 429")
+        return "I hear you."
+
+    with pytest.warns(UserWarning, match=r"NoMoney: Error code: 429 \(quota or balance used up"):
+        simulate(CARDS, supporter=supporter, seeker=seeker, exchanges=3, out=tmp_path / "r", concurrency=1, quiet=True)
+    assert len(asked) == 4 and (tmp_path / "r" / "dialogues.jsonl").exists()
+
+
 @pytest.mark.parametrize(("calls", "dialogues"), [(3, 0), (12, 2)])
 def test_a_budget_gives_whole_dialogues_and_a_warning(tmp_path: Path, calls: int, dialogues: int) -> None:
     how: dict[str, Any] = {"seeker": seeker, "judge": {"judge": Judge()}, "exchanges": 2, "out": tmp_path / "r", "quiet": True}

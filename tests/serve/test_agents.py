@@ -36,6 +36,7 @@ class Agency:
         self.keys = set[str | None]()
         self.fails = set[int]()
         self.status = 200
+        self.code = "busy"
 
     async def opening(self, request: web.Request) -> web.Response:
         self.opened.append(orjson.loads(await request.read()))
@@ -48,7 +49,8 @@ class Agency:
         body = orjson.loads(await request.read())
         self.turns.append(body)
         if self.status != 200 or len(self.turns) in self.fails:
-            return web.json_response({"error": {"message": "not now"}}, status=self.status if self.status != 200 else 503)
+            error = {"message": "not now", "code": self.code}
+            return web.json_response({"error": error}, status=self.status if self.status != 200 else 503)
         heard = self.sessions[request.match_info["session"]]
         heard.append(body["text"])
         await asyncio.sleep(0.01)
@@ -111,7 +113,12 @@ def run(esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     with Endpoint(echo, models=("embedded",)) as endpoint:
         models = ("--supporter", "agent.yaml", "--seeker", "embedded", "--judge", "embedded")
         command = ("run", "--config", "c.yaml", *models, "--endpoint", f"embedded={endpoint.url}", "--out", "run")
-        yield lambda *more: esc_eval(*command, *more)
+
+        def call(*more: str) -> tuple[int, str]:
+            return esc_eval(*command, *more)
+
+        call.endpoint = f"embedded={endpoint.url}"  # type: ignore[attr-defined]
+        yield call
 
 
 def held() -> list[Dialogue]:
@@ -164,11 +171,31 @@ def test_what_an_agent_refuses_is_said_with_its_own_words(agency: tuple[Agency, 
     write_agent(url)
     agent.status = 403
     code, err = run()
-    assert code in (1, 2) and "model agent at" in err and "HTTP 403: not now" in err and "/sessions/{session}/turns" in err
+    assert code in (1, 2) and "model agent at" in err and "HTTP 403: busy not now" in err and "/sessions/{session}/turns" in err
     agent.status = 200
     write_agent(url, turn={"path": "/sessions/{session}/turns", "request": {"text": "x"}, "response": "/answer"})
     _, err = run("--attempts", "2")
     assert "nothing at /answer of the response" in err
+
+
+def test_an_agent_without_money_ends_the_run(agency: tuple[Agency, str], run: Any) -> None:
+    agent, url = agency
+    write_agent(url)
+    agent.status, agent.code = 429, "insufficient_quota"
+    code, err = run()
+    assert code == 1 and "quota or balance used up" in err and len(agent.turns) <= 4, "each dialogue's first line at most"
+
+
+def test_a_fork_closes_the_sessions_that_it_opens(agency: tuple[Agency, str], run: Any, esc_eval: EscEval) -> None:
+    agent, url = agency
+    write_agent(url)
+    assert run() == (0, "")
+    settings = yaml.safe_load(Path("c.yaml").read_text()) | {"supporters": ["agent.yaml"]}
+    Path("c.yaml").write_text(yaml.safe_dump(settings))
+    how = ("--supporter", "agent.yaml", "--turn", "4", "--draws", "2", "--endpoint", run.endpoint, "--out", "f")
+    code, err = esc_eval("fork", "run", "--config", "c.yaml", "--dialogue", held()[0].id, *how)
+    assert code == 0, err
+    assert len(agent.opened) > 4 and len(agent.closed) == len(agent.opened)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""The README's first run in a short form, against servers that people really have beside vLLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+from core.files import CONFIGS
+from serve.checkpoints import embedded
+from tests import llama_server
+from tests.conftest import EscEval
+from tests.peers import python_with
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
+
+START_S = 300
+
+
+def llama_cpp(port: int) -> list[str]:
+    return [str(python_with("xllamacpp")), llama_server.__file__, str(embedded._weights()), str(port)]
+
+
+def transformers_serve(port: int) -> list[str]:
+    command = Path(sys.executable).with_name("transformers")
+    return [str(command), "serve", str(embedded.materialise()), "--port", str(port), "--device", "cpu"]
+
+
+@contextmanager
+def up(command: list[str], port: int, log: Path) -> Iterator[str]:
+    """The server's address, once it lists its models."""
+    url, ends = f"http://127.0.0.1:{port}/v1", time.monotonic() + START_S
+    with log.open("wb") as written:
+        server = subprocess.Popen(
+            command, stdout=written, stderr=subprocess.STDOUT, env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        )
+        try:
+            while True:
+                assert server.poll() is None and time.monotonic() < ends, log.read_text()[-2000:]
+                try:
+                    urlopen(f"{url}/models", timeout=5).close()
+                    break
+                except OSError:
+                    time.sleep(0.5)
+            yield url
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+@pytest.mark.parametrize("server", [llama_cpp, transformers_serve])
+def test_the_first_run_ends_with_a_report_and_asks_nothing_twice(server, tmp_path: Path, esc_eval: EscEval) -> None:  # type: ignore[no-untyped-def]
+    config = yaml.safe_load((CONFIGS / "eval" / "api.yaml").read_text())
+    config |= {"exchanges": 1, "limit": 1, "languages": ["en"], "gold": config["gold"] | {"limit": 2}, "out": "run"}
+    Path("api.yaml").write_text(yaml.safe_dump(config))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with up(server(port), port, tmp_path / "server.log") as url:
+        spec = {"name": "smollm2", "endpoint": {"base_url": url}, "sampling": {"temperature": 0.0, "max_tokens": 96}}
+        Path("smollm2.yaml").write_text(yaml.safe_dump(spec))
+        command = ("run", "--config", "api.yaml", "--model", "smollm2.yaml")
+        code, err = esc_eval(*command)
+        assert code == 0, err
+    verdicts = [
+        json.loads(line) for name in ("", "gold_") for line in Path(f"run/{name}judgements.jsonl").read_text().splitlines()
+    ]
+    assert len(verdicts) == (4 + 2) * 7 and Path("run/report.html").exists() and Path("run/agreement.json").exists()
+    assert all(verdict["value"] is not None for verdict in verdicts) or server is transformers_serve
+    assert esc_eval(*command)[0] == 0, "the server is gone, and nothing is asked"
