@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
@@ -33,7 +33,7 @@ def llama_cpp(port: int) -> list[str]:
 
 def transformers_serve(port: int) -> list[str]:
     command = Path(sys.executable).with_name("transformers")
-    return [str(command), "serve", str(embedded.materialise()), "--port", str(port), "--device", "cpu"]
+    return [str(command), "serve", str(embedded.materialise()), "--port", str(port), "--device", "cpu", "--dtype", "float32"]
 
 
 @contextmanager
@@ -59,7 +59,9 @@ def up(command: list[str], port: int, log: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("server", [llama_cpp, transformers_serve])
-def test_the_first_run_ends_with_a_report_and_asks_nothing_twice(server, tmp_path: Path, esc_eval: EscEval) -> None:  # type: ignore[no-untyped-def]
+def test_the_first_run_ends_with_a_report_and_asks_nothing_twice(
+    server: Callable[[int], list[str]], tmp_path: Path, esc_eval: EscEval
+) -> None:
     config = yaml.safe_load((CONFIGS / "eval" / "api.yaml").read_text())
     config |= {"exchanges": 1, "limit": 1, "languages": ["en"], "gold": config["gold"] | {"limit": 2}, "out": "run"}
     Path("api.yaml").write_text(yaml.safe_dump(config))
@@ -67,7 +69,8 @@ def test_the_first_run_ends_with_a_report_and_asks_nothing_twice(server, tmp_pat
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with up(server(port), port, tmp_path / "server.log") as url:
-        spec = {"name": "smollm2", "endpoint": {"base_url": url}, "sampling": {"temperature": 0.0, "max_tokens": 96}}
+        endpoint = {"base_url": url, "model": str(embedded.materialise())}  # transformers takes no other name than its folder
+        spec = {"name": "smollm2", "endpoint": endpoint, "sampling": {"temperature": 0.0, "max_tokens": 96}}
         Path("smollm2.yaml").write_text(yaml.safe_dump(spec))
         command = ("run", "--config", "api.yaml", "--model", "smollm2.yaml")
         code, err = esc_eval(*command)
