@@ -9,6 +9,9 @@ PIP          = PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq 
 UV          := $(shell command -v uv)
 INSTALL      = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python $(1) $(2) || )$(PIP) $(1) $(3)
 CONSTRAINTS := configs/constraints-cpu.txt
+# HASHES=1: packages are installed only if their files have the hashes of this list.
+HASHES      ?=
+HASH_LIST   := configs/hashes-cpu.txt
 TORCH        = $(shell grep '^torch==' $(CONSTRAINTS))
 IMPORTED    := vllm.entrypoints.launchers.api_server.entry, vllm.v1.engine.core, vllm.v1.worker.cpu_worker, \
                vllm.model_executor.models.llama, evalsuite.commands.run, data_prep.__main__
@@ -66,7 +69,7 @@ TABLE4      ?= runs/table4
 SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
               $(if $(PROMPTS),--judge-prompts $(PROMPTS)) --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
-.PHONY: help setup setup-browser setup-postgres setup-slurm setup-peers setup-gpu constraints-gpu quick record recording demo demo-people demo-data demo-served demo-cards demo-run
+.PHONY: help setup setup-browser setup-postgres setup-slurm setup-peers setup-gpu hashes-cpu constraints-gpu quick record recording demo demo-people demo-data demo-served demo-cards demo-run
 .PHONY: train-role-cpu train-rank-cpu train-survey-cpu train-rank-paper rank-methods-cpu reproduce-table4
 .PHONY: doctor gpu-check test test-fast test-full lint docs format bench clean
 
@@ -86,7 +89,7 @@ $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 	@grep -v '^torch==' $(CONSTRAINTS) > $(VENV)/others.txt
 	@(export UV_HTTP_RETRIES=0; $(call INSTALL,--no-deps $(TORCH),$(if $(TORCH_INDEX),--index $(TORCH_INDEX),--torch-backend cpu),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)))) \
 	  2> $(VENV)/torch.log || { cat $(VENV)/torch.log >&2; false; } & torch=$$!; \
-	  ($(call INSTALL,--no-deps -r $(VENV)/others.txt)); others=$$?; wait $$torch && exit $$others
+	  ($(call INSTALL,--no-deps $(if $(HASHES),--require-hashes -r $(HASH_LIST),-r $(VENV)/others.txt))); others=$$?; wait $$torch && exit $$others
 	@echo "3/5 this project"
 	@$(call INSTALL,--no-deps --editable .)
 	@echo "4/5 bytecode of what servers and commands import: else each of their first starts takes 15 s more"
@@ -127,6 +130,12 @@ setup-gpu:  ## Make .venv for a GPU node (extras gpu and data, pinned by configs
 gpu-check:  ## A smoke run on one GPU, after setup-gpu: doctor, 5 steps of both recipes, dialogues, scoring; 10 minutes
 	@test -x $(BIN)/python || { echo "error: no $(VENV) yet: make setup-gpu" >&2; exit 2; }
 	$(BIN)/python -m tests.bench.gpu_check
+
+hashes-cpu: setup  ## Write configs/hashes-cpu.txt anew after a change of configs/constraints-cpu.txt (with a network)
+	$(PIP) --dry-run --ignore-installed --no-deps --report $(VENV)/report.json -r $(VENV)/others.txt
+	{ grep '^#' $(HASH_LIST); $(BIN)/python -c 'import json, sys; print("\n".join(sorted(("{name}=={version} --hash=sha256:".format_map(one["metadata"]) \
+	  + one["download_info"]["archive_info"]["hashes"]["sha256"] for one in json.load(sys.stdin)["install"]), key=str.lower)))' \
+	  < $(VENV)/report.json; } > $(HASH_LIST).new && mv $(HASH_LIST).new $(HASH_LIST)
 
 constraints-gpu: setup  ## Resolve configs/constraints-gpu.txt anew (with a network; downloads no wheels)
 	{ grep '^#' $(GPU_SET); $(RESOLVE_GPU); } > $(GPU_SET).new && mv $(GPU_SET).new $(GPU_SET)

@@ -172,6 +172,20 @@ def test_constraints_satisfy_the_project() -> None:
         assert versions[name] in requirement.specifier, f"{name} {versions[name]} does not satisfy {requirement}"
 
 
+def test_every_file_that_is_installed_has_a_hash() -> None:
+    """But torch's: its CPU build has an index of its own."""
+    lines = {name: (ROOT / "configs" / f"{name}-cpu.txt").read_text().splitlines() for name in ("constraints", "hashes")}
+    pinned = {
+        canonicalize_name(name): version
+        for name, _, version in (line.partition("==") for line in lines["constraints"] if "==" in line)
+    }
+    hashed = [re.fullmatch(r"(\S+)==(\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines["hashes"] if line[0] != "#"]
+    assert {canonicalize_name(found[1]): found[2] for found in hashed if found} == {
+        name: version for name, version in pinned.items() if name != "torch"
+    }
+    assert all(hashed)
+
+
 def test_the_set_that_is_installed_is_whole() -> None:
     """`make setup` installs it without resolving: what any package of it needs has to be in it, or named as left out."""
     text = (ROOT / "configs" / "constraints-cpu.txt").read_text()
