@@ -143,6 +143,10 @@ IDLE = {
         *("dataloader_drop_last", "prediction_loss_only", "batch_eval_metrics", "eval_do_concat_batches"),
         *("include_for_metrics", "do_train", "do_predict"),
     ),
+    "an adapter is published with its model card, by `esc-eval push adapter`": (
+        *("push_to_hub", "hub_always_push", "hub_model_id", "hub_revision", "hub_strategy"),
+        "trackio_static_space_id",
+    ),
     "quantised bases are not trained here": (
         *("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage"),
     ),
@@ -339,6 +343,10 @@ def _check(recipe: Recipe[Any]) -> None:
     wrote = "python -m data_prep cards" if supporter else f"python -m data_prep {recipe.task}-sft"
     packed = recipe.task == "role" and (training.packing or training.padding_free)
     whole_rows = packed and training.eval_packing is False and training.per_device_eval_batch_size == 1
+    given = {
+        *(_mapping(recipe.file) if recipe.file else {}),
+        *(word.lstrip("-").partition("=")[0] for word in recipe.overrides),
+    }
     problems = {
         "model_name_or_path: name the base: a hub id, a folder, or embedded:smollm2-135m-instruct": not base,
         f"train_file: name the JSONL file that `{wrote}` wrote": not data.train_file,
@@ -348,11 +356,14 @@ def _check(recipe: Recipe[Any]) -> None:
             not supporter and training.train_sampling_strategy == "sequential"
         ),
         "packing: evaluation counts dialogue by dialogue: add eval_packing: false and per_device_eval_batch_size: 1": (
-            packed and not whole_rows
+            (packed or (recipe.task == "role" and bool(training.eval_packing))) and not whole_rows
         ),
         "padding_free: without packing it keeps to no max_length: take packing, or max_length: null": (
             packed and not training.packing and training.max_length is not None
         ),
+        "do_eval: eval_strategy says whether there are evaluations: leave it out": "do_eval" in given,
+        "hub_token: no token belongs into a recipe: `hf auth login`, or set HF_TOKEN": bool(training.hub_token),
+        "local_rank: whoever launches the processes says it: leave it out": "local_rank" in given,
         "seeker, judge: name the models that are served, as NAME@URL": supporter and not (data.seeker and data.judge),
         "length_cost, free_characters: not below 0, and above 0": supporter
         and not (data.length_cost >= 0 and data.free_characters > 0),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,7 @@ import pytest
 import yaml
 
 from core.errors import UserError
-from tests.train.conftest import untrained, write_data, write_recipe
-from train import recipes
+from tests.train.conftest import write_recipe
 from train.recipes import parse_recipe, read_recipe
 
 pytestmark = pytest.mark.slow  # TRL's parser loads torch
@@ -148,89 +146,3 @@ def test_a_limit_draws_whole_dialogues(tmp_path: Path) -> None:
     found = read_rank(tmp_path / "train.jsonl", limit=2, seed=1)
     assert len({e.dialogue_id for e in found}) == 2 and len(found) == 6
     assert len(read_rank(tmp_path / "train.jsonl", limit=7)) == 18
-
-
-# --- settings of the libraries: each acts, or is refused by name ------------------------------------------------------------
-
-ONE_ROW = {"eval_packing": False, "per_device_eval_batch_size": 1}
-# Fields of SFTConfig's own that act on the seeker's training, with what else they need.
-ACT: dict[str, dict[str, Any]] = {
-    "max_length": {"max_length": 40},
-    "packing": {"packing": True, **ONE_ROW},
-    "packing_strategy": {"packing": True, "packing_strategy": "wrapped", **ONE_ROW},
-    "padding_free": {"padding_free": True, "max_length": None, **ONE_ROW},
-    "pad_to_multiple_of": {"pad_to_multiple_of": 100},
-    "loss_type": {"loss_type": "dft"},
-    "label_smoothing_factor": {"label_smoothing_factor": 0.3},
-}
-ELSEWHERE = {"eval_packing", "activation_offloading", "max_length"}  # of packing; spares a GPU's memory; acts on both tasks
-
-
-def other(value: Any) -> Any:
-    """A value of a setting that is not its default."""
-    return {bool: not value, int: 32, float: 0.3, dict: {"x": 1}}.get(type(value), "other")
-
-
-@pytest.mark.parametrize("task", ["role", "rank"])
-def test_every_setting_of_the_sft_trainer_acts_or_is_refused_by_name(tmp_path: Path, task: str) -> None:
-    from transformers import TrainingArguments
-    from trl import SFTConfig
-
-    refusals = recipes.IDLE | (recipes.IDLE_FOR_RANKER if task == "rank" else {})
-    refused_names = {name for names in refusals.values() for name in names}
-    own = {f.name for f in fields(SFTConfig)} - {f.name for f in fields(TrainingArguments)} | refused_names
-    for name in sorted(own - ELSEWHERE - (ACT.keys() - refused_names)):
-        made = read_recipe(recipe(tmp_path, task))
-        group = made.training if hasattr(made.training, name) else made.model
-        setattr(group, name, other(group.__dataclass_fields__[name].default))
-        with pytest.raises(UserError, match=name):
-            recipes._check(made)
-
-
-def test_every_setting_of_the_adapter_reaches_it_or_is_refused_by_name(tmp_path: Path) -> None:
-    from trl import ModelConfig
-
-    before = recipes.lora_config(read_recipe(recipe(tmp_path)).model)
-    for name in (f.name for f in fields(ModelConfig) if f.name.startswith(("lora_", "use_"))):
-        made = read_recipe(recipe(tmp_path))
-        setattr(made.model, name, other(getattr(made.model, name)))
-        try:
-            recipes._check(made)
-            assert recipes.lora_config(made.model) != before, name
-        except UserError as error:
-            assert name.removeprefix("lora_") in str(error)
-
-
-def test_a_target_module_that_the_base_lacks_is_refused_by_plan_and_script(tmp_path: Path, tiny: dict[str, Path]) -> None:
-    from train import esc_role
-    from train.plan import make_plan
-
-    data = write_data(tmp_path, "role", train=4, valid=2)
-    for targets in (["q_proj", "v_porj"], "no_such_[ab]"):
-        missing = targets if isinstance(targets, str) else "v_porj"
-        path = write_recipe(
-            tmp_path / "r.yaml", "role", tiny["llama"], data, tmp_path / f"out {missing}", lora_target_modules=targets
-        )
-        for use in (esc_role.main, make_plan):
-            with pytest.raises(UserError) as error:
-                use(parse_recipe("role", ["--config", str(path)]))
-            assert f"lora_target_modules: {missing}" in str(error.value) and "no module of the base" in str(error.value)
-
-
-def test_settings_that_act_change_the_first_batch_or_its_loss(tmp_path: Path, tiny: dict[str, Path]) -> None:
-    from train import esc_role
-
-    def first(**settings: Any) -> tuple[list[int], float]:
-        data = write_data(tmp_path, "role", train=6, valid=2)
-        path = write_recipe(
-            tmp_path / "r.yaml", "role", tiny["llama"], data, tmp_path / f"out{len([*tmp_path.iterdir()])}", **settings
-        )
-        trainer = untrained(esc_role.main, parse_recipe("role", ["--config", str(path)]))
-        batch = next(iter(trainer.get_train_dataloader()))
-        trainer.model.eval()
-        return [*batch["input_ids"].shape], float(trainer.compute_loss(trainer.model, batch))
-
-    plain, packed = first(), first(**ACT["packing"])
-    assert first() == plain, "a setting is seen by what differs"
-    for name, settings in ACT.items():
-        assert first(**settings) != (packed if name == "packing_strategy" else plain), name
