@@ -26,7 +26,8 @@ from core.tables import Estimate, Screen, Table, to_console, to_markdown
 from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
 from data_prep.role_play.examples import RoleExample
 from serve.checkpoints.lora import WEIGHTS
-from train.examples import IGNORED, Prepared, chatml, encode_prompt, prepare_role, read_role
+from train.example_files import hub_dataset, read_role
+from train.examples import IGNORED, Prepared, chatml, encode_prompt, prepare_role
 from train.models import (
     NEW_TOKENS,
     BaseAndAdapter,
@@ -241,7 +242,7 @@ def read_held_out(recipe: Recipe[Any], path: Path) -> tuple[list[RoleExample], i
     if not support:
         raise UserError(f"{path}: no dialogue of kind support: without a seeker there is nothing to compare")
     train = Path(recipe.data.train_file)
-    if train.exists() and (shared := {e.id for e in support} & {e.id for e in read_role(train)}):
+    if (train.exists() or hub_dataset(train)) and (shared := {e.id for e in support} & {e.id for e in read_role(train)}):
         raise UserError(f"{path}: shares {len(shared)} dialogues with {train}, for example {min(shared)}: give held-out ones")
     return support, len(examples) - len(support)
 

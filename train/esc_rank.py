@@ -18,7 +18,8 @@ from typing import Any
 
 from core.errors import run_cli
 from train import run
-from train.examples import check_disjoint, prepare_rank, read_rank, rubric_beside, score_tokens
+from train.example_files import read_rank, rubric_beside
+from train.examples import check_disjoint, prepare_rank, score_tokens
 from train.models import load_base, load_tokenizer
 from train.recipes import RankArguments, Recipe, lora_config, may_read_trees, parse_recipe
 from train.trackers import set_up_trackers, settings_log

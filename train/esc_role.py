@@ -14,7 +14,8 @@ from pathlib import Path
 
 from core.errors import run_cli
 from train import run
-from train.examples import check_disjoint, prepare_role, read_role
+from train.example_files import read_role
+from train.examples import check_disjoint, prepare_role
 from train.models import load_base, load_tokenizer
 from train.recipes import Recipe, RoleArguments, lora_config, parse_recipe
 from train.trackers import set_up_trackers, settings_log

@@ -18,7 +18,8 @@ from typing import Any
 from core.errors import UserError, run_cli
 from core.files import read_object, write_json
 from evalsuite.environment import Brevity, Environment
-from train.examples import Prepared, draw
+from train.example_files import draw
+from train.examples import Prepared
 from train.models import load_base, load_tokenizer, policy_end
 from train.recipes import Recipe, SupporterArguments, lora_config, parse_recipe
 from train.run import (

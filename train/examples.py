@@ -7,28 +7,25 @@ its `<|im_end|>` for the loss, so that the model learns to stop. Qwen1.5, Intern
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from core.errors import UserError
-from core.files import check_unique, digest, read_jsonl, read_object, sha256_file, validated
+from core.files import digest, read_object, sha256_file
 from core.markers import markers_of
-from core.records import Message, Record
-from core.rubrics import Rubric, load_rubric
+from core.records import Message
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
+from train.example_files import beside, hub_dataset
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
-E = TypeVar("E")
-M = TypeVar("M", bound=Record)
 IGNORED = -100  # a label that carries no loss
 CHATML = (
     "{% for message in messages %}"
@@ -178,8 +175,9 @@ class Prepared:
         return Dataset.from_list(self.rows)
 
     def identity(self) -> dict[str, Any]:
-        """What a model card says about this file: its hash, that of the manifest beside it, how many examples were used, and
-        the prompt pack that they were written in, where the manifest names one."""
+        """What a model card says about this file: its hash (of a data set on the hub, that of its examples), that of the
+        manifest beside it, how many examples were used, and the prompt pack that they were written in, where the manifest names
+        one."""
         manifest = beside(self.path, "manifest.json")
         there = manifest.is_file()
         settings = read_object(manifest, "the manifest of the examples").get("settings") if there else None
@@ -187,11 +185,15 @@ class Prepared:
         match settings:
             case {"prompts": {"pack": str(pack)}} | {"config": {"prompts": str(pack)}}:  # of rank-sft, of role-sft
                 pass
+        if hub_dataset(self.path):
+            name, content = str(self.path), digest([example.model_dump(mode="json") for example in self.examples])
+        elif self.path.is_dir():
+            name, content = self.path.name, digest([sha256_file(part) for part in sorted(self.path.glob("*.arrow"))])
+        else:
+            name, content = self.path.name, sha256_file(self.path)
         return {
-            "file": self.path.name,
-            "sha256": digest([sha256_file(part) for part in sorted(self.path.glob("*.arrow"))])
-            if self.path.is_dir()
-            else sha256_file(self.path),
+            "file": name,
+            "sha256": content,
             "manifest_sha256": sha256_file(manifest) if there else None,
             "examples": len(self.examples),
             **({"prompts": pack} if pack else {}),
@@ -208,85 +210,6 @@ class Prepared:
     def packed(self) -> str:
         """One line for the log, once examples that begin alike share a row."""
         return f"{self.path}: {len(self.rows)} rows, {self.tokens:,} tokens: what examples share is read once"
-
-
-def beside(path: Path, name: str) -> Path:
-    """The file of that name beside a file of examples. A `datasets` folder is a part of what lies in a folder of its own."""
-    above = path.parent.parent / name
-    return above if path.is_dir() and above.is_file() else path.parent / name
-
-
-def read_examples(path: Path, kind: type[M], what: str) -> list[M]:
-    """The examples of a JSONL or Parquet file, or of a folder that `datasets` saved.
-
-    Raises `UserError` with place and field for the first that is none, and where nothing can be read.
-    """
-    if not path.is_dir() and path.suffix != ".parquet":
-        return read_jsonl(path, kind, what)
-    import pyarrow
-    from datasets import DatasetDict, load_from_disk
-    from pyarrow import parquet
-
-    try:
-        table = load_from_disk(str(path)) if path.is_dir() else parquet.read_table(path)
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        raise UserError(
-            f"{path}: no {what} that `datasets` or Parquet can read: {' '.join(str(error).split())[:200]}"
-        ) from None
-    if isinstance(table, DatasetDict):
-        raise UserError(f"{path}: it has the parts {', '.join(table)}: name one, as {path / next(iter(table), 'train')}")
-    found = []
-    for number, row in enumerate(table.to_list() if path.is_dir() else table.to_pylist(), start=1):
-        for name, value in row.items():  # a column of objects has every key in every row
-            row[name] = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
-        found.append(validated(kind, row, f"{path}: row {number}"))
-    if not found:
-        raise UserError(f"{what} is empty: {path}")
-    return found
-
-
-def read_role(path: Path, limit: int = 0, seed: int = 0) -> list[RoleExample]:
-    """Role-play examples of a file (`limit` > 0: that many, drawn by the seed, in file order)."""
-    examples = read_examples(path, RoleExample, "role-play examples")
-    check_unique(path, (example.id for example in examples), "example ids")
-    for number, example in enumerate(examples, start=1):
-        roles = [message["role"] for message in example.messages]
-        if roles != ["system", *["user", "assistant"] * (len(roles) // 2)] or len(roles) < 3:
-            raise UserError(
-                f"{path}: example {number} ({example.id}): messages: a system message, then user and assistant in turn, "
-                f"ending with assistant, are expected; found {', '.join(roles[:8])}"
-            )
-        # A tokenizer makes one token of the marker's line end and a space after it; it would carry loss, and prompts lack it.
-        said = [m | {"content": m["content"].lstrip()} if m["role"] == "assistant" else m for m in example.messages]
-        examples[number - 1] = example.model_copy(update={"messages": tuple(said)})
-    return draw(examples, limit, seed)
-
-
-def read_rank(path: Path, dimension: str = "", language: str = "", limit: int = 0, seed: int = 0) -> list[RankExample]:
-    """Ranker examples of a file, of one dimension or language where given (`limit` > 0: all of so many dialogues, drawn)."""
-    examples = read_examples(path, RankExample, "ranker examples")
-    check_unique(path, (example.id for example in examples), "example ids")
-    kept = [
-        example
-        for example in examples
-        if (not language or example.language == language) and (not dimension or list(example.labels) == [dimension])
-    ]
-    if not kept:
-        present = sorted({f"{e.language} {e.dimension or 'all dimensions in one'}" for e in examples})
-        raise UserError(
-            f"{path}: no example for dimension {dimension or 'any'}, language {language or 'any'}; the file has "
-            + ", ".join(present)
-        )
-    chosen = set(draw(list(dict.fromkeys(example.dialogue_id for example in kept)), limit, seed))
-    return [example for example in kept if example.dialogue_id in chosen]
-
-
-def draw(examples: list[E], limit: int, seed: int) -> list[E]:
-    """`limit` of them at random, in their order; all of them for 0."""
-    if not limit or limit >= len(examples):
-        return examples
-    chosen = set(random.Random(seed).sample(range(len(examples)), limit))
-    return [example for index, example in enumerate(examples) if index in chosen]
 
 
 @lru_cache(maxsize=8)
@@ -385,17 +308,6 @@ def _not_empty(prepared: Prepared, max_length: int | None) -> Prepared:
         reasons = "; ".join(f"{reason}: {count}" for reason, count in prepared.dropped.items())
         raise UserError(f"{prepared.path}: no token to train on is left ({reasons}): raise max_length or give other data")
     return prepared
-
-
-def rubric_beside(path: Path) -> Rubric:
-    """The rubric that `rank-sft` asked, from rubric.yaml beside the examples.
-
-    Raises `UserError` when it is missing: the scale is never guessed from the labels.
-    """
-    rubric = beside(path, "rubric.yaml")
-    if not rubric.is_file():
-        raise UserError(f"{rubric} is missing: `python -m data_prep rank-sft` writes it beside {path.name}; copy both")
-    return load_rubric(str(rubric))
 
 
 def score_tokens(tokenizer: PreTrainedTokenizerBase, scores: Sequence[int], what: str) -> dict[str, int]:

@@ -63,7 +63,7 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
     From the recipe's train_file when it is there (tokens: UTF-8 bytes / 4 and 5 a message), else the paper's. Where
     the ranker reads trees, an example is one tree, as it is a row in training; its share of tokens is that of words.
     """
-    from train.examples import read_rank, read_role
+    from train.example_files import read_rank, read_role
 
     if recipe.task == "supporter":
         return _read_dialogues(recipe)

@@ -24,7 +24,8 @@ from core.records import Judgement
 from core.rubrics import Rubric
 from core.tables import Screen
 from data_prep.scores.rank_sft import RankExample
-from train.examples import chatml, encode_prompt, read_rank, rubric_beside, score_tokens
+from train.example_files import read_rank, rubric_beside
+from train.examples import chatml, encode_prompt, score_tokens
 from train.models import (
     BATCH_TOKENS,
     Decoder,

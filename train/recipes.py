@@ -52,7 +52,7 @@ class DataArguments:
     task: str = ""
     """role (esc_role.py), rank (esc_rank.py) or supporter (esc_supporter.py): what this recipe is for."""
     train_file: str = ""
-    """Training examples: JSONL, Parquet, or one part of a folder that `datasets` saved."""
+    """Training examples: JSONL, Parquet, one part of a folder that `datasets` saved, or OWNER/NAME/SPLIT on the hub."""
     valid_file: str = ""
     """Validation examples, of other dialogues, in the same forms."""
     licence: str = ""

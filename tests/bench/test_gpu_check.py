@@ -15,7 +15,8 @@ from serve.sizes import GIB
 from tests.bench import gpu_check
 from tests.bench.full_shape import RECIPES, Recipe, layers_that_fit, write_checkpoint, write_recipe, write_rows
 from tests.bench.gpu_check import Check, Failed, Part, run_part
-from train.examples import prepare_rank, prepare_role, read_rank, read_role, score_tokens
+from train.example_files import read_rank, read_role
+from train.examples import prepare_rank, prepare_role, score_tokens
 
 ROLE, RANK = RECIPES
 

@@ -21,7 +21,8 @@ from tests.core.test_markers import FAMILIES, ORDINARY
 from tests.train.conftest import rank_examples, role_examples, write_data, write_recipe
 from tests.train.test_examples import MESSAGES, byte_level, sentence_piece, smollm
 from train import esc_role, examples, rollouts
-from train.examples import encode, encode_prompt, encode_stock, prepare_rank, prepare_role, read_role, score_tokens
+from train.example_files import read_role
+from train.examples import encode, encode_prompt, encode_stock, prepare_rank, prepare_role, score_tokens
 from train.recipes import parse_recipe
 
 pytestmark = pytest.mark.slow

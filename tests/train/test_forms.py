@@ -12,7 +12,8 @@ from core.errors import UserError
 from core.files import write_json
 from core.records import Record
 from tests.train.conftest import per_dimension, rank_examples, role_examples, write_data
-from train.examples import Prepared, read_rank, read_role, rubric_beside
+from train.example_files import read_rank, read_role, rubric_beside
+from train.examples import Prepared
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,8 @@ from core.errors import UserError
 from core.files import locked
 from data_prep.role_play.examples import RoleExample
 from tests.train.conftest import role_examples, write_data, write_recipe
-from train.examples import Prepared, encode, prepare_role, read_role
+from train.example_files import read_role
+from train.examples import Prepared, encode, prepare_role
 from train.recipes import ARGUMENTS, IDLE, NOT_SETTINGS, parse_recipe, training_config
 from train.run import DATA_FILES, PATHS, open_output
 

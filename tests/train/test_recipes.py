@@ -140,7 +140,7 @@ def test_one_process_with_several_gpus_is_refused(tmp_path: Path, task: str, mon
 def test_a_limit_draws_whole_dialogues(tmp_path: Path) -> None:
     from core.files import write_jsonl
     from tests.train.conftest import per_dimension, rank_examples
-    from train.examples import read_rank
+    from train.example_files import read_rank
 
     write_jsonl(tmp_path / "train.jsonl", per_dimension(rank_examples(6)))
     found = read_rank(tmp_path / "train.jsonl", limit=2, seed=1)
