@@ -12,6 +12,9 @@ from pydantic import AfterValidator
 
 SECRET_FROM = 8  # characters from which a key is masked in answers too: "x", "1" or "EMPTY" are ordinary text there
 MASK = "***"
+# A part of a path that is a token: it begins as keys do, or is long, without a word's hyphen, and has digits.
+_BEGUN = r"(?:(?:sk|pk|hf|gsk|xai|gh[opsu]|glpat|key|token)[-_=]|eyJ)[\w.-]{8,}"
+_TOKEN = re.compile(rf"(?<=[^/]/)(?:{_BEGUN}|(?=[a-z_]*\d)\w{{24,}}(?![-.]))", re.I)
 
 
 @lru_cache(maxsize=64)
@@ -49,6 +52,11 @@ def mask_message(text: str, key: str | None) -> str:
     if len(key) >= SECRET_FROM:
         return _replace(text, key)
     return re.sub(rf"(?<![A-Za-z0-9]){_spelled(key)}(?![A-Za-z0-9])", MASK, text)
+
+
+def mask_paths(text: str) -> str:
+    """Text whose addresses do not show what looks like a token in their path."""
+    return re.sub(r"https?://\S+", lambda url: _TOKEN.sub(MASK, url[0]), text)
 
 
 def problem_of(url: str) -> str | None:

@@ -19,6 +19,7 @@ import typer
 from core.errors import UserError, run_cli, say
 from core.files import CONFIGS
 from core.machine import Machine
+from core.masking import mask_paths
 from core.options import program
 from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads, Writes
 from core.specs import ModelSpec, load_spec
@@ -85,7 +86,7 @@ def up(
     words = _command(command) if command is not None else []
     for spec in chosen:
         if spec.endpoint.base_url is not None:
-            say(f"{spec.name}: answers at {spec.endpoint.base_url}, nothing to start", err=True)
+            say(mask_paths(f"{spec.name}: answers at {spec.endpoint.base_url}, nothing to start"), err=True)
     if all(spec.endpoint.base_url is not None for spec in chosen):
         raise UserError("nothing to start: these specs have an endpoint.base_url")
     if gpus and not print_only:

@@ -22,7 +22,7 @@ import orjson
 
 from core.addresses import is_loopback, secret_of
 from core.errors import UserError, near, printable
-from core.masking import mask_answer, mask_message
+from core.masking import mask_answer, mask_message, mask_paths
 from core.specs import ModelSpec
 from serve.answers import ErrorInAnswer, Reply, read_reply, reply_of_error
 from serve.failures import Meaning, OutOfQuota, PassingError, Rejected, error_text, meaning_of
@@ -214,13 +214,13 @@ async def server_version(session: aiohttp.ClientSession, base_url: str) -> str |
 
 
 def redirect_target(response: aiohttp.ClientResponse) -> str | None:
-    """Where a redirect points, without user, password and query; None where there is no such address."""
+    """Where a redirect points, without user, password, query and token; None where there is no such address."""
     location = response.headers.get("Location")
     if response.status // 100 != 3 or not location:
         return None
     try:
         target = urlsplit(urljoin(str(response.url), location))
-        return urlunsplit((target.scheme, target.netloc.rpartition("@")[2], target.path, "", ""))
+        return mask_paths(urlunsplit((target.scheme, target.netloc.rpartition("@")[2], target.path, "", "")))
     except ValueError:
         return None
 
@@ -269,7 +269,7 @@ def _secrets(spec: ModelSpec) -> list[str | None]:
 
 def redact(spec: ModelSpec, problem: object) -> str:
     """A problem as one short line without the key; the key goes first, so that no half of it is left at the cut."""
-    text = " ".join(str(problem).split())
+    text = mask_paths(" ".join(str(problem).split()))
     for secret in _secrets(spec):
         text = mask_message(text, secret)
     return printable(text[:300])[:300] or type(problem).__name__
@@ -277,7 +277,7 @@ def redact(spec: ModelSpec, problem: object) -> str:
 
 def place(spec: ModelSpec, base_url: str) -> str:
     """A model and its endpoint, for messages."""
-    return f"model {spec.name} at {base_url}"
+    return mask_paths(f"model {spec.name} at {base_url}")
 
 
 def is_away(error: Exception) -> bool:

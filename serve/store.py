@@ -20,7 +20,7 @@ from core.errors import UserError
 from core.specs import ModelSpec
 from serve.answers import Reply
 
-_COLUMNS = "role TEXT, spec TEXT, model TEXT, finish_reason TEXT, time REAL, attempt INTEGER, prompt TEXT"
+_COLUMNS = "role TEXT, spec TEXT, model TEXT, finish_reason TEXT, time REAL, attempt INTEGER, prompt TEXT, checksum TEXT"
 _ADDED = [column.split()[0] for column in _COLUMNS.split(", ")]  # null in stores that were made before there were these
 _ALL = ", ".join(["key", "reply", "seconds", *_ADDED])
 _TABLES = (
@@ -38,7 +38,7 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS dialects (spec TEXT, served TEXT, dialect BLOB NOT NULL, PRIMARY KEY (spec, served)) "
     "WITHOUT ROWID",
 )
-_PUT = f"INSERT OR REPLACE INTO calls ({_ALL}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUT = f"INSERT OR REPLACE INTO calls ({_ALL}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SET_ASIDE = (
     f"INSERT INTO replaced ({_ALL}, number, reason) "
     f"SELECT {_ALL}, (SELECT count(*) FROM replaced WHERE key = ?1), ?2 FROM calls WHERE key = ?1"
@@ -145,10 +145,11 @@ class Store:
             self._db.execute("PRAGMA wal_autocheckpoint=0")
             for table in _TABLES:
                 self._db.execute(table)
-            known = {row[1] for row in self._db.execute("PRAGMA table_info(calls)")}
-            for column in _COLUMNS.split(", "):
-                if column.split()[0] not in known:
-                    self._db.execute(f"ALTER TABLE calls ADD COLUMN {column}")
+            for table in ("calls", "replaced"):
+                known = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
+                for column in _COLUMNS.split(", "):
+                    if column.split()[0] not in known:
+                        self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
         except (OSError, sqlite3.Error) as error:
             raise UserError(f"call store cannot be used: {path}: {_problem(error)}") from None
         self.before_next: Callable[[], None] | None = None  # is called once, before the next answer is kept
@@ -162,12 +163,22 @@ class Store:
     def get(self, key: str) -> Reply | None:
         """The reply of a finished call, or None."""
         try:
-            row = self._db.execute("SELECT reply FROM calls WHERE key = ?", (key,)).fetchone()
-            return Reply.model_validate_json(row[0]) if row else None
+            row = self._db.execute("SELECT key, reply, checksum FROM calls WHERE key = ?", (key,)).fetchone()
+            return Reply.model_validate_json(self._as_kept(*row)) if row else None
         except ValidationError:
             raise UserError(f"{self.path}: a stored answer is damaged; move the file aside to start afresh") from None
         except sqlite3.Error as error:
             raise UserError(f"call store cannot be read: {self.path}: {_problem(error)}") from None
+
+    def _as_kept(self, key: str, reply: bytes | str, checksum: str | None) -> bytes:
+        """A stored reply. Raises `UserError` for one that is not what was kept; older versions kept no checksum."""
+        reply = reply.encode() if isinstance(reply, str) else reply  # text, where somebody wrote it by hand
+        if checksum not in (None, _checksum(key, reply)):
+            raise UserError(
+                f"{self.path}: a stored answer was changed after it was kept. Put a copy of the file back, or remove it "
+                f"(DELETE FROM calls WHERE key = '{key}') and run the same command again, which asks for it anew"
+            )
+        return reply
 
     def __len__(self) -> int:
         return int(self._rows("SELECT count(*) FROM calls")[0][0])
@@ -186,8 +197,8 @@ class Store:
 
     def replies(self) -> Iterator[tuple[str | None, str | None, dict[str, Any]]]:
         """(Role, spec, reply) of every finished call."""
-        for role, spec, reply in self._rows("SELECT role, spec, reply FROM calls"):
-            yield role, spec, orjson.loads(reply)
+        for role, spec, *kept in self._rows("SELECT role, spec, key, reply, checksum FROM calls"):
+            yield role, spec, orjson.loads(self._as_kept(*kept))
 
     def tokens(self) -> dict[str | None, tuple[int, int, int]]:
         """Spec → (answers, prompt tokens, completion tokens), replaced ones included; None: of an older version."""
@@ -255,7 +266,8 @@ class Store:
             self._failing.remove(key)
             self._waiting.append((_ANSWERED, (key,)))
         who, finish = (origin.role, origin.spec, origin.model), reply.get("finish_reason")
-        await self._written(_PUT, (key, orjson.dumps(reply), seconds, *who, finish, time.time(), origin.attempt, origin.prompt))
+        kept, sent = orjson.dumps(reply), (origin.attempt, origin.prompt)
+        await self._written(_PUT, (key, kept, seconds, *who, finish, time.time(), *sent, _checksum(key, kept)))
 
     async def fail(self, key: str, item: str, role: str, spec: str, outcome: str, reason: str) -> None:
         """Remember that a call failed, until it is answered; returns once it is committed."""
@@ -329,9 +341,10 @@ class Store:
                     raise UserError(
                         f"{other}: model {spec} answered as {theirs!r} there, as {mine!r} in other stores of this run"
                     )
-                self._db.execute(f"INSERT OR IGNORE INTO calls ({_ALL}) SELECT {_ALL} FROM other.calls")
-                every = f"key, number, reason, {_ALL.removeprefix('key, ')}"
-                self._db.execute(f"INSERT OR IGNORE INTO replaced ({every}) SELECT {every} FROM other.replaced")
+                for table, more in (("calls", ""), ("replaced", "number, reason, ")):
+                    theirs = {row[1] for row in self._db.execute(f"PRAGMA other.table_info({table})")}
+                    every = more + ", ".join(name for name in _ALL.split(", ") if name in theirs)
+                    self._db.execute(f"INSERT OR IGNORE INTO {table} ({every}) SELECT {every} FROM other.{table}")
                 for table in ("prompts", "failures", "models", "dialects"):
                     self._db.execute(f"INSERT OR IGNORE INTO {table} SELECT * FROM other.{table}")
                 self._db.execute("DELETE FROM failures WHERE key IN (SELECT key FROM calls)")
@@ -344,6 +357,10 @@ class Store:
     def close(self) -> None:
         """Close the file; replies whose `put` has not returned may be lost."""
         self._db.close()
+
+
+def _checksum(key: str, reply: bytes) -> str:
+    return hashlib.sha256(key.encode() + reply).hexdigest()[:16]
 
 
 def _problem(error: Exception) -> str:

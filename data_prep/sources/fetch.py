@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -123,6 +124,6 @@ def _unpacked(source: Source, folder: Path, archive: str) -> Path:
     try:
         with zipfile.ZipFile(folder / archive) as packed:
             packed.extractall(target)
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:  # RuntimeError: encrypted
         raise UserError(f"corpus {source.name}: {archive} cannot be unpacked: {error}") from None
     return target

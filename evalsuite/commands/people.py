@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -231,6 +232,7 @@ def serve(
     _need()
     import uvicorn
 
+    from evalsuite.people.guard import WholeRequests
     from evalsuite.people.server import LOOPBACK, create_app
 
     if host not in LOOPBACK and not name:
@@ -252,6 +254,9 @@ def serve(
             app,
             host=host,
             port=port,
+            http=WholeRequests,
+            # Nobody else's word counts on where a request is from; a proxy is named so.
+            forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", ""),
             log_level="warning",
             access_log=False,  # links are secrets
             server_header=False,
@@ -435,10 +440,11 @@ def _store(folder: Path, database: str | None, make: bool = False) -> Iterator[S
     from evalsuite.people.store import Store, redacted
 
     if make:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)  # the links are in it
+        folder.mkdir(0o700, parents=True, exist_ok=True)  # the links are in it; a folder that was there keeps its mode
     own = database is None
     if database is None:
+        if make:
+            (folder / DATABASE).touch(0o600)
         if not make and not (folder / DATABASE).exists():
             raise UserError(
                 f"{folder}: no study in it: `esc-eval people create {folder}` makes one, `esc-eval people restore {folder} "

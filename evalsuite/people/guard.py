@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -10,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import h11
 import orjson
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from core.records import Language
 from evalsuite.people.pages import render, words
@@ -20,6 +23,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 WAIT_S = 5  # until a page that came too often loads itself again
+WHOLE_WITHIN_S = 30.0
 LONGEST = 64 * 1024  # bytes of a request: a comment of 4,000 Chinese characters has 12,000
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -54,6 +58,26 @@ class Rate:
         while len(self.left) > _MANY:
             self.left.popitem(last=False)
         return allowed
+
+
+class WholeRequests(H11Protocol):
+    """Closes a connection whose request is not whole within `WHOLE_WITHIN_S`: half-sent ones would hold sockets for good."""
+
+    deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.data_received(b"")
+
+    def data_received(self, data: bytes) -> None:
+        if data:
+            super().data_received(data)
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            if self.deadline is not None:
+                self.deadline.cancel()
+            self.deadline = None
+        elif self.deadline is None:
+            self.deadline = self.loop.call_later(WHOLE_WITHIN_S, self.transport.close)
 
 
 class _TooLarge(Exception):

@@ -100,6 +100,8 @@ def create_app(
 
     @app.exception_handler(RequestValidationError)
     def _malformed(request: Request, error: RequestValidationError) -> Response:
+        if any(one["loc"][0] == "path" for one in error.errors()):
+            return _told(request, "no_task", 404)
         long = any(one["type"] == "string_too_long" for one in error.errors())
         return _told(request, "too_large" if long else "bad_answer", 422)
 

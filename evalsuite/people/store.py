@@ -348,7 +348,7 @@ class Store:
     def task(self, id: int, rater: str) -> TaskRow:
         """A rater's own task. Raises `Refused` for another's, as if it did not exist."""
         with self.reading() as session:
-            task = session.get(TaskRow, id)
+            task = session.get(TaskRow, id) if 0 <= id < 2**31 else None
             if task is None or (task.study, task.rater) != (self.name, rater):
                 raise Refused("no_task", 404)
             return task

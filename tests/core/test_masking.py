@@ -10,8 +10,10 @@ from urllib.parse import quote
 import pytest
 
 from core.endpoints import Endpoint as SpecEndpoint
-from core.masking import mask_answer, mask_message
+from core.masking import mask_answer, mask_message, mask_paths
+from core.specs import ModelSpec
 from serve.failures import Rejected
+from serve.http import place, redact
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import ask, question, spec
 
@@ -88,3 +90,22 @@ async def test_a_server_that_sends_the_key_back_in_json_leaves_it_nowhere(
 def test_plain_addresses_are_taken() -> None:
     for url in ("http://127.0.0.1:8000/v1", "https://host.example/a/b/v1", "http://[::1]:80/v1"):
         assert SpecEndpoint(base_url=url).base_url == url
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://h/sk-abcdef123456/v1", "https://h/***/v1"),
+        ("https://h/a/hf_abcdefgh123/v1", "https://h/a/***/v1"),
+        ("https://h/eyJhbGciOi.abc.def/v1", "https://h/***/v1"),
+        ("https://h/v2/0123456789abcdef0123456789abcdef", "https://h/v2/***"),
+        ("https://h/openai/deployments/gpt-4o-2024-11-20", "https://h/openai/deployments/gpt-4o-2024-11-20"),
+        ("https://h/Qwen2.5-72B-Instruct-GPTQ-Int4/v1", "https://h/Qwen2.5-72B-Instruct-GPTQ-Int4/v1"),
+        ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
+        ("https://token-server12345.example/v1", "https://token-server12345.example/v1"),
+    ],
+)
+def test_a_token_in_an_addresss_path_is_not_shown(url: str, shown: str) -> None:
+    known = ModelSpec.model_validate({"name": "m", "endpoint": {"base_url": "http://h/v1"}})
+    assert mask_paths(f"model m at {url}: lost") == f"model m at {shown}: lost"
+    assert place(known, url) == f"model m at {shown}" and redact(known, f"cannot reach {url}") == f"cannot reach {shown}"

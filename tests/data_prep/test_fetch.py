@@ -107,6 +107,26 @@ def test_a_zip_file_is_unpacked_and_a_link_is_left_out(forge: Path, tmp_path: Pa
     assert (tmp_path / "got" / "emollm" / "aiwei.json").read_text() == "/etc/hostname"
 
 
+@pytest.mark.parametrize("damage", ["encrypted", "unknown method", "cut off"])
+def test_a_zip_file_that_cannot_be_unpacked_is_one_error(damage: str, forge: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "ExTES.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("ExTES/ExTES.json", "[]" * 99)
+    content = bytearray(packed.read_bytes())
+    local, central = 0, content.index(b"PK\x01\x02")
+    if damage == "encrypted":
+        content[local + 6] |= 1
+        content[central + 8] |= 1
+    elif damage == "unknown method":
+        content[local + 8] = content[central + 10] = 97
+    else:
+        content[local + 50 : local + 56] = b"\xff" * 6
+    commit = publish(forge, "pandazzh2020/ExTES", {"ExTES.zip": bytes(content)})
+    with pytest.raises(UserError, match=r"corpus extes: ExTES\.zip cannot be unpacked: ") as caught:
+        run("extes", "--accept-licence", "--revision", commit, "--out", str(tmp_path / "got"))
+    assert "\n" not in str(caught.value)
+
+
 def test_nothing_is_downloaded_before_the_licence_is_accepted(forge: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--accept-licence"):
         run("psyqa", "--out", str(tmp_path / "got"))

@@ -140,3 +140,44 @@ def test_a_kill_loses_no_answer_whose_put_returned(tmp_path: Path) -> None:
     assert len(kept) >= 1_000 and all(store.get(number) for number in kept)
     assert store._rows("PRAGMA integrity_check") == [("ok",)]
     store.close()
+
+
+CHANGED = ["UPDATE {} SET reply = replace(reply, 'answer', 'verdict')", "UPDATE {} SET reply = CAST('{{}}' AS BLOB)"]
+
+
+@pytest.mark.parametrize("change", CHANGED)
+async def test_an_answer_that_somebody_edited_is_not_used(change: str, tmp_path: Path) -> None:
+    store = Store(tmp_path / "calls.sqlite")
+    await put(store, 1, 2)
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as db:
+        db.execute(f"{change.format('calls')} WHERE key = '1'")
+    assert store.get("2") == Reply(text="answer 2")
+    with pytest.raises(UserError, match="changed after it was kept.*DELETE FROM calls WHERE key = '1'.*run the same command"):
+        store.get("1")
+    with pytest.raises(UserError, match="changed after it was kept"):
+        list(store.replies())
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as db:
+        db.execute("DELETE FROM calls WHERE key = '1'")
+    assert store.get("1") is None and len(list(store.replies())) == 1
+    store.close()
+
+
+async def test_a_store_of_before_there_were_checksums_is_used_and_added(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        store = Store(tmp_path / name)
+        await put(store, 1, 2)
+        await store.put("1", {"text": "again"}, 0.1, instead="--retry")
+        store.close()
+    with closing(sqlite3.connect(tmp_path / "old", isolation_level=None)) as db:
+        for table in ("calls", "replaced"):
+            db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
+    third = Store(tmp_path / "third")
+    for name in ("old", "new"):
+        third.add_from(tmp_path / name)
+    old = Store(tmp_path / "old")
+    await put(old, 3)
+    await old.put("2", {"text": "once more"}, 0.1, instead="--retry")
+    assert [old.get(key) and old.get(key).text for key in "123"] == ["again", "once more", "answer 3"]  # type: ignore[union-attr]
+    assert len(third) == 2 and third.get("1") == Reply(text="again") and third.times_replaced("1") == 1
+    third.close()
+    old.close()
