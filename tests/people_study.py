@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
@@ -72,12 +72,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def served(folder: Path, database: str | None = None) -> Iterator[tuple[str, Store]]:
+def served(folder: Path, database: str | None = None, endpoints: Mapping[str, str] = {}) -> Iterator[tuple[str, Store]]:
     """The study's server in a thread: its address, and the store that it writes to."""
     store = Store(database or url_of(folder), folder.name)
     calls = folder / "calls.sqlite" if store.study().chat else None
     # With its own logging uvicorn shuts down all handlers here, and absl's closes the stream that pytest captures into.
-    config = uvicorn.Config(create_app(store, calls=calls), port=0, log_config=None, access_log=False)
+    config = uvicorn.Config(create_app(store, calls=calls, endpoints=endpoints), port=0, log_config=None, access_log=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

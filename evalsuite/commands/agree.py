@@ -323,7 +323,8 @@ def correlate(
     Either side may be people or judges: --judgements and --people against --gold or --gold-judgements.
 
     A coefficient that is not defined (equal scores, or one system only) is a dash, never 0, and is in no mean. Metrics come in
-    as judgements too. Turns and repeats are averaged to their dialogue first.
+    as judgements too. Repeats are averaged to their dialogue first, and turns where
+    it has no score as a whole.
 
     Tables 3 and 13 to 15 of ESC-Eval (their row ESC-Eval is --people): import what people held and rated (`python -m data_prep
     import-held`), simulate and score on cards made of the same situations, have the supporters answer the situations' own

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from core.errors import UserError, need_modules
-from core.files import write_jsonl
+from core.files import read_yaml, write_jsonl
 from core.options import SeedOption, choice, console
 from core.paths import IN_FILE, MaybeFile, MaybeFiles, MaybeModels, MaybeName, OutFile, Reads, Verbs, Writes
 from core.records import Language
@@ -57,6 +57,14 @@ def create(
         typer.Argument(metavar="STUDY", help="Folder to make; its name is the study's."),
         Writes((f"{DATABASE}*", "links.csv")),
     ],
+    config: Annotated[
+        MaybeFile,
+        typer.Option(
+            "--config",
+            help="A recipe of talks, as configs/people/emoharbor.yaml: how long they are, when they are rated, what people are "
+            "asked about themselves. Without it, 3 to 15 exchanges, rated at the end.",
+        ),
+    ] = None,
     dialogues: Annotated[
         MaybeFiles,
         typer.Option(
@@ -98,11 +106,6 @@ def create(
             help="People talk to this model and rate it: a name in configs/models, a spec's YAML, or NAME@URL. Repeat for "
             "more: everybody talks to all of them, blind and in balanced orders.",
         ),
-    ] = None,
-    least: Annotated[int, typer.Option("--least", min=1, help="Exchanges that a talk should have.")] = 3,
-    exchanges: Annotated[int, typer.Option("--exchanges", min=1, help="Exchanges after which a talk ends.")] = 15,
-    rate_after: Annotated[
-        list[int] | None, typer.Option("--rate-after", help="Rate in mid-talk, too, after so many exchanges. Repeat for more.")
     ] = None,
     cards: Annotated[
         MaybeFiles, typer.Option("--cards", help="Role cards: shown where the seeker is rated, played by who talks. Repeat.")
@@ -161,13 +164,17 @@ def create(
     from evalsuite.commands import people_inputs as inputs
     from evalsuite.people.assignment import assign, assign_talks
 
+    recipe = inputs.Recipe() if config is None else read_yaml(config, inputs.Recipe, "recipe of talks")
+    rubric, supporter = rubric or recipe.rubric, supporter or list(recipe.supporters)
     rules = None if rubric is None else load_rubric(rubric)
     agreed = {} if consent is None else dict.fromkeys(get_args(Language), inputs.consent_text(consent))
     shared = {"name": folder.resolve().name, "overlap": overlap, "repeats": repeats, "seed": seed, "consent": agreed}
     talks = None
     if supporter:
         items, talks = inputs.what_is_talked_to(supporter, rules, cards, profiles, dialogues, checks, consent)
-        chat = {"supporters": talks, "least": least, "most": exchanges, "rate_after": sorted(set(rate_after or []))}
+        chat = recipe.model_dump(exclude={"rubric"}) | {"supporters": talks}
+        if items and recipe.questionnaire:
+            raise UserError(f"--config {config}: people are asked who they are: leave out --cards and --profiles")
         definition: dict[str, object] = {"kind": "chat", "rubric": rules, "chat": chat}
     elif rules is not None:
         if seeker or question:
@@ -189,7 +196,7 @@ def create(
     people = inputs.raters_of(raters, rater or [], spoken)
     shown = [item for item, _ in items]
     if talks:
-        tasks = assign_talks(people, [spec.name for spec in talks], shown, seed)
+        tasks = assign_talks(people, [spec.name for spec in talks], shown, seed, bool(study.asks))
     else:
         tasks = assign(shown, people, overlap, repeats, seed)
     if reviewers and (study.kind != "rate" or study.per != "dialogue"):
@@ -291,6 +298,8 @@ def export(
                 "preferences.jsonl",
                 "choices.csv",
                 "control.csv",
+                "profiles.jsonl",
+                "moods.csv",
                 "comments.csv",
                 WEIGHTS,
             )
@@ -308,6 +317,7 @@ def export(
     After a second round, final.jsonl holds everybody's score then, and accepted.jsonl the means; scores.jsonl stays the
     first round's. Where there are reviewers, accepted.jsonl holds their score where raters lie more than a point apart, else
     the raters' mean.
+    profiles.jsonl (for `esc-eval score --profiles`) and moods.csv are there where people told of themselves.
     weights.csv is there where `people suggest` drew the dialogues: `leaderboard --people` weighs the scores beside it by it.
     control.csv holds repeated items, attention checks, reviews and what could not be judged: none of it is among the scores.
     """

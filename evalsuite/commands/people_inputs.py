@@ -13,11 +13,13 @@ from core.names import composed
 from core.options import name_and_value
 from core.records import Language
 from core.rubrics import Rubric
+from core.settings import Settings
 from core.specs import ModelSpec, load_spec
 from data_prep.played import load_played, played_text
 from data_prep.scores.human import Check, read_dialogues, read_scores
 from data_prep.scores.weights import read_weights, weights_beside
 from evalsuite.people.assignment import Person
+from evalsuite.people.questionnaire import Questionnaire
 from evalsuite.people.study import (
     CLOSER,
     OVERALL,
@@ -30,6 +32,17 @@ from evalsuite.people.study import (
 )
 from evalsuite.role_play.pairwise import QUESTION, pairs_of
 from evalsuite.role_play.seekers import read_field, seeker_of
+
+
+class Recipe(Settings):
+    """Talks as `Chat` has them; rubric and supporters that the command line names go before these."""
+
+    rubric: str | None = None
+    supporters: tuple[str, ...] = ()
+    least: int = 3
+    most: int = 15
+    rate_after: tuple[int, ...] = ()
+    questionnaire: Questionnaire | None = None
 
 
 def valid_study(definition: dict[str, object]) -> Study:

@@ -15,7 +15,7 @@ from core.errors import UserError
 from core.grouping import group_by
 from core.records import Language, Order
 
-Purpose = Literal["item", "check", "repeat", "talk"]
+Purpose = Literal["item", "check", "repeat", "talk", "profile"]
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,11 @@ def _ordered(person: Person, given: Sequence[tuple[Item, Order]], items: Sequenc
     return [Task(person.code, item.id, place, order, purpose) for place, (item, order, purpose) in enumerate(found)]
 
 
-def assign_talks(people: Sequence[Person], supporters: Sequence[str], cards: Sequence[Item], seed: int) -> list[Task]:
-    """A talk with every supporter for every rater, in the language that they read first.
+def assign_talks(
+    people: Sequence[Person], supporters: Sequence[str], cards: Sequence[Item], seed: int, profiled: bool = False
+) -> list[Task]:
+    """A talk with every supporter for every rater, in the language that they read first; before it, if they are `profiled`, a
+    task in which they tell who they are.
 
     Blind and balanced: over the raters, each supporter stands in each place equally often. `cards`, where there are any, go
     round: who is played. Without them people speak for themselves. Raises `UserError` where somebody has no card to play.
@@ -109,18 +112,19 @@ def assign_talks(people: Sequence[Person], supporters: Sequence[str], cards: Seq
         own = [card for card in cards if card.language == language]
         if cards and not own:
             raise UserError(f"rater {person.code}: no role card or profile is in {language}, which they read first")
+        nothing: dict[str, Any] = {
+            "language": language,
+            "turns": [],
+            "ended": None,
+            "help": False,
+            "failed": None,
+            "broken": "",
+        }
+        if profiled:
+            tasks.append(Task(person.code, "", 0, "ab", "profile", nothing | {"supporter": ""}))
         for place in range(len(order)):
             card = own[given[language] % len(own)].id if own else ""
             given[language] += 1
             supporter = order[(place + shift) % len(order)]
-            details: dict[str, Any] = {
-                "supporter": supporter,
-                "language": language,
-                "turns": [],
-                "ended": None,
-                "help": False,
-                "failed": None,
-                "broken": "",
-            }
-            tasks.append(Task(person.code, card, place, "ab", "talk", details))
+            tasks.append(Task(person.code, card, place + profiled, "ab", "talk", nothing | {"supporter": supporter}))
     return tasks

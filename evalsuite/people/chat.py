@@ -33,7 +33,7 @@ from serve.client import ChatClient
 from serve.failures import Unanswered
 from serve.store import Store as CallStore
 
-TALK = "talk"  # a task's purpose
+TALK, PROFILE = "talk", "profile"  # a task's purposes
 _PATIENCE_S = 60.0  # a person waits for a word; a supporter that says none for longer has failed
 _BETWEEN_S = 0.1  # from one piece of a reply to the next
 router = APIRouter()
@@ -96,30 +96,37 @@ class Talk:
         return text
 
     def due(self, answered: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
-        """What has to be rated before the talk goes on, or can be submitted."""
-        return [one for one in self.asked() if one not in answered]
+        """What has to be answered before the talk goes on, or can be submitted."""
+        return [one for one in self.study.needed(self.asked()) if one not in answered]
 
     def asked(self) -> list[tuple[str, int | None]]:
-        """Ratings in mid-dialogue, on the supporter's turn then, and of the whole at the end."""
+        """Ratings in mid-dialogue, on the supporter's turn then, and of the whole at the end; feelings before anything is said
+        and after all; of a profile, who the person is."""
         assert self.study.rubric is not None, "talks are rated"
+        before, after, person = (
+            [(name, None) for name in self.study.asks if name.startswith(group)] for group in ("before.", "after.", "person.")
+        )
+        if self.task.purpose == PROFILE:
+            return [*person]
         names = list(self.study.rubric.dimensions)
         replies = [place for place, turn in enumerate(self.turns) if turn.role == "supporter"]
-        along = [replies[count - 1] for count in sorted(self.chat.rate_after) if count <= len(replies)]
-        whole = [(name, None) for name in names] if self.ended and replies else []
-        return [*((name, place) for place in along for name in names), *whole]
+        along = [replies[count - 1] for count in sorted({*self.chat.rate_after}) if count <= len(replies)]
+        whole = [*((name, None) for name in names), *after] if self.ended and replies else []
+        return [*([] if self.turns else before), *((name, place) for place in along for name in names), *whole]
 
     def dialogue(self) -> Dialogue:
         """The talk as a record. Who talked is the rater's code, under `source_id`."""
         turns = tuple(self.turns)
         card = self.played.dialogue if self.played else None
         supporter = self.task.details["supporter"]
+        id = dialogue_id("people", f"{self.study.name}/{self.task.rater}/{self.task.item}", supporter, "", 0)
         return Dialogue(
-            id=dialogue_id("people", f"{self.study.name}/{self.task.rater}/{self.task.item}", supporter, "", 0),
+            id=id,
             language=self.language,
             source=self.study.name,
             source_id=self.task.rater,
             card_id=card.card_id if card else None,
-            profile_id=card.profile_id if card else None,
+            profile_id=card.profile_id if card else id if self.study.asks else None,
             supporter=supporter,
             turns=turns,
             termination=self.ended if turns else "infrastructure",  # a record without turns needs one that says why
@@ -154,8 +161,8 @@ def talking(calls: Path, endpoints: Mapping[str, str]) -> Callable[[FastAPI], An
 
 
 def talk_of(request: Request, task: TaskRow) -> Talk:
-    """A task's talk. Raises `Refused` where the task is none."""
-    if task.purpose != TALK:
+    """A task's talk, or what comes before all talks. Raises `Refused` where the task is neither."""
+    if task.purpose not in (TALK, PROFILE):
         raise Refused("no_task", 404)
     return Talk(request.app.state.study, task, request.app.state.contents.get(task.item))
 
@@ -218,7 +225,10 @@ async def leave(request: Request, id: int, given: Nothing, rater: Agreed) -> Res
 
 async def _talk(request: Request, id: int, rater: str) -> Talk:
     store: Store = request.app.state.store
-    return talk_of(request, await run_in_threadpool(store.task, id, rater))
+    task = await run_in_threadpool(store.task, id, rater)
+    if task.purpose == PROFILE or (request.app.state.study.asks and not await run_in_threadpool(profiled, store, rater)):
+        raise Refused("profile_first")
+    return talk_of(request, task)
 
 
 class Writing:
@@ -285,6 +295,11 @@ async def _lines(writing: Writing, told: dict[str, Any]) -> AsyncIterator[bytes]
     if last.get("word") in told["why"]:
         last = last | {"message": told["talk_failed"].format(why=told["why"][last["word"]])}
     yield orjson.dumps(last) + b"\n"
+
+
+def profiled(store: Store, rater: str) -> bool:
+    """Whether a rater has told who they are, where the study asks for it."""
+    return all(task.submitted for task in store.tasks(rater) if task.purpose == PROFILE)
 
 
 def talks_in(store: Store) -> dict[int, Content]:

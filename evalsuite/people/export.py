@@ -9,9 +9,10 @@ from typing import Any
 from core.files import write_jsonl
 from core.records import Comparison, Dialogue, HumanScore, Preference
 from data_prep.cards.sheets import write_csv
+from data_prep.profiles.record import Profile
 from data_prep.scores.human import COLUMNS
 from data_prep.scores.weights import WEIGHTS, write_weights
-from evalsuite.people.chat import TALK, talks_in
+from evalsuite.people.chat import PROFILE, TALK, talks_in
 from evalsuite.people.store import Answer, Store, TaskRow
 from evalsuite.people.study import COMMENT, Content
 
@@ -69,12 +70,31 @@ def dialogues_of(store: Store) -> list[Dialogue]:
     return list(found.values())
 
 
+def profiles_of(store: Store) -> tuple[list[Profile], list[dict[str, Any]]]:
+    """The profile of who held each talk, by the talk's `profile_id`, and a row for every feeling before and after a talk."""
+    study, answers, tasks = store.study(), store.answers(), store.tasks()
+    asks, talks = study.chat and study.chat.questionnaire, talks_in(store)
+    if not asks:
+        return [], []
+    told = {task.rater: answers.get(task.id, {}) for task in tasks if task.purpose == PROFILE}
+    profiles, moods = [], []
+    for task in (task for task in tasks if task.id in talks):
+        dialogue, given = talks[task.id].dialogue, answers.get(task.id, {}) | told[task.rater]
+        said = {name: (answer.value, answer.text or "") for (name, turn), (answer, _) in given.items() if turn is None}
+        profiles.append(asks.profile(dialogue.id, dialogue.language, said))
+        for mood in asks.mood:
+            felt = {when: said.get(f"{when}.{mood}", (None, ""))[0] for when in ("before", "after")}
+            felt = {when: None if place is None else int(place) for when, place in felt.items()}
+            moods.append({"annotator": task.rater, "dialogue_id": dialogue.id, "mood": mood} | felt)
+    return profiles, moods
+
+
 def _given(
     store: Store, submitted_only: bool, purposes: tuple[str, ...]
 ) -> Iterator[tuple[TaskRow, Content, dict[tuple[str, int | None], Answer]]]:
     contents, answers, talks = store.contents(), store.answers(), talks_in(store)
     for task in store.tasks():
-        content = talks.get(task.id) if task.purpose == TALK else contents[task.item]
+        content = talks.get(task.id) if task.purpose == TALK else contents.get(task.item)
         if content is not None and task.purpose in purposes and (task.submitted or not submitted_only):
             yield (task, content, {key: answer for key, (answer, _) in answers.get(task.id, {}).items()})
 
@@ -83,7 +103,8 @@ def write_export(store: Store, out: Path, comments: bool, submitted_only: bool) 
     """Write what the study has into a folder; returns file → rows.
 
     `scores.jsonl` and `scores.csv` (which `agree` reads), `preferences.jsonl` and `choices.csv` (which `role-play pairwise` and
-    `pairwise` read), `dialogues.jsonl`; `weights.csv` where these were drawn with weights; `control.csv` holds repeated items,
+    `pairwise` read), `dialogues.jsonl`; `profiles.jsonl` and `moods.csv` where people told of themselves; `weights.csv` where
+    the dialogues were drawn with weights; `control.csv` holds repeated items,
     attention checks and what could not be judged; `comments.csv` only with `comments`.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -93,6 +114,10 @@ def write_export(store: Store, out: Path, comments: bool, submitted_only: bool) 
         scores = scores_of(store, submitted_only)
         written["scores.jsonl"] = write_jsonl(out / "scores.jsonl", scores)
         written["scores.csv"] = _csv(out / "scores.csv", COLUMNS, [score.model_dump() for score in scores])
+    if study.asks:
+        profiles, moods = profiles_of(store)
+        written["profiles.jsonl"] = write_jsonl(out / "profiles.jsonl", profiles)
+        written["moods.csv"] = _csv(out / "moods.csv", ("annotator", "dialogue_id", "mood", "before", "after"), moods)
     if study.weights:
         written[WEIGHTS] = write_weights(out / WEIGHTS, study.weights)
     if study.kind == "choose":

@@ -63,6 +63,8 @@ class Question:
     version: int
     given: str = ""  # scores that were given, in a later round
     own: str = ""  # the rater's own among them
+    words: str | None = None  # what was answered in words, where it is to be
+    group: str = ""  # what stands above the first question of a kind
 
     @property
     def key(self) -> str:
@@ -87,6 +89,14 @@ class TaskPage:
 
     def _question(self, name: str, turn: int | None) -> Question:
         answer, version = self.answers.get((name, turn), (Answer(), 0))
+        if (ask := self.study.asks.get(name)) and self.study.chat and self.study.chat.questionnaire:
+            meanings = enumerate(self.study.chat.questionnaire.words(ask, self.interface), start=1)
+            options = [Option(str(place), str(place), text, answer.value == place) for place, text in meanings]
+            written, group = None if ask.scale else answer.text or "", name.partition(".")[0]
+            about = words(self.interface)["optional"] if ask.optional else ""
+            return Question(
+                name, None, ask.text[self.interface], about, options, answer.cannot, version, words=written, group=group
+            )
         if self.study.kind == "choose":
             texts, told = self.study.questions[name], words(self.interface)
             first, second = ("a", "b") if self.task.order == "ab" else ("b", "a")

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from core.files import digest
 from core.records import Language, Verdict
 from core.tables import fmt
-from evalsuite.people.chat import TALK, talk_of, talking
+from evalsuite.people.chat import PROFILE, TALK, profiled, talk_of, talking
 from evalsuite.people.chat import router as talks
 from evalsuite.people.guard import Guard
 from evalsuite.people.pages import TEMPLATES, TaskPage, render, state_of, words
@@ -178,6 +178,8 @@ def task_page(request: Request, id: int, rater: Rater, store: Database) -> Respo
     if study.consent and not rater.consented:
         return RedirectResponse("/", 303)
     task = store.task(id, rater.code)
+    if task.purpose == TALK and not profiled(store, rater.code):
+        return RedirectResponse("/", 303)
     mine = store.tasks(rater.code)
     places = [one.id for one in mine]
     place = places.index(id)
@@ -185,10 +187,10 @@ def task_page(request: Request, id: int, rater: Rater, store: Database) -> Respo
     asked = _asked(request, task, content)
     answers = store.answers([id]).get(id, {})
     page = TaskPage(study, task, content, answers, rater.language, asked)
-    talk = talk_of(request, task) if task.purpose == TALK else None
+    talk = talk_of(request, task) if task.purpose in (TALK, PROFILE) else None
     return HTMLResponse(
         render(
-            "talk.html" if talk else "task.html",
+            "profile.html" if task.purpose == PROFILE else "talk.html" if talk else "task.html",
             rater.language,
             page=page,
             talk=talk,
@@ -206,7 +208,7 @@ def task_page(request: Request, id: int, rater: Rater, store: Database) -> Respo
 
 
 def _content(request: Request, task: TaskRow) -> Content:
-    if task.purpose == TALK:
+    if task.purpose in (TALK, PROFILE):
         return talk_of(request, task).content()
     content: Content = request.app.state.contents[task.item]
     return content
@@ -216,7 +218,7 @@ def _asked(request: Request, task: TaskRow, content: Content) -> list[tuple[str,
     """What a task asks for: a talk as far as it has come, a later round what raters differ on."""
     if task.purpose in LATER:
         return [(name, None) for name in task.details["given"]]
-    if task.purpose == TALK:
+    if task.purpose in (TALK, PROFILE):
         return talk_of(request, task).asked()
     study: Study = request.app.state.study
     return study.asked(content.dialogue)
@@ -237,10 +239,14 @@ def save(request: Request, id: int, given: GivenAnswer, rater: Agreed, store: Da
 
 def _check(study: Study, asked: Sequence[tuple[str, int | None]], given: GivenAnswer) -> None:
     """Raise `Refused` for what is no answer to the question."""
-    if given.question == COMMENT:
+    ask = study.asks.get(given.question)
+    if given.question == COMMENT or (ask and not ask.scale and (given.question, given.turn) in asked):
         fits = given.turn is None and given.value is None and given.choice is None and not given.cannot
     elif (given.question, given.turn) not in asked or given.text is not None:
         fits = False
+    elif ask and study.chat and study.chat.questionnaire:
+        places = range(1, len(study.chat.questionnaire.words(ask, "en")) + 1)
+        fits = given.choice is None and (given.value in places) != given.cannot
     elif study.kind == "choose":
         fits = given.value is None and (given.choice is not None) != given.cannot
     else:
@@ -254,13 +260,14 @@ def _check(study: Study, asked: Sequence[tuple[str, int | None]], given: GivenAn
 @router.post("/api/task/{id}/submit")
 def submit(request: Request, id: int, given: Nothing, rater: Agreed, store: Database) -> Response:
     """Close a task; what is missing comes back where it stays open."""
-    task = store.task(id, rater.code)
+    task, study = store.task(id, rater.code), request.app.state.study
     if task.purpose == TALK and not talk_of(request, task).ended:
         raise Refused("talk_open")
     content = _content(request, task)
-    missing = store.submit(id, rater.code, _asked(request, task, content))
+    asked = _asked(request, task, content)
+    missing = store.submit(id, rater.code, study.needed(asked))
     if missing:
-        page = TaskPage(request.app.state.study, task, content, {}, rater.language, missing)
+        page = TaskPage(study, task, content, {}, rater.language, missing)
         names = ", ".join(dict.fromkeys(question.label for question in page.questions))
         message = words(rater.language)["missing"].format(names=names)
         return JSONResponse({"message": message, "missing": missing, "word": "missing"}, 422)

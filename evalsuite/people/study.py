@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import combinations
 from typing import Literal
 
@@ -18,6 +19,7 @@ from core.rubrics import Rubric
 from core.specs import ModelSpec
 from data_prep.played import Played, played_text
 from evalsuite.people.assignment import Item
+from evalsuite.people.questionnaire import Ask, Questionnaire
 
 Kind = Literal["rate", "choose", "chat"]
 Per = Literal["dialogue", "turn"]
@@ -41,6 +43,8 @@ class Chat(BaseModel):
     """Exchanges after which it ends."""
     rate_after: tuple[int, ...] = ()
     """Exchanges after which it is rated in the middle."""
+    questionnaire: Questionnaire | None = None
+    """What people tell of themselves."""
 
 
 class Study(BaseModel):
@@ -86,6 +90,15 @@ class Study(BaseModel):
         if (self.kind == "chat") != (self.chat is not None):
             raise ValueError("chat: the settings of a talk belong to a study of kind chat")
         return self
+
+    @cached_property
+    def asks(self) -> dict[str, Ask]:
+        """What people are asked about themselves, by the name of the question."""
+        return self.chat.questionnaire.named() if self.chat and self.chat.questionnaire else {}
+
+    def needed(self, asked: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
+        """What of it has to be answered."""
+        return [one for one in asked if not (one[0] in self.asks and self.asks[one[0]].optional)]
 
     def asked(self, dialogue: Dialogue | None = None) -> list[tuple[str, int | None]]:
         """What a task asks for: (dimension or question, turn), in the page's order."""

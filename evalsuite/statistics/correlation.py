@@ -209,6 +209,8 @@ def _judged(
 
 def _golden(gold: Sequence[HumanScore], places: _Places) -> dict[tuple[Language, str], Values]:
     of = {s.dialogue_id: places.of(s) for s in gold}
+    whole = {(s.dialogue_id, s.rubric, s.dimension, s.annotator) for s in gold if s.turn is None}  # stands above mid-talk ones
+    gold = [s for s in gold if s.turn is None or (s.dialogue_id, s.rubric, s.dimension, s.annotator) not in whole]
     by_annotator = means_by(((s.dialogue_id, s.rubric, s.dimension, s.annotator), s.value) for s in gold)
     by_dialogue = means_by((key[:3], mean) for key, mean in by_annotator.items())
     sides: dict[tuple[Language, str], Values] = defaultdict(dict)

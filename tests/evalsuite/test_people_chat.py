@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,14 @@ def supporter() -> Iterator[Endpoint]:
         yield endpoint
 
 
-def create(esc_eval: EscEval, endpoint: Endpoint, *more: object, database: str | None = None) -> None:
+def create(
+    esc_eval: EscEval, endpoint: Endpoint, *more: object, database: str | None = None, rated: Sequence[int] = ()
+) -> None:
     Path("consent.txt").write_text("We keep what you write.")
+    Path("recipe.yaml").write_text(json.dumps({"rubric": "emoharbor", "least": 1, "most": 2, "rate_after": rated}))
     more += ("--database", database) if database else ()
     models = ("--supporter", f"alpha@{endpoint.url}", "--supporter", f"beta@{endpoint.url}")
-    given = ("--rubric", "emoharbor", "--consent", "consent.txt", "--least", 1, "--exchanges", 2, "--rater", "ann=en", *more)
+    given = ("--config", "recipe.yaml", "--consent", "consent.txt", "--rater", "ann=en", *more)
     assert esc_eval("people", "create", "s", *models, *given) == (0, "")
 
 
@@ -66,7 +69,7 @@ def test_a_talk_over_http_is_kept_line_by_line_and_becomes_records(
     supporter: Endpoint, esc_eval: EscEval, tmp_path: Path, database: str | None
 ) -> None:
     write_jsonl(tmp_path / "c.jsonl", cards(1))
-    create(esc_eval, supporter, "--cards", "c.jsonl", "--rate-after", 1, database=database)
+    create(esc_eval, supporter, "--cards", "c.jsonl", database=database, rated=[1])
     more = ("--database", database) if database else ()
     with served(tmp_path / "s", database) as (address, store):
         ann = Client(address).enter(links(tmp_path / "s")["ann"])
@@ -189,7 +192,7 @@ WHOLE = '[data-turn=""]'  # what is asked of a talk as a whole
 def test_a_talk_in_the_browser(
     supporter: Endpoint, browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path, browsed_database: str | None
 ) -> None:
-    create(esc_eval, supporter, "--rate-after", 1, "--rater", "bob=en", database=browsed_database)
+    create(esc_eval, supporter, "--rater", "bob=en", database=browsed_database, rated=[1])
     more = ("--database", browsed_database) if browsed_database else ()
     with served(tmp_path / "s", browsed_database) as (address, _):
 

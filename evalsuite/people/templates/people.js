@@ -71,7 +71,7 @@ function save(question, value) {
 }
 
 questions.forEach((question) => {
-  question.addEventListener("change", (event) => { focusOn(question, false); save(question, event.target.value); });
+  question.addEventListener("change", (event) => { if (event.target.matches("textarea")) return; focusOn(question, false); save(question, event.target.value); });
   question.addEventListener("focusin", () => focusOn(question, false));
 });
 document.querySelectorAll("[data-rated]").forEach((turn) => {
@@ -106,18 +106,21 @@ document.addEventListener("keydown", (event) => {
 });
 if (questions.length) focusOn(questions.find((one) => !one.querySelector("input:checked")) ?? questions[0], false);
 
-const comment = document.getElementById("comment");
-let typed = null;
-function saveComment() {
-  typed = null;
-  const text = comment.value;
-  queued(comment, () => ({ question: "comment", turn: null, text }), (current) => { comment.value = current.text ?? ""; });
+// What is answered in words, the comment among it, is saved when typing pauses.
+const typed = new Map();
+function saveText(field) {
+  clearTimeout(typed.get(field));
+  typed.delete(field);
+  const answer = { question: field.dataset.question, turn: null, text: field.value };
+  queued(field, () => answer, (current) => { field.value = current.text ?? ""; });
 }
-comment?.addEventListener("input", () => { clearTimeout(typed); typed = setTimeout(saveComment, 800); });
-comment?.addEventListener("change", () => { clearTimeout(typed); saveComment(); });
+document.querySelectorAll("textarea[data-question]").forEach((field) => {
+  field.addEventListener("input", () => { clearTimeout(typed.get(field)); typed.set(field, setTimeout(() => saveText(field), 800)); });
+  field.addEventListener("change", () => saveText(field));
+});
 
 document.getElementById("submit")?.addEventListener("click", async () => {
-  if (typed) { clearTimeout(typed); saveComment(); }
+  [...typed.keys()].forEach(saveText);
   await saving;
   if (!banner.hidden) return;
   const { ok, answer } = await send("POST", `/api/task/${task}/submit`, {}).catch(() => ({ ok: false, answer: { message: words.offline } }));
@@ -137,8 +140,8 @@ document.getElementById("language")?.addEventListener("click", async (event) => 
   if (ok) location.reload(); else tell(answer.message);
 });
 document.getElementById("sign-out")?.addEventListener("click", async () => {
-  if (typed) { clearTimeout(typed); saveComment(); }
+  [...typed.keys()].forEach(saveText);
   await saving;
   if ((await send("POST", "/api/leave", {})).ok) location.href = "/";
 });
-window.addEventListener("beforeunload", (event) => { if (unsaved || typed) event.preventDefault(); });
+window.addEventListener("beforeunload", (event) => { if (unsaved || typed.size) event.preventDefault(); });

@@ -99,6 +99,6 @@ document.getElementById("leave")?.addEventListener("click", async () => {
   const { ok, answer } = await post("leave", {});
   if (ok) location.reload(); else tell(answer.message);
 });
-document.getElementById("on")?.addEventListener("click", async () => { await saving; if (banner.hidden) location.reload(); });
+document.getElementById("on")?.addEventListener("click", async () => { [...typed.keys()].forEach(saveText); await saving; if (banner.hidden) location.reload(); });
 if (form?.dataset.waits) reply();
 turns?.lastElementChild?.scrollIntoView({ block: "nearest" });
