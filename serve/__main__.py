@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -30,10 +30,8 @@ from serve.checkpoints.internlm2 import convert_checkpoint
 from serve.checkpoints.internlm2_adapter import convert_adapter
 from serve.checkpoints.merge import merge_adapter
 from serve.checkpoints.places import base_folder
-from serve.command import ServerPlan
 from serve.launch import START_TIMEOUT, Servers
-from serve.overview import overview
-from serve.plan import plan_servers
+from serve.plan import overview, plan_servers
 
 app = program(
     "Bring models up as OpenAI-compatible servers on this machine. `esc-eval run` does this by itself; use this to keep "
@@ -83,7 +81,14 @@ def up(
     python -m serve up embedded --port 8000
     """
     chosen = [load_spec(name) for name in specs]
-    words = _command(command) if command is not None else []
+    words: list[str] = []
+    if command is not None:  # one that cannot be run is said before anything is started
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise UserError(f"--exec {command!r}: {error}") from None
+        if not words or shutil.which(words[0]) is None:
+            raise UserError(f"--exec {command!r}: no such command here")
     for spec in chosen:
         if spec.endpoint.base_url is not None:
             say(mask_paths(f"{spec.name}: answers at {spec.endpoint.base_url}, nothing to start"), err=True)
@@ -96,14 +101,23 @@ def up(
     if print_only:
         plans = plan_servers(chosen, log_dir, port, resolve=False, machine=machine, needs=needs)
         to_console(overview([plans], machine), Screen(stderr=True))
-        _print_commands(plans)
+        ports = {plan.name: plan.port or 8000 + number for number, plan in enumerate(plans)}
+        spare = max(ports.values())
+        for plan in plans:
+            for note in plan.notes:
+                say(f"# {note}")
+            spare += bool(plan.workers)
+            say(plan.shell(ports[plan.name], [ports[name] for name in plan.workers], spare))
         return
     try:
         with Servers(plan_servers(chosen, log_dir, port, machine=machine, needs=needs), start_timeout) as servers:
             _show(dict(zip(specs, chosen, strict=True)), servers)
             if words:
                 urls = {"SERVE_URL_" + re.sub(r"\W", "_", name).upper(): url for name, url in servers.endpoints.items()}
-                raise typer.Exit(_call(words, os.environ | urls))
+                try:
+                    raise typer.Exit(subprocess.call(words, env=os.environ | urls))
+                except OSError as error:  # a file without #!, for example
+                    raise UserError(f"--exec {command}: {error.strerror or error}") from None
             lost = set[str]()
             while servers.alive():
                 for name, what in servers.poll().items():
@@ -116,63 +130,25 @@ def up(
         say("stopped", err=True)
 
 
-def _command(text: str) -> list[str]:
-    """The words of a command; `UserError` for one that cannot be run, before anything is started."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise UserError(f"--exec {text!r}: {error}") from None
-    if not words or shutil.which(words[0]) is None:
-        raise UserError(f"--exec {text!r}: no such command here")
-    return words
-
-
-def _call(command: list[str], environment: Mapping[str, str]) -> int:
-    try:
-        return subprocess.call(command, env=environment)
-    except OSError as error:  # a file without #!, for example
-        raise UserError(f"--exec {shlex.join(command)}: {error.strerror or error}") from None
-
-
-def _print_commands(plans: Sequence[ServerPlan]) -> None:
-    ports = {plan.name: plan.port or 8000 + number for number, plan in enumerate(plans)}
-    spare = max(ports.values())
-    for plan in plans:
-        for note in plan.notes:
-            say(f"# {note}")
-        if plan.workers:
-            spare += 1
-        say(plan.shell(ports[plan.name], [ports[name] for name in plan.workers], spare))
-
-
 def _show(given: Mapping[str, ModelSpec], servers: Servers) -> None:
+    """Where the servers are, and a command that uses them. `given` maps what was typed → the spec."""
     width = max(map(len, servers.endpoints))
     for name, url in servers.endpoints.items():
         say(f"{name:<{width}}  {url}")
     for plan in servers.plans:
         say(f"# {plan.name}: up after {servers.seconds[plan.name]:.0f} s, log {plan.log}")
     say("# Ctrl-C stops the servers. To use them, in another shell:")
-    say(_use(given, servers.endpoints))
-
-
-def _use(given: Mapping[str, ModelSpec], endpoints: Mapping[str, str]) -> str:
-    """A command that runs the demo with these models, each in a role that its spec gives it: a judge only where it has no
-    other, since the demo asks a trained one. `given` maps what was typed → the spec."""
+    # The demo with these models, each in a role of its spec's; a judge only where it has no other: the demo asks a trained one.
     config = CONFIGS / "eval" / "demo.yaml"
     config = config.relative_to(Path.cwd()) if config.is_relative_to(Path.cwd()) else config
-    words = [
-        "esc-eval",
-        "run",
-        "--config",
-        str(config),
-    ]
+    words = ["esc-eval", "run", "--config", str(config)]
     free = dict(given)
     for role in ("supporter", "seeker", "judge"):
         able = [name for name, spec in free.items() if role in spec.roles and (role != "judge" or spec.roles == ("judge",))]
         if able:
             words += [f"--{role}", able[0]]
             del free[able[0]]
-    return shlex.join([*words, *(f"--endpoint={name}={url}" for name, url in endpoints.items())])
+    say(shlex.join([*words, *(f"--endpoint={name}={url}" for name, url in servers.endpoints.items())]))
 
 
 @app.command()

@@ -1,45 +1,21 @@
-"""What a server's answer says: reply, reasoning, why it stopped, token probabilities.
-
-Servers agree on the text of an answer and on little else, so everything around it is read forgivingly: a good text is not lost
-to odd token counts or broken probabilities.
-"""
+"""What a reply is, and what is made of it: sums over many, probabilities of choices, whether it is asked for again."""
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from core.errors import UserError, near
-from core.markers import CONTROL
-from core.masking import mask_answer
-from core.specs import ModelSpec
-from serve.failures import Meaning, Unreadable, error_text, meaning_of, vocabulary
-from serve.reasoning import bare, ends_in_closing_tag, reasoning_beside, split_reasoning, text_of
+from serve.failures import Meaning
 
 MOST = 2**53  # tokens that a count may claim
 ROUNDING = 0.02  # by how much rounded probabilities may sum to more than 1
-_NO_MASS = -9999.0  # what vLLM writes for a log-probability of minus infinity
-_SPELLINGS = str.maketrans({"▁": " ", "Ġ": " ", "Ċ": "\n", "\ufeff": None})
 Count = Annotated[int, Field(ge=0, le=MOST)]
 Tokens = list[tuple[str, dict[str, float]]]
-
-
-class ErrorInAnswer(Unreadable):
-    """A 200 that tells of an error, whatever text stands beside it; `status` and `body` are those of the error."""
-
-    def __init__(self, error: Any) -> None:
-        self.body = orjson.dumps({"error": error})
-        codes = (str(error.get(name)) for name in ("code", "status")) if isinstance(error, Mapping) else ()
-        told = next((int(code) for code in codes if re.fullmatch("[45][0-9]{2}", code)), 500)
-        lasts = meaning_of(told, self.body) in ("context_overflow", "content_filter")
-        super().__init__(f"an error in the answer: {error_text(self.body)}", 400 if lasts else told)
 
 
 class Reply(BaseModel):
@@ -119,187 +95,8 @@ class Tally:
 
 
 def reply_of_error(meaning: Meaning) -> Reply:
-    """The reply that an error stands for."""
+    """The reply that an error stands for: a policy, or a full context."""
     return Reply(text="", finish_reason=meaning, refused=meaning == "content_filter")
-
-
-def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
-    """A 200 body as a Reply, with the key masked.
-
-    Raises `Unreadable` for a body that is not a completion: `ErrorInAnswer` for one that tells of an error.
-    """
-    try:
-        body = parse(raw)
-        if isinstance(body, list) and len(body) == 1:  # Gemini's errors
-            body = body[0]
-        choice = (body.get("choices") or [{}])[0]
-        if error := _told(body.get("error")) or _told(choice.get("error")):
-            raise ErrorInAnswer(error)
-        message = choice.get("message")
-        withheld = not isinstance(message, Mapping) and _withheld(body)
-        finish = "content_filter" if withheld else finish_reason(choice)
-        if message is None and finish in ("content_filter", "length"):
-            message = {}
-        content, apart = text_of(message.get("content"))
-        apart += reasoning_beside(message)
-        text, inline = split_reasoning(spec, content, apart)
-        if not text and split_reasoning(spec, apart)[1]:  # the server took the answer for reasoning too
-            text, apart = split_reasoning(spec, apart)
-        reasoning = apart + inline
-        if message.get("refusal") or (not text and not reasoning and _withheld(body)):
-            finish = "content_filter"
-        tokens, model = _of_answer(spec, tokens_of(choice.get("logprobs")), text, reasoning), body.get("model")
-        return Reply(
-            text=mask_answer(text, key),
-            finish_reason=finish,
-            refused=finish == "content_filter",
-            **_counts(body.get("usage")),
-            reasoning_characters=len(reasoning),
-            reasoning=mask_answer(bare(reasoning), key) if reasoning and not text else None,
-            tokens=_masked(tokens, key),
-            model=mask_answer(model, key)[:200] if isinstance(model, str) and model.strip() else None,
-            verbatim=mask_answer(content, key) if content != text == content.strip() else None,
-        )
-    except (orjson.JSONDecodeError, KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise Unreadable(f"unreadable answer ({type(error).__name__}): {error_text(raw)}") from None
-
-
-def _told(error: Any) -> Any:
-    """An error that says anything; some servers send an empty one with every answer."""
-    return error if not isinstance(error, Mapping) or any(error.values()) else None
-
-
-def _withheld(value: Any, depth: int = 8) -> bool:
-    """Whether a body without a word of the model's names a content filter: in a finish reason, a block reason, a verdict."""
-    if isinstance(value, str):
-        return value.lower().partition(":")[0].strip() in vocabulary().finish_reasons["content_filter"]
-    if isinstance(value, Mapping):
-        blocked = any(
-            part and re.search("block|filtered", name, re.I) and isinstance(part, str | bool) for name, part in value.items()
-        )
-        return blocked or (depth > 0 and any(_withheld(part, depth - 1) for part in value.values()))
-    return isinstance(value, list) and depth > 0 and any(_withheld(part, depth - 1) for part in value)
-
-
-def answer_in(text: str) -> str:
-    """The text of the field `answer` of a JSON object, or the text as it is where it is none."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return text
-    return value["answer"] if isinstance(value, dict) and isinstance(value.get("answer"), str) else text
-
-
-def parse(raw: bytes) -> Any:
-    """A body as JSON, or what Python's writer makes of it: NaN, infinities, and half surrogate pairs, which become U+FFFD.
-    Raises `ValueError` for anything else."""
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        try:
-            text = json.dumps(json.loads(raw.decode("utf-8"), parse_int=_short), ensure_ascii=False)
-        except RecursionError:
-            raise ValueError("nested too deeply") from None
-        return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-
-
-def _short(text: str) -> int | None:
-    return int(text) if len(text) < 20 else None
-
-
-def finish_reason(choice: dict[str, Any]) -> str | None:
-    """Why a choice ended, in OpenAI's words. Null passes: some servers never say, DashScope says "null".
-
-    Raises `Unreadable` for everything that is not known to end a reply: `error`, `abort`, `network_error`; `tool_calls` too, as
-    no tool is ever offered.
-    """
-    reason = choice.get("finish_reason")
-    name = str(reason).lower().partition(":")[0].strip()
-    if reason is None or name in ("", "null"):
-        return None
-    for known, names in vocabulary().finish_reasons.items():
-        if name in names:
-            return known
-    raise Unreadable(f"bad finish reason {reason!r}", meaning="passing")
-
-
-def _counts(usage: Any) -> dict[str, int]:
-    """The tokens of a reply's fields; what only the total holds is reasoning (Gemini's OpenAI layer)."""
-    prompt, completion = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
-    hidden = max(0, count_of(usage, "total_tokens") - prompt - completion) if prompt else 0
-    details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
-    reasoning = count_of(details, "reasoning_tokens") or hidden
-    return {"prompt_tokens": prompt, "completion_tokens": completion + hidden, "reasoning_tokens": reasoning}
-
-
-def count_of(usage: Any, name: str) -> int:
-    """A number of tokens from a usage object, 0 where it holds none that can be one."""
-    value = usage.get(name) if isinstance(usage, Mapping) else None
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return 0
-    return min(max(int(value), 0), MOST)
-
-
-def tokens_of(logprobs: Any) -> Tokens | None:
-    """Each token that was generated with its alternatives' log-probabilities, its own among them.
-
-    None where the server reported none; empty where what it reported is no list of tokens. A token with a log-probability that
-    is not a finite number has no alternatives.
-    """
-    if not logprobs or (isinstance(logprobs, Mapping) and not logprobs.get("content")):
-        return None
-    entries = logprobs.get("content") if isinstance(logprobs, Mapping) else None
-    if not isinstance(entries, list) or not all(_is_token(token) for token in entries):
-        return []
-    return [(_spelled(token["token"]), _alternatives(token)) for token in entries]
-
-
-def _is_token(token: Any) -> bool:
-    return isinstance(token, Mapping) and isinstance(token.get("token"), str)
-
-
-def _spelled(token: str) -> str:
-    """A token's text, where a server shows its vocabulary's spelling: a blank is ▁ or Ġ there, a line break Ċ."""
-    return token.translate(_SPELLINGS)
-
-
-def _alternatives(token: Mapping[str, Any]) -> dict[str, float]:
-    others = token.get("top_logprobs") or []
-    logprobs = {}
-    for entry in [*(others if isinstance(others, list) else [None]), token]:
-        value = entry.get("logprob") if _is_token(entry) else None
-        if value == -math.inf:
-            value = _NO_MASS
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            return {}
-        name = entry["token"]
-        logprobs[name if name.isascii() else _spelled(name)] = float(value)
-    return logprobs
-
-
-def _of_answer(spec: ModelSpec, tokens: Tokens | None, text: str, reasoning: str) -> Tokens | None:
-    """The answer's tokens among all that were generated: from the end as many as spell it, if what stands before them is
-    nothing but the reasoning, or ends with the tag that closes it. None of them where that is not certain."""
-    answer, first, spelling = "".join(text.split()), len(tokens or ()), ""
-    while tokens and first and len(spelling) < len(answer):
-        first -= 1
-        token = tokens[first][0]
-        if not CONTROL.fullmatch(token.strip()):
-            spelling = "".join(token.split()) + spelling
-    if not tokens or spelling != answer:
-        return tokens and []
-    before = "".join(token for token, _ in tokens[:first])
-    words = "".join(CONTROL.sub("", before).split())
-    certain = words in ("", "".join(reasoning.split())) or ends_in_closing_tag(spec, before)
-    return [entry for entry in tokens[first:] if not CONTROL.fullmatch(entry[0].strip())] if certain else []
-
-
-def _masked(tokens: Tokens | None, key: str | None) -> Tokens | None:
-    if tokens is None or key is None:
-        return tokens
-    return [(mask_answer(token, key), {mask_answer(t, key): value for t, value in others.items()}) for token, others in tokens]
 
 
 def sound(token: str, alternatives: Mapping[str, float]) -> bool:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
 
 from rich.console import Console
@@ -36,7 +35,7 @@ _LINE_EVERY_S = 30.0  # seconds between two lines of progress where there is no 
 ServerVersions = dict[str, str | None]  # by model; None where a server tells none
 
 
-class CallProgress:
+class CallProgress(Progress):
     """Progress of long work that asks models: a bar with rate and time left. Where there is no terminal, a line with the first
     thing that is finished, and then now and then.
 
@@ -44,11 +43,7 @@ class CallProgress:
     """
 
     def __init__(self, total: int, client: ChatClient, console: Console, what: str, unit: str) -> None:
-        self._client, self._console, self._total, self._what, self._unit = client, console, total, what, unit
-        self._done = 0
-        self._started = time.monotonic()
-        self._last_line = -_LINE_EVERY_S
-        self._bar = Progress(
+        super().__init__(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -60,14 +55,10 @@ class CallProgress:
             refresh_per_second=4,  # drawing costs the calls time: less often than the default of 10
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(what, total=total, rate="")
-
-    def __enter__(self) -> CallProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._bar.stop()
+        self._client, self._total, self._what, self._unit, self._done = client, total, what, unit, 0
+        self._started = time.monotonic()
+        self._last_line = -_LINE_EVERY_S
+        self._shown = self.add_task(what, total=total, rate="")
 
     def rate(self) -> str:
         """`12.3 UNIT/min, 456 tokens/s` since the start."""
@@ -78,13 +69,13 @@ class CallProgress:
     def step(self) -> None:
         """One more is finished."""
         self._done += 1
-        self._bar.update(self._task, completed=self._done, rate=self.rate())
+        self.update(self._shown, completed=self._done, rate=self.rate())
         now = time.monotonic()
-        if not self._console.is_terminal and (now - self._last_line > _LINE_EVERY_S or self._done == self._total):
+        if not self.console.is_terminal and (now - self._last_line > _LINE_EVERY_S or self._done == self._total):
             self._last_line = now
             left = (now - self._started) / self._done * (self._total - self._done)
             ahead = f", about {timedelta(seconds=round(left))} left" if self._done < self._total else ""
-            self._console.print(f"{self._what}: {self._done}/{self._total}, {self.rate()}{ahead}")
+            self.console.print(f"{self._what}: {self._done}/{self._total}, {self.rate()}{ahead}")
 
 
 @contextmanager

@@ -1,26 +1,33 @@
-"""Models that are callables of this process: asked, stored and resumed as those behind a server are."""
+"""Models that are no chat endpoint: callables of this process and agents behind HTTP, asked and stored as others are."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import re
+import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
+from itertools import pairwise
 from typing import Any, Protocol
+from urllib.parse import quote
 
+import aiohttp
 import orjson
 from pydantic import PrivateAttr, ValidationError
 
-from core.endpoints import Endpoint
-from core.errors import UserError
+from core.endpoints import AgentCall, Endpoint
+from core.errors import UserError, clean
+from core.masking import mask_answer
 from core.records import Message
 from core.specs import ModelSpec
+from serve import http
 from serve.answers import Reply
-from serve.failures import OutOfQuota, Unanswered, meaning_of
+from serve.failures import OutOfQuota, Rejected, Unanswered, Unreadable, error_text, meaning_of
 from serve.questions import Question
-from serve.reasoning import split_reasoning
+from serve.reading import split_reasoning
 
 
 class Agent(Protocol):
@@ -33,21 +40,14 @@ class Agent(Protocol):
 
 Model = Callable[..., str | Reply | Awaitable[str | Reply]] | Agent | type[Agent]
 """Messages of a chat in, the reply out: its text, or a `Reply` for one with token probabilities or a finish reason. What it
-names as a parameter is handed to it, too (`told`). An async callable is asked many times at once, any other once at a time, in
-a thread."""
+names as a parameter (dialogue, card, exchange, role) is handed to it, too. An async callable is asked many times at once, any
+other once at a time, in a thread."""
 
 CALLERS_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("CALLERS_LOOP", default=None)
 """The event loop that async callables belong to, where that is not the one that asks them (`evalsuite.api`)."""
 
 PLACE: ContextVar[tuple[str | None, int | None]] = ContextVar("PLACE", default=(None, None))
 """The role card (or profile) of the dialogue that is under way, by id, and its exchange, from 1; None where there is none."""
-
-
-def told(question: Question) -> dict[str, Any]:
-    """What a question is about, for models that ask for it by name."""
-    card, exchange = PLACE.get()
-    dialogue = question.session or question.sample.get("dialogue")
-    return {"dialogue": dialogue, "card": card, "exchange": exchange, "role": question.purpose}
 
 
 def _of_quota(error: Exception) -> bool:
@@ -96,7 +96,9 @@ class CallableSpec(ModelSpec):
 
         Raises `UserError` for what is no text, `OutOfQuota` where an exception says that nothing is left to pay with.
         """
-        model, known = self._model, told(question)
+        model, (card, exchange) = self._model, PLACE.get()
+        dialogue = question.session or question.sample.get("dialogue")
+        known = {"dialogue": dialogue, "card": card, "exchange": exchange, "role": question.purpose}
         if hasattr(model, "reply"):
             model = (await self._session(known, messages, timeout_s)).reply
         try:
@@ -153,18 +155,122 @@ class CallableSpec(ModelSpec):
         others = [p for p in parameters if p.name not in chosen and p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
         call = partial(function, *([known[first]] if others and first not in chosen else []), **chosen)
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-            return await asyncio.wait_for(self._awaited(call), timeout_s)
+
+            async def asked() -> object:
+                answering = call()
+                assert inspect.isawaitable(answering)
+                return await answering
+
+            if loop := CALLERS_LOOP.get():
+                return await asyncio.wait_for(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked(), loop)), timeout_s)
+            return await asyncio.wait_for(asked(), timeout_s)
         said = await asyncio.get_running_loop().run_in_executor(self._thread, call)
         return await said if inspect.isawaitable(said) else said
 
-    async def _awaited(self, call: Callable[[], object]) -> object:
-        loop = CALLERS_LOOP.get()
 
-        async def ask() -> object:
-            said = call()
-            assert inspect.isawaitable(said)
-            return await said
+# ---- agents behind HTTP: asked in the way that their spec says, with a session for each dialogue
 
-        if loop is None:
-            return await ask()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(), loop))
+_NAMES = re.compile(r"\{(messages|message|session|dialogue|card|exchange|role)\}")
+
+
+def callable_of(spec: ModelSpec, base_url: str | None = None) -> ModelSpec:
+    """A spec as it is asked: an agent's (at `base_url` where that is given) as a callable of this process."""
+    if spec.endpoint.kind != "agent" or isinstance(spec, CallableSpec):
+        return spec
+    if base_url:
+        spec = spec.model_copy(update={"endpoint": spec.endpoint.model_copy(update={"base_url": base_url})})
+    return CallableSpec.behind(spec, HttpAgent(spec))
+
+
+class HttpAgent:
+    """An agent at an address, as `serve.callables.Agent` has it."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+        self._sessions: dict[tuple[str, str], object] = {}  # (role, dialogue) → the session's id
+
+    async def start(self, dialogue: str, card: str | None, role: str, messages: list[Message]) -> None:
+        """Open the dialogue's session. One that was interrupted by the end of a process is told again what was said to it."""
+        known = {"dialogue": dialogue, "card": card, "role": role}
+        opened = self._spec.endpoint.open
+        self._sessions[role, dialogue] = await self._request(opened, known) if opened else dialogue
+        said = [(message["role"], message["content"]) for message in messages if message["role"] != "system"]
+        before = [(line, answer) for (who, line), (_, answer) in pairwise(said) if who == "user"]
+        turn = self._spec.endpoint.turn
+        told_all = turn is not None and b"{messages}" in orjson.dumps(turn.request)  # each turn tells the whole dialogue
+        for exchange, (line, answer) in enumerate(() if told_all else before, start=1):
+            again = await self._turn(known | {"message": line, "exchange": exchange})
+            if again.strip() != answer.strip():
+                warnings.warn(
+                    clean(
+                        f"model {self._spec.name}: a session that was interrupted was told its lines again, and the agent "
+                        f"answered one otherwise than before ({again[:60]!r}, not {answer[:60]!r})"
+                    ),
+                    stacklevel=1,
+                )
+
+    async def reply(self, messages: list[Message], dialogue: str, card: str | None, exchange: int | None, role: str) -> str:
+        """The agent's next line."""
+        known = {"dialogue": dialogue, "card": card, "role": role, "exchange": exchange}
+        return await self._turn(known | {"message": messages[-1]["content"], "messages": messages})
+
+    async def end(self, dialogue: str, role: str) -> None:
+        """Close the dialogue's session."""
+        if close := self._spec.endpoint.close:
+            try:
+                await self._request(close, {"dialogue": dialogue, "role": role})
+            except (Rejected, *http.PASSING) as error:  # the dialogue is whole
+                warnings.warn(clean(f"model {self._spec.name}: a session was not closed: {error}"), stacklevel=1)
+        self._sessions.pop((role, dialogue), None)
+
+    async def _turn(self, known: Mapping[str, Any]) -> str:
+        turn = self._spec.endpoint.turn
+        assert turn is not None
+        said = await self._request(turn, known)
+        if said is not None and not isinstance(said, str):
+            raise Unreadable(f"{turn.response or 'the response'} is no text but {str(said)[:100]}")
+        return mask_answer(said or "", self._spec.api_key())
+
+    async def _request(self, call: AgentCall, known: Mapping[str, Any]) -> Any:
+        """What is taken of the response. Raises `Rejected`, or one of `http.PASSING` where another try may mend it."""
+        spec, base = self._spec, str(self._spec.endpoint.base_url).rstrip("/")
+        known = {"session": self._sessions.get((known["role"], known["dialogue"])), **known}
+        path = _NAMES.sub(lambda name: quote(str(known[name[1]]), safe=""), call.path)
+        headers, data = http.key_header(spec), None
+        if call.request is not None:
+            headers, data = headers | {"Content-Type": "application/json"}, orjson.dumps(_filled(call.request, known))
+        most = spec.endpoint.max_response_mb * http.MEGABYTE
+        async with (
+            aiohttp.ClientSession(trust_env=True, cookie_jar=aiohttp.DummyCookieJar()) as session,
+            session.request(call.method, base + path, data=data, headers=headers, allow_redirects=False) as response,
+        ):
+            raw, whole = await http.read_body(response, most)
+        where = f"{http.place(spec, base)}: {call.method} {call.path or '/'}"
+        if response.status >= 300:
+            wait = http.retry_after(response.headers.get("Retry-After"))
+            meaning = http.meaning_of_error(spec, where, response.status, raw, wait)
+            raise Rejected(f"{where}: {meaning}: {http.redact(spec, error_text(raw))}", response.status)
+        if not whole:
+            raise Rejected(f"{where}: more than {most >> 20} MB", response.status)
+        if call is spec.endpoint.close:
+            return None
+        try:
+            value = orjson.loads(raw)
+            for part in call.response.split("/")[1:]:  # a JSON pointer (RFC 6901)
+                value = value[int(part) if isinstance(value, list) else part.replace("~1", "/").replace("~0", "~")]
+            return value
+        except (orjson.JSONDecodeError, LookupError, TypeError, ValueError):
+            raise Unreadable(f"nothing at {call.response or 'the root'} of the response: {error_text(raw)}") from None
+
+
+def _filled(template: Any, known: Mapping[str, Any]) -> Any:
+    """A template with what its names stand for; what is put in is not looked through again."""
+    if isinstance(template, Mapping):
+        return {key: _filled(value, known) for key, value in template.items()}
+    if isinstance(template, list):
+        return [_filled(value, known) for value in template]
+    if not isinstance(template, str):
+        return template
+    if alone := _NAMES.fullmatch(template):
+        return known.get(alone[1])
+    return _NAMES.sub(lambda name: str(known.get(name[1], "")), template)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -22,12 +22,12 @@ from core.masking import problem_of
 from core.records import Message
 from core.specs import ModelSpec
 from serve import http
-from serve.answers import Reply, Retry, answer_in
+from serve.answers import Reply, Retry
 from serve.callables import CallableSpec
-from serve.dialect import FORMS, LIMITS, PROBE, PROBED, PROBES, TRIED, Dialect, Retreat, Voice, assumed, diagnosed
+from serve.dialect import FORMS, KEYED, LIMITS, PROBE, PROBED, PROBES, TRIED, Dialect, Retreat, Voice, assumed
 from serve.failures import FailedCall, NotAsked, NotReached, NotStored, NotUp, OutOfQuota, Rejected, ServerLost, Unanswered
 from serve.questions import Question
-from serve.store import KEPT, Origin, SameModel, Store
+from serve.store import KEPT, Origin, Store, model_problem
 from serve.transport import UNSUPPORTED, Completion, Transport
 
 REFUSED = (*UNSUPPORTED, 500)  # statuses of a refusal: vLLM has a 500 for some constraints
@@ -40,7 +40,7 @@ _SMALL: list[Message] = [{"role": "system", "content": "You answer in one word."
 class ChatClient(Transport):
     """Calls for any number of models: what is stored is not asked. Use as an async context manager.
 
-    An answer that names another model than the first one did is no answer, and ends the run (`serve.store.SameModel`).
+    An answer that names another model than the first one did is no answer, and ends the run (`serve.store.model_problem`).
     """
 
     store: Store
@@ -59,8 +59,8 @@ class ChatClient(Transport):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._fingerprints: dict[str, str] = {}
-        self._models = SameModel(self.store.models())
+        self._keyed: dict[str, tuple[str, Dialect]] = {}  # spec name → what its calls' keys are made of
+        self._models = self.store.models()
         self._learnt = self.store.dialects()
         self._voices: dict[tuple[str, str], Voice] = {}  # (spec name, served name) → what is known of its server
         self._found: dict[str, str] = {}  # base URL as given → the one below it that has the API
@@ -97,38 +97,29 @@ class ChatClient(Transport):
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)
         for url, names in by_url.items():
-            where, problem = http.place(spec, url), None
-            try:
-                listing = await http.served_models(self._session, spec, url, names)
-            except http.ListProblem as error:  # the list is a help: the model itself is asked
-                problem, listing = error, error.listing
-            if listing:
-                for name in names:
-                    self._voice(spec, name).context = listing.contexts.get(name)
-                if listing.of_vllm:
-                    self._vllm.add(listing.url)
-                if listing.url != url:
-                    self._found[url] = listing.url
-                    self._tell(f"{where}: no API there; {listing.url} has one and is asked")
-            self._server(self.base_url(spec, names[0])).rate.tighten(spec.endpoint)
-            if problem:
-                for name in names:
-                    await self._greet(spec, name, problem)
+            listing = await http.served_models(self._session, spec, url, names)
+            if listing.of_vllm:
+                self._vllm.add(listing.url)
+            if listing.url != url:
+                self._found[url] = listing.url
+                self._tell(f"{http.place(spec, url)}: no API there; {listing.url} has one and is asked")
+            for name in names:
+                self._voice(spec, name).context = (listing.contexts or {}).get(name)
+            self._server(listing.url).rate.tighten(spec.endpoint)
+            # The list is a help: a model that is in none is itself asked whether it is there, once a run folder.
+            for name in names if listing.problem else ():
+                voice = self._voice(spec, name)
+                if not voice.answers and not self.offline:
+                    hello = Question(_SMALL[1:], {"probe": "hello"}, spec.sampling, name, "supporter")
+                    try:
+                        await self._answered(spec, hello, voice)
+                    except Unanswered as error:
+                        raise UserError(f"{listing.problem}; asked all the same, it does not answer: {error}") from None
+                    voice.answers = True
+                    await self._learn(spec, name, voice)
+                self._tell(f"{listing.problem}; it answers, and is asked")
             if taken := assumed(spec, self._voice(spec, names[0]).context):
                 self._tell(f"model {spec.name}: {taken}")
-
-    async def _greet(self, spec: ModelSpec, served_name: str, problem: http.ListProblem) -> None:
-        """Ask a model that no list has whether it is there, once a run folder. Raises `UserError` where it is not."""
-        voice = self._voice(spec, served_name)
-        if not voice.answers and not self.offline:
-            hello = Question(_SMALL[1:], {"probe": "hello"}, spec.sampling, served_name, "supporter")
-            try:
-                await self._answered(spec, hello, voice)
-            except Unanswered as error:
-                raise UserError(f"{problem}; asked all the same, it does not answer: {error}") from None
-            voice.answers = True
-            await self._learn(spec, served_name, voice)
-        self._tell(f"{problem}; it answers, and is asked")
 
     async def server_version(self, spec: ModelSpec, served_name: str) -> str | None:
         """The version of the vLLM server behind a model; None where it is another or does not say."""
@@ -138,12 +129,13 @@ class ChatClient(Transport):
 
     def key(self, spec: ModelSpec, question: Question) -> str:
         """The call's key (64 hex digits): how the server has to be asked does not count, nor the room for reasoning."""
-        if spec.name not in self._fingerprints:
-            self._fingerprints[spec.name] = spec.fingerprint()
-        body = question.to(spec).body(self._voice(spec, question.served_name).keyed)
+        if spec.name not in self._keyed:
+            self._keyed[spec.name] = spec.fingerprint(), Dialect.of(spec.endpoint, KEYED)
+        fingerprint, dialect = self._keyed[spec.name]
+        body = question.to(spec).body(dialect)
         if question.sampling.top_p is not None:  # also where it is not said
             body["top_p"] = question.sampling.top_p
-        return digest([self._fingerprints[spec.name], body, dict(question.sample)])
+        return digest([fingerprint, body, dict(question.sample)])
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
         """The model's reply: from the store when this call was finished before, else from the server.
@@ -157,15 +149,21 @@ class ChatClient(Transport):
         if reply is None or again:
             if self.offline:
                 raise NotStored(key)
-            voice, replaced = self._voice(spec, question.served_name), self.store.times_replaced(key) if again else None
+            replaced = self.store.times_replaced(key) if again else None
             try:
                 if spec.name in self.down:
-                    raise self._not_up(spec)
+                    if self.threshold.of_budget:
+                        raise NotReached(spec.name)
+                    raise NotUp(spec.name) if (why := self.down[spec.name]) is None else NotAsked(why)
+                voice = self._voice(spec, question.served_name)
                 completion, body = await self._answered(spec, question, voice, replaced)
             except Unanswered as error:
                 if isinstance(error, Rejected):
                     self.threshold.rejected((self.base_url(spec, question.served_name), question.served_name), error)
-                await self._keep_failure(key, spec, question, error)
+                item = str(question.sample.get("dialogue") or " ".join(map(str, question.sample.values())))
+                self.failures.append(FailedCall(question.purpose, spec.name, item, error.outcome, error.status, str(error)))
+                if not isinstance(error, NotAsked):
+                    await self.store.fail(key, item, question.purpose, spec.name, error.outcome, str(error))
                 raise
             reply = completion.reply
             origin = Origin.of(spec, question.purpose, body, reply.model, completion.attempts, self.keep_messages)
@@ -181,7 +179,9 @@ class ChatClient(Transport):
         """What is known of a model at its server."""
         place = spec.name, served_name
         if place not in self._voices:
-            self._voices[place] = Voice.of(spec.endpoint, self._learnt.get(place))
+            record = self._learnt.get(place) or {"dialect": self._first(spec, served_name)}
+            voice = self._voices[place] = Voice.model_validate(record)
+            voice.dialect = Dialect.of(spec.endpoint, voice.dialect)
         return self._voices[place]
 
     def _first(self, spec: ModelSpec, served_name: str) -> Dialect:
@@ -194,14 +194,12 @@ class ChatClient(Transport):
     async def _learn(self, spec: ModelSpec, served_name: str, voice: Voice) -> None:
         """Keep what was found out of a model's server."""
         if not isinstance(spec, CallableSpec):
-            await self.store.learn(spec.name, served_name, voice.record())
+            await self.store.learn(spec.name, served_name, voice.model_dump(mode="json"))
 
     async def _answered(
         self, spec: ModelSpec, question: Question, voice: Voice, replaced: int | None = None
     ) -> tuple[Completion, dict[str, Any]]:
         """The server's answer, and the request that it was given; what is not known of the server is found out."""
-        if voice.fresh:
-            voice.fresh, voice.dialect = False, self._first(spec, question.served_name)
         while True:
             if question.formed and voice.dialect.constraint is None:
                 await self._find_form(spec, question, voice, None)
@@ -242,8 +240,7 @@ class ChatClient(Transport):
                 return True
             if voice.takes(body) or (error.status == 500 and voice.doubted):
                 return False
-            named = (way for way in dialect.retreats(spec.endpoint, body, error.told) if way.names_itself(error.told))
-            if way := next(named, None):
+            if way := next((way for way in dialect.retreats(spec.endpoint, body, error.told) if way.named), None):
                 voice.dialect = dialect.after(way)
             else:
                 voice.doubted = error.status == 500 or voice.doubted
@@ -255,15 +252,17 @@ class ChatClient(Transport):
             return voice.dialect != dialect or error.status == 500  # that may have been the server's own trouble
 
     async def _diagnosed(self, spec: ModelSpec, question: Question, voice: Voice, error: Rejected | ServerLost) -> Dialect:
-        """The dialect in which a server answers that refused a question in words that name nothing; `Rejected` for none."""
+        """The dialect in which a server answers that refused a question in words that name nothing: a small one of our own asks
+        for less from try to try, and once it is answered, for whatever was not the cause. `Rejected` where it never is."""
         system = bool(question.messages) and question.messages[0]["role"] == "system"
         small = replace(question, messages=_SMALL if system else _SMALL[1:], sample={"probe": "refusal"}, hears=None)
+        first = self._first(spec, question.served_name).model_copy(update={"constraint": voice.dialect.constraint})
 
-        async def answers(dialect: Dialect, words: str) -> bool:
+        async def answers(words: str, *left: Retreat) -> bool:
             if len(voice.tried) == PROBES:
                 return False
             voice.tried.append(words)
-            body = small.body(dialect)
+            body = small.body(first.after(*left))
             try:
                 await self._with_room(spec, small, body, voice)
             except (Rejected, ServerLost) as refused:
@@ -273,16 +272,28 @@ class ChatClient(Transport):
             voice.settle(body)
             return True
 
-        def retreats(dialect: Dialect) -> Iterator[Retreat]:
-            return dialect.retreats(spec.endpoint, small.body(dialect), error.told)
+        def less(*left: Retreat) -> Retreat | None:
+            dialect = first.after(*left)
+            return next(dialect.retreats(spec.endpoint, small.body(dialect), error.told), None)
 
-        first = self._first(spec, question.served_name).model_copy(update={"constraint": voice.dialect.constraint})
-        found = await diagnosed(first, retreats, answers)
-        if found is None and error.status == 500:
-            return voice.dialect
-        if found is None:
+        if await answers("as it was"):
+            return first
+        left = list[Retreat]()
+        while retreat := less(*left):
+            left.append(retreat)
+            if await answers(retreat.words, *left):
+                break
+        else:
+            if error.status == 500:
+                return voice.dialect
             raise Rejected(f"{error}; a small question was refused too: {', '.join(voice.tried)}", error.status, error.told)
-        return found
+        if len(left) > 1 and await answers(f"{left[-1].words} alone", left[-1]):
+            return first.after(left[-1])
+        for retreat in left[-2::-1] if len(left) > 2 else ():
+            others = [other for other in left if other is not retreat]
+            if await answers(f"all but {retreat.words}", *others):
+                left = others
+        return first.after(*left)
 
     async def _find_form(self, spec: ModelSpec, question: Question, voice: Voice, failed: Constraint | None) -> None:
         """Find out how the server holds answers to their form, on a question of its own; `failed` is what may not do it."""
@@ -318,18 +329,6 @@ class ChatClient(Transport):
                     return False
                 continue
             return reply.text.strip() in PROBED
-
-    def _not_up(self, spec: ModelSpec) -> NotUp | NotAsked:
-        why = self.down[spec.name]
-        if self.threshold.of_budget:
-            return NotReached(spec.name)
-        return NotUp(spec.name) if why is None else NotAsked(why)
-
-    async def _keep_failure(self, key: str, spec: ModelSpec, question: Question, error: Unanswered) -> None:
-        item = str(question.sample.get("dialogue") or " ".join(map(str, question.sample.values())))
-        self.failures.append(FailedCall(question.purpose, spec.name, item, error.outcome, error.status, str(error)))
-        if not isinstance(error, NotAsked):
-            await self.store.fail(key, item, question.purpose, spec.name, error.outcome, str(error))
 
     async def _with_room(self, spec: ModelSpec, question: Question, body: dict[str, Any], voice: Voice) -> Completion:
         """The server's answer. A model that reasons has room for that beside its reply, from the first one on that it has cut
@@ -372,23 +371,12 @@ class ChatClient(Transport):
         for noticed in voice.notices(reply, size):
             await self._learn(spec, question.served_name, voice)
             self._tell(f"warning: model {spec.name}: {noticed}")
-        if problem := self._models.problem(spec, question.served_name, reply.model):
+        if problem := model_problem(self._models, spec, question.served_name, reply.model):
             problem = f"{http.place(spec, url)}: {problem}"
             self.threshold.end(problem)
             raise Rejected(problem)
-        return replace(completion, reply=_formed(completion.reply, question, body))
+        return replace(completion, reply=question.unwrapped(completion.reply, body))
 
 
 def _asks_form(body: Mapping[str, Any]) -> bool:
     return bool({"logprobs", "structured_outputs", "response_format"} & body.keys())
-
-
-def _formed(reply: Reply, question: Question, body: Mapping[str, Any]) -> Reply:
-    """An answer with a form without what stands around it: the reasoning, for which servers take it that look for no tag, and
-    the object that our schema of a closed list put around it."""
-    if question.formed and reply.reasoning and reply.finish_reason != "length":
-        reply = reply.model_copy(update={"text": reply.reasoning, "reasoning": None, "reasoning_characters": 0})
-    schema = body.get("response_format", {}).get("json_schema", {}).get("schema", {})
-    return (
-        reply.model_copy(update={"text": answer_in(reply.text)}) if list(schema.get("properties", {})) == ["answer"] else reply
-    )

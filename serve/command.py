@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from core.addresses import FORM
 from core.errors import UserError, need_modules
-from core.files import cache_dir
+from core.files import cache_dir, digest, read_object, write_bytes, write_json
 from core.machine import cores, memory, precision
 from core.specs import ModelSpec
 from serve.checkpoints.lora import lora_rank_limit
@@ -37,7 +40,7 @@ CPU_BLOCK = "32"
 
 
 # Without it vLLM starts a worker process beside the scheduler's, which imports everything once more (8 s, 0.8 GiB) and spins.
-CPU_ONE_PROCESS = ["--distributed-executor-backend", "uni"]
+CPU_BACKEND = "uni"
 # A thread that waits for the others spins. Alone on the cores that is a fifth faster in one stream; where something else wants
 # a core, threads that soon sleep are a third faster (docs/measurements.md). From which load on, and for how many turns then:
 CPU_CONTENDED, CPU_SPINS = 0.7, "1000"
@@ -150,33 +153,26 @@ def argv(
     # top_k and repetition_penalty included, for everything that this server is asked.
     words += ["--generation-config", "auto" if leaves_sampling else "vllm"]
     words += ["--disable-uvicorn-access-log"]
-    if split > 1:
-        words += ["--tensor-parallel-size", str(split)]
-    if options.data_parallel > 1:
-        words += ["--data-parallel-size", str(options.data_parallel)]
-    if options.data_parallel_local is not None:
-        words += ["--data-parallel-size-local", str(options.data_parallel_local), "--data-parallel-backend", "ray"]
-    if "weights" in options.fp8:
-        words += ["--quantization", "fp8"]
-    if "cache" in options.fp8:
-        words += ["--kv-cache-dtype", "fp8"]
-    if spec.chat_template is not None:
-        words += ["--chat-template", str(spec.template_file() or spec.chat_template)]
-    if options.reasoning_parser is not None:
-        words += ["--reasoning-parser", options.reasoning_parser]
-    if options.eager:
-        words += ["--enforce-eager"]
-    if options.trust_remote_code:
-        words += ["--trust-remote-code"]
+    settings: dict[str, object] = {
+        "--tensor-parallel-size": split if split > 1 else None,
+        "--data-parallel-size": options.data_parallel if options.data_parallel > 1 else None,
+        "--data-parallel-size-local": options.data_parallel_local,
+        "--data-parallel-backend": None if options.data_parallel_local is None else "ray",
+        "--quantization": "fp8" if "weights" in options.fp8 else None,
+        "--kv-cache-dtype": "fp8" if "cache" in options.fp8 else None,
+        "--chat-template": spec.template_file() or spec.chat_template,
+        "--reasoning-parser": options.reasoning_parser,
+        "--gpu-memory-utilization": CPU_MEMORY_SHARE if not gpu else None if share is None else f"{share:.4f}",
+        "--block-size": None if gpu else CPU_BLOCK,
+        "--distributed-executor-backend": None if gpu else CPU_BACKEND,
+    }
+    words += [word for flag, value in settings.items() if value is not None for word in (flag, str(value))]
+    switches = {"--enforce-eager": options.eager, "--trust-remote-code": options.trust_remote_code}
+    words += [flag for flag, on in switches.items() if on]
     if adapters:
         # All adapters fit in one batch: a dialogue's dimensions are asked together, and swapping adapters would serialise them.
         words += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", str(lora_rank_limit(rank))]
         words += ["--lora-modules", *(f"{name}={folder}" for name, folder in adapters.items())]
-    if not gpu:
-        words += ["--gpu-memory-utilization", CPU_MEMORY_SHARE, "--block-size", CPU_BLOCK]
-        words += CPU_ONE_PROCESS
-    elif share is not None:
-        words += ["--gpu-memory-utilization", f"{share:.4f}"]
     return [*words, *options.extra_args]
 
 
@@ -187,7 +183,7 @@ def environment(gpu: bool, local: bool, gpus: Sequence[str], sharing: int) -> di
     if local:
         ours["HF_HUB_OFFLINE"] = "1"
     if not gpu:
-        ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else CPU_ONE_PROCESS is not taken
+        ours["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # else CPU_BACKEND is not taken
         ours["OMP_NUM_THREADS"] = str(cores())  # vLLM's own choice leaves cores idle
         if sharing > 1 or os.getloadavg()[0] > CPU_CONTENDED:
             ours["GOMP_SPINCOUNT"] = CPU_SPINS
@@ -203,3 +199,76 @@ def environment(gpu: bool, local: bool, gpus: Sequence[str], sharing: int) -> di
     if gpus:
         ours["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     return ours
+
+
+# ---- `transformers serve`, for architectures that vLLM lacks: planned, launched and guarded as vLLM's server is
+
+# It has no options for a served name, a chat template or the sampling that a request leaves open, but serves what a hub cache
+# holds by the name that it has there. So each server gets a hub cache of its own with one model in it, called as the spec is.
+# Its files are links to the checkpoint's, but for two: the spec's chat template, and sampling without cuts.
+
+_COMMIT = "0" * 40  # a hub cache names what it holds by commit
+_SAMPLING, _TEMPLATE = "generation_config.json", "chat_template.jinja"
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+
+
+def hub_of(spec: ModelSpec, checkpoint: str) -> Path:
+    """The hub cache of a spec's server. Raises `UserError` for a served name that a hub cache cannot hold."""
+    name = spec.served_name()
+    if not re.fullmatch(r"(?:\w(?:[\w.-]*\w)?/)?\w(?:[\w.-]*\w)?", name, re.ASCII) or re.search(r"--|\.\.", name):
+        raise UserError(
+            f"model {spec.name}: `transformers serve` knows a model by its name on the hub, and {name!r} cannot be one: set "
+            "endpoint.model to letters and digits with single . _ - between them"
+        )
+    left = ["left"] if spec.sampling.temperature is None else []
+    return cache_dir() / "transformers-serve" / digest([checkpoint, name, spec.template(), *left], 16)
+
+
+def make_hub(spec: ModelSpec, checkpoint: Path) -> Path:
+    """The hub cache of a spec's server, with the checkpoint's folder as its one model."""
+    hub = hub_of(spec, str(checkpoint))
+    model = hub / f"models--{spec.served_name().replace('/', '--')}"
+    snapshot, template = model / "snapshots" / _COMMIT, spec.template()
+    own = {_SAMPLING, *([_TEMPLATE] if template else [])}
+    try:
+        snapshot.mkdir(parents=True, exist_ok=True)
+        for file in checkpoint.iterdir():
+            if file.is_file() and file.name not in own:
+                with suppress(FileExistsError):
+                    (snapshot / file.name).symlink_to(file.resolve())
+    except OSError as error:
+        raise UserError(f"cannot write the model cache {hub}: {error.strerror}; set ESC_EVAL_CACHE to another folder") from None
+    if template:
+        write_bytes(snapshot / _TEMPLATE, template.encode())
+    write_json(snapshot / _SAMPLING, _open_sampling(checkpoint, spec.sampling.temperature is None))
+    write_bytes(model / "refs" / "main", _COMMIT.encode())
+    return hub
+
+
+def _open_sampling(checkpoint: Path, left: bool) -> dict[str, Any]:
+    """What a request leaves open: nothing is cut off, and temperature 0 is greedy. The checkpoint's own would cut (top_k, a
+    repetition penalty), and one that says nothing would be greedy at any temperature. `left`: the checkpoint's own it is."""
+    if left:
+        return read_object(checkpoint / _SAMPLING, "a generation config") if (checkpoint / _SAMPLING).is_file() else {}
+    tokens: dict[str, Any] = {}
+    for name in ("config.json", _SAMPLING):  # the second knows more: a list of tokens that end a reply
+        if (checkpoint / name).is_file():
+            found = read_object(checkpoint / name, "a model's config")
+            tokens |= {key: found[key] for key in _TOKENS if found.get(key) is not None}
+    return {**tokens, "do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
+
+
+def transformers_argv(spec: ModelSpec, gpu: bool) -> list[str]:
+    """The command line; see `transformers serve --help` for each flag."""
+    options = spec.serve
+    words = [sys.executable, "-m", TRANSFORMERS, "serve", spec.served_name(), "--host", "127.0.0.1", "--port", PORT]
+    words += ["--dtype", precision(gpu)[0] if options.dtype == "auto" else options.dtype]
+    if options.trust_remote_code:
+        words += ["--trust-remote-code"]
+    return [*words, *options.extra_args]
+
+
+def transformers_environment(hub: Path, gpus: Sequence[str]) -> dict[str, str]:
+    """What is added to the server's environment."""
+    ours = {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "DO_NOT_TRACK": "1"}
+    return ours | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})

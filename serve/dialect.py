@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from core.endpoints import Constraint, Endpoint, MaxTokensField
 from core.specs import ModelSpec
 from serve.answers import Reply
-from serve.reasoning import looks_like_reasoning
+from serve.reading import looks_like_reasoning
 
 TRIED: tuple[Constraint, ...] = ("structured_outputs", "json_schema")
 PROBE = "Reply with the word hello."
@@ -35,21 +34,14 @@ _LONG = 256  # tokens from which a prompt may have been cut
 _BYTES = 10  # of text a token: no tokeniser makes longer ones of conversation
 FORMS = "response_format|schema|structured_outputs"  # how a refusal names a constraint
 _LANGUAGES = {"en": "English", "zh": "Chinese"}
-_CONSTRAINTS = ("structured_outputs", "response_format")
 
 
-@dataclass(frozen=True)
-class Retreat:
-    """A way to ask for less: in words, the fields of a dialect that change, and the words (a pattern) by which a refusal would
-    name it; None: no words do."""
+class Retreat(NamedTuple):
+    """A way to ask for less: in words, the fields of a dialect that change, and whether the refusal names it."""
 
     words: str
     changes: Mapping[str, Any]
-    names: str | None
-
-    def names_itself(self, told: str) -> bool:
-        """Whether a refusal in these words is about it."""
-        return self.names is not None and bool(re.search(self.names, told, re.I))
+    named: bool
 
 
 class Dialect(BaseModel):
@@ -82,30 +74,33 @@ class Dialect(BaseModel):
     def retreats(self, endpoint: Endpoint, body: Mapping[str, Any], told: str) -> Iterator[Retreat]:
         """Ways to ask for less than a refused request did, those that cost a figure least first. What the spec insists on
         stays."""
+
+        def names(pattern: str) -> bool:
+            return re.search(pattern, told, re.I) is not None
+
         if endpoint.system_role is None and "system" in fields_of(body):
-            yield Retreat("system message in the user's", {"system_role": False}, r"\bsystem\b|\bdeveloper\b")
+            yield Retreat("system message in the user's", {"system_role": False}, names(r"\bsystem\b|\bdeveloper\b"))
         if endpoint.top_logprobs is None and "logprobs" in body:
             most = body["top_logprobs"]
             if (fewer := _below(told, most)) or most > _FEW:
-                yield Retreat(f"top_logprobs {fewer or _FEW}", {"top_logprobs": fewer or _FEW}, "logprobs" if fewer else None)
-            yield Retreat("no logprobs", {"top_logprobs": 0}, "logprobs")
-        for name in _CONSTRAINTS:
+                few = fewer or _FEW
+                yield Retreat(f"top_logprobs {few}", {"top_logprobs": few}, fewer is not None and names("logprobs"))
+            yield Retreat("no logprobs", {"top_logprobs": 0}, names("logprobs"))
+        for name in ("structured_outputs", "response_format"):
             if name in body and endpoint.constraint is None:
-                yield Retreat(f"no {name}", {"constraint": "none"}, FORMS)
+                yield Retreat(f"no {name}", {"constraint": "none"}, names(FORMS))
         for name in ("top_p", "seed", "temperature"):
             if name in body and body[name] == 0:  # a temperature; the least that the refusal names, or that most servers take
                 least = min(map(float, re.findall(r"\b0\.\d*[1-9]", told)), default=0.01)
-                yield Retreat(f"temperature {least:g}", {"least_temperature": least}, r"\btemperature\b")
+                yield Retreat(f"temperature {least:g}", {"least_temperature": least}, names(r"\btemperature\b"))
             if name in body:
-                yield Retreat(f"no {name}", {"left_out": name}, rf"\b{name}\b")
-        limit = self.max_tokens_field
+                yield Retreat(f"no {name}", {"left_out": name}, names(rf"\b{name}\b"))
+        limit, newer = self.max_tokens_field, "max_completion_tokens"
         if endpoint.max_tokens_field is None and limit == "max_tokens":
-            yield Retreat(
-                "max_completion_tokens for max_tokens", {"max_tokens_field": "max_completion_tokens"}, "max_completion_tokens"
-            )
-        said = _below(told, body[limit], _LEAST)
-        if size := said or (0 if self.most_tokens else min(_SHORT, body[limit] // 2)):
-            yield Retreat(f"{limit} {size}", {"most_tokens": size}, r"max_\w*tokens" if said else None)
+            yield Retreat(f"{newer} for max_tokens", {"max_tokens_field": newer}, names(newer))
+        most = _below(told, body[limit], _LEAST)
+        if size := most or (0 if self.most_tokens else min(_SHORT, body[limit] // 2)):
+            yield Retreat(f"{limit} {size}", {"most_tokens": size}, most is not None and names(r"max_\w*tokens"))
 
     def after(self, *retreats: Retreat) -> Dialect:
         """The dialect that asks for less in these ways."""
@@ -133,29 +128,6 @@ class Dialect(BaseModel):
         return said + (["replies and verdicts may differ from run to run"] if drawn else [])
 
 
-async def diagnosed(
-    first: Dialect, retreats: Callable[[Dialect], Iterator[Retreat]], answers: Callable[[Dialect, str], Awaitable[bool]]
-) -> Dialect | None:
-    """The dialect in which a server answers that has refused a request and named nothing of it: from `first` on it is asked
-    for less from try to try, and when it `answers`, for whatever was not the cause. None where it answers in none."""
-    if await answers(first, "as it was"):
-        return first
-    left = list[Retreat]()
-    while retreat := next(retreats(first.after(*left)), None):
-        left.append(retreat)
-        if await answers(first.after(*left), retreat.words):
-            break
-    else:
-        return None
-    if len(left) > 1 and await answers(first.after(left[-1]), f"{left[-1].words} alone"):
-        return first.after(left[-1])
-    for retreat in left[-2::-1] if len(left) > 2 else ():
-        others = [one for one in left if one is not retreat]
-        if await answers(first.after(*others), f"all but {retreat.words}"):
-            left = others
-    return first.after(*left)
-
-
 KEYED = Dialect(constraint="structured_outputs")  # what a call's key is made of, however it is asked
 
 
@@ -171,19 +143,15 @@ def _below(told: str, value: int, least: int = 1) -> int | None:
     return max((number for number in numbers if least <= number < value), default=None)
 
 
-_KEPT = {"largest", "reasons", "answers", "tried", "cut_at", "begins"}
+_HERE = Field(exclude=True)  # of this process alone
 
 
-@dataclass
-class Voice:
-    """What is known of one model at its server."""
+class Voice(BaseModel):
+    """What is known of one model at its server: the store keeps it from run to run, but for what is of this process alone."""
 
+    model_config = ConfigDict(arbitrary_types_allowed=True)
     dialect: Dialect
-    keyed: Dialect
-    """What calls' keys are made of."""
-    fresh: bool = True
-    """Whether nothing is known of it yet."""
-    settled: set[str] = field(default_factory=set)
+    settled: set[str] = set()
     """Fields with which it has answered."""
     largest: int = 0
     """The largest limit on a reply with which it has answered."""
@@ -191,43 +159,27 @@ class Voice:
     """Whether it was seen to reason: from then on it has room for that."""
     answers: bool = False
     """Whether it has answered though its server does not list it."""
-    tried: list[str] = field(default_factory=list)
+    tried: list[str] = []
     """Questions of our own that a refusal has cost, in words."""
     cut_at: int | None = None
     """Tokens at which the server seems to cut prompts."""
     begins: str | None = None
     """How a reply began that may hold reasoning in a shape that is not known."""
-    context: int | None = None
+
+    context: Annotated[int | None, _HERE] = None
     """Tokens that the server says it reads."""
-    adapting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    adapting: Annotated[asyncio.Lock, _HERE] = Field(default_factory=asyncio.Lock)
     """Held while the cause of a refusal is found: the other calls wait."""
-    forming: asyncio.Lock = field(default_factory=asyncio.Lock)
+    forming: Annotated[asyncio.Lock, _HERE] = Field(default_factory=asyncio.Lock)
     """Held while a constraint is tried."""
-    doubted: bool = False
+    doubted: Annotated[bool, _HERE] = False
     """Whether a 500 was taken for a refusal once: the next is the server's own trouble."""
-    shown: bool = False
+    shown: Annotated[bool, _HERE] = False
     """Whether what is known was said in this process."""
-    fails: set[Constraint] = field(default_factory=set)
+    fails: Annotated[set[Constraint], _HERE] = set()
     """Constraints that were refused."""
-    counted: list[tuple[int, int]] = field(default_factory=list)
+    counted: Annotated[list[tuple[int, int]], _HERE] = []
     """(Tokens, bytes) of the first prompts."""
-
-    def record(self) -> dict[str, Any]:
-        """As the store keeps it."""
-        kept = {name: getattr(self, name) for name in sorted(_KEPT)}
-        return {"dialect": self.dialect.model_dump(), "settled": sorted(self.settled), **kept}
-
-    @classmethod
-    def of(cls, endpoint: Endpoint, record: Mapping[str, Any] | None) -> Voice:
-        """From the store's record, and what the spec says now."""
-        voice = cls(Dialect.of(endpoint), Dialect.of(endpoint, KEYED))
-        if record is not None:
-            voice.fresh = False
-            voice.dialect = Dialect.of(endpoint, Dialect.model_validate(record["dialect"]))
-            voice.settled = set(record["settled"])
-            for name in _KEPT & record.keys():
-                setattr(voice, name, record[name])
-        return voice
 
     def takes(self, body: Mapping[str, Any]) -> bool:
         """Whether it has answered a request of such fields."""
@@ -292,7 +244,7 @@ def size_of(body: Mapping[str, Any]) -> int:
 
 def report_of(records: Collection[Mapping[str, Any]]) -> list[str]:
     """What a report says of a model's servers, from the store's records."""
-    return list(dict.fromkeys(sentence for record in records for sentence in Voice.of(Endpoint(), record).sentences()))
+    return list(dict.fromkeys(sentence for record in records for sentence in Voice.model_validate(record).sentences()))
 
 
 def assumed(spec: ModelSpec, context: int | None) -> str:
@@ -305,13 +257,3 @@ def assumed(spec: ModelSpec, context: int | None) -> str:
     drawn = f"{temperature}, at most {spec.sampling.max_tokens} tokens a reply"
     speaks = " and ".join(_LANGUAGES[language] for language in spec.languages)
     return "; ".join([*known, f"assumed: it speaks {speaks}; replies are drawn at {drawn}"])
-
-
-def schema_of(choices: tuple[str, ...]) -> dict[str, Any]:
-    """The JSON schema of a closed list of answers."""
-    return closed_object({"answer": {"type": "string", "enum": list(choices)}})
-
-
-def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
-    """An object with exactly these properties, as OpenAI's strict mode wants it."""
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}

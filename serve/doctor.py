@@ -16,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -110,25 +111,56 @@ def _version(package: str) -> str | None:
 def findings() -> Iterator[Finding]:
     """Everything that is looked at, in order."""
     has = installed()
+    needed: State = "missing" if has.on_gpus else "note"
     yield Finding("Python", "ok", platform.python_version())
-    yield from _gpus(has)
-    yield from _packages(has)
-    yield from _compiler(has)
-    yield from _room(has)
-    yield _ports()
-    yield from _schedulers()
-    yield from _keys()
+    yield from _gpus(has, needed)
+    yield from _packages(has, needed)
+    # Triton compiles when it runs, and so does torch for CPUs.
+    compiler = next(filter(shutil.which, [named] if (named := os.environ.get("CC")) else ["gcc", "clang", "cc"]), None)
+    yield _looked_for(
+        "compiler", compiler, "no gcc", "Triton compiles when it runs: apt install gcc, or name one in CC", needed
+    )
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
+    remedy = f"Triton needs it: apt install {package}, or a Python that uv or pyenv made"
+    yield _looked_for("headers", str(header) if header.is_file() else None, f"no {header}", remedy, needed)
+    # As huggingface_hub finds it, which the base install lacks.
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+    yield _room("hub cache", hub, "HF_HOME", has)
+    yield _room("own cache", cache_dir(), "ESC_EVAL_CACHE", has)
+    yield Finding("memory", "ok", f"{memory() / GIB:.0f} GiB")
+    most = connections()
+    try:
+        text = f"127.0.0.1 can be listened on (now {free_port()}), {most:,} connections"
+        few = most < CALLS
+        remedy = "raise the limit of open files: ulimit -n 65536" if few else ""
+        yield Finding("ports", "note" if few else "ok", text, remedy)
+    except OSError as error:
+        yield Finding("ports", "missing", f"nothing can listen on 127.0.0.1 ({error})", "servers need a loopback interface")
+    job = os.environ.get("SLURM_JOB_ID")
+    here = f"here{', in job ' + job if job else ''}" if shutil.which("sbatch") else None
+    yield _looked_for("Slurm", here, "no sbatch", "only configs/launch/slurm_*.sh need it")
+    yield _looked_for("Ray", _version("ray"), "not installed", "only one server over several machines needs it")
+    used: dict[str, list[str]] = {}  # variable that holds a key → the models that need it
+    for name in model_names():
+        with suppress(UserError):  # a spec that somebody changed: whoever uses it is told
+            if variable := load_spec(name).endpoint.api_key_env:
+                used.setdefault(variable, []).append(name)
+    used["HF_TOKEN"] = ["models that the hub gives on consent only"]
+    for variable, models in used.items():
+        present = f"{variable} set" if os.environ.get(variable) else None
+        yield _looked_for("key", present, f"{variable} not set", f"only for {', '.join(models)}")
 
 
-def _gpus(has: Installed) -> Iterator[Finding]:
-    state: State = "missing" if has.on_gpus else "note"
+def _gpus(has: Installed, needed: State) -> Iterator[Finding]:
     names = smi("--query-gpu=name,driver_version", "--format=csv,noheader")
     if not names or not names.strip():
         if shutil.which("nvidia-smi") is None:
             text, remedy = "none found (no nvidia-smi)", "install NVIDIA's driver, or in a container pass the GPUs (--gpus all)"
         else:
             text, remedy = "nvidia-smi fails", "load the driver (a reboot after its installation), then try nvidia-smi by hand"
-        yield Finding("GPU", state, text, remedy if has.on_gpus else "servers run on the CPU, or elsewhere (--endpoint)")
+        yield Finding("GPU", needed, text, remedy if has.on_gpus else "servers run on the CPU, or elsewhere (--endpoint)")
         return
     rows = [line.rpartition(",") for line in names.splitlines() if "," in line]
     sizes = [gpu for gpu in listed_gpus() if gpu.name.isdigit()]
@@ -143,10 +175,10 @@ def _gpus(has: Installed) -> Iterator[Finding]:
     if major >= DRIVER:
         yield Finding("driver", "ok", driver)
     else:
-        yield Finding("driver", state, driver, f"vLLM 0.33 is built for CUDA 13, which needs a driver of {DRIVER} or newer")
+        yield Finding("driver", needed, driver, f"vLLM 0.33 is built for CUDA 13, which needs a driver of {DRIVER} or newer")
 
 
-def _packages(has: Installed) -> Iterator[Finding]:
+def _packages(has: Installed, needed: State) -> Iterator[Finding]:
     told = has.told
     extras = "pip install 'esc-eval[gpu]' on a GPU node, make setup on a CPU"
     if has.torch is None:
@@ -154,9 +186,8 @@ def _packages(has: Installed) -> Iterator[Finding]:
     elif problem := told.get("torch_error"):
         yield Finding("torch", "missing", f"{has.torch} cannot be imported ({problem})", extras)
     elif told.get("cuda") and not told.get("available"):
-        state: State = "missing" if has.on_gpus else "note"
         text = f"{has.torch} for CUDA {told['cuda']}, which finds no GPU"
-        yield Finding("torch", state, text, "update the driver, or see CUDA_VISIBLE_DEVICES")
+        yield Finding("torch", needed, text, "update the driver, or see CUDA_VISIBLE_DEVICES")
     else:
         slow = "" if told.get("cuda") or bf16_instructions() else ", no bf16 instructions: serve.dtype auto or float32"
         yield Finding("torch", "ok", f"{has.torch}, {'CUDA ' + told['cuda'] if told.get('cuda') else 'CPU'}{slow}")
@@ -172,84 +203,28 @@ def _packages(has: Installed) -> Iterator[Finding]:
         yield Finding("vLLM", "ok", f"{has.vllm}, {told.get('platform') or 'platform not known'}")
     router = _version("vllm-router")
     if router or has.vllm:
-        needed = "only serve.replicas needs it: pip install vllm-router"
-        yield _looked_for("router", router, "vllm-router not installed", needed)
+        remedy = "only serve.replicas needs it: pip install vllm-router"
+        yield _looked_for("router", router, "vllm-router not installed", remedy)
     if has.on_gpus:
         kernels = ", ".join(f"{name} {version}" for name in ("kernels", "flash-attn") if (version := _version(name)))
         remedy = "training uses sdpa; prebuilt FlashAttention: pip install 'esc-eval[kernels]'"
         yield _looked_for("kernels", kernels, "none beside vLLM's own", remedy)
 
 
-def _compiler(has: Installed) -> Iterator[Finding]:
-    """Triton compiles when it runs, and so does torch for CPUs."""
-    state: State = "missing" if has.on_gpus else "note"
-    compiler = next(filter(shutil.which, [named] if (named := os.environ.get("CC")) else ["gcc", "clang", "cc"]), None)
-    yield _looked_for("compiler", compiler, "no gcc", "Triton compiles when it runs: apt install gcc, or name one in CC", state)
-    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
-    package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
-    remedy = f"Triton needs it: apt install {package}, or a Python that uv or pyenv made"
-    yield _looked_for("headers", str(header) if header.is_file() else None, f"no {header}", remedy, state)
-
-
-def _room(has: Installed) -> Iterator[Finding]:
+def _room(name: str, folder: Path, variable: str, has: Installed) -> Finding:
     """Room for checkpoints, which only servers and trainings here need."""
-    state: State = "missing" if has.vllm or has.torch else "note"
-    for name, folder, variable in (("hub cache", hub_cache(), "HF_HOME"), ("own cache", cache_dir(), "ESC_EVAL_CACHE")):
-        there = next(place for place in (folder, *folder.parents) if place.exists())
-        free = shutil.disk_usage(there).free
-        text = f"{free / 10**9:.0f} GB free in {folder}"
-        elsewhere = f"set {variable} to a folder on a larger disk"
-        if not os.access(there, os.W_OK):
-            yield Finding(name, state, f"{there} cannot be written to", elsewhere)
-        elif free < LEAST:
-            yield Finding(name, state, text, f"free some, or {elsewhere}")
-        elif free < DISK:
-            yield Finding(name, "note", text, f"seeker and ranker need about {DISK / 10**9:.0f}: {elsewhere}")
-        else:
-            yield Finding(name, "ok", text)
-    yield Finding("memory", "ok", f"{memory() / GIB:.0f} GiB")
-
-
-def hub_cache() -> Path:
-    """Where the hub's downloads lie, as huggingface_hub finds it."""
-    if chosen := os.environ.get("HF_HUB_CACHE"):
-        return Path(chosen).expanduser()
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    return Path(home).expanduser() / "hub"
-
-
-def _ports() -> Finding:
-    most = connections()
-    try:
-        port = free_port()
-    except OSError as error:
-        return Finding("ports", "missing", f"nothing can listen on 127.0.0.1 ({error})", "servers need a loopback interface")
-    text = f"127.0.0.1 can be listened on (now {port}), {most:,} connections"
-    few = most < CALLS
-    return Finding("ports", "note" if few else "ok", text, "raise the limit of open files: ulimit -n 65536" if few else "")
-
-
-def _schedulers() -> Iterator[Finding]:
-    job = os.environ.get("SLURM_JOB_ID")
-    here = f"here{', in job ' + job if job else ''}" if shutil.which("sbatch") else None
-    yield _looked_for("Slurm", here, "no sbatch", "only configs/launch/slurm_*.sh need it")
-    yield _looked_for("Ray", _version("ray"), "not installed", "only one server over several machines needs it")
-
-
-def _keys() -> Iterator[Finding]:
-    """Which variables hold a key, and never what it is."""
-    used: dict[str, list[str]] = {}
-    for name in model_names():
-        try:
-            variable = load_spec(name).endpoint.api_key_env
-        except UserError:  # a spec that somebody changed: whoever uses it is told
-            continue
-        if variable:
-            used.setdefault(variable, []).append(name)
-    used["HF_TOKEN"] = ["models that the hub gives on consent only"]
-    for variable, models in used.items():
-        present = f"{variable} set" if os.environ.get(variable) else None
-        yield _looked_for("key", present, f"{variable} not set", f"only for {', '.join(models)}")
+    needed: State = "missing" if has.vllm or has.torch else "note"
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(there).free
+    text = f"{free / 10**9:.0f} GB free in {folder}"
+    elsewhere = f"set {variable} to a folder on a larger disk"
+    if not os.access(there, os.W_OK):
+        return Finding(name, needed, f"{there} cannot be written to", elsewhere)
+    if free < LEAST:
+        return Finding(name, needed, text, f"free some, or {elsewhere}")
+    if free < DISK:
+        return Finding(name, "note", text, f"seeker and ranker need about {DISK / 10**9:.0f}: {elsewhere}")
+    return Finding(name, "ok", text)
 
 
 def report(say: Callable[[str], None]) -> int:

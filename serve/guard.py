@@ -38,20 +38,16 @@ def main(arguments: list[str]) -> int:
     # Started with the signals already caught: none can slip in between and leave the command without a guard.
     command = subprocess.Popen(arguments[1:], stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        while command.poll() is None and os.getppid() == parent and not (stopped.is_set() or _stdin_ended()):
-            pass
+        while command.poll() is None and os.getppid() == parent and not stopped.is_set():
+            ready, _, _ = select.select([sys.stdin], [], [], LOOK)
+            if ready and not os.read(sys.stdin.fileno(), 4096):
+                break
         code = command.poll()
     finally:
         end_group(command)
     if code is None:
         return 0
     return code if code >= 0 else 128 - code
-
-
-def _stdin_ended() -> bool:
-    """Whether stdin ends within the next `LOOK` seconds."""
-    ready, _, _ = select.select([sys.stdin], [], [], LOOK)
-    return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
 
 
 def end_group(command: subprocess.Popen[bytes]) -> None:

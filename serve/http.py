@@ -11,8 +11,8 @@ import math
 import os
 import ssl
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
@@ -24,9 +24,9 @@ from core.addresses import is_loopback, secret_of
 from core.errors import UserError, near, printable
 from core.masking import mask_answer, mask_message, mask_paths
 from core.specs import ModelSpec
-from serve.answers import ErrorInAnswer, Reply, read_reply, reply_of_error
+from serve.answers import Reply, reply_of_error
 from serve.failures import Meaning, OutOfQuota, PassingError, Rejected, error_text, meaning_of
-from serve.streaming import read_stream, so_far
+from serve.reading import ErrorInAnswer, read_reply, read_stream, so_far
 
 RETRIED_STATUS = frozenset({408, 409, 424, 425, 429, 498, 500, 502, 503, 504, 520, 522, 524, 529})
 ACCEPTED = "gzip, deflate"
@@ -62,11 +62,13 @@ async def post_chat(
     hears: Callable[[str], None] | None = None,
 ) -> Reply:
     """The reply to one chat request. `about` keeps requests of one dialogue on one server behind a router; `hears` is told what
-    may be shown of the reply while it is written, where the request asks for that and the server does it.
+    may be shown of the reply while it is written, where the server does that.
 
     Raises `Rejected` where another try would change nothing, one of `PASSING` where it might.
     """
     headers = key_header(spec) | {"Content-Type": "application/json"}
+    if hears:
+        payload = orjson.dumps({**orjson.loads(payload), "stream": True, "stream_options": {"include_usage": True}})
     if about:  # an id may hold what no header may carry
         headers["X-Session-Id"] = quote(about, safe="")
     where, megabytes, key = place(spec, base_url), spec.endpoint.max_response_mb, spec.api_key()
@@ -111,42 +113,36 @@ def meaning_of_error(spec: ModelSpec, where: str, status: int, raw: bytes, wait:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a server tells of its models at `url`: their names and, where it does (vLLM), the tokens that each reads."""
+    """What a server tells of its models at `url`."""
 
     url: str
-    contexts: dict[str, int | None]
+    contexts: Mapping[str, int | None] | None = None
+    """Their names and, where it tells (vLLM), the tokens that each reads; None for a server without a list."""
     of_vllm: bool = False
     """Whether it says that it is vLLM."""
+    problem: str | None = None
+    """Why a model is in no list that could be had; it may be served all the same."""
 
 
-class ListProblem(UserError):
-    """A model is in no list that could be had of a server, which may serve it all the same; `listing` is what there is."""
+async def served_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, names: Sequence[str]) -> Listing:
+    """The list of models of a server, at its address or at `/v1` below, in which these names should be.
 
-    def __init__(self, message: str, listing: Listing | None = None) -> None:
-        super().__init__(message)
-        self.listing = listing
-
-
-async def served_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, names: Sequence[str]) -> Listing | None:
-    """The list of models of a server, at its address or at `/v1` below; None for a server without a list.
-
-    Raises `ListProblem` where that is refused, slow, no list, or lacks one of these names; `UserError` where the server cannot
-    be reached, or reads less than a reply may have.
+    Raises `UserError` where the server cannot be reached, or reads less than a reply may have.
     """
     if not spec.endpoint.lists_models:
-        return None
-    listing, problem = await _list_models(session, spec, base_url)
-    if listing is None and not base_url.endswith("/v1"):
-        below, _ = await _list_models(session, spec, f"{base_url}/v1")
-        listing = below or listing
-    if listing is None and problem:
-        raise ListProblem(problem)
-    for name in names if listing else ():
-        assert listing is not None
-        where, context = place(spec, listing.url), listing.contexts.get(name)
+        return Listing(base_url)
+    listing = await _list_models(session, spec, base_url)
+    if listing.contexts is None and not base_url.endswith("/v1"):
+        below = await _list_models(session, spec, f"{base_url}/v1")
+        listing = listing if below.contexts is None else below
+    if listing.contexts is None:
+        return listing
+    where = place(spec, listing.url)
+    for name in names:
+        context = listing.contexts.get(name)
         if name not in listing.contexts:
             others = near(name, listing.contexts) if listing.contexts else "it lists no model"
-            raise ListProblem(f"{where}: does not list {name!r}: {redact(spec, others)}", listing)
+            return replace(listing, problem=f"{where}: does not list {name!r}: {redact(spec, others)}")
         if context is not None and spec.sampling.max_tokens >= context:
             raise UserError(
                 f"{where}: replies of {spec.sampling.max_tokens} tokens leave no room in the {context} that it reads: lower "
@@ -155,35 +151,38 @@ async def served_models(session: aiohttp.ClientSession, spec: ModelSpec, base_ur
     return listing
 
 
-async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str) -> tuple[Listing | None, str | None]:
+async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str) -> Listing:
     """A server's list of models, or why there is none where that says something. Raises `UserError` for a server that cannot be
     reached."""
     where, url, timeout = place(spec, base_url), f"{base_url}/models", aiohttp.ClientTimeout(total=_LIST_S)
+
+    def lacks(why: str) -> Listing:
+        return Listing(base_url, problem=f"{where}: {why}")
+
     try:
         async with session.get(url, headers=key_header(spec), timeout=timeout, **_way(spec, url)) as response:
             if response.status in (401, 403):
                 said = error_text((await read_body(response, LISTING))[0])
                 key = spec.endpoint.api_key_env
                 way = f"the key in {key}" if key else f"none was sent: NAME@{base_url}#VARIABLE names its variable"
-                return None, f"{where}: the server refused the key (HTTP {response.status}: {redact(spec, said)}): {way}"
+                return lacks(f"the server refused the key (HTTP {response.status}: {redact(spec, said)}): {way}")
             if target := redirect_target(response):
-                return None, f"{where}: redirects to {redact(spec, target)}; if that is the server, name its address"
+                return lacks(f"redirects to {redact(spec, target)}; if that is the server, name its address")
             raw, _ = await read_body(response, LISTING)
             if response.status == 200 and response.content_type == "text/html":
-                return None, f"{where}: answers with a web page, which no API does: name the API's address (…/v1)"
+                return lacks("answers with a web page, which no API does: name the API's address (…/v1)")
             entries = orjson.loads(raw)["data"]
             # Google lists by path (models/gemini-…) what a request may name with it or without.
             names = {name: entry for entry in entries for name in (str(entry["id"]), str(entry["id"]).removeprefix("models/"))}
-            contexts = {name: entry.get("max_model_len") for name, entry in names.items()}
-            of_vllm = bool(entries) and all(entry.get("owned_by") == "vllm" for entry in entries)
+            lengths = {name: entry.get("max_model_len") for name, entry in names.items()}
+            contexts = {name: length if isinstance(length, int) else None for name, length in lengths.items()}
+            return Listing(base_url, contexts, bool(entries) and all(entry.get("owned_by") == "vllm" for entry in entries))
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, aiohttp.ClientPayloadError):
-        return None, None  # not every server has a list
+        return Listing(base_url)  # not every server has a list
     except TimeoutError:
-        return None, f"{where}: no list of models within {_LIST_S} s"
+        return lacks(f"no list of models within {_LIST_S} s")
     except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: an address with a key in it
         raise UserError(f"{where}: cannot be reached: {redact(spec, _cause(error))}") from None
-    known = {name: length if isinstance(length, int) else None for name, length in contexts.items()}
-    return Listing(base_url, known, of_vllm), None
 
 
 def _cause(error: Exception) -> object:

@@ -73,7 +73,13 @@ class Servers:
         self._console = Screen(stderr=True)
 
     def __enter__(self) -> Servers:
-        _check(self.plans)
+        models = dict.fromkeys(spec.name for plan in self.plans for spec in plan.specs)
+        check_installed(models, *({MODULE, ROUTER, TRANSFORMERS} & {word for plan in self.plans for word in plan.argv}))
+        for plan in self.plans:
+            if plan.port is not None and port_taken(plan.port):
+                raise UserError(
+                    f"port {plan.port} is taken, wanted for {plan.name}: choose another, or leave it out for a free one"
+                )
         for note in (note for plan in self.plans for note in plan.notes):
             self._console.print(f"# {note}", soft_wrap=True)
         atexit.register(self.stop)
@@ -189,17 +195,6 @@ class Servers:
         self.end([plan for plan in self.plans if models & {spec.name for spec in plan.specs}])
 
 
-def _check(plans: Sequence[ServerPlan]) -> None:
-    """Raise `UserError` for what can be known before anything is started."""
-    models = dict.fromkeys(spec.name for plan in plans for spec in plan.specs)
-    check_installed(models, *({MODULE, ROUTER, TRANSFORMERS} & {word for plan in plans for word in plan.argv}))
-    for plan in plans:
-        if plan.port is not None and port_taken(plan.port):
-            raise UserError(
-                f"port {plan.port} is taken, wanted for {plan.name}: choose another, or leave it out for a free one"
-            )
-
-
 def free_port(promised: Set[int] = frozenset()) -> int:
     """A TCP port on 127.0.0.1 that nothing listens on at this moment and that is not promised to a server still starting."""
     while True:
@@ -273,14 +268,13 @@ def without_secrets(variables: Mapping[str, str], named: Iterable[str] = (), hub
     that needs a secret (weights in a bucket) has to be started by hand and named with --endpoint.
     """
     keys = set(named)
-    return {
-        name: value
-        for name, value in variables.items()
-        if (hub and (name in HUB_VARIABLES or name.lower().endswith("_proxy"))) or not (name in keys or _secret(name, value))
-    }
 
+    def secret(name: str, value: str) -> bool:
+        if name in keys:
+            return True
+        if name in _FOLDERS or value.lower() in _SWITCHES:
+            return False
+        return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.match(value) or _SECRET_IN_ADDRESS.search(value))
 
-def _secret(name: str, value: str) -> bool:
-    if name in _FOLDERS or value.lower() in _SWITCHES:
-        return False
-    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.match(value) or _SECRET_IN_ADDRESS.search(value))
+    needed = {name for name in variables if hub and (name in HUB_VARIABLES or name.lower().endswith("_proxy"))}
+    return {name: value for name, value in variables.items() if name in needed or not secret(name, value)}

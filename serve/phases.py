@@ -1,23 +1,123 @@
-"""Which models are up at the same time, and where each of their servers runs.
+"""Which models share a server, which are up at the same time, and where each of their servers runs.
 
-All models of a run at once where that fits; else the judge after the others; and where not even these fit, the supporters some
-at a time.
+Specs on one base share a server, with the adapters on it. All models of a run are up at once where that fits; else the judge
+after the others; and where not even these fit, the supporters some at a time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from core.errors import UserError
+from core.files import digest
 from core.machine import Machine
-from core.specs import ModelSpec, place_of
+from core.specs import ModelSpec, ServeOptions, place_of
 from serve.checkpoints.lora import adapter_rank
 from serve.command import ServerPlan
 from serve.placement import COMFORT, USABLE, Demand, Place, place, refusal
 from serve.sizes import size_of
-from serve.units import Unit, units_of
+
+
+@dataclass
+class Unit:
+    """What one server holds: specs on one base, those answered by the base itself, and (served name, spec, adapter)."""
+
+    specs: list[ModelSpec] = field(default_factory=list)
+    base_names: list[str] = field(default_factory=list)
+    adapters: list[tuple[str, ModelSpec, str]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What errors and tables call it."""
+        return " + ".join(spec.name for spec in self.specs)
+
+    @property
+    def serve(self) -> ServeOptions:
+        """How it is served, on which its specs agree."""
+        return self.specs[0].serve
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model that one server holds on this machine."""
+        return self.serve.data_parallel_local or self.serve.data_parallel
+
+    @property
+    def gpus(self) -> int:
+        """How many one server needs on this machine, at least."""
+        return (self.serve.tensor_parallel or 1) * self.copies
+
+    @property
+    def context(self) -> int:
+        """Tokens that its specs ask for."""
+        return max(spec.context_length or 0 for spec in self.specs)
+
+    @property
+    def leaves_sampling(self) -> bool:
+        """Whether a spec leaves how replies are drawn to the checkpoint (paper mode)."""
+        return any(spec.sampling.temperature is None for spec in self.specs)
+
+    def merges(self, gpu: bool) -> bool:
+        """Whether its adapter is merged into a copy of the base: always on CPU and for transformers, on GPUs where nothing else
+        is served."""
+        lone = len(self.adapters) == 1 and not self.base_names
+        return lone and (not gpu or self.serve.engine == "transformers" or all(spec.serve.merge_adapter for spec in self.specs))
+
+
+def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[Unit]:
+    """The servers that the specs without an endpoint of their own need, one a base; `split_adapters`: one a base or adapter.
+
+    Two specs share a server when checkpoint, revision, chat template and serve options agree. `transformers serve` holds one.
+    """
+    units: dict[str, Unit] = {}
+    for spec in {digest(s.model_dump(mode="json")): s for s in specs if s.checkpoint and s.endpoint.base_url is None}.values():
+        alone = spec.serve.engine == "transformers"
+        shared = [spec.checkpoint, spec.revision, spec.chat_template, spec.serve.model_dump(mode="json")]
+        key = digest([*shared, spec.name if alone else None])
+        adapters = [(spec.served_name(), spec, spec.adapter)] if spec.adapter else []
+        for language, by_dimension in (spec.adapters or {}).items():
+            adapters += [(spec.served_name(language, dimension), spec, place) for dimension, place in by_dimension.items()]
+        if not adapters:
+            unit = units.setdefault(key, Unit())
+            unit.specs.append(spec)
+            unit.base_names.append(spec.served_name())
+        for adapter in adapters:
+            unit = units.setdefault(f"{key} {adapter[0]}" if split_adapters or alone else key, Unit())
+            if spec not in unit.specs:
+                unit.specs.append(spec)
+            unit.adapters.append(adapter)
+    return list(units.values())
+
+
+def check_seeds(specs: Sequence[ModelSpec]) -> None:
+    """vLLM's CPU build dies, server and all, when it reads a prompt in parts that is to be sampled with a seed."""
+    for spec in specs:
+        launched = spec.endpoint.base_url is None and spec.serve.engine == "vllm"
+        if launched and spec.sampling.seed is not None and spec.sampling.temperature != 0:
+            raise UserError(
+                f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave the seed out, "
+                "or serve the model yourself and name it with --endpoint"
+            )
+
+
+def check_gpus(unit: Unit, visible: int, resolve: bool, notes: list[str]) -> None:
+    """Refuse a unit that needs more GPUs than there are; not resolving, `notes` say so."""
+    options = unit.serve
+    needed = unit.gpus * options.replicas if visible else unit.gpus  # on CPU replicas share the cores
+    if needed > max(visible, 1):
+        local = options.data_parallel_local
+        copies = f"serve.data_parallel_local {local}" if local else f"serve.data_parallel {options.data_parallel}"
+        problem = (
+            f"model {unit.specs[0].name}: serve.tensor_parallel {options.tensor_parallel or 1} × {copies} × serve.replicas "
+            f"{options.replicas} needs {needed} GPUs, this machine shows {visible}"
+        )
+        if resolve:
+            raise UserError(f"{problem}: lower them in the spec")
+        notes.append(problem)
+
+
+# ---- which are up at the same time, and where each runs
 
 ASSUMED_RANK = 16  # of an adapter that is not on this machine yet
 CONTEXT = 8192  # tokens that a dialogue is given where a spec has room for more and nothing says that it needs them
@@ -44,7 +144,8 @@ def phases(
         return [together]
     if split:
         return [before, list(last)]
-    if not _planned(together, machine):
+    servers = _servers(together)
+    if not machine.gpus or not _known(_demands(servers, None), servers, machine):
         return [together]
 
     def fits(specs: Sequence[ModelSpec], least: int) -> bool:
@@ -67,16 +168,11 @@ def phases(
             return [*turns, list(last)]
     if fits(together, 1):
         return [together]
-    for part, purpose in [(_distinct([*always, *by_turns[:1]]), "to hold the dialogues with"), (list(last), "to judge with")]:
-        if not fits(part, 1):
-            raise _refused(part, machine, needs, purpose)
-    wide = next(spec for spec in by_turns if not fits(_distinct([*always, spec]), 1))
-    raise _refused(_distinct([*always, wide]), machine, needs, "to hold the dialogues with")
-
-
-def _refused(specs: Sequence[ModelSpec], machine: Machine, needs: Mapping[str, int] | None, purpose: str) -> UserError:
-    demands = [*_demands(_servers(specs), needs).values()]
-    return refusal(demands, machine.gpus, str(machine), purpose)
+    held = "to hold the dialogues with"
+    parts = [(_distinct([*always, *by_turns[:1]]), held), (list(last), "to judge with")]
+    parts += [(_distinct([*always, spec]), held) for spec in by_turns]
+    part, purpose = next((part, purpose) for part, purpose in parts if not fits(part, 1))
+    raise refusal([*_demands(_servers(part), needs).values()], machine.gpus, str(machine), purpose)
 
 
 def _distinct(specs: Sequence[ModelSpec]) -> list[ModelSpec]:
@@ -84,13 +180,12 @@ def _distinct(specs: Sequence[ModelSpec]) -> list[ModelSpec]:
 
 
 def _servers(specs: Sequence[ModelSpec]) -> list[Unit]:
-    return [unit for unit in units_of(specs, split_adapters=False) for _ in range(unit.replicas)]
+    return [unit for unit in units_of(specs, split_adapters=False) for _ in range(unit.serve.replicas)]
 
 
-def _planned(specs: Sequence[ModelSpec], machine: Machine) -> bool:
+def _known(demands: Mapping[int, Demand], servers: Sequence[Unit], machine: Machine) -> bool:
     """Whether enough is known to plan: the memory of the GPUs and the sizes of the models."""
-    known = machine.has_gpu and machine.gpus and all(gpu.memory for gpu in machine.gpus)
-    return bool(known) and len(_demands(units := _servers(specs), None)) == len(units)
+    return bool(machine.gpus) and all(gpu.memory for gpu in machine.gpus) and len(demands) == len(servers)
 
 
 def _demands(servers: Sequence[Unit], needs: Mapping[str, int] | None) -> dict[int, Demand]:
@@ -99,8 +194,7 @@ def _demands(servers: Sequence[Unit], needs: Mapping[str, int] | None) -> dict[i
     for number, unit in enumerate(servers):
         size = size_of(unit.specs[0], 0 if unit.merges(True) else len(unit.adapters), _rank(unit))
         if size is not None:
-            options = unit.specs[0].serve
-            demands[number] = Demand(unit.name, size, context_of(unit, needs), options.tensor_parallel, unit.copies)
+            demands[number] = Demand(unit.name, size, context_of(unit, needs), unit.serve.tensor_parallel, unit.copies)
     return demands
 
 
@@ -136,10 +230,9 @@ def without(machine: Machine, held: Sequence[ServerPlan]) -> Machine:
 def places(servers: Sequence[Unit], machine: Machine, needs: Mapping[str, int] | None, where: str) -> dict[int, Place]:
     """The place of each server by its number; none where sizes are not known. Raises `UserError` where they do not fit."""
     demands = _demands(servers, needs)
-    if len(demands) < len(servers) or not machine.gpus or not all(gpu.memory for gpu in machine.gpus):
+    if not _known(demands, servers, machine):
         return {}
     for least in (COMFORT, 1):
         if places := place(demands, machine.gpus, least):
             return places
-    wanted = [*demands.values()]
-    raise refusal(wanted, machine.gpus, where, "for")
+    raise refusal([*demands.values()], machine.gpus, where, "for")

@@ -17,17 +17,29 @@ from core.errors import UserError
 from core.files import cache_dir
 from core.machine import Machine, precision
 from core.specs import EMBEDDED_PREFIX, ModelSpec, place_of
-from serve import transformers_server
+from core.tables import Cell, Table
 from serve.checkpoints.embedded import embedded_folder
 from serve.checkpoints.lora import adapter_rank
 from serve.checkpoints.merge import merged, merged_folder
 from serve.checkpoints.model_card import TRAINING
 from serve.checkpoints.places import base_folder, download, local_path, on_hub, resolve_checkpoint, unpinned
-from serve.command import MODULE, ROUTER, TRANSFORMERS, ServerPlan, argv, check_installed, environment, router
-from serve.phases import ASSUMED_RANK, context_of, places, without
+from serve.command import (
+    MODULE,
+    ROUTER,
+    TRANSFORMERS,
+    ServerPlan,
+    argv,
+    check_installed,
+    environment,
+    hub_of,
+    make_hub,
+    router,
+    transformers_argv,
+    transformers_environment,
+)
+from serve.phases import ASSUMED_RANK, Unit, check_gpus, check_seeds, context_of, places, units_of, without
 from serve.placement import USABLE, Place
-from serve.sizes import size_of
-from serve.units import Unit, check_gpus, check_seeds, units_of
+from serve.sizes import GIB, size_of
 
 MOST_PORT = 65535
 
@@ -61,12 +73,12 @@ def plan_servers(
     for unit in units:
         if machine.gpus or not gpu:  # a driver whose GPUs cannot be listed: vLLM will know
             check_gpus(unit, len(machine.gpus), resolve, notes[id(unit)])
-    servers = [unit for unit in units for _ in range(unit.replicas)]
-    processes = sum(unit.replicas + (unit.replicas > 1) for unit in units)
+    servers = [unit for unit in units for _ in range(unit.serve.replicas)]
+    processes = sum(unit.serve.replicas + (unit.serve.replicas > 1) for unit in units)
     if port is not None and port + processes > MOST_PORT + 1:
         raise UserError(f"{processes} servers need as many ports from {port} on, and {MOST_PORT} is the last")
     if resolve and servers:  # not after the download
-        engines = {MODULE if unit.engine == "vllm" else TRANSFORMERS for unit in units}
+        engines = {MODULE if unit.serve.engine == "vllm" else TRANSFORMERS for unit in units}
         models = [spec.name for unit in units for spec in unit.specs]
         check_installed(models, *engines, *([ROUTER] if len(servers) > len(units) else []))
         _check_places(units)
@@ -78,7 +90,7 @@ def plan_servers(
     for unit in units:
         equal = [
             _plan(unit, machine, found.get(next(numbers)), next(spread), len(servers), log_dir, resolve, needs, said)
-            for said in [notes[id(unit)], *([] for _ in range(unit.replicas - 1))]
+            for said in [notes[id(unit)], *([] for _ in range(unit.serve.replicas - 1))]
         ]
         plans += [router(equal), *equal] if len(equal) > 1 else equal
     for number, plan in enumerate(plans if port is not None else ()):
@@ -122,25 +134,7 @@ def _plan(
     gpus, sharing = ([*found.gpus], 1 if found.alone else 2) if found else spread
     if found and len(machine.gpus) == len(gpus):
         gpus = []  # all there are: as the scheduler gave them
-    checkpoint = _checkpoint(spec, resolve, notes)
-    adapters: dict[str, str] = {}
-    rank = 1
-    for served, owner, where in unit.adapters:
-        folder = _adapter(owner, where, resolve, notes)
-        if folder.is_dir():
-            rank = max(rank, adapter_rank(folder, f"model {owner.name}: adapter"))
-        elif gpu and not unit.merges(gpu):
-            rank = max(rank, ASSUMED_RANK)
-            notes.append(f"adapter rank of {where} not known yet, {ASSUMED_RANK} assumed")
-        adapters[served] = str(folder)
-    served_names = unit.base_names
-    if unit.merges(gpu):
-        ((served, folder_name),) = adapters.items()
-        checkpoint = _merged(spec, checkpoint, Path(folder_name), resolve, notes)
-        served_names, adapters = [served], {}
-    elif not served_names:
-        served_names = [f"{spec.name}.base"]  # the base must have a name, and it may not be an adapter's
-
+    checkpoint, served_names, adapters, rank = _files(unit, gpu, resolve, notes)
     for repository in dict.fromkeys(name for owner in unit.specs for name in unpinned(owner)):
         notes.append(
             f"{repository} is not pinned: the hub's newest is taken; name its commit in the spec (revision, adapter_revision)"
@@ -154,9 +148,9 @@ def _plan(
         notes.append(problem)
     local = Path(checkpoint).is_absolute() and all(Path(folder).is_absolute() for folder in adapters.values())
     name = served_names[0] if unit.base_names or not adapters else spec.name
-    if unit.engine == "transformers":
-        hub = transformers_server.make_hub(spec, Path(checkpoint)) if resolve else transformers_server.hub_of(spec, checkpoint)
-        command, added = transformers_server.argv(spec, gpu), transformers_server.environment(hub, gpus)
+    if unit.serve.engine == "transformers":
+        hub = make_hub(spec, Path(checkpoint)) if resolve else hub_of(spec, checkpoint)
+        command, added = transformers_argv(spec, gpu), transformers_environment(hub, gpus)
     else:
         share = found.share if found else USABLE / sharing if sharing > 1 else None
         split = found.split if found else spec.serve.tensor_parallel or 1
@@ -185,10 +179,26 @@ def prepare(specs: Sequence[ModelSpec], machine: Machine | None = None) -> None:
     units = units_of(specs, split_adapters=not gpu)
     _check_places(units)
     for unit in units:
-        checkpoint = _checkpoint(unit.specs[0], True, [])
-        folders = [_adapter(owner, where, True, []) for _, owner, where in unit.adapters]
-        if unit.merges(gpu):
-            _merged(unit.specs[0], checkpoint, folders[0], True, [])
+        _files(unit, gpu, True, [])
+
+
+def _files(unit: Unit, gpu: bool, resolve: bool, notes: list[str]) -> tuple[str, list[str], dict[str, str], int]:
+    """What the server of a unit reads: checkpoint, names that it has, adapters by name, and the largest rank of these."""
+    spec, adapters, rank = unit.specs[0], dict[str, str](), 1
+    checkpoint = _checkpoint(spec, resolve, notes)
+    for served, owner, where in unit.adapters:
+        folder = _adapter(owner, where, resolve, notes)
+        if folder.is_dir():
+            rank = max(rank, adapter_rank(folder, f"model {owner.name}: adapter"))
+        elif gpu and not unit.merges(gpu):
+            rank = max(rank, ASSUMED_RANK)
+            notes.append(f"adapter rank of {where} not known yet, {ASSUMED_RANK} assumed")
+        adapters[served] = str(folder)
+    if unit.merges(gpu):
+        ((served, adapter),) = adapters.items()
+        return _merged(spec, checkpoint, Path(adapter), resolve, notes), [served], {}, rank
+    # The base must have a name, and it may not be an adapter's.
+    return checkpoint, unit.base_names or [f"{spec.name}.base"], adapters, rank
 
 
 def _check_places(units: Sequence[Unit]) -> None:
@@ -244,26 +254,24 @@ def _checkpoint(spec: ModelSpec, resolve: bool, notes: list[str]) -> str:
         if not folder.exists():
             notes.append(f"{folder} does not exist yet: `python -m serve embedded` makes it")
         return str(folder)
-    try:
-        return str(local_path(where, what) or where)
-    except UserError as error:
-        notes.append(str(error))
-        return str(Path(where).expanduser().absolute())
+    return str(_folder(where, what, notes) or where)
 
 
 def _adapter(spec: ModelSpec, place: str, resolve: bool, notes: list[str]) -> Path:
     """An adapter's folder. Hub adapters are downloaded: their rank is needed, and vLLM takes no revision for one."""
     what = f"model {spec.name}: adapter"
+    if resolve:
+        return local_path(place, what) or download(place, spec.adapter_revision, ["adapter_*", TRAINING], what)
+    return _folder(place, what, notes) or Path(place)
+
+
+def _folder(place: str, what: str, notes: list[str]) -> Path | None:
+    """The folder that a place names, even where there is none, which `notes` then say; None for a name on the hub."""
     try:
-        folder = local_path(place, what)
+        return local_path(place, what)
     except UserError as error:
-        if resolve:
-            raise
         notes.append(str(error))
         return place_of(place).absolute()
-    if folder is not None:
-        return folder
-    return download(place, spec.adapter_revision, ["adapter_*", TRAINING], what) if resolve else Path(place)
 
 
 def _merged(spec: ModelSpec, checkpoint: str, adapter: Path, resolve: bool, notes: list[str]) -> str:
@@ -275,3 +283,55 @@ def _merged(spec: ModelSpec, checkpoint: str, adapter: Path, resolve: bool, note
     if not folder.exists():
         notes.append(f"{folder} will be {checkpoint} with {adapter} merged in, made by starting without --print")
     return str(folder)
+
+
+# ---- a plan as a table
+
+COLUMNS = ("phase", "server", "GPU", "share", "weights", "overhead", "cache", "context", "dialogues")
+
+
+def overview(
+    phases: Sequence[Sequence[ServerPlan]], machine: Machine, needs: Mapping[str, int] | None = None, more: Sequence[str] = ()
+) -> Table:
+    """The servers of all phases with their memory in GiB on each GPU. `needs` is as for `serve.plan.plan_servers`."""
+    rows: list[tuple[Cell, ...]] = []
+    notes = [*more]
+    for number, plans in enumerate(phases, start=1):
+        for plan in plans:
+            if not plan.workers:
+                rows.append((f"{number} of {len(phases)}", *_row(plan, machine)))
+            short = [
+                f"a dialogue may need {tokens:,} tokens of {spec.name}, which takes {plan.context:,} (context_length): one "
+                "that gets so long ends there"
+                for spec in plan.specs
+                if (tokens := (needs or {}).get(spec.name, 0)) > plan.context
+            ]
+            notes += [note for note in dict.fromkeys([*plan.notes, *short]) if note not in notes]
+    used = {name for plans in phases for plan in plans for name in (plan.place.gpus if plan.place else ())}
+    idle = [gpu.name for gpu in machine.gpus if gpu.name not in used]
+    if used and idle:
+        notes.append(f"GPU {', '.join(idle)} left over: serve.replicas in a spec makes several servers of a model")
+    if machine.has_gpu:
+        notes.append(
+            f"weights, overhead (activations, logits, CUDA graphs; assumed) and cache: GiB on each GPU, {USABLE:.0%} of which "
+            "are planned with; dialogues: as many of full length (context) as the cache holds; shorter ones are more"
+        )
+    return Table("servers", f"Servers on {machine}", COLUMNS, tuple(rows), tuple(notes))
+
+
+def _row(plan: ServerPlan, machine: Machine) -> tuple[Cell, ...]:
+    place = plan.place
+    if place is not None:
+        figures = (place.weights / GIB, place.overhead / GIB, place.cache / GIB)
+        sizes = tuple(f"{figure:.1f}" for figure in figures)
+        gpus = ", ".join(place.gpus) + (f" (tensor parallel {place.split})" if place.split > 1 else "")
+        return (plan.name, gpus, f"{place.share:.4f}", *sizes, f"{plan.context:,}", str(place.dialogues))
+    size = size_of(plan.specs[0])
+    weights = f"{size.weights() / GIB:.1f}" if size else "?"
+    if machine.has_gpu:
+        gpus = plan.env.get("CUDA_VISIBLE_DEVICES", "all")
+        return (plan.name, gpus, "?", weights, "?", "?", f"{plan.context:,}", "?")
+    grows = plan.specs[0].serve.engine == "transformers"  # with each reply, and is not planned
+    cache = "–" if grows else plan.env.get("VLLM_CPU_KVCACHE_SPACE", "as set")
+    dialogues = str(int(cache) * GIB // size.cache(plan.context)) if size and cache.isdigit() else "?"
+    return (plan.name, "CPU", "–", weights, "–", cache, f"{plan.context:,}", dialogues)

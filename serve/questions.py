@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
+
+import orjson
 
 from core.files import digest
 from core.markers import GENERAL, Markers, markers_in
@@ -14,7 +17,7 @@ from core.records import Message
 from core.specs import ModelSpec, Sampling
 from serve.answers import Reply
 from serve.checkpoints.places import tokenizer_folder
-from serve.dialect import Dialect, schema_of
+from serve.dialect import Dialect
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,9 @@ class Question:
         }
         if self.sampling.temperature is not None:
             body["temperature"] = max(self.sampling.temperature, dialect.least_temperature)
-        if (top_p := self._top_p(dialect)) is not None:
+        # Nothing is said of top_p where it changes nothing: a greedy reply, or all tokens where that is the default.
+        top_p = self.sampling.top_p
+        if self.sampling.temperature != 0 and top_p is not None and (top_p != 1 or dialect.checkpoint_defaults):
             body["top_p"] = top_p
         if self.sampling.seed is not None:  # one seed a run, another stream a sample
             body["seed"] = int(digest([self.sampling.seed, dict(self.sample)], 7), 16)
@@ -80,11 +85,11 @@ class Question:
             body |= {"logprobs": True, "top_logprobs": dialect.top_logprobs}
         if patterned:
             body["structured_outputs"] = {"choice": list(self.choices)} if self.choices else {"regex": self.regex}
-        elif dialect.constraint == "json_schema" and (schema := schema_of(self.choices) if self.choices else self.schema):
-            body["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": "answer", "strict": True, "schema": schema},
-            }
+        elif dialect.constraint == "json_schema" and (self.choices or self.schema):
+            listed = {"answer": {"type": "string", "enum": list(self.choices or ())}}
+            schema = closed_object(listed) if self.choices else self.schema
+            answer = {"name": "answer", "strict": True, "schema": schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": answer}
         return body
 
     def could_say(self, reply: Reply, body: Mapping[str, Any]) -> bool:
@@ -95,15 +100,21 @@ class Question:
             return reply.text in self.choices
         return any(re.fullmatch(self.regex or "", text or "") for text in (reply.text, reply.verbatim))
 
+    def unwrapped(self, reply: Reply, body: Mapping[str, Any]) -> Reply:
+        """An answer with a form without what stands around it: the reasoning, for which servers take it that look for no tag,
+        and the object that our schema of a closed list put around it."""
+        if self.formed and reply.reasoning and reply.finish_reason != "length":
+            reply = reply.model_copy(update={"text": reply.reasoning, "reasoning": None, "reasoning_characters": 0})
+        if self.choices and "response_format" in body:
+            with suppress(orjson.JSONDecodeError, TypeError, KeyError):
+                if isinstance(answer := orjson.loads(reply.text)["answer"], str):
+                    return reply.model_copy(update={"text": answer})
+        return reply
+
     @cached_property
     def sent(self) -> list[Message]:
         """The messages as they are sent: no text opens a turn of its own."""
         return [{"role": m["role"], "content": self.markers.neutral(m["content"], m["role"])[0]} for m in self.messages]
-
-    def _top_p(self, dialect: Dialect) -> float | None:
-        """What is said of top_p: nothing where it changes nothing."""
-        greedy, everything = self.sampling.temperature == 0, self.sampling.top_p == 1 and not dialect.checkpoint_defaults
-        return None if greedy or everything else self.sampling.top_p
 
 
 def _without_system(messages: list[Message]) -> list[Message]:
@@ -114,6 +125,11 @@ def _without_system(messages: list[Message]) -> list[Message]:
     if others and others[0]["role"] == "user":
         return [{"role": "user", "content": f"{first['content']}\n\n{others[0]['content']}"}, *others[1:]]
     return [first | {"role": "user"}, *others]
+
+
+def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
+    """The JSON schema of an object with exactly these properties, as OpenAI's strict mode wants it."""
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 class Models(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -36,7 +36,6 @@ _GLM = {  # ChatGLM's names
     "multi_query_group_num": "num_key_value_heads",
     "ffn_hidden_size": "intermediate_size",
     "padded_vocab_size": "vocab_size",
-    "seq_length": "max_position_embeddings",
 }
 
 
@@ -65,8 +64,6 @@ class Shape:
     intermediate: int
     vocabulary: int
     attention: tuple[Attention, ...]
-    longest: int | None
-    """Tokens of context that it was made for."""
     stored: int | None = None
     """Bytes of weights that are quantised already."""
 
@@ -162,8 +159,7 @@ def shape_of(config: Mapping[str, Any], parameters: int | None = None) -> Shape 
     embeddings = vocabulary * hidden * (1 if tied else 2)
     if parameters is None:
         parameters = embeddings + layers * of_attention + _feed_forward(text, layers, hidden, intermediate)
-    longest = text.get("max_position_embeddings")
-    return Shape(parameters, embeddings, heads, hidden, intermediate, vocabulary, attention, longest)
+    return Shape(parameters, embeddings, heads, hidden, intermediate, vocabulary, attention)
 
 
 def _latent_attention(text: Mapping[str, Any], hidden: int, heads: int, latent: int) -> int:
@@ -218,27 +214,38 @@ def known_architecture(name: str) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
-def architectures_of(spec: ModelSpec) -> list[str]:
-    """The classes that an engine looks a spec's checkpoint up by, as its config.json or configs/serve/architectures.yaml has
-    them; none where that is not known here."""
+def _configs(spec: ModelSpec) -> Iterator[tuple[Mapping[str, Any], Path | None]]:
+    """What is known here of a spec's model, best first: the config.json of a folder or of the hub's cache, with the folder if
+    its weights are to be there, and the fields in configs/serve/architectures.yaml."""
     for place in filter(None, (spec.checkpoint, spec.serve.architecture)):
         if (folder := _folder(place, spec.revision)) is not None:
-            return list(read_object(folder / "config.json", "a model's config").get("architectures") or [])
-    known = known_architecture(spec.serve.architecture or spec.checkpoint or "")
-    return list(known[1].get("architectures", [])) if known else []
+            yield read_object(folder / "config.json", "a model's config"), folder if place == spec.checkpoint else None
+    if known := known_architecture(spec.serve.architecture or spec.checkpoint or ""):
+        yield known[1], None
+
+
+def architectures_of(spec: ModelSpec) -> list[str]:
+    """The classes that an engine looks a spec's checkpoint up by; none where that is not known here."""
+    return next((list(config.get("architectures") or []) for config, _ in _configs(spec)), [])
 
 
 def size_of(spec: ModelSpec, adapters: int = 0, rank: int = 0) -> Size | None:
     """The size of a spec's checkpoint, with room for so many adapters of a rank; None where it is not known yet. Nothing is
     downloaded."""
-    shape = _local_shape(spec)
-    if shape is None and (known := known_architecture(spec.serve.architecture or spec.checkpoint or "")):
-        shape = shape_of(known[1])
-    if shape is None:
-        return None
-    serve = spec.serve
-    word = 4 if serve.dtype == "float32" else 2
-    return Size(shape, word, serve.fp8, serve.eager, adapters * rank * word * _widths(shape))
+    for config, folder in _configs(spec):
+        shape = shape_of(config)
+        if shape is not None and folder is not None:
+            with suppress(UserError):  # not whole yet
+                check_checkpoint(folder, "checkpoint")
+                files = weight_files(folder)
+                if "quantization_config" in config:
+                    shape = replace(shape, stored=sum(file.stat().st_size for file in files))
+                else:
+                    shape = shape_of(config, sum(math.prod(tensor.shape) for tensor in stored_tensors(files).values()))
+        if shape is not None:
+            word = 4 if spec.serve.dtype == "float32" else 2
+            return Size(shape, word, spec.serve.fp8, spec.serve.eager, adapters * rank * word * _widths(shape))
+    return None
 
 
 def _widths(shape: Shape) -> int:
@@ -248,42 +255,18 @@ def _widths(shape: Shape) -> int:
     return layers * (2 * (shape.hidden + shape.hidden) + 2 * (shape.hidden + keys) + 3 * (shape.hidden + shape.intermediate))
 
 
-def _local_shape(spec: ModelSpec) -> Shape | None:
-    """The shape by the config.json of a folder here or of the hub's cache, with its weights counted if they are whole."""
-    for place in filter(None, (spec.checkpoint, spec.serve.architecture)):
-        folder = _folder(place, spec.revision)
-        if folder is None:
-            continue
-        config = read_object(folder / "config.json", "a model's config")
-        if place != spec.checkpoint:
-            return shape_of(config)
-        with suppress(UserError):  # not whole yet
-            check_checkpoint(folder, "checkpoint")
-            files = weight_files(folder)
-            if "quantization_config" in config:
-                shape = shape_of(config)
-                return shape and replace(shape, stored=sum(file.stat().st_size for file in files))
-            return shape_of(config, sum(math.prod(tensor.shape) for tensor in stored_tensors(files).values()))
-        return shape_of(config)
-    return None
-
-
 def _folder(place: str, revision: str | None) -> Path | None:
     """The folder with a checkpoint's config.json on this machine."""
     if place.startswith(EMBEDDED_PREFIX):
         folder: Path | None = embedded_folder(place.removeprefix(EMBEDDED_PREFIX))
     else:
         try:
-            folder = local_path(place, "") or _cached(place, revision)
+            folder = local_path(place, "")
+            if folder is None and importlib.util.find_spec("huggingface_hub") is not None:
+                from huggingface_hub import try_to_load_from_cache
+
+                cached = try_to_load_from_cache(place, "config.json", revision=revision)
+                folder = Path(cached).parent if isinstance(cached, str) else None
         except UserError:
             folder = None
     return folder if folder is not None and (folder / "config.json").is_file() else None
-
-
-def _cached(repository: str, revision: str | None) -> Path | None:
-    if importlib.util.find_spec("huggingface_hub") is None:
-        return None
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(repository, "config.json", revision=revision)
-    return Path(found).parent if isinstance(found, str) else None

@@ -51,17 +51,7 @@ _FAIL = (
     "INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, 1) ON CONFLICT (key) DO UPDATE "
     "SET outcome = excluded.outcome, reason = excluded.reason, times = times + 1"
 )
-_ORDER = (
-    _SET_ASIDE,
-    _PROMPT,
-    _NAME,
-    _LEARN,
-    _PUT,
-    _FAIL,
-    _ANSWERED,
-)  # of one commit: an answer is put aside before it is replaced
-
-
+_ORDER = (_SET_ASIDE, _PROMPT, _NAME, _LEARN, _PUT, _FAIL, _ANSWERED)  # an answer is put aside before it is replaced
 _GATHER_S = 0.002  # a commit of one answer costs about six times its part in a commit of many
 _CHECKPOINT_AFTER = 1000  # rows
 KEPT = 32 * 1024  # bytes of a call's messages that the store keeps by default
@@ -91,24 +81,18 @@ class Origin:
         return cls(role, spec.name, body["model"], model, reference, attempt, prompt, messages)
 
 
-@dataclass
-class SameModel:
-    """Whether one model answers from a run's start to its end: the name that a server gave with the first answer holds for the
-    spec and the name that it is asked for, also when the run goes on later. `known` is what the store has of them."""
+def model_problem(models: dict[tuple[str, str], str], spec: ModelSpec, served: str, named: str | None) -> str | None:
+    """What is wrong with an answer that names this model; None where nothing is, or the server names none.
 
-    known: dict[tuple[str, str], str]
-
-    def problem(self, spec: ModelSpec, served: str, named: str | None) -> str | None:
-        """What is wrong with an answer that names this model; None where nothing is, or the server names none."""
-        if named is None or spec.endpoint.any_model:
-            return None
-        first = self.known.setdefault((spec.name, served), named)
-        if named == first:
-            return None
-        return (
-            f"asked for {served!r}, the model {named!r} answered; at the start of this run it was {first!r}. Its answer "
-            "is not used: ask the old model, use another --out, or set endpoint.any_model: true in the spec if they are one"
-        )
+    One model answers from a run's start to its end: the name in the first answer holds for the spec and the name that it is
+    asked for, also when the run goes on later. `models` has these names.
+    """
+    if named is None or spec.endpoint.any_model or named == (first := models.setdefault((spec.name, served), named)):
+        return None
+    return (
+        f"asked for {served!r}, the model {named!r} answered; at the start of this run it was {first!r}. Its answer "
+        "is not used: ask the old model, use another --out, or set endpoint.any_model: true in the spec if they are one"
+    )
 
 
 def system_messages(path: Path) -> dict[str, set[str]]:
@@ -211,8 +195,7 @@ class Store:
 
     def has_answer(self, role: str, spec: str) -> bool:
         """Whether a model has answered in a role, or an older version did not keep who answered."""
-        found = self._rows("SELECT 1 FROM calls WHERE (role = ? AND spec = ?) OR role IS NULL LIMIT 1", (role, spec))
-        return bool(found)
+        return bool(self._rows("SELECT 1 FROM calls WHERE (role = ? AND spec = ?) OR role IS NULL LIMIT 1", (role, spec)))
 
     def models(self) -> dict[tuple[str, str], str]:
         """(Spec, served name) → what the server called the model that answered first."""
@@ -245,7 +228,7 @@ class Store:
 
     def times_replaced(self, key: str) -> int:
         """How often a call was asked again by name."""
-        return int(self._db.execute("SELECT count(*) FROM replaced WHERE key = ?", (key,)).fetchone()[0])
+        return int(self._rows("SELECT count(*) FROM replaced WHERE key = ?", (key,))[0][0])
 
     async def put(
         self, key: str, reply: Mapping[str, Any], seconds: float, origin: Origin | None = None, instead: str | None = None

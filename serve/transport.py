@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import aiohttp
@@ -25,7 +26,6 @@ from serve.callables import CallableSpec
 from serve.failures import NotAsked, NotReached, PassingError, Rejected, ServerLost, Threshold
 from serve.limits import MOST, RATES, Limit, Patience, Rate, connections, queue_length
 from serve.questions import Question
-from serve.streaming import STREAMED
 
 UNSUPPORTED = (400, 422)  # how servers refuse a field
 LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
@@ -241,7 +241,13 @@ class Transport:
             if isinstance(spec, CallableSpec):
                 reply = await spec.reply(orjson.loads(payload)["messages"], question, self.timeout_s)
             else:
-                reply = await self._post(spec, question, body, payload, server)
+                post = partial(http.post_chat, self._session, spec, server.url, payload, question.session)
+                try:
+                    reply = await post(question.hears)
+                except Rejected as error:
+                    if question.hears is None or error.status not in UNSUPPORTED or "stream" not in str(error):
+                        raise
+                    reply = await post(None)  # in one piece
         except http.PASSING as error:
             server.rate.settle(reserved, 0)
             if http.is_crowded(error):
@@ -252,20 +258,6 @@ class Transport:
         if not reply.empty and server.limit.answered(question.purpose, self.clock() - call.sent):
             server.limit.adapt(await self._queue(spec, server))
         return reply
-
-    async def _post(
-        self, spec: ModelSpec, question: Question, body: Mapping[str, Any], payload: bytes, server: _Server
-    ) -> Reply:
-        """The server's reply, heard while it is written where somebody listens and the server does that."""
-        if question.hears is None:
-            return await http.post_chat(self._session, spec, server.url, payload, question.session)
-        streamed = orjson.dumps({**body, **STREAMED})
-        try:
-            return await http.post_chat(self._session, spec, server.url, streamed, question.session, question.hears)
-        except Rejected as error:
-            if error.status not in UNSUPPORTED or "stream" not in str(error):
-                raise
-        return await http.post_chat(self._session, spec, server.url, payload, question.session)
 
     async def _queue(self, spec: ModelSpec, server: _Server) -> int | None:
         """Calls that wait at a server, where it tells: one that wants a key is somebody else's, and is not asked."""

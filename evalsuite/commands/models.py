@@ -68,8 +68,11 @@ async def _answers(specs: list[ModelSpec]) -> dict[str, dict[str, Any]]:
             listing = await http.served_models(session, spec, str(spec.endpoint.base_url).rstrip("/"), [spec.served_name()])
         except UserError as error:
             return {"served": False, "said": str(error)}
-        context = listing.contexts[spec.served_name()] if listing else None
-        return {"served": True, "said": "yes" if listing else "it has no list of models", "context": context}
+        if listing.problem:
+            return {"served": False, "said": listing.problem}
+        if listing.contexts is None:
+            return {"served": True, "said": "it has no list of models", "context": None}
+        return {"served": True, "said": "yes", "context": listing.contexts[spec.served_name()]}
 
     asked = [spec for spec in specs if spec.endpoint.base_url]
     async with aiohttp.ClientSession() as session:

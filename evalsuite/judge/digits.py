@@ -17,8 +17,7 @@ from evalsuite.judge.base import BaseJudge, NoVerdict
 from evalsuite.judge.json_answers import last_object, names_of, plain, read_answer
 from serve.answers import Reply, Tokens, choice_probabilities, sound
 from serve.batch import together
-from serve.dialect import closed_object
-from serve.questions import Question
+from serve.questions import Question, closed_object
 
 _AROUND = " .。*`\"'[]()▁Ġ\t\r\n"  # what may stand around a verdict and says nothing
 _NAMELESS = ("score", "rating", "得分", "评分", "分数")  # what a lone dimension is called

@@ -23,8 +23,7 @@ from core.rubrics import Rubric, Scale
 from evalsuite.judge.base import BaseJudge, NoVerdict
 from serve.answers import Reply
 from serve.batch import together
-from serve.dialect import closed_object
-from serve.questions import Question
+from serve.questions import Question, closed_object
 
 _REASON: dict[Language, int] = {"en": 300, "zh": 120}  # characters of a constrained `analysis`
 _ROOM, _ROOM_EACH = 400, 16  # tokens of a constrained answer: the reason, and a dimension's name with its score

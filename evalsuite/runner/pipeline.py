@@ -38,8 +38,7 @@ from serve.answers import Tally
 from serve.callables import PLACE, CallableSpec
 from serve.client import ChatClient
 from serve.failures import NotReached, NotStored
-from serve.overview import overview
-from serve.plan import plan_servers
+from serve.plan import overview, plan_servers
 
 Job = Plan | Dialogue
 _PLAYED = [name.removesuffix(".jsonl") for name in PEOPLE]

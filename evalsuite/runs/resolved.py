@@ -34,7 +34,7 @@ from evalsuite.runs.held import Held, joined
 from evalsuite.runs.identity import HeldSpec, hashed, identity
 from evalsuite.runs.recording import Recording
 from evalsuite.runs.shard import Shard
-from serve.agents import callable_of
+from serve.callables import callable_of
 from serve.phases import phases
 from serve.questions import Models
 

@@ -22,10 +22,10 @@ from evalsuite.judge.base import CUT, LONGEST
 from evalsuite.judge.json_answers import read_answer
 from evalsuite.judge.judge import Judge
 from evalsuite.role_play.pairwise import read_answer as read_pair
-from serve.answers import Reply, read_reply
+from serve.answers import Reply
 from serve.client import ChatClient
 from serve.failures import ServerLost, Unreadable
-from serve.reasoning import split_reasoning
+from serve.reading import read_reply, split_reasoning
 from tests.serve.test_client import spec
 
 ESC_EVAL, FEEL, EMOHARBOR = map(load_rubric, ("esc_eval", "feel", "emoharbor"))

@@ -25,7 +25,7 @@ from data_prep.scores.human import read_dialogues
 from evalsuite import cli
 from serve.command import argv
 from serve.dialect import assumed
-from serve.units import units_of
+from serve.phases import units_of
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.published_clone import INTERNLM2, make_clone, published_card

@@ -22,7 +22,7 @@ from serve.dialect import PROBE
 from serve.failures import NotStored, Rejected, ServerLost, Unanswered
 from serve.http import retry_after
 from serve.questions import Question
-from serve.reasoning import split_reasoning
+from serve.reading import split_reasoning
 from serve.store import Store
 from tests.endpoint import LASTING, Answer, Endpoint, echo, error
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from serve.answers import ErrorInAnswer, count_of, read_reply, sound, tokens_of
+from serve.answers import sound
 from serve.failures import Unreadable
-from serve.reasoning import looks_like_reasoning, split_reasoning, text_of
+from serve.reading import ErrorInAnswer, count_of, looks_like_reasoning, read_reply, split_reasoning, text_of, tokens_of
 from tests.serve.test_client import spec
 
 

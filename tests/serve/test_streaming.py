@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serve.failures import Rejected, ServerLost
-from serve.streaming import so_far
+from serve.reading import so_far
 from tests.endpoint import FAULTS, LASTING, Answer, Endpoint, error
 from tests.serve.test_client import ask, question, spec
 
