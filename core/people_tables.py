@@ -69,7 +69,12 @@ def table_lines(path: Path, sheet: str | None = None) -> list[tuple[str, list[st
     by commas, semicolons or tabs. The header is trimmed; columns without a name at its end, an index column of pandas at its
     start and rows without any text are left out. Raises `UserError` for what cannot be read.
     """
-    lines = _xlsx_lines(path, sheet) if path.suffix.lower() == ".xlsx" else _csv_lines(path)
+    if path.suffix.lower() == ".xlsx":
+        lines = _xlsx_lines(path, sheet)
+    else:
+        text = read_text(path, "table")
+        delimiter = max(_DELIMITERS, key=text.partition("\n")[0].count)
+        lines = [(f"{path}:{line}", [unguarded(cell) for cell in cells]) for line, cells in csv_records(path, text, delimiter)]
     if not lines:
         return []
     (where, header), *rows = lines
@@ -79,14 +84,9 @@ def table_lines(path: Path, sheet: str | None = None) -> list[tuple[str, list[st
     rows = [(place, cells) for place, cells in rows if any(cell.strip() for cell in cells)]
     if len(header) > 1 and _INDEX.fullmatch(header[0]) and all(cells[0].isdecimal() for _, cells in rows):
         header, rows = header[1:], [(place, cells[1:]) for place, cells in rows]
-    return [(where, header), *((place, _fitted(cells, len(header))) for place, cells in rows)]
-
-
-def _fitted(cells: list[str], width: int) -> list[str]:
-    """A row without empty cells beyond the header's width."""
-    while len(cells) > width and not cells[-1].strip():
-        cells = cells[:-1]
-    return cells
+    width = len(header)
+    fitted = [(place, cells if any(map(str.strip, cells[width:])) else cells[:width]) for place, cells in rows]
+    return [(where, header), *fitted]
 
 
 def csv_records(path: Path, text: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
@@ -99,13 +99,6 @@ def csv_records(path: Path, text: str, delimiter: str = ",") -> Iterator[tuple[i
             line = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{path}:{line}: malformed CSV: {error}") from None
-
-
-def _csv_lines(path: Path) -> list[tuple[str, list[str]]]:
-    text = read_text(path, "table")
-    first = text.split("\n", 1)[0]
-    delimiter = max(_DELIMITERS, key=first.count)
-    return [(f"{path}:{line}", [unguarded(cell) for cell in cells]) for line, cells in csv_records(path, text, delimiter)]
 
 
 def _xlsx_lines(path: Path, sheet: str | None) -> list[tuple[str, list[str]]]:

@@ -97,7 +97,7 @@ class CorpusReader:
         except (Malformed, ValidationError) as error:
             self.malformed(row, explain(error))
         except UserError as error:
-            self.malformed(row, str(error).removeprefix(f"{row.where}: "))
+            self.malformed(row, str(error))
 
     def jsonl(self, path: Path, first: int = 1) -> Iterator[CorpusRow]:
         """Every line of a JSON-lines file, from line `first` on, that is not blank."""
@@ -115,6 +115,10 @@ class CorpusReader:
         for number, entry in enumerate(value):
             yield self.row(f"{path}: entry {number}", entry)
 
+    def records(self, path: Path) -> Iterator[CorpusRow]:
+        """The rows of a file that holds one JSON list (`.json`) or JSON lines."""
+        return self.json_list(path) if path.suffix == ".json" else self.jsonl(path)
+
     def json(self, path: Path) -> Any:
         """A whole JSON file, not counted: for files whose units lie deeper (`row` counts those)."""
         return self.tidied(read_json(path, "corpus file"))
@@ -123,28 +127,23 @@ class CorpusReader:
         """Every record of a CSV file with a header, as a dict; its place is the line it begins on. Raises `UserError` for a
         header without one of the `needed` columns, or with one twice."""
         records = csv_records(path, read_text(path, "corpus file"))
-        _, names = next(records, (1, []))
-        missing = [name for name in needed if name not in names]
-        if missing or len(set(names)) < len(names):
-            what = f"no column {', '.join(map(repr, missing))}" if missing else "a column stands twice"
-            raise UserError(f"{path}:1: {what}; found, parted by commas: {shortened(', '.join(names)) or 'none'}")
-        for line, cells in records:
-            if not cells:  # a blank line
-                continue
-            row = self.row(f"{path}:{line}", dict(zip(names, cells, strict=False)))
+        lines = [(f"{path}:{line}", cells) for line, cells in records if cells]  # none of a blank line
+        names = _columns(path, lines, needed)
+        for where, cells in lines[1:]:
+            row = self.row(where, dict(zip(names, cells, strict=False)))
             if len(cells) == len(names):
                 yield row
             else:
                 self.malformed(row, f"expected {len(names)} columns")
 
-    def documents(self, path: Path, content: Callable[[Path], Any]) -> Iterator[CorpusRow]:
-        """The rows of a JSON-lines file; of another file the one that `content` (it may raise `Malformed`) makes of it."""
+    def documents(self, path: Path, content: Callable[[], Any]) -> Iterator[CorpusRow]:
+        """The rows of a JSON-lines file; of another file the one that `content` makes of it."""
         if path.suffix == ".jsonl":
             yield from self.jsonl(path)
         else:
             row = self.row(str(path), None)
             with self.accounting(row):
-                yield CorpusRow(row.where, self.tidied(content(path)))
+                yield CorpusRow(row.where, self.tidied(content()))
 
     def row(self, where: str, value: Any) -> CorpusRow:
         """Count one unit more."""
@@ -173,9 +172,10 @@ class CorpusReader:
     def malformed(self, row: CorpusRow, problem: str) -> None:
         """Drop a row that cannot be read. Raises `UserError` under `strict`."""
         problem = problem if len(problem) <= _LONGEST else f"{problem[:_LONGEST]} …"
+        problem = problem if problem.startswith(row.where) else f"{row.where}: {problem}"
         if self.strict:
-            raise UserError(f"{row.where}: {problem}")
-        self.problems.append(f"{row.where}: {problem}")
+            raise UserError(problem)
+        self.problems.append(problem)
         self.step.drop(MALFORMED, row.where)
 
 
@@ -263,20 +263,18 @@ class Source(CorpusFacts):
 
 def by_row(
     make: Callable[[Any, str], CorpusItem],
-    rows: Callable[[CorpusReader, Path], Iterable[CorpusRow]] | None = None,
+    rows: Callable[[CorpusReader, Path], Iterable[CorpusRow]] = CorpusReader.records,
     named: Callable[[Path], str] = lambda file: file.stem,
 ) -> ReadCorpus:
     """A corpus's `read`, for files whose every row is one item or one drop.
 
     `make` gets a row's value and its source id, `name of the file/position`, for corpora that have no ids of their own; `named`
-    says what a file is called. `rows` says how files are read; without it, `.json` files hold one JSON list and others JSON
-    lines.
+    says what a file is called, `rows` how files are read.
     """
 
     def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
         for file in files:
-            rows_of = rows or (CorpusReader.json_list if file.suffix == ".json" else CorpusReader.jsonl)
-            for position, row in enumerate(rows_of(reader, file)):
+            for position, row in enumerate(rows(reader, file)):
                 with reader.accounting(row):
                     yield make(row.value, f"{named(file)}/{position}")
 
@@ -314,16 +312,23 @@ def read_table(path: Path, model: type[M], what: str, each: Callable[[str, M], N
     return records
 
 
-def _typed_rows(path: Path, model: type[BaseModel], reader: CorpusReader) -> Iterator[CorpusRow]:
-    """The rows of a table as {column: cell}; a row of another length is `Malformed`."""
-    needed = [name for name, field in model.model_fields.items() if field.is_required()]
-    nullable = [name for name in needed if type(None) in get_args(model.model_fields[name].annotation)]
-    (where, names), *rows = table_lines(path) or [(f"{path}:1", [])]
+def _columns(path: Path, lines: Sequence[tuple[str, list[str]]], needed: Sequence[str]) -> list[str]:
+    """The header of a table. Raises `UserError` for one without a needed column, or with one twice."""
+    where, names = lines[0] if lines else (f"{path}:1", [])
     missing = [name for name in needed if name not in names]
     if missing or len(set(names)) < len(names):
         fault = f"no column {', '.join(map(repr, missing))}" if missing else "a column stands twice"
         raise UserError(f"{where}: {fault}; found, parted by commas: {shortened(', '.join(names)) or 'none'}")
-    for place, cells in rows:
+    return names
+
+
+def _typed_rows(path: Path, model: type[BaseModel], reader: CorpusReader) -> Iterator[CorpusRow]:
+    """The rows of a table as {column: cell}; a row of another length is `Malformed`."""
+    needed = [name for name, field in model.model_fields.items() if field.is_required()]
+    nullable = [name for name in needed if type(None) in get_args(model.model_fields[name].annotation)]
+    lines = table_lines(path)
+    names = _columns(path, lines, needed)
+    for place, cells in lines[1:]:
         if len(cells) != len(names):
             yield reader.row(place, Malformed(f"expected {len(names)} columns"))
             continue

@@ -288,17 +288,17 @@ def read_review(
     An answer that nobody asked for counts as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty
     cell that was asked for.
     """
-    wanted_rows = {_score_row(dialogue, key) for dialogue in dialogues for key in asked.get(dialogue.id, ())}
-    filled = _given(path, REVIEW_LAYOUT, dialogues, rubric, played, halves, wanted_rows)
+    wanted = {_score_row(dialogue, key) for dialogue in dialogues for key in asked.get(dialogue.id, ())}
+    filled = _given(path, REVIEW_LAYOUT, dialogues, rubric, played, halves, wanted)
     scores = []
     for dialogue in dialogues:
         for key in rubric.dimensions:
-            row, value = filled.get(_score_row(dialogue, key), (None, None))
-            wanted = key in asked.get(dialogue.id, ())
+            name = _score_row(dialogue, key)
+            row, value = filled.get(name, (None, None))
             if row is None or value is None:
                 continue
             step.taken += 1
-            if wanted:
+            if name in wanted:
                 step.kept += 1
                 scores.append(human_score(dialogue, path.stem, rubric.name, key, value))
             else:

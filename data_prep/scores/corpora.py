@@ -68,7 +68,7 @@ def _esconv(name: str, place: str, build: Build, console: Console, strict: bool)
     dialogues = {dialogue.source_id: dialogue for dialogue in imported.dialogues}
     for file in corpus_files(source_named(name), place):
         reader = CorpusReader(Step("again"), strict)  # the rows were counted above; here the ratings are
-        for position, row in enumerate(reader.json_list(file) if file.suffix == ".json" else reader.jsonl(file)):
+        for position, row in enumerate(reader.records(file)):
             dialogue = dialogues.get(f"{file.stem}/{position}")
             if dialogue is None:
                 continue

@@ -6,7 +6,7 @@ are blind, as annotators' sheets are; what comes back is found by its `item`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -166,14 +166,15 @@ def _exported(path: Path) -> list[tuple[str, Any]]:
     return [(f"{path}: task {place}", value) for place, value in enumerate(exported)]
 
 
-def _tabled(path: Path, rubric: Rubric) -> Iterator[tuple[str, Any]]:
+def _tabled(path: Path, rubric: Rubric) -> list[tuple[str, Any]]:
     """The annotations of a CSV export, one a row, in the form of tasks: Label Studio leaves cancelled ones out of it."""
-    places: list[str] = []
-    rows = read_table(path, _ExportedRow, "Label Studio's exports", lambda where, _: places.append(where))
-    for where, row in zip(places, rows, strict=True):
-        cells: dict[str, Any] = row.model_extra or {}
-        result = [
-            {"from_name": name, "value": {"choices": [str(cells[name])]}} for name in rubric.dimensions if cells.get(name)
-        ]
+    tasks: list[tuple[str, Any]] = []
+
+    def each(where: str, row: _ExportedRow) -> None:
+        cells = {name: str(cell) for name, cell in (row.model_extra or {}).items() if name in rubric.dimensions and cell}
+        result = [{"from_name": name, "value": {"choices": [cell]}} for name, cell in cells.items()]
         annotation = {"id": row.annotation_id, "completed_by": row.annotator, "result": result}
-        yield where, {"data": {"item": row.item}, "annotations": [annotation]}
+        tasks.append((where, {"data": {"item": row.item}, "annotations": [annotation]}))
+
+    read_table(path, _ExportedRow, "Label Studio's exports", each)
+    return tasks

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import AliasChoices, AliasPath, BeforeValidator, ConfigDict, Field
 
-from core.files import load_json, read_text
+from core.files import load_json, read_json, read_text
 from core.records import Language, Number, Role, SupportDialogue, Turn, Whole
 from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel, by_row
 
@@ -203,14 +203,6 @@ class _Smile(RowModel):
     dialog: list[_SmileUtterance]
 
 
-def _smile_file(file: Path) -> dict[str, Any]:
-    """A published file, which holds one dialogue, in the form of a row."""
-    try:
-        return {"id": file.stem, "dialog": load_json(read_text(file, "corpus file"))}
-    except orjson.JSONDecodeError as error:
-        raise Malformed(f"malformed JSON: {error.msg} (line {error.lineno})") from None
-
-
 def _smile(value: Any, _: str) -> SupportDialogue:
     """A dialogue; `source_id` is the number of its file."""
     raw = _Smile.model_validate(value)
@@ -330,11 +322,6 @@ class _CPsyCoun(RowModel):
     text: str
 
 
-def _cpsycoun_file(file: Path) -> dict[str, str]:
-    """A published file, which holds one dialogue, in the form of a row."""
-    return {"file": file.as_posix(), "text": read_text(file, "corpus file")}
-
-
 def _cpsycoun_lines(raw: _CPsyCoun) -> list[str]:
     """A dialogue's lines. Raises `Malformed` when a `.json` file's content is not a list of strings."""
     if not raw.file.endswith(".json"):
@@ -378,9 +365,14 @@ def _cpsycoun(value: Any, _: str) -> SupportDialogue:
 READERS = {
     **{name: by_row(partial(_esconv, name)) for name in ("esconv", "esconv_failed", "esconv_multi")},
     "augesc": by_row(_augesc),
-    "cpsycoun": by_row(_cpsycoun, lambda reader, file: reader.documents(file, _cpsycoun_file)),
+    "cpsycoun": by_row(
+        _cpsycoun,
+        lambda reader, file: reader.documents(file, lambda: {"file": file.as_posix(), "text": read_text(file, "corpus file")}),
+    ),
     "emollm": by_row(_emollm, CorpusReader.json_list),
     "extes": by_row(_extes, CorpusReader.json_list),
-    "smile": by_row(_smile, lambda reader, file: reader.documents(file, _smile_file)),
+    "smile": by_row(
+        _smile, lambda reader, file: reader.documents(file, lambda: {"id": file.stem, "dialog": read_json(file, "corpus file")})
+    ),
     "escot": _read_escot,
 }

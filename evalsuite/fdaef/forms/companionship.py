@@ -12,7 +12,7 @@ from pydantic import Field
 from core.errors import UserError
 from core.files import digest
 from core.rows import CorpusReader, RowModel
-from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, in_files, parsed, records
+from evalsuite.fdaef.forms.reading import Doc, ReadForm, Text, in_files, parsed
 
 EVALUATED = 100  # trials of a book and distance that Book-SORT evaluates; the others are for choosing a prompt
 
@@ -58,7 +58,7 @@ class _Memory(RowModel):
 def _preference(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """A profile, a question and two replies, of which people preferred one. Which is shown first is drawn from the item."""
     for file in files:
-        for _, raw in parsed(_Preference, records(reader, file), reader):
+        for _, raw in parsed(_Preference, reader.records(file), reader):
             second = int(digest([raw.question, raw.chosen, raw.rejected], 8), 16) % 2
             options = [raw.rejected, raw.chosen] if second else [raw.chosen, raw.rejected]
             yield {"profile": _spoken(raw.profile), "question": raw.question, "options": options, "gold": [second]}

@@ -42,11 +42,6 @@ def jsonl_of(model: type[RowModel]) -> ReadForm:
     return read
 
 
-def records(reader: CorpusReader, file: Path) -> Iterator[CorpusRow]:
-    """The rows of a file that holds one JSON list (`.json`) or JSON lines."""
-    return reader.json_list(file) if file.suffix == ".json" else reader.jsonl(file)
-
-
 def lines_of(file: Path, keep_blank: bool = False) -> list[str]:
     """A file's lines; blank ones only where asked for."""
     return [line for line in read_text(file, "data file").split("\n") if keep_blank or line.strip()]

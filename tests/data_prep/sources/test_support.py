@@ -221,7 +221,7 @@ def test_strategy_tags_tell_the_supporter_and_are_removed(
 def test_malformed_rows_are_named_and_fatal_under_strict(tmp_path: Path) -> None:
     place = F.write(tmp_path, F.CORPORA["smile"])
     _, _, problems = read("smile", place)
-    assert [problem.split(": ", 1)[0] for problem in problems] == [f"{place}/data/5.json", f"{place}/data/6.json"]
+    assert [problem.split(": ", 1)[0] for problem in problems] == [f"{place}/data/5.json", f"{place}/data/6.json:1"]
     assert "unknown speaker 'doctor'" in problems[0] and "malformed JSON" in problems[1]
     with pytest.raises(UserError, match="5.json"):
         read("smile", place, strict=True)
