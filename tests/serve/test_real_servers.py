@@ -58,9 +58,10 @@ def up(command: list[str], port: int, log: Path) -> Iterator[str]:
             server.wait(30)
 
 
-@pytest.mark.parametrize("server", [llama_cpp, transformers_serve])
+# transformers holds no answer to a form, and in words this model cannot judge: that is said, after the report.
+@pytest.mark.parametrize(("server", "ends"), [(llama_cpp, 0), (transformers_serve, 1)])
 def test_the_first_run_ends_with_a_report_and_asks_nothing_twice(
-    server: Callable[[int], list[str]], tmp_path: Path, esc_eval: EscEval
+    server: Callable[[int], list[str]], ends: int, tmp_path: Path, esc_eval: EscEval
 ) -> None:
     config = yaml.safe_load((CONFIGS / "eval" / "api.yaml").read_text())
     config |= {"exchanges": 1, "limit": 1, "languages": ["en"], "gold": config["gold"] | {"limit": 2}, "out": "run"}
@@ -74,10 +75,10 @@ def test_the_first_run_ends_with_a_report_and_asks_nothing_twice(
         Path("smollm2.yaml").write_text(yaml.safe_dump(spec))
         command = ("run", "--config", "api.yaml", "--model", "smollm2.yaml")
         code, err = esc_eval(*command)
-        assert code == 0, err
+        assert code == ends and ("no verdict of the judge smollm2 can be read" in err) == bool(ends), err
     verdicts = [
         json.loads(line) for name in ("", "gold_") for line in Path(f"run/{name}judgements.jsonl").read_text().splitlines()
     ]
     assert len(verdicts) == (4 + 2) * 7 and Path("run/report.html").exists() and Path("run/agreement.json").exists()
-    assert all(verdict["value"] is not None for verdict in verdicts) or server is transformers_serve
-    assert esc_eval(*command)[0] == 0, "the server is gone, and nothing is asked"
+    assert {verdict["value"] is None for verdict in verdicts} == {bool(ends)}
+    assert esc_eval(*command) == (ends, err), "the server is gone, and nothing is asked"
