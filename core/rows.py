@@ -23,7 +23,7 @@ from core.settings import Settings
 CorpusItem = SupportDialogue | Post | RolePlay
 M = TypeVar("M", bound=BaseModel)
 MALFORMED = "malformed"
-_LONGEST = 500  # characters of a problem: what a row holds may be of any length
+_LONGEST = 400  # characters of a problem: what a row holds may be of any length
 
 
 # What web pages leave in texts, and signs that nobody sees; joiners and marks of direction are seen beside other letters.

@@ -246,7 +246,7 @@ def checkpoint_problem(folder: Path, processes: int = 1) -> str | None:
         return f"{WEIGHTS} {problem}"
     try:
         json.loads((folder / "trainer_state.json").read_bytes())  # as transformers reads it: it writes NaN, which JSON lacks
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"trainer_state.json is no JSON ({error})"
     try:
         check_finite([folder / WEIGHTS], "weights")

@@ -92,7 +92,7 @@ def _marked(text: str | bytes) -> dict[str, list[str]]:
     """The dialogues of a result file whose every line begins as the scorer expects it; none of what is no result file."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
     def sound(said: Any) -> bool:
