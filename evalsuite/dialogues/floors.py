@@ -63,7 +63,7 @@ def with_floors(
 ) -> Iterator[Plan]:
     """The plans, with floors speaking where the supporter is one.
 
-    A reference speaks as often as it did in the source dialogue; plans whose source dialogue is not there are left out.
+    A reference speaks as often as it did in the source dialogue, which has to be among the `replies`.
     """
     floors = {spec.name: spec.floor for spec in supporters if spec.floor}
     for plan in plans:
@@ -73,8 +73,6 @@ def with_floors(
             yield plan
             continue
         said = replies.get((dialogue.source, dialogue.source_id or ""), ())
-        if floor.kind == "reference" and not said:
-            continue
         given = sum(turn.role == "supporter" for turn in dialogue.turns)
         side = FloorSide(floor, floor.text.get(dialogue.language, ""), said, given)
         exchanges = min(plan.exchanges, len(said)) if floor.kind == "reference" else plan.exchanges

@@ -198,8 +198,8 @@ async def _forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved])
     for of in judges:
         if of.config.gold is not None:
             whole = of.judging_whole()
-            dialogues = whole.part(whole.gold[0])
-            gold += await _of_all(dialogues, [whole])
+            if dialogues := whole.part(whole.gold[0]):  # a small gold set leaves some shards without any
+                gold += await _of_all(dialogues, [whole])
     return Forecast(len(jobs), held, gold)
 
 

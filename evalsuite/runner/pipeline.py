@@ -83,12 +83,10 @@ def simulate(runner: Runner, score: bool) -> Outcome:
 
 def _cast(resolved: Resolved, score: bool) -> tuple[list[Plan], list[ModelSpec], int]:
     """The dialogues to hold here, the models that they ask, and how many a floor cannot hold."""
-    planned = list(resolved.plans())
-    spoken = list(with_floors(planned, resolved.supporters, resolved.replies))
-    plans = resolved.part(spoken)
+    plans = list(with_floors(resolved.plans(), resolved.supporters, resolved.replies))
     names = {plan.dialogue.supporter for plan in plans}  # a shard needs only some
     speaking = [spec for spec in resolved.supporters if spec.name in names and spec.floor is None]
-    return plans, [*resolved.seekers, *([resolved.judge] if score else []), *speaking], len(planned) - len(spoken)
+    return plans, [*resolved.seekers, *([resolved.judge] if score else []), *speaking], resolved.silent()
 
 
 def planned(resolved: Resolved, dialogues: Path | None, score: bool) -> tuple[Sequence[Job], list[ModelSpec]]:

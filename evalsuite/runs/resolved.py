@@ -394,25 +394,42 @@ class Resolved(Framework):
         return self.held.people_with(chosen, self.languages) if self.held else chosen
 
     def beginnings(self, people: Sequence[P]) -> Iterator[tuple[Dialogue, P, ModelSpec]]:
-        """The dialogues to hold, with who is played and the supporter: supporters × people × trials, without people in a
-        language that the supporter does not speak."""
-        for supporter, person, trial in itertools.product(self.supporters, people, range(self.trials)):
-            if person.language in supporter.languages:
-                played = {"card_id" if isinstance(person, RoleCard) else "profile_id": person.id}
-                dialogue = Dialogue(
-                    id=dialogue_id(self.name, person.id, supporter.name, self.simulator, trial),
-                    language=person.language,
-                    framework=self.name,
-                    source=person.source or self.name,
-                    source_id=person.source_id,
-                    supporter=supporter.name,
-                    simulator=self.simulator,
-                    trial=trial,
-                    turns=(),
-                    termination="infrastructure",  # until it is held
-                    **played,
-                )
-                yield dialogue, person, supporter
+        """The dialogues to hold here, with who is played and the supporter: supporters × people × trials, or a shard's part.
+
+        Left out are languages that a supporter does not speak, and references without a source dialogue.
+        """
+        trials = range(self.trials)
+        all_of_them = [(*pair, trial) for pair in self._spoken(people) if not self._silent(*pair) for trial in trials]
+        for supporter, person, trial in self.part(all_of_them):
+            played = {"card_id" if isinstance(person, RoleCard) else "profile_id": person.id}
+            dialogue = Dialogue(
+                id=dialogue_id(self.name, person.id, supporter.name, self.simulator, trial),
+                language=person.language,
+                framework=self.name,
+                source=person.source or self.name,
+                source_id=person.source_id,
+                supporter=supporter.name,
+                simulator=self.simulator,
+                trial=trial,
+                turns=(),
+                termination="infrastructure",  # until it is held
+                **played,
+            )
+            yield dialogue, person, supporter
+
+    def silent(self) -> int:
+        """How many dialogues a reference cannot hold, since --references has no source dialogue of who is played."""
+        played = [person for people in self.people().values() for person in people if isinstance(person, Played)]
+        return self.trials * sum(self._silent(*pair) for pair in self._spoken(played))
+
+    def _spoken(self, people: Sequence[P]) -> Iterator[tuple[ModelSpec, P]]:
+        pairs = itertools.product(self.supporters, people)
+        return ((supporter, person) for supporter, person in pairs if person.language in supporter.languages)
+
+    def _silent(self, supporter: ModelSpec, person: Played) -> bool:
+        if supporter.floor is None or supporter.floor.kind != "reference":
+            return False
+        return not self.replies.get((person.source or self.name, person.source_id or ""))
 
     @cached_property
     def gold(self) -> tuple[list[Dialogue], list[HumanScore]]:

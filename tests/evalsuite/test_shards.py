@@ -17,6 +17,9 @@ from core.errors import UserError
 from core.files import CONFIGS, write_json, write_jsonl
 from core.records import Dialogue, Turn
 from evalsuite.commands.run import merge
+from evalsuite.frameworks import esc_eval as esc_eval_prompts
+from evalsuite.frameworks.esc_eval import EscEval as Framework
+from evalsuite.frameworks.esc_eval import EscEvalConfig
 from evalsuite.runner import engine
 from evalsuite.runs import shards
 from evalsuite.runs.shards import Shard
@@ -275,6 +278,21 @@ def test_a_config_for_one_shard_is_refused_where_nothing_is_sharded(
     code, err = esc_eval(*verb, "--config", "c.yaml", "--out", "r")
     assert code == 2 and err.startswith("error: c.yaml: shard: only run, simulate and score") and err.count("\n") == 1
     assert not Path("r").exists()
+
+
+def test_a_shard_without_any_gold_has_a_forecast(esc_eval: EscEval, tmp_path: Path) -> None:
+    config = demo_config(languages=["en"], limit=6, exchanges=1, gold={"dialogues": "synthetic_test", "limit": 2})
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    command = ("run", "--config", "c.yaml", "--endpoint", "embedded=http://127.0.0.1:9/v1", "--plan")
+    assert esc_eval(*command, "--shard", "1/4") == (0, "")
+
+
+def test_a_shard_makes_the_prompts_of_its_own_dialogues_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(esc_eval_prompts, "seeker_system", lambda *given: made.append(given) or "play")  # type: ignore[func-returns-value]
+    settings = demo_config(languages=["en"], limit=6, exchanges=1) | {"out": "unused"}
+    whole, part = (len(list(Framework(EscEvalConfig(**settings, shard=shard)).plans())) for shard in (None, "2/3"))
+    assert 3 * part == whole > 0 and len(made) == whole + part
 
 
 def test_a_shard_of_a_config_has_no_report_to_log_either(esc_eval: EscEval, tmp_path: Path) -> None:
