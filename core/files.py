@@ -221,6 +221,7 @@ def _opened(path: Path, what: str) -> io.BufferedReader:
 
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}]')
+
 _DEEPEST = 254  # levels that can be written again
 
 
@@ -237,16 +238,17 @@ def load_json(text: bytes | str) -> Any:
     what is none, for a key that an object has twice (the later value would silently win), and for values that are nested too
     deeply to be written again.
 
-    Keys are looked at in a second pass, by the standard library: 0.4 s for 10,000 dialogues of 2 kB.
+    A text that is just what orjson writes of its value has each key once. The keys of others are looked at in a second pass, by
+    the standard library: 0.4 s for 10,000 dialogues of 2 kB.
     """
     text = text.removeprefix("\ufeff") if isinstance(text, str) else text.removeprefix(codecs.BOM_UTF8)
     value = orjson.loads(text)
     doc = text if isinstance(text, str) else text.decode("utf-8")
-    if doc.count("[") + doc.count("{") > _DEEPEST:
-        try:
-            orjson.dumps(value)
-        except TypeError:
-            raise orjson.JSONDecodeError("nested too deeply", doc, 0) from None
+    try:
+        if orjson.dumps(value).decode() == doc.rstrip():
+            return value
+    except TypeError:
+        raise orjson.JSONDecodeError("nested too deeply", doc, 0) from None
     try:
         _KEYS.decode(doc)
     except ValueError:

@@ -22,6 +22,8 @@ def composed(text: str) -> str:
 
 def plain_name(text: str) -> str:
     """The name, `composed`. Raises `ValueError` for one with control characters, which no spreadsheet or page shows."""
+    if text.isascii() and text.isprintable():
+        return text.strip()
     text = composed(text)
     if _CONTROL.search(text):
         raise ValueError("a control character (a line end, a tab or NUL) in a name")

@@ -53,8 +53,11 @@ def _number(value: Any) -> Any:
     return number(value) if isinstance(value, str) else value
 
 
+_LEVEL = re.compile(r"0|-?[1-9][0-9]{0,2}")
+
+
 def _level(text: str) -> str:
-    if not re.fullmatch(r"0|-?[1-9][0-9]{0,2}", text):  # written in one way only: they are looked up by their text
+    if not _LEVEL.fullmatch(text):  # written in one way only: they are looked up by their text
         raise ValueError("the key is not a whole score")
     return text
 

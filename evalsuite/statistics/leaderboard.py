@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -143,19 +143,21 @@ def contestants_of(
     first = first_draws(dialogues)
     columns = {name: index for index, name in enumerate(rubric.dimensions)}
     contestants: dict[tuple[Language, Scorer, str], Contestant] = {}
-    verdicts: dict[tuple[Language, Scorer, str], dict[str, list[list[float]]]] = {}
+    verdicts: dict[tuple[Language, Scorer, str], dict[str, list[list[float]]]] = defaultdict(
+        lambda: defaultdict(lambda: [[] for _ in columns])
+    )
     for judgement in checked(judgements, rubric):
         dialogue = by_id.get(judgement.dialogue_id)
         if dialogue is None:
             raise UserError(f"judgement by {judgement.judge}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
         key = dialogue.language, scorer_of(judgement), supporter_of(dialogue)
-        contestant = contestants.setdefault(key, Contestant(*key))
-        if not judgement.lost:
-            contestant.asked.update((judgement.dimension, AVERAGE))
-        figures = verdicts.setdefault(key, {}).setdefault(first[dialogue.id], [[] for _ in columns])
+        contestant = contestants.get(key) or contestants.setdefault(key, Contestant(*key))
+        for name in (judgement.dimension, AVERAGE):
+            contestant.asked[name] += not judgement.lost
+            contestant.read[name] += judgement.value is not None
+        figures = verdicts[key][first[dialogue.id]]
         if judgement.value is None:
             continue
-        contestant.read.update((judgement.dimension, AVERAGE))
         figure = judgement.value if value == "value" else judgement.expected
         if figure is not None:
             figures[columns[judgement.dimension]].append(figure)

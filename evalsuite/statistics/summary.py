@@ -112,19 +112,22 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
     Raises `UserError` for a dimension that the rubric lacks, and for a value or a probability off its scale: all of them would
     distort every mean.
     """
+    scales = rubric.scales
     for judgement in judgements:
         if judgement.rubric != rubric.name:
             continue
-        where = f"judgement of dialogue {judgement.dialogue_id} by {judgement.judge}"
-        if judgement.dimension not in rubric.dimensions:
-            raise UserError(f"{where}: dimension: {judgement.dimension!r} is not in rubric {rubric.name}")
-        scale = rubric.scale_of(judgement.dimension)
-        probable = (("distribution", int(score)) for score in judgement.distribution or ())
-        for field, figure in (("value", judgement.value), ("expected", judgement.expected), *probable):
-            if figure is not None and not scale.min <= figure <= scale.max:
-                raise UserError(
-                    f"{where}: {field}: {figure:g} is off the scale {scale.min} to {scale.max} of rubric {rubric.name}"
-                )
+        scale, problem = scales.get(judgement.dimension), None
+        if scale is None:
+            problem = f"dimension: {judgement.dimension!r} is not in rubric {rubric.name}"
+        else:
+            figures = [("value", judgement.value), ("expected", judgement.expected)]
+            figures += [("distribution", int(score)) for score in judgement.distribution or ()]
+            for field, figure in figures:
+                if figure is not None and not scale.min <= figure <= scale.max:
+                    problem = f"{field}: {figure:g} is off the scale {scale.min} to {scale.max} of rubric {rubric.name}"
+                    break
+        if problem is not None:
+            raise UserError(f"judgement of dialogue {judgement.dialogue_id} by {judgement.judge}: {problem}")
         yield judgement
 
 

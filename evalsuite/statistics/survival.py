@@ -169,9 +169,11 @@ def _comparable(groups: Sequence[Sequence[Span]]) -> bool:
     from scipy.sparse.csgraph import connected_components
 
     linked = np.zeros((len(groups), len(groups)))
+    rounds, left = zip(*(np.array(spans).T for spans in groups), strict=True)
     for at in {span.rounds for spans in groups for span in spans if span.left}:
-        risk = np.array([sum(span.rounds >= at for span in spans) for spans in groups])
-        if sum(span == Span(at, True) for spans in groups for span in spans) < risk.sum():
+        risk = np.array([(of_group >= at).sum() for of_group in rounds])
+        leavers = sum(((of_group == at) & (gone == 1)).sum() for of_group, gone in zip(rounds, left, strict=True))
+        if leavers < risk.sum():
             linked += np.outer(risk, risk)
     return bool(connected_components(linked)[0] == 1)
 
