@@ -156,3 +156,13 @@ STARTS = [
 def test_ctrl_c_while_a_program_loads_is_one_line(start: str) -> None:
     run = subprocess.run([sys.executable, "-c", INTERRUPTED + start], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "interrupted before anything was begun\n")
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_too_little_memory_is_said_at_once(start: str) -> None:
+    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_AS, (420 << 20, 420 << 20)); "
+    run = subprocess.run(
+        [sys.executable, "-c", limit + start], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.returncode, run.stdout) == (2, "") and run.stderr.startswith("error: this process may use 420 MiB")
+    assert run.stderr.count("\n") == 1
