@@ -369,7 +369,7 @@ async def test_a_damaged_answer_of_the_store_is_said_and_not_asked_again(tmp_pat
         await ask(tmp_path, endpoint, question())
         with sqlite3.connect(tmp_path / "calls.sqlite") as store:
             store.execute("UPDATE calls SET reply = ?", (b'{"text": 7}',))
-        with pytest.raises(UserError, match=r"calls\.sqlite: a stored answer is damaged"):
+        with pytest.raises(UserError, match=r"calls\.sqlite: a stored answer was changed"):
             await ask(tmp_path, endpoint, question())
         assert len(endpoint.requests) == 1
 
