@@ -63,6 +63,8 @@ class Rubric(Settings):
     """Whose part in the dialogue is scored; a seeker is scored against its role card or profile."""
     halves: bool = Field(default=False, exclude_if=lambda halves: not halves)
     """Whether people may give halves for what lies between two levels."""
+    example: dict[Language, str] = Field(default={}, exclude=True)
+    """A dialogue that is scored, for people's guides; no judge is shown it."""
 
     @model_validator(mode="after")
     def _complete(self) -> Rubric:

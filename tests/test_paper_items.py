@@ -3,15 +3,19 @@ programs take."""
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import re
 import shlex
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from core.rubrics import load_rubric
 from core.specs import load_spec, model_names
+from data_prep.scores.annotation import write_guide
 from docs.paper_items import BEGIN, DOCUMENT, END, page, papers
 from evalsuite.frameworks.feel import load_feel_config
 from evalsuite.reported.tables import load_reported
@@ -28,6 +32,72 @@ NUMBERED = {
     "ECDBench": {"table": range(1, 7), "figure": range(1, 8)},
 }
 REPORTED = {"ESC-Eval": "esc_eval", "EmoHarbor": "emoharbor", "FEEL": "feel", "ECDBench": "ecdbench"}
+
+
+# What has to be found where an item says that it stands.
+STANDS = {
+    "ESC-Eval: figures 1, 2, 4": ["esc-eval respond", "three steps", "cards extract", "cards filter", "cards annotate"],
+    "ESC-Eval: figures 6, 7, 8": ["exactly four lines", "situation of the seeker is summed up", "at least one event"],
+    "ESC-Eval: figure 9": ["^> My sister moved out", "^Age: 27$", "^Problem: Their sister moved out"],
+    "ESC-Eval: figures 10, 11": ['"id": ?"bundled-support-en', '"role": ?"seeker"', '"id": ?"role-play-en'],
+    "ESC-Eval: tables 10, 11, 12": [*(f"^  {name}:" for name in load_rubric("role_play").dimensions), "about five rounds"],
+    "ESC-Eval: figures 12 to 19": [f"^  {name}:" for name in load_rubric("esc_eval").dimensions],
+    "EmoHarbor: figures 1, 2": ["Thinker", "Talker", "supporter speaks first", "ten\\s+dimensions"],
+    "EmoHarbor: tables 6, 7": [f"^  {name}:" for name in load_rubric("emoharbor").dimensions],
+    "FEEL: figures 1, 2, 3": ["Figure 1 sets", "figure 2 is", "some of them again", "ten times a dialogue", "Spearman"],
+    "FEEL's scoring criteria: six aspects, 0 to 3": ["^example:"],
+    "ECDBench: figures 1, 2, 3": [
+        *(f"^\\| {layer} \\|" for layer in ("capability", "task", "data", "method")),
+        *(f"^\\| {group} \\|" for group in ("threshold", "foundational", "core", "supporting")),
+        "figure 1",
+    ],
+    "ECDBench: tables 3, 4": [
+        *("Config", "Scores", "CalculateBenchmarkScore", "LoadConfiguration", "InitializeScoreStorage", "GetRawScore"),
+        *("NormalizeScore", "AggregateScores", "GetRelevantScores", "SynthesizeSubAbilityScore", "GetScoreForLevel"),
+        *("CalculateFinalScore", "E_raw", "S_norm", "S_min, S_max", "ω", "T_sub", "A_ij", "A_k, τ", "^  qwen3-32b:"),
+    ],
+}
+
+
+def stands(where: str) -> str:
+    """The text of the places: a page's section, a file, all files of a folder."""
+    texts = []
+    for place, anchor in re.findall(r"((?:configs|docs|data_prep)/[\w./-]+)(?:#([\w-]+))?", where):
+        path = ROOT / place
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        text = "\n".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+        if anchor:
+            parts = re.split(r"^(#+) (.+)$", text, flags=re.MULTILINE)[1:]
+            sections = {re.sub(r"[^\w ]", "", title.lower()).replace(" ", "-"): at for at, title in enumerate(parts[1::3])}
+            level, start = parts[3 * sections[anchor]], 3 * sections[anchor]
+            end = next((at for at in range(start + 3, len(parts), 3) if len(parts[at]) <= len(level)), len(parts))
+            text = "".join(parts[start:end])
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def test_every_place_is_looked_into() -> None:
+    assert {name for name, item in ITEMS.items() if item.where} == set(STANDS)
+
+
+def test_the_papers_symbols_are_led_to_what_is_here() -> None:
+    found = re.findall(r"`(evalsuite\.[\w.]+)`", stands("docs/frameworks/ecdbench.md#the-papers-symbols"))
+    assert len(found) > 12
+    for name in found:
+        module, rest = ".".join(name.split(".")[:3]), name.split(".")[3:]
+        assert attrgetter(".".join(rest))(importlib.import_module(module)), name
+
+
+def test_the_guide_of_feels_annotators_has_an_example_scored_on_every_aspect_and_no_judge_sees_it(tmp_path: Path) -> None:
+    rubric = load_rubric("feel")
+    write_guide(tmp_path / "guide.txt", rubric, ["en", "zh"])
+    guide = (tmp_path / "guide.txt").read_text(encoding="utf-8")
+    assert set(rubric.example) == {"en", "zh"} and "example" not in rubric.model_dump()
+    for language, text in rubric.example.items():
+        assert all(line in guide for line in text.splitlines())
+        scores = dict(re.findall(r"^(\S+) ([\d.]+)[:：]", text, re.MULTILINE))
+        for name, dimension in rubric.dimensions.items():
+            assert float(scores[dimension.label[language]]) in rubric.steps(name)
 
 
 def numbers(items: str) -> list[tuple[str, int]]:
@@ -60,8 +130,8 @@ def test_an_item_says_what_runs_and_what_it_needs(name: str) -> None:
         assert re.match(r"(yes|no): \S", item.runs) and not item.where
     else:
         assert item.where and not item.needs and not item.runs
-        for place in re.findall(r"(?:configs|docs|data_prep)/[\w./-]+", item.where):
-            assert (ROOT / place).exists(), place
+        for pattern in STANDS[name]:
+            assert re.search(pattern, stands(item.where), re.MULTILINE), pattern
 
 
 def parsed(words: list[str]) -> tuple[Any, dict[str, Any]] | None:

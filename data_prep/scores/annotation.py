@@ -229,6 +229,7 @@ def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool) -> list[
     for language in languages:
         how = (_HALVES if halves else _WHOLE, _RATED[rubric.rates], *_HOW)
         rows += [["", "", line[0 if language == "en" else 1]] for line in how]
+        rows += [[], *(["", "", line] for line in rubric.example.get(language, "").splitlines())]
     return rows
 
 
