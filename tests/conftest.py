@@ -47,7 +47,10 @@ TORCH = (
     *("tests/train/", "tests/bench/test_gpu_check.py", "tests/evalsuite/test_push.py"),
     *(f"tests/serve/test_{name}" for name in ("chatglm", "embedded", "engines", "internlm2", "merge")),
 )
-BROWSER = ("tests/evalsuite/test_report_", "tests/evalsuite/test_people_browser.py", "tests/evalsuite/test_people_chat.py")
+BROWSER = (
+    "tests/evalsuite/test_report_",
+    *(f"tests/evalsuite/test_people_{name}.py" for name in ("browser", "chat", "profiles")),
+)
 # The longest begin, so that all workers end at the same time.
 GROUPS = {"server": ONE_SERVER, "torch": TORCH, "slurm": ("tests/launch/",), "browser": BROWSER}
 
