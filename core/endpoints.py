@@ -98,6 +98,10 @@ class Endpoint(Settings):
     """Headers that every request has besides: name → the environment variable that holds the value, which is in no file."""
     query: dict[str, str] = Field(default={}, exclude_if=lambda fields: not fields)
     """What is added to the address of every request, such as Azure's `api-version`. No key: those are `headers`."""
+    ca_bundle: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """A PEM file of certificates that are trusted besides the system's (the variable SSL_CERT_FILE names others for all)."""
+    verify: bool = Field(default=True, exclude_if=lambda verify: verify)
+    """Whether the server's certificate is checked. False lets whoever is on the way read along, and answer."""
     price: Price | None = None
     """What --max-cost counts."""
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None

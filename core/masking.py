@@ -66,6 +66,10 @@ def problem_of(url: str) -> str | None:
         parts = urlsplit(url)
     except ValueError:
         return "not an address"
+    try:
+        _ = parts.port
+    except ValueError:
+        return "the port is a number from 0 to 65535"
     if "@" in parts.netloc or parts.query or parts.fragment:
         return (
             "an address takes no user, password or query: put the key into an environment variable and name that in "

@@ -241,8 +241,8 @@ class HttpAgent:
             headers, data = headers | {"Content-Type": "application/json"}, orjson.dumps(_filled(call.request, known))
         most = spec.endpoint.max_response_mb * http.MEGABYTE
         async with (
-            aiohttp.ClientSession(trust_env=True, cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.request(call.method, base + path, data=data, headers=headers, allow_redirects=False) as response,
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+            session.request(call.method, base + path, data=data, headers=headers, **http.way_to(spec, base)) as response,
         ):
             raw, whole = await http.read_body(response, most)
         where = f"{http.place(spec, base)}: {call.method} {call.path or '/'}"

@@ -9,10 +9,12 @@ import email.utils
 import errno
 import math
 import os
+import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
@@ -75,7 +77,7 @@ async def post_chat(
     # What is heard may take long, as long as it goes on.
     timeout = aiohttp.ClientTimeout(sock_read=session.timeout.total) if hears else session.timeout
     url = f"{base_url}/chat/completions"
-    async with session.post(url, data=payload, headers=headers, timeout=timeout, **_way(spec, url)) as response:
+    async with session.post(url, data=payload, headers=headers, timeout=timeout, **way_to(spec, url)) as response:
         status = response.status
         wait = retry_after(response.headers.get("Retry-After"))
         if hears and status == 200 and response.content_type == "text/event-stream":
@@ -160,7 +162,7 @@ async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url
         return Listing(base_url, problem=f"{where}: {why}")
 
     try:
-        async with session.get(url, headers=key_header(spec), timeout=timeout, **_way(spec, url)) as response:
+        async with session.get(url, headers=key_header(spec), timeout=timeout, **way_to(spec, url)) as response:
             if response.status in (401, 403):
                 said = error_text((await read_body(response, LISTING))[0])
                 key = spec.endpoint.api_key_env
@@ -182,15 +184,31 @@ async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url
     except TimeoutError:
         return lacks(f"no list of models within {_LIST_S} s")
     except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: an address with a key in it
-        raise UserError(f"{where}: cannot be reached: {redact(spec, _cause(error))}") from None
+        raise UserError(f"{where}: cannot be reached: {redact(spec, _cause(error, url))}") from None
 
 
-def _cause(error: Exception) -> object:
-    """What the system says of a connection that failed; aiohttp's own text adds its settings."""
-    system = getattr(error, "os_error", None)
-    if not isinstance(system, OSError) or isinstance(system, ssl.SSLError):  # whose numbers are OpenSSL's
-        return system or error
-    return os.strerror(system.errno) if system.errno and system.errno > 0 else system.strerror or error
+def _cause(error: Exception, url: str) -> object:
+    """Why a server cannot be reached, and the way on where it is not the network's fault; aiohttp's own text adds its
+    settings."""
+    system: object = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    if isinstance(system, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({system.verify_message}): name the authority's certificate in "
+            "endpoint.ca_bundle, or in the variable SSL_CERT_FILE"
+        )
+    if isinstance(system, ssl.SSLError):  # its numbers are OpenSSL's, not the system's
+        if system.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"):
+            return "it does not speak HTTPS: write http://"
+        return f"TLS failed: {(system.reason or str(system)).lower().replace('_', ' ')}"
+    closed = isinstance(system, aiohttp.ServerDisconnectedError | aiohttp.ClientResponseError)
+    if closed or (isinstance(system, OSError) and system.errno == errno.ECONNRESET):
+        https = "; if it speaks HTTPS, write https://" if url.lower().startswith("http://") else ""
+        return f"it closes the connection without an answer{https}"
+    if not isinstance(system, OSError):
+        return system
+    # Only the system's own errors have the system's numbers.
+    own = system.errno and system.errno > 0 and not isinstance(system, socket.gaierror)
+    return os.strerror(system.errno or 0) if own else system.strerror or error
 
 
 async def probe(session: aiohttp.ClientSession, url: str) -> bytes | None:
@@ -238,10 +256,29 @@ def retry_after(value: str | None) -> float | None:
     return None if math.isnan(seconds) else min(max(seconds, 0.0), 600.0)
 
 
-def _way(spec: ModelSpec, url: str) -> dict[str, Any]:
+def way_to(spec: ModelSpec, url: str) -> dict[str, Any]:
     """How a request goes to a server: no redirect is followed, the spec's query is added, and a proxy of the environment's is
     taken."""
-    return {"allow_redirects": False, "params": spec.endpoint.query or None, "proxy": _proxy(url)}
+    endpoint = spec.endpoint
+    https = url.lower().startswith("https")
+    trusted = tls(endpoint.ca_bundle, endpoint.verify, os.environ.get("SSL_CERT_FILE")) if https else True
+    return {"allow_redirects": False, "params": endpoint.query or None, "proxy": _proxy(url), "ssl": trusted}
+
+
+@lru_cache
+def tls(ca_bundle: str | None, verify: bool, system: str | None) -> ssl.SSLContext:
+    """What is trusted: the system's certificates (those of `system`, which OpenSSL reads from SSL_CERT_FILE) and those of a PEM
+    file; or any. Raises `UserError` for a file without one."""
+    context = ssl.create_default_context()
+    if ca_bundle:
+        try:
+            context.load_verify_locations(ca_bundle)
+        except (OSError, ssl.SSLError) as error:
+            why = "no certificate in PEM" if isinstance(error, ssl.SSLError) else error.strerror
+            raise UserError(f"endpoint.ca_bundle: {ca_bundle}: {why}") from None
+    if not verify:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def _proxy(url: str) -> str | None:

@@ -16,6 +16,8 @@ from core.specs import ModelSpec, ServeOptions
 _NOT_ASKED = {
     "base_url",
     "api_key_env",
+    "ca_bundle",
+    "verify",
     "headers",  # their names are in the fingerprint
     "max_response_mb",
     "any_model",
