@@ -62,3 +62,13 @@ def test_base_dependencies_end_before_their_next_major() -> None:
     """Of those whose first number says that something may break."""
     for requirement in map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]):
         assert any(part.operator in ("<", "==", "~=") for part in requirement.specifier), f"{requirement} has no upper bound"
+
+
+def test_no_test_depends_on_what_lies_outside_its_folder() -> None:
+    """A path below the root that is "not there" is there on somebody's machine."""
+    invented = re.compile(r"""["'=](/(?:no|missing|absent|none|such|nothing|nowhere|does)[\w-]*(?:/[\w./-]*)?)["']""")
+    # A page of the raters' server, and a home that a simulated job is given.
+    others = {("test_people_server.py", "/nowhere"), ("test_launch_files.py", "/nonexistent")}
+    files = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    found = {(path.name, match[1]) for path in files for match in invented.finditer(path.read_text())}
+    assert found <= others

@@ -278,7 +278,7 @@ def test_bad_mixes(build: Builder, mix: dict[str, Any], message: str) -> None:
     ("more", "message"),
     [
         (("--source", "bundled_support"), "write NAME=PATH"),
-        (("--source", "esconv=/nowhere"), "no such folder or file: /nowhere. esconv is ESConv"),
+        (("--source", "esconv=nowhere"), "no such folder or file: nowhere. esconv is ESConv"),
         (("--source", "mhp_reddit=."), "holds none of"),
         (("--eval-cards", "missing.jsonl"), "--eval-cards missing.jsonl: no such file"),
     ],

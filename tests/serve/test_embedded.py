@@ -216,12 +216,15 @@ def test_hub_ids_and_whole_folders_pass(tmp_path: Path, monkeypatch: pytest.Monk
     assert resolve_checkpoint("runs/base", "model m: checkpoint") == str(folder), "a folder here wins over a hub id"
 
 
-@pytest.mark.parametrize("place", ["/nowhere/model", "./model", "../model", "~/no-such-model", "a/b/c", "model", "here/model"])
+@pytest.mark.parametrize(
+    "place", ["{here}/nowhere/model", "./model", "../model", "~/no-such-model", "a/b/c", "model", "here/model"]
+)
 def test_a_missing_path_is_named_and_never_taken_for_a_hub_id(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
+    place = place.format(here=tmp_path)
     with pytest.raises(UserError, match="model m: checkpoint missing: .* does not exist") as caught:
         resolve_checkpoint(place, "model m: checkpoint")
     assert place in str(caught.value)

@@ -348,7 +348,7 @@ def test_hub_adapters_are_fetched_at_their_revision(gpus: list[str], tmp_path: P
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda t: [spec(checkpoint="/no/such/model")], "model m: checkpoint missing: /no/such/model does not exist"),
+        (lambda t: [spec(checkpoint=str(t / "no"))], "model m: checkpoint missing: .*/no does not exist"),
         (
             lambda t: [spec(checkpoint=checkpoint(t / "b"), adapter="./nothing")],
             "model m: adapter missing: ./nothing does not exist",
@@ -448,7 +448,7 @@ def test_print_needs_neither_vllm_nor_the_checkpoint(cpu: None, tmp_path: Path, 
     monkeypatch.setenv("ESC_EVAL_CACHE", str(tmp_path / "my cache"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     other = tmp_path / "other.yaml"
-    other.write_text(spec("other", "/missing/model", adapter="org/lora").model_dump_json())
+    other.write_text(spec("other", str(tmp_path / "missing"), adapter="org/lora").model_dump_json())
     printed = run_app("up", "embedded", str(other), "--print", "--port", "8100").splitlines()
     notes = [line for line in printed if line.startswith("#")]
     lines = [line for line in printed if not line.startswith("#")]
@@ -457,7 +457,7 @@ def test_print_needs_neither_vllm_nor_the_checkpoint(cpu: None, tmp_path: Path, 
     assert value(first, "--model") == str(tmp_path / "my cache" / "smollm2-135m-instruct")
     assert (value(first, "--port"), value(second, "--port")) == ("8100", "8101")
     assert any("python -m serve embedded" in note for note in notes)
-    assert any("/missing/model does not exist" in note for note in notes)
+    assert any("missing does not exist" in note for note in notes)
     assert not (tmp_path / "my cache").exists()
 
 
