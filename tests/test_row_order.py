@@ -202,7 +202,8 @@ NOT_SHUFFLED = {
     **dict.fromkeys((f"esc-eval push {what}" for what in ("adapter", "data", "results", "report")), MAKES),
     **dict.fromkeys(("esc-eval export", "esc-eval migrate"), MAKES),
     **dict.fromkeys(("data_prep annotate-dialogues label-studio", "data_prep annotate-dialogues label-studio-import"), MAKES),
-    **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "status", "export", "backup", "delete")), NO_ROWS),
+    **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "status", "export", "delete")), NO_ROWS),
+    **dict.fromkeys((f"esc-eval people {name}" for name in ("backup", "restore")), NO_ROWS),
     **dict.fromkeys((f"serve {name}" for name in ("up", "embedded", "merge")), NO_ROWS),
     **dict.fromkeys(("serve convert-internlm2", "serve convert-internlm2-adapter", "serve convert-chatglm"), NO_ROWS),
 }

@@ -587,7 +587,7 @@ def test_a_tokenizer_that_nobody_has_is_one_line(
     esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch, more: Any, told: str
 ) -> None:
     monkeypatch.setattr(running, "load_manager", lambda: manager)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else the hub is tried again and again
     command = ("ecdbench", "run", "--model", f"m@{served}", "--data", corpora, "--out", "run", "--dataset", "piqa")
     code, error = esc_eval(*command, *more)
     assert code == 2 and told in error and "Give --tokenizer" in error and error.count("\n") == 1

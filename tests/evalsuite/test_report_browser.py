@@ -105,7 +105,7 @@ def test_the_pages_of_cards_and_of_ecdbench_draw_what_they_hold(browser: webdriv
 @stored_either_way
 def test_injected_text_is_shown_as_text(page: webdriver.Chrome) -> None:
     shown = "".join(report.clean(text) for text in INJECTIONS)
-    named = "".join(INJECTIONS).translate(NO_CONTROL)
+    named = report.clean("".join(INJECTIONS).translate(NO_CONTROL))
     unfold(page)
     page.execute_script("document.querySelector('[data-chart=terminations]').scrollIntoView()")
     until(page, "return [...document.querySelectorAll('.plot text')].some(label => label.textContent.includes('</script>'))")

@@ -114,7 +114,7 @@ def test_replies_are_asked_recorded_measured_and_not_asked_again(folder: Path) -
     }
 
 
-def test_paper_mode_leaves_drawing_to_the_checkpoint_and_is_its_own_run(folder: Path) -> None:
+def test_paper_mode_asks_at_temperature_0_and_is_its_own_run(folder: Path) -> None:
     spec = {"name": "warm", "about": "x", "roles": ["supporter"], "languages": ["en"], "sampling": {"temperature": 0.9}}
     with Endpoint(models=("warm",)) as endpoint:
         Path("warm.yaml").write_text(yaml.safe_dump(spec | {"endpoint": {"base_url": endpoint.url}}))
@@ -123,7 +123,7 @@ def test_paper_mode_leaves_drawing_to_the_checkpoint_and_is_its_own_run(folder: 
         assert "warm does not speak zh" in printed and not Path("run/metrics.json").exists()
         assert {(body["temperature"], len(endpoint.requests)) for body in endpoint.requests} == {(0.9, 2)}
         call(*command, "--mode", "paper", "--out", "paper", "--limit", "1", "--language", "en")
-        assert len(endpoint.requests) == 4 and all("temperature" not in body for body in endpoint.requests[2:])
+        assert len(endpoint.requests) == 4 and all(body["temperature"] == 0 for body in endpoint.requests[2:])
         assert [body["max_tokens"] for body in endpoint.requests[2:]] == [512, 512]
         with pytest.raises(UserError, match=r"made with another respond config: mode: .native. → .paper."):
             call(*command, "--mode", "paper")

@@ -1,9 +1,12 @@
-"""A week of paid calls in a few minutes: many dialogues, a tenth of all calls failing, few open files, and kills."""
+"""A week of paid calls in a few minutes: many dialogues, a third of all calls failing, few open files, and signals."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -16,40 +19,50 @@ from tests.processes import started
 EXCHANGES = 2
 CALLS = 2 * EXCHANGES + 1  # of a dialogue: both sides, and the judge
 FILES = 256  # as many may be open
+SIGNALS = ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143), (signal.SIGINT, 130))  # in turn, with their exit codes
+
+
+def stored(folder: Path) -> set[tuple[str, str]]:
+    """Each call that the store has, and what was answered."""
+    with closing(sqlite3.connect(folder / "calls.sqlite")) as db:
+        return set(db.execute("SELECT key, json_extract(CAST(reply AS TEXT), '$.text') FROM calls"))
 
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("dialogues", "every"),
-    [(100, 3.0), (10_000, 60.0)],
+    [(100, 3.0), (10_000, 20.0)],
     ids=["100 dialogues", "10,000 dialogues"],
 )
-def test_faults_few_files_and_a_kill_every_so_often_lose_nothing_and_ask_nothing_twice(
+def test_faults_few_files_and_a_signal_every_so_often_lose_nothing_and_ask_nothing_twice(
     tmp_path: Path, dialogues: int, every: float
 ) -> None:
-    """`every`: seconds from a start to its kill. What was answered, but not stored yet when the kill came, is asked again."""
+    """`every`: seconds from a start to its signal. What was answered, but not stored yet when it came, is asked again."""
     config(tmp_path, dialogues, exchanges=EXCHANGES)
     log = tmp_path / "log"
     limits = ("--call-timeout", "5s", "--patience", "10m")
 
     def start(url: str, out: str) -> ForkServerProcess:
+        log.with_suffix(".err").unlink(missing_ok=True)
         return started(*run_at(url, out), *limits, folder=tmp_path, log=log, files=(FILES, FILES))
 
     with Endpoint(models=MODELS) as sound:
         process = start(sound.url, "undisturbed")
         process.join()
         assert process.exitcode == 0, log.with_suffix(".err").read_text()
-    faults, kills, began = Faulty(0.1), 0, time.monotonic()
+    faults, kills, began = Faulty(0.3), 0, time.monotonic()
     with Endpoint(faults, models=MODELS) as endpoint:
         while True:
             process = start(endpoint.url, "run")
-            process.join(every if kills < 8 else None)
+            process.join(every if kills < 15 else None)
             if process.exitcode is not None:
                 break
-            process.kill()
+            number, code = SIGNALS[kills % len(SIGNALS)]
+            assert process.pid
+            os.kill(process.pid, number)
             process.join()
-            assert process.exitcode == -signal.SIGKILL
+            assert process.exitcode == code, log.with_suffix(".err").read_text()
             kills += 1
         assert (process.exitcode, log.with_suffix(".err").read_text()) == (0, "")
         twice = sum(endpoint.answered.values()) - len(endpoint.answered)
@@ -64,3 +77,4 @@ def test_faults_few_files_and_a_kill_every_so_often_lose_nothing_and_ask_nothing
         assert twice <= kills * endpoint.most and endpoint.most < FILES
     assert kills or dialogues < 1000
     assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
+    assert stored(tmp_path / "run") == stored(tmp_path / "undisturbed")
