@@ -65,6 +65,7 @@ def logs(project: Path) -> str:
     )
 
 
+@pytest.mark.full
 def test_training_on_two_nodes_is_requeued_and_goes_on(slurm: Cluster, project: Path) -> None:
     accelerate = project / "configs" / "accelerate" / "multi_node.yaml"
     accelerate.write_text(accelerate.read_text().replace("num_processes: 16", "num_processes: 2"))
