@@ -82,17 +82,22 @@ def test_a_fault_of_our_own_keeps_its_traceback_and_keys_stay_out(monkeypatch: p
     assert text and "sk-planted" not in text
 
 
+def long(*given: str) -> Any:
+    """A library that takes seconds to import."""
+    return pytest.param(*given, marks=pytest.mark.full)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        ("from transformers import AutoTokenizer; AutoTokenizer.from_pretrained('nobody/nothing')", "Transformers failed"),
-        ("from datasets import load_dataset; load_dataset('nobody/nothing')", "Datasets failed"),
+        long("from transformers import AutoTokenizer; AutoTokenizer.from_pretrained('nobody/nothing')", "Transformers failed"),
+        long("from datasets import load_dataset; load_dataset('nobody/nothing')", "Datasets failed"),
         (
             "from huggingface_hub import snapshot_download; snapshot_download('nobody/nothing')",
             "the Hugging Face hub's client failed",
         ),
-        ("from peft import PeftModel; PeftModel.from_pretrained(None, 'nobody/nothing')", "PEFT failed"),
+        long("from peft import PeftModel; PeftModel.from_pretrained(None, 'nobody/nothing')", "PEFT failed"),
         ("from safetensors.torch import load_file; load_file('/dev/null')", "safetensors failed"),
     ],
 )
