@@ -18,6 +18,7 @@ from typing import Any, Self
 from core.endpoints import Constraint
 from core.errors import UserError
 from core.files import digest
+from core.markers import Markers
 from core.masking import problem_of
 from core.records import Message
 from core.specs import ModelSpec
@@ -59,6 +60,7 @@ class ChatClient(Transport):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
+        self._markers: dict[str | None, Markers] = {}
         self._keyed: dict[str, tuple[str, Dialect]] = {}  # spec name → what its calls' keys are made of
         self._models = self.store.models()
         self._learnt = self.store.dialects()
@@ -132,16 +134,24 @@ class ChatClient(Transport):
         if spec.name not in self._keyed:
             self._keyed[spec.name] = spec.fingerprint(), Dialect.of(spec.endpoint, KEYED)
         fingerprint, dialect = self._keyed[spec.name]
-        body = question.to(spec).body(dialect)
+        body = self._neutral(spec, question).body(dialect)
         if question.sampling.top_p is not None:  # also where it is not said
             body["top_p"] = question.sampling.top_p
         return digest([fingerprint, body, dict(question.sample)])
+
+    def _neutral(self, spec: ModelSpec, question: Question) -> Question:
+        """`question.to(spec)`, with one look at the checkpoint's files."""
+        if spec.checkpoint not in self._markers:
+            self._markers[spec.checkpoint] = question.to(spec).markers
+        markers = self._markers[spec.checkpoint]
+        return question if question.markers is markers else replace(question, markers=markers)
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
         """The model's reply: from the store when this call was finished before, else from the server.
 
         Raises `Unanswered` where there is no answer, `NotStored` with `offline`, `NotUp` for what a later phase asks.
         """
+        question = self._neutral(spec, question)
         key, tally = self.key(spec, question), self.tallies[spec.name, question.purpose]
         reply, again = self.store.get(key), None
         if reply is not None:
@@ -205,7 +215,7 @@ class ChatClient(Transport):
                 await self._find_form(spec, question, voice, None)
             async with voice.adapting:  # a refusal of another call may be looked into
                 dialect = voice.dialect
-            body = question.to(spec).body(dialect)
+            body = question.body(dialect)
             if replaced is not None and "seed" in body:  # the same seed would draw the same answer
                 body["seed"] = int(digest([body["seed"], replaced], 7), 16)
             taken = voice.takes(body)

@@ -54,7 +54,8 @@ class Question:
 
     def to(self, spec: ModelSpec) -> Question:
         """The question with the control tokens of the model's own tokenizer among its markers, where that is here."""
-        return replace(self, markers=markers_in(tokenizer_folder(spec.checkpoint)))
+        markers = markers_in(tokenizer_folder(spec.checkpoint))
+        return self if markers is self.markers else replace(self, markers=markers)
 
     @property
     def formed(self) -> bool:
