@@ -47,7 +47,7 @@ _REMEDIES = {
     (
         "ModuleNotFoundError",
         "ImportError",
-    ): "a package is missing or too old: `esc-eval doctor` names the extra that has it",
+    ): "a package is missing or too old: install the one that is named, by the extra that has it",
     ("No space left", "Disk quota"): "make room, and run the same command again to go on",
 }
 
