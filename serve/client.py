@@ -356,7 +356,7 @@ class ChatClient(Transport):
             room = wider()
         while True:
             asked = {**body, limit: body[limit] + room}
-            doubtful = question.sample.get("probe") == "refusal" or (
+            doubtful = question.sample.get("probe") in ("hello", "refusal") or (
                 _asks_form(body) and not voice.doubted and not voice.takes(asked)
             )
             try:

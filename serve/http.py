@@ -27,7 +27,7 @@ from core.errors import UserError, near, printable
 from core.masking import mask_answer, mask_message, mask_paths
 from core.specs import ModelSpec
 from serve.answers import Reply, reply_of_error
-from serve.failures import Meaning, OutOfQuota, PassingError, Rejected, error_text, meaning_of
+from serve.failures import Meaning, OutOfQuota, PassingError, Rejected, Unreadable, error_text, meaning_of
 from serve.reading import ErrorInAnswer, read_reply, read_stream, so_far
 
 RETRIED_STATUS = frozenset({408, 409, 424, 425, 429, 498, 500, 502, 503, 504, 520, 522, 524, 529})
@@ -93,6 +93,10 @@ async def post_chat(
             return read_reply(spec, raw, key)
         except ErrorInAnswer as error:
             status, raw = error.status or 500, error.body
+        except Unreadable:
+            if response.content_type != "text/html":
+                raise
+            raise Unreadable("a web page, which no API answers with", status) from None
     if target := redirect_target(response):
         problem = f"HTTP {status}: redirects to {target}, which is not followed: name that address if it is the server's"
         raise Rejected(f"{where}: {redact(spec, problem)}", status)

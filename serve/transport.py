@@ -158,7 +158,7 @@ class Transport:
         self, spec: ModelSpec, url: str, question: Question, body: Mapping[str, Any], doubtful: bool = False
     ) -> Completion:
         """What the server at a base URL answers to a request, when it is the call's turn; a `doubtful` one, which may be
-        refused, is not made so often where that is a 500. Raises `Rejected` or `ServerLost`."""
+        refused, is not made so often where that is a 500 or a web page. Raises `Rejected` or `ServerLost`."""
         server, place = self._server(url), (url, question.served_name)
         begun = self._begun.setdefault(question.session, len(self._begun)) if question.session else 0
         await server.limit.acquire(begun)
@@ -221,7 +221,7 @@ class Transport:
                 continue
             answers = patience.answers
             left = self.give_up_s - (self.clock() - call.started - call.idle)
-            refused = doubtful and getattr(problem, "status", None) == 500 and call.attempts >= _DOUBTFUL_TRIES
+            refused = doubtful and getattr(problem, "status", None) in (200, 500) and call.attempts >= _DOUBTFUL_TRIES
             if call.attempts == self.attempts or left <= 0 or refused:
                 return self._last_resort(spec, question, server, call, problem, refused)
             tally.retries += 1

@@ -237,7 +237,8 @@ def test_what_is_wrong_with_an_address(esc_eval: EscEval, monkeypatch: pytest.Mo
         esc_eval, "--judge", "gpt-4o-mini", "--model", "m@http://127.0.0.1:9/v1"
     )
     with a_web_page(200) as url:
-        assert "answers with a web page" in refused(esc_eval, "--attempts", "1", "--model", f"m@{url}")
+        assert "answers with a web page" in (err := refused(esc_eval, "--model", f"m@{url}"))
+        assert "gave up after 3 attempts: a web page" in err  # not eight: no API answers so
     with a_web_page(404) as url:
         assert "HTTP 404" in refused(esc_eval, "--model", f"m@{url}")
     with speaking("openai", "m", key="right") as endpoint:
