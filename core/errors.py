@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
 import importlib.util
 import io
 import os
@@ -82,6 +81,8 @@ _PACKAGES = {"sklearn": "scikit-learn", "rouge_score": "rouge-score", "lm_eval":
 
 def _extras(modules: Iterable[str]) -> list[str]:
     """The first extra of this package that brings all of the modules; none where that is not known."""
+    import importlib.metadata  # takes longer than the help of a program
+
     try:
         needed = importlib.metadata.requires("esc-eval") or []
     except importlib.metadata.PackageNotFoundError:

@@ -401,16 +401,20 @@ def _too_deep(text: str) -> int | None:
 
 def load_yaml(path: Path, what: str) -> Any:
     """Parsed YAML, or a `UserError` with file and line."""
-    text = read_text(path, what)
+    return parse_yaml(read_text(path, what), path)
+
+
+def parse_yaml(text: str, place: object) -> Any:
+    """Parsed YAML, or a `UserError` with the place that the text is from, and the line."""
     try:
         if line := _too_deep(text):
-            raise UserError(f"{path}:{line}: malformed YAML: nested too deeply")
+            raise UserError(f"{place}:{line}: malformed YAML: nested too deeply")
         return yaml.load(text, Loader=_OnceLoader)
     except yaml.MarkedYAMLError as error:
-        place = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise UserError(f"{path}{place}: malformed YAML: {error.problem or error.context}") from None
+        at_line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{place}{at_line}: malformed YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-41 is a date that is none
-        raise UserError(f"{path}: malformed YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"{place}: malformed YAML: {' '.join(str(error).split())}") from None
 
 
 def read_yaml(path: Path, model: type[M], what: str) -> M:

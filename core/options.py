@@ -1,49 +1,18 @@
-"""What programs have in common: how an app begins, and the options that several verbs share: one name, one meaning, one help
-text."""
+"""The options that several verbs share: one name, one meaning, one help text."""
 
 from __future__ import annotations
 
-import os
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
-from core.errors import UserError, near, say
-from core.paths import IN_PLACES, IN_SPEC, Verbs, Writes
+from core.errors import UserError, near
+from core.paths import IN_PLACES, IN_SPEC, Writes
 from core.tables import Screen
-from core.third_party import DEBUG
 
 console = Screen()
 T = TypeVar("T", bound=str)
-
-
-def program(about: str, epilog: str | None = None) -> Verbs:
-    """An app with -h, --version and completion, to which verbs are added."""
-    settings = {"help_option_names": ["-h", "--help"]}
-    app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, context_settings=settings, help=about, epilog=epilog)
-
-    @app.callback()
-    def options(
-        shown: Annotated[
-            bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
-        ] = False,
-        debug: Annotated[bool, typer.Option("--debug", help="Show the traceback where a library fails.")] = False,
-    ) -> None:
-        if debug:
-            os.environ[DEBUG] = "1"
-
-    return app
-
-
-def _version(shown: bool) -> None:
-    if shown:
-        try:
-            say(f"esc-eval {version('esc-eval')}")
-        except PackageNotFoundError:
-            say("esc-eval, not installed: run from its sources")
-        raise typer.Exit
 
 
 def choice(option: str, text: str, known: tuple[T, ...]) -> T:

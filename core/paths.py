@@ -3,36 +3,31 @@
     sheet: Annotated[Path, typer.Option(help="…"), IN_FILE]
     out: Annotated[Path, typer.Option(help="…"), OUT_FOLDER]
 
-An app of the class `Verbs` takes a run folder for the file in it that is meant. It refuses an input that is missing, an output
+A program (`core.verbs`) takes a run folder for the file in it that is meant. It refuses an input that is missing, an output
 that cannot be one, and an output that would replace an input or be read with it the next time. By then nothing was asked or
-written. It also refuses an option that holds one value and is given twice.
+written.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import functools
-import inspect
 import itertools
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 from pydantic import BaseModel
-from typer.core import TyperCommand
 
 from core.addresses import SPEC_FILES, named_part
 from core.completion import EVERYWHERE, NAMED
 from core.errors import UserError
 from core.files import CONFIGS
 
-F = TypeVar("F", bound=Callable[..., Any])
 _SUFFIXES = (".yaml", ".yml", ".json", ".jsonl", ".csv")  # what ends so is a file, not the name of something bundled
 
 
@@ -154,59 +149,27 @@ class PathOption:
 RUNNING: ContextVar[tuple[PathOption, ...]] = ContextVar("path options of the running verb", default=())
 
 
-class _Verb(TyperCommand):
-    """A verb that takes no option twice that holds one value: the first would be dropped without a word."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        for option, times in Counter(given).items():
-            single = option.param_type_name == "option" and not getattr(option, "multiple", False)
-            if times > 1 and single and not ctx.resilient_parsing:  # resilient: the shell completes a line
-                again = ", with another --out" if any("--out" in other.opts for other in self.params) else ""
-                raise UserError(
-                    f"{option.opts[0]} is given {times} times and takes one value: keep one; for the others run the command "
-                    f"again{again}"
-                )
-        return super().parse_args(ctx, args)
-
-
-class Verbs(typer.Typer):
-    """A typer app that checks the options of every verb before it begins, and completes the values that have names."""
-
-    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        register = super().command(name, cls=_Verb, **settings)
-
-        def add(verb: F) -> F:
-            @functools.wraps(verb)
-            def checked(**arguments: Any) -> Any:
-                arguments |= _in_runs(path_options(verb, arguments), arguments)
-                options = path_options(verb, arguments)
-                check(options)
-                token = RUNNING.set(options)
-                try:
-                    return verb(**arguments)
-                finally:
-                    RUNNING.reset(token)
-
-            checked.__signature__ = _completing(verb)  # type: ignore[attr-defined]
-            register(checked)
-            return verb
-
-        return add
-
-
-def _completing(verb: Callable[..., Any]) -> inspect.Signature:
-    """A verb's parameters, with how the values of its options are completed (`core.completion`)."""
-    parameters, hints = inspect.signature(verb).parameters, get_type_hints(verb, include_extras=True)
+def prepare(verb: Callable[..., Any]) -> None:
+    """Say how the values of a verb's options are completed (`core.completion`), where the options do not."""
+    hints = verb.__annotations__ = get_type_hints(verb, include_extras=True)  # else typer makes its own of the text
     for parameter, hint in hints.items():
         metadata = getattr(hint, "__metadata__", ())
         for info in (item for item in metadata if isinstance(item, typer.models.ParameterInfo)):
-            name, named = (
-                _name(parameter, metadata),
-                any(isinstance(r, Reads) and r.kind in ("name", "model") for r in metadata),
-            )
+            name = _name(parameter, metadata)
+            named = any(isinstance(role, Reads) and role.kind in ("name", "model") for role in metadata)
             info.autocompletion = info.autocompletion or EVERYWHERE.get(name) or (NAMED.get(name) if named else None)
-    return inspect.Signature([one.replace(annotation=hints[name]) for name, one in parameters.items()])
+
+
+def call(verb: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Call a verb with its path options checked."""
+    arguments |= _in_runs(path_options(verb, arguments), arguments)
+    options = path_options(verb, arguments)
+    check(options)
+    token = RUNNING.set(options)
+    try:
+        return verb(**arguments)
+    finally:
+        RUNNING.reset(token)
 
 
 def _in_runs(options: Sequence[PathOption], arguments: Mapping[str, Any]) -> dict[str, Any]:

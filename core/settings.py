@@ -1,11 +1,15 @@
-"""What the models of our YAML files are made of."""
+"""What the models of our YAML files are made of, and how the command line sets a field of one."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from core.errors import UserError, near
+from core.files import parse_yaml
 
 
 class Settings(BaseModel):
@@ -22,3 +26,51 @@ def _compiled(text: str) -> re.Pattern[str]:
 
 
 Pattern = Annotated[re.Pattern[str], BeforeValidator(_compiled)]  # without regard to case
+
+
+def with_settings(values: Mapping[str, Any], settings: Sequence[str], model: type[BaseModel]) -> dict[str, Any]:
+    """The values of a config with those of `--set FIELD=VALUE`; a field in a section is SECTION.FIELD, and a value is YAML.
+
+    One value stands for a list of one, and a list may be given item by item. Raises `UserError` for a field that the model
+    does not have, with near names, and for one that is given twice.
+    """
+    changed, given = dict(values), set[str]()
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise UserError(f"--set {setting}: write FIELD=VALUE, or SECTION.FIELD=VALUE")
+        *sections, field = name.split(".")
+        place: dict[str, Any] = changed
+        section: type[BaseModel] | None = model
+        for part in sections:
+            section = _section(section, part, name)
+            place[part] = dict(place.get(part) or {})
+            place = place[part]
+        if section and field not in section.model_fields:
+            raise UserError(f"--set {name}: unknown field {field!r}: {near(field, section.model_fields)}")
+        value = parse_yaml(text, f"--set {name}")
+        if section and _is_list(section.model_fields[field].annotation) and isinstance(value, str | int | float):
+            value = [*(place[field] if name in given else ()), value]
+        elif name in given:
+            raise UserError(f"--set {name}: given twice: keep one")
+        given.add(name)
+        place[field] = value
+    return changed
+
+
+def _section(model: type[BaseModel] | None, field: str, name: str) -> type[BaseModel] | None:
+    """The model of a section; None below a mapping, whose keys are free."""
+    if model is None:
+        raise UserError(f"--set {name}: {field!r} is no section")
+    if field not in model.model_fields:
+        raise UserError(f"--set {name}: unknown field {field!r}: {near(field, model.model_fields)}")
+    annotation = model.model_fields[field].annotation
+    kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+    found = next((kind for kind in kinds if get_origin(kind) is None and issubclass(kind, BaseModel)), None)
+    if found is None and get_origin(annotation) is not dict:
+        raise UserError(f"--set {name}: {field} is no section: write --set {field}=VALUE")
+    return found
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(get_origin(kind) is list for kind in (annotation, *get_args(annotation)))

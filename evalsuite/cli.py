@@ -1,25 +1,9 @@
-"""The command line of the harness: every verb of `esc-eval`."""
+"""The command line of the harness: every verb of `esc-eval`, one line each."""
 
 from __future__ import annotations
 
 from core.errors import run_cli
-from core.options import program
-from evalsuite.commands import ecdbench, feel, health, people, push, role_play
-from evalsuite.commands.abstain import abstain
-from evalsuite.commands.agree import agree, correlate
-from evalsuite.commands.doctor import doctor
-from evalsuite.commands.export import export
-from evalsuite.commands.fork import fork
-from evalsuite.commands.health import risk
-from evalsuite.commands.judge_card import judge_card_verb
-from evalsuite.commands.models import models
-from evalsuite.commands.pairwise import pairwise
-from evalsuite.commands.power import power
-from evalsuite.commands.reported import reported
-from evalsuite.commands.respond import metrics, respond
-from evalsuite.commands.run import merge, migrate, report, run, score, simulate, status
-from evalsuite.commands.scored_runs import compare, discriminate, leaderboard, trajectories
-from evalsuite.commands.study import study
+from core.verbs import program
 
 app = program(
     "Evaluate emotional-support dialogue systems: a simulated seeker talks to your model, a ranker scores it.\n\n"
@@ -27,37 +11,50 @@ app = program(
     "Example: esc-eval run --config configs/eval/api.yaml --model my-model@http://127.0.0.1:8000/v1",
 )
 
-RUNS, PEOPLE, CHECKS = "Runs", "Judges and people", "Checks"
+_HERE = "evalsuite.commands"
 for panel, verbs in {
-    RUNS: (
-        run,
-        models,
-        simulate,
-        score,
-        status,
-        merge,
-        migrate,
-        report,
-        leaderboard,
-        compare,
-        trajectories,
-        fork,
-        study,
-        export,
+    "Runs": (
+        ("run", "run:run", "Hold dialogues, judge them, measure the judge on the gold set and write the report."),
+        ("models", "models:models", "List the models that a role can be given, and what each needs."),
+        ("simulate", "run:simulate", "Only hold the dialogues."),
+        ("score", "run:score", "Only judge dialogues."),
+        ("status", "run:status", "Say how far a run is, and what is missing."),
+        ("merge", "run:merge", "Put the shards of one run together."),
+        ("migrate", "run:migrate", "Bring run folders of an earlier form to the present one."),
+        ("report", "run:report", "Write the report of a run folder again, from its records."),
+        ("leaderboard", "scored_runs:leaderboard", "Rank the supporters of several runs on one board."),
+        ("compare", "scored_runs:compare", "Test whether a later run is better than an earlier one."),
+        ("trajectories", "scored_runs:trajectories", "Show when seekers leave and how scores change from round to round."),
+        ("fork", "fork:fork", "Replace one reply of a dialogue and play on: what did that reply change?"),
+        ("study", "study:study", "Run several frameworks on the same supporters and compare what they say."),
+        ("export", "export:export", "Write a run as logs of Inspect."),
+        ("push", "push:app", "Publish on the Hugging Face hub."),
+        ("ecdbench", "ecdbench:app", "ECDBench: from the results of its tasks to capabilities and a total."),
     ),
-    PEOPLE: (agree, correlate, pairwise, discriminate, power, abstain, respond, metrics),
-    CHECKS: (doctor, risk, role_play.audit_simulator),
+    "Judges and people": (
+        ("agree", "agree:agree", "Compare judges with people's scores: ACC, kappa, Spearman and more."),
+        ("correlate", "agree:correlate", "Correlate judges' scores with people's."),
+        ("pairwise", "pairwise:pairwise", "Say which of two systems people prefer, from a table."),
+        ("discriminate", "scored_runs:discriminate", "Measure how well scores separate models: MSR, MAC, ANOVA."),
+        ("power", "power:power", "Plan how many cards a difference needs."),
+        ("abstain", "abstain:abstain", "Keep the verdicts that are right as often as asked."),
+        ("respond", "respond:respond", "Have a supporter reply to the real history of given dialogues."),
+        ("metrics", "respond:metrics", "Measure replies: BLEU, ROUGE, METEOR, Distinct."),
+        ("reported", "reported:reported", "Print the papers' tables, or recompute what follows from them."),
+        ("feel", "feel:app", "FEEL: judges give score probabilities, an ensemble weighs them."),
+        ("role-play", "role_play:app", "Compare the models that play the seeker."),
+        ("people", "people:app", "Run studies in the browser: people score, choose or talk to supporters."),
+    ),
+    "Checks": (
+        ("doctor", "doctor:doctor", "Say what this machine has and lacks for serving and training."),
+        ("risk", "health:risk", "Find where seekers voice danger, and whether the reply shows care."),
+        ("audit-simulator", "role_play:audit_simulator", "Find what a simulator does that people do not."),
+        ("judge-card", "judge_card:judge_card_verb", "Say on one page how far a judge can be trusted."),
+        ("health", "health:app", "Probe a judge: length, its own kind, order, and orders given to it."),
+    ),
 }.items():
-    for verb in verbs:
-        app.command(rich_help_panel=panel)(verb)
-app.command("judge-card", rich_help_panel=CHECKS)(judge_card_verb)
-app.add_typer(reported, name="reported", rich_help_panel=PEOPLE)
-app.add_typer(push.app, name="push", rich_help_panel=RUNS)
-app.add_typer(ecdbench.app, name="ecdbench", rich_help_panel=RUNS)
-app.add_typer(feel.app, name="feel", rich_help_panel=PEOPLE)
-app.add_typer(role_play.app, name="role-play", rich_help_panel=PEOPLE)
-app.add_typer(people.app, name="people", rich_help_panel=PEOPLE)
-app.add_typer(health.app, name="health", rich_help_panel=CHECKS)
+    for name, place, about in verbs:
+        app.add(name, f"{_HERE}.{place}", about, panel)
 
 
 def main() -> None:

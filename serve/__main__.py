@@ -20,10 +20,10 @@ from core.errors import UserError, run_cli, say
 from core.files import CONFIGS
 from core.machine import Machine
 from core.masking import mask_paths
-from core.options import program
 from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads, Writes
 from core.specs import ModelSpec, load_spec
 from core.tables import Screen, to_console
+from core.verbs import program
 from serve.checkpoints.chatglm import convert_chatglm
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.internlm2 import convert_checkpoint

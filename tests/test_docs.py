@@ -19,16 +19,13 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-import data_prep.__main__
-import evalsuite.cli
-import serve.__main__
 import tests.bench.__main__
-import train.__main__
 from core.rubrics import Scale
 from core.specs import ModelSpec, model_names
 from data_prep.profiles.record import BigFive, Demographics, Preferences
 from docs.reference import MODELS
 from evalsuite.fdaef.scores import TaskScore
+from tests import surface
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 
@@ -37,17 +34,11 @@ README = ROOT / "README.md"
 REFERENCE = ROOT / "docs" / "reference"  # all but its index is made by `make docs`
 PAGES = [README, *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent != REFERENCE), REFERENCE / "index.md"]
 NAMES = {str(page.relative_to(ROOT)): page for page in PAGES}
-APPS = {
-    ("esc-eval",): evalsuite.cli.app,
-    ("esc-data",): data_prep.__main__.app,
-    ("esc-serve",): serve.__main__.app,
-    ("esc-train",): train.__main__.app,
-    ("python", "-m", "data_prep"): data_prep.__main__.app,
-    ("python", "-m", "serve"): serve.__main__.app,
-    ("python", "-m", "train"): train.__main__.app,
-    ("python", "-m", "tests.bench"): tests.bench.__main__.app,
+COMMANDS: dict[tuple[str, ...], Any] = {
+    **{("python", "-m", name): command for name, command in surface.COMMANDS.items()},
+    **{(f"esc-{name.removeprefix('esc-').partition('_')[0]}",): command for name, command in surface.COMMANDS.items()},
+    ("python", "-m", "tests.bench"): typer.main.get_command(tests.bench.__main__.app),
 }
-COMMANDS: dict[tuple[str, ...], Any] = {words: typer.main.get_command(app) for words, app in APPS.items()}
 each_page = pytest.mark.parametrize("page", NAMES.values(), ids=NAMES)
 # What a stranger has to find from the README in two clicks, and the heading under which it stands.
 FACTS = {
@@ -266,7 +257,7 @@ def test_score_files_shown_are_read(tmp_path: Path) -> None:
     (tmp_path / "scores.csv").write_text(scores)
     (tmp_path / "choices.csv").write_text(choices)
     for words in (["agree", "--gold", str(tmp_path / "scores.csv")], ["pairwise", str(tmp_path / "choices.csv")]):
-        result = CliRunner().invoke(evalsuite.cli.app, words)
+        result = CliRunner().invoke(surface.APPS["esc-eval"], words)
         assert result.exit_code == 0, result.output
     (items,) = blocks((ROOT / "docs/frameworks/ecdbench.md").read_text(), "jsonl")
     assert len([TaskScore.model_validate_json(line) for line in items.splitlines()]) == 3

@@ -18,10 +18,10 @@ import typer.main
 
 from core.files import CONFIGS, load_yaml
 from core.specs import load_spec
-from evalsuite.cli import app
 from evalsuite.commands.run import merge
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.shards import Shard
+from tests.surface import COMMANDS
 
 ROOT = CONFIGS.parent
 FILES = sorted((CONFIGS / "launch").iterdir())
@@ -81,7 +81,7 @@ def called(script: str, tmp_path: Path, shell: str = "bash") -> list[list[str]]:
 
 def parsed(words: list[str]) -> dict[str, Any]:
     """What `esc-eval` makes of a command line (typer's own parser; merge by its own app)."""
-    commands = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    commands = dict(COMMANDS["esc-eval"].commands)
     own = typer.Typer()
     own.command()(merge)
     commands["merge"] = typer.main.get_command(own)

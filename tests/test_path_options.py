@@ -15,38 +15,16 @@ import typer
 import yaml
 
 import data_prep.__main__
-import evalsuite.cli
-import serve.__main__
-import train.__main__
 from core.errors import UserError, run_cli
 from core.files import CONFIGS
-from core.paths import IN_FILE, IN_FOLDER, IN_MODEL, OUT_FILE, PathOption, Reads, Verbs, Writes, check, path_options
+from core.paths import IN_FILE, IN_FOLDER, IN_MODEL, OUT_FILE, PathOption, Reads, Writes, check, path_options
 from evalsuite.commands.options import IN_RUN, OUT_RUN, out_tables
 from tests.conftest import EscEval
+from tests.surface import COMMANDS, VERBS
 
-APPS = {
-    "esc-eval": evalsuite.cli.app,
-    "data_prep": data_prep.__main__.app,
-    "serve": serve.__main__.app,
-    "train": train.__main__.app,
-}
 BUNDLED = Path(data_prep.__file__).parent / "bundled"
 
 
-def verbs(app: typer.Typer, *words: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Every verb of an app: what is typed for it, and its function."""
-    assert isinstance(app, Verbs), f"{' '.join(words)}: an app of another class than core.paths.Verbs does not check its paths"
-    for command in app.registered_commands:
-        assert command.callback is not None
-        verb = inspect.unwrap(command.callback)
-        yield " ".join((*words, command.name or verb.__name__.replace("_", "-"))), verb
-    for group in app.registered_groups:
-        assert group.typer_instance is not None and group.name is not None
-        yield from verbs(group.typer_instance, *words, group.name)
-
-
-VERBS = {typed: verb for name, app in APPS.items() for typed, verb in verbs(app, name)}
-COMMANDS = {name: typer.main.get_command(app) for name, app in APPS.items()}
 OPTIONS = {typed: path_options(verb, {}) for typed, verb in VERBS.items()}
 each_verb = pytest.mark.parametrize("verb", VERBS)
 

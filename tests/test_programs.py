@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import run_cli
-from tests.test_path_options import APPS, COMMANDS, VERBS
+from tests.surface import APPS, COMMANDS, VERBS
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -140,7 +140,7 @@ INTERRUPTED = """
 import os, runpy, signal, sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "pydantic":
+        if name in ("typer", "pydantic"):
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder())
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -166,3 +166,17 @@ def test_too_little_memory_is_said_at_once(start: str) -> None:
     )
     assert (run.returncode, run.stdout) == (2, "") and run.stderr.startswith("error: this process may use 420 MiB")
     assert run.stderr.count("\n") == 1
+
+
+def test_help_loads_no_verb() -> None:
+    """So it is quick, and nothing that is wrong in a config or a plug-in can end it."""
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['esc-eval', '--help']\n"
+        "try:\n    runpy.run_module('evalsuite.cli', run_name='__main__')\n"
+        "except SystemExit:\n    pass\n"
+        "print(sorted({'pydantic', 'yaml', 'orjson', 'numpy', 'aiohttp'} & sys.modules.keys()))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = {line.split()[1] for line in run.stdout.splitlines() if re.match("│ [a-z]", line)}
+    assert run.stdout.endswith("\n[]\n") and listed >= {verb.split()[1] for verb in VERBS if verb.startswith("esc-eval ")}

@@ -12,27 +12,21 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from core.statistics import bootstrap
-from data_prep.__main__ import app as data_prep
-from evalsuite.cli import app as esc_eval
 from evalsuite.judge import surface
 from evalsuite.statistics import coefficients, components, reply_length
-from serve.__main__ import app as serve
 from tests.files_of_rows import read_sheet, write_all, write_sheet
-from train.__main__ import app as train
+from tests.surface import APPS, VERBS
 
 pytestmark = pytest.mark.slow
 
-APPS = {"esc-eval": esc_eval, "data_prep": data_prep, "train": train, "serve": serve}
 SHUFFLES = 2
 
 
@@ -209,17 +203,6 @@ NOT_SHUFFLED = {
 }
 
 
-def verbs() -> Iterator[str]:
-    def below(name: str, command: Any) -> Iterator[str]:
-        for part, one in getattr(command, "commands", {}).items():
-            yield from below(f"{name} {part}", one)
-        if not hasattr(command, "commands"):
-            yield name
-
-    for name, app in APPS.items():
-        yield from below(name, typer.main.get_command(app))
-
-
 def run(verb: str, *options: object) -> str:
     """A verb's standard output, in the working directory."""
     name, *rest = verb.split()
@@ -311,4 +294,4 @@ def test_figures_do_not_depend_on_the_order_of_rows(
 def test_no_verb_is_forgotten() -> None:
     shuffled = {case.verb for case in CASES}
     assert shuffled.isdisjoint(NOT_SHUFFLED)
-    assert sorted(verbs()) == sorted(shuffled | NOT_SHUFFLED.keys())
+    assert sorted(VERBS) == sorted(shuffled | NOT_SHUFFLED.keys())

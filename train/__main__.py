@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.starting import interrupted  # noqa: F401 - before what takes long to load
 
 from core.errors import run_cli
-from core.options import program
+from core.verbs import program
 from train.compare import compare
 from train.plan import plan
 from train.rank_test import rank_test

@@ -12,11 +12,12 @@ from core.errors import UserError
 from core.files import check_unique, sha256_file
 from core.ledger import Build
 from core.options import OutOption, SeedOption, choice, console, writes
-from core.paths import IN_FILE, SHEET, Verbs
+from core.paths import IN_FILE, SHEET
 from core.records import RoleCard
 from core.statistics.bootstrap import SMOOTHED
 from core.statistics.reliability import AGREEMENT
 from core.tables import Table, to_console
+from core.verbs import Verbs
 from data_prep.cards import annotation, load_cards
 from data_prep.cards.annotation import (
     Agreement,

@@ -16,10 +16,11 @@ from core.files import check_unique, sha256_file, write_json, write_text
 from core.ledger import Build
 from core.names import Spellings, composed
 from core.options import OutOption, SeedOption, choice, console, writes
-from core.paths import IN_FILE, IN_NAME, SHEET, Verbs
+from core.paths import IN_FILE, IN_NAME, SHEET
 from core.records import Dialogue, HumanScore
 from core.rubrics import Rubric, load_rubric
 from core.tables import to_console
+from core.verbs import Verbs
 from data_prep.cards.sheets import refuse_to_overwrite, remove_unanswered
 from data_prep.played import load_played, played_text
 from data_prep.scores import annotation, label_studio

@@ -21,11 +21,12 @@ from core.options import (
     console,
     writes,
 )
-from core.paths import IN_FILE, IN_NAME, IN_PLACES, OUT_FILE, SHEET, Verbs
+from core.paths import IN_FILE, IN_NAME, IN_PLACES, OUT_FILE, SHEET
 from core.prompts import load_pack
 from core.records import LANGUAGES, Language, Post, RoleCard, SupportDialogue
 from core.specs import EMBEDDED_PREFIX, load_spec
 from core.tables import to_console
+from core.verbs import Verbs
 from data_prep.cards import cardless, load_cards
 from data_prep.cards import human as card_human
 from data_prep.cards import llm as card_llm

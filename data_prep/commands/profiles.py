@@ -12,10 +12,11 @@ from core.errors import UserError, near
 from core.files import check_unique
 from core.ledger import Build
 from core.options import ConcurrencyOption, ModelOption, OutOption, SeedOption, console, name_and_value, writes
-from core.paths import IN_FILE, IN_PLACES, OUT_FILE, SHEET, Verbs
+from core.paths import IN_FILE, IN_PLACES, OUT_FILE, SHEET
 from core.prompts import load_pack
 from core.records import Dialogue
 from core.tables import to_console
+from core.verbs import Verbs
 from data_prep.cards import load_cards
 from data_prep.cards.sheets import refuse_to_overwrite
 from data_prep.commands.cards import batch_of, exit_if_silent

@@ -24,10 +24,10 @@ from core.paths import (
     MaybeOutFile,
     OutFile,
     Reads,
-    Verbs,
 )
 from core.specs import load_spec
 from core.tables import Screen, Table
+from core.verbs import Verbs
 from evalsuite.commands.options import JsonOption, TablesOption, out_tables
 from evalsuite.commands.output import deliver, exit_if_lost, plain
 from evalsuite.fdaef.aggregate import Missing, Node, aggregate

@@ -10,8 +10,9 @@ import typer
 from core.errors import UserError, say
 from core.files import write_json, write_jsonl
 from core.options import choice, console
-from core.paths import InFile, InFiles, MaybeFiles, MaybeName, OutFile, Reads, Verbs
+from core.paths import InFile, InFiles, MaybeFiles, MaybeName, OutFile, Reads
 from core.rubrics import known_rubric
+from core.verbs import Verbs
 from data_prep.scores.human import gold_scores_of, of_annotators, read_dialogues, read_preferences
 from data_prep.scores.rank_sft import group_of
 from evalsuite.commands.feel_inputs import (

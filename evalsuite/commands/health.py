@@ -15,10 +15,11 @@ import typer
 from core.errors import UserError
 from core.files import write_jsonl
 from core.options import console
-from core.paths import InFile, InFiles, MaybeFile, MaybeFiles, MaybeName, Verbs, Writes
+from core.paths import InFile, InFiles, MaybeFile, MaybeFiles, MaybeName, Writes
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric, load_rubric
 from core.tables import Table, fmt
+from core.verbs import Verbs
 from data_prep.scores.human import read_dialogues
 from evalsuite.checks import health as checks
 from evalsuite.checks.probe import drawn, load_injections

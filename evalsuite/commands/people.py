@@ -14,10 +14,11 @@ import typer
 from core.errors import UserError, need_modules
 from core.files import read_yaml, write_jsonl
 from core.options import SeedOption, choice, console
-from core.paths import IN_FILE, MaybeFile, MaybeFiles, MaybeModels, MaybeName, OutFile, Reads, Verbs, Writes
+from core.paths import IN_FILE, MaybeFile, MaybeFiles, MaybeModels, MaybeName, OutFile, Reads, Writes
 from core.records import Language
 from core.rubrics import load_rubric
 from core.tables import to_console
+from core.verbs import Verbs
 from data_prep.cards.sheets import read_sheet, write_csv
 from data_prep.scores.weights import WEIGHTS
 from evalsuite.commands.options import EndpointOption, endpoints_of

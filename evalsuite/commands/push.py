@@ -10,7 +10,8 @@ import typer
 
 from core.hub import Publication, publish
 from core.options import console
-from core.paths import IN_FOLDER, Verbs
+from core.paths import IN_FOLDER
+from core.verbs import Verbs
 from data_prep.publication import dataset_to_publish
 from evalsuite.commands.options import InRun, JudgedByOption
 from evalsuite.report.publication import report_to_publish, results_to_publish

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from core.options import console
-from core.paths import InName, Verbs
+from core.paths import InName
 from core.tables import to_console
+from core.verbs import Verbs
 from evalsuite.commands.output import print_json
 from evalsuite.reported.against import as_printed, disagreement_table, listed, meant
 from evalsuite.reported.recomputation import check as recompute

@@ -12,12 +12,13 @@ from rich.console import Console
 from core.errors import UserError
 from core.files import check_unique, write_jsonl
 from core.options import choice, console
-from core.paths import InFile, InName, MaybeFile, MaybeFiles, MaybeModel, Reads, Verbs, Writes
+from core.paths import InFile, InName, MaybeFile, MaybeFiles, MaybeModel, Reads, Writes
 from core.prompts import load_pack
 from core.records import LOST, Dialogue, Preference, RoleCard
 from core.rubrics import load_rubric
 from core.specs import load_spec
 from core.tables import Table
+from core.verbs import Verbs
 from data_prep.cards import load_cards
 from data_prep.profiles import Profile
 from data_prep.scores.human import Check, read_dialogues, read_preferences, read_scores

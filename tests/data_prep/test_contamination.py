@@ -20,8 +20,8 @@ from typer.testing import CliRunner, Result
 
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
-from core.paths import Verbs
 from core.records import Dialogue, Language, Record, RoleCard, SupportDialogue
+from core.verbs import Verbs
 from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check_contamination import check_contamination

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
-from core.paths import Verbs
 from core.records import Dialogue, HumanScore, Turn
+from core.verbs import Verbs
 from data_prep.__main__ import app as data_prep
 from data_prep.commands.scores import import_held
 from data_prep.profiles import bundled_profiles

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
-from core.paths import Verbs
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.rubrics import load_rubric
 from core.statistics.accuracy import round_half_up
+from core.verbs import Verbs
 from data_prep.commands.scores import import_scores
 from data_prep.scores.human import read_gold, read_scores
 from evalsuite.commands.verdicts import read_judgements

@@ -17,12 +17,12 @@ from core.errors import UserError
 from core.files import read_jsonl
 from core.judge_prompts import judge_messages
 from core.ledger import Step
-from core.paths import Verbs
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement, RoleCard
 from core.rows import CorpusReader
 from core.rubrics import load_rubric
 from core.side_prompts import greeting, seeker_system
+from core.verbs import Verbs
 from data_prep.cards import load_cards
 from data_prep.commands.import_esc_eval import import_esc_eval
 from data_prep.published import find_clone, read_dialogues

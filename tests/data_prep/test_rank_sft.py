@@ -14,11 +14,11 @@ from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.judge_prompts import PromptMethod
 from core.ledger import Step
-from core.paths import Verbs
 from core.prompts import load_pack
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.rubrics import Rubric, load_rubric
 from core.specs import load_spec
+from core.verbs import Verbs
 from data_prep.commands.rank_sft import rank_sft
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_gold

@@ -21,7 +21,6 @@ from typing import Any
 import jinja2
 import orjson
 import pytest
-import typer.main
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
@@ -30,7 +29,6 @@ from core.files import CONFIGS, load_yaml, read_yaml
 from core.prompts import PromptPack
 from core.rubrics import load_rubric
 from core.specs import load_spec
-from data_prep.__main__ import app as data_prep_app
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.profiles.vocabulary import load_vocabulary
 from data_prep.role_play.mix import RoleSftConfig
@@ -44,7 +42,7 @@ from evalsuite.fdaef.registry import load_benchmark, load_models
 from evalsuite.frameworks.feel import load_feel_config
 from evalsuite.reported.tables import load_reported
 from evalsuite.runs.config import load_config
-from serve.__main__ import app as serve_app
+from tests.surface import COMMANDS
 from tests.vllm_parser import server_parser
 
 ROOT = CONFIGS.parent
@@ -285,7 +283,7 @@ def test_the_papers_loop_is_over_all_dimensions_and_languages() -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_commands_before_training_have_the_options_that_the_header_gives(path: Path) -> None:
-    rooms = {"data_prep": typer.main.get_command(data_prep_app), "serve": typer.main.get_command(serve_app)}
+    rooms = COMMANDS
     found = [words for words in commands(path) if words[0] == "python"]
     assert found, "the header says where base and data come from"
     for words in found:

@@ -1,0 +1,136 @@
+"""The verbs of a program: each is loaded when it is called, so that `--help` and a mistyped verb cost no imports.
+
+    app = program("What the program is for.")
+    app.add("run", "evalsuite.commands.run:run", "Play, judge and report.", "Runs")
+
+The last lines of help are the registry's; everything else about a verb is its function's signature and docstring.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable
+from importlib import import_module
+from typing import Annotated, Any, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from core.errors import UserError, say
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Verb(TyperCommand):
+    """A verb that takes no option twice that holds one value: the first would be dropped without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option, times in Counter(given).items():
+            single = option.param_type_name == "option" and not getattr(option, "multiple", False)
+            if times > 1 and single and not ctx.resilient_parsing:  # resilient: the shell completes a line
+                again = ", with another --out" if any("--out" in other.opts for other in self.params) else ""
+                raise UserError(
+                    f"{option.opts[0]} is given {times} times and takes one value: keep one; for the others run the command "
+                    f"again{again}"
+                )
+        return super().parse_args(ctx, args)
+
+
+class _Unloaded(TyperCommand):
+    """The place of a verb, or of a group of verbs, in its program's help."""
+
+    place = ""
+
+    def load(self) -> Any:
+        """The verb itself."""
+        module, _, attribute = self.place.partition(":")
+        found = getattr(import_module(module), attribute)
+        if not isinstance(found, typer.Typer):
+            found, verb = Verbs(), found
+            found.command(self.name)(verb)
+        command = typer.main.get_command(found)
+        command.name = self.name
+        return command
+
+
+class _Group(TyperGroup):
+    """Verbs that are loaded when they are asked for by name."""
+
+    _listing = False
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = self.commands.get(cmd_name)
+        if isinstance(command, _Unloaded) and not self._listing:
+            command = self.commands[cmd_name] = command.load()
+        return command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
+
+
+class Verbs(typer.Typer):
+    """A typer app that checks the path options of every verb before it begins (`core.paths`), and completes the values that
+    have names."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"cls": _Group, "pretty_exceptions_enable": False, "add_completion": False, **settings})
+
+    def add(self, name: str, place: str, about: str, panel: str | None = None) -> None:
+        """Register the verb, or the group of verbs, at `module:attribute`, with its line in the program's help."""
+        unloaded: type[TyperCommand] = type("_Unloaded", (_Unloaded,), {"place": place})
+        super().command(name, cls=unloaded, help=about, rich_help_panel=panel)(lambda: None)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+        register = super().command(name, cls=_Verb, **settings)
+
+        def add(verb: F) -> F:
+            from core.paths import call, prepare  # what these import is not needed for help
+
+            prepare(verb)
+
+            @functools.wraps(verb)
+            def checked(**arguments: Any) -> Any:
+                return call(verb, arguments)
+
+            register(checked)
+            return verb
+
+        return add
+
+
+def program(about: str, epilog: str | None = None) -> Verbs:
+    """An app with -h, --version, --debug and completion, to which verbs are added."""
+    settings = {"help_option_names": ["-h", "--help"]}
+    app = Verbs(no_args_is_help=True, add_completion=True, context_settings=settings, help=about, epilog=epilog)
+
+    @app.callback()
+    def options(
+        shown: Annotated[
+            bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
+        ] = False,
+        debug: Annotated[bool, typer.Option("--debug", help="Show the traceback where a library fails.")] = False,
+    ) -> None:
+        if debug:
+            from core.third_party import DEBUG
+
+            os.environ[DEBUG] = "1"
+
+    return app
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            say(f"esc-eval {version('esc-eval')}")
+        except PackageNotFoundError:
+            say("esc-eval, not installed: run from its sources")
+        raise typer.Exit
