@@ -66,8 +66,8 @@ MODE        ?= native
 PROMPTS     ?=
 LANGUAGE    ?=
 TABLE4      ?= runs/table4
-SCORE4      = $(BIN)/esc-eval score --config configs/eval/table4.yaml --mode $(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
-              $(if $(PROMPTS),--judge-prompts $(PROMPTS)) --dialogues $(TABLE4)/gold/dialogues.jsonl
+SCORE4      = $(BIN)/esc-eval run --only score --config configs/eval/table4.yaml --set mode=$(MODE) $(if $(LANGUAGE),--language $(LANGUAGE)) \
+              $(if $(PROMPTS),--set judge_prompts=$(PROMPTS)) --dialogues $(TABLE4)/gold/dialogues.jsonl
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
 .PHONY: help setup setup-browser setup-postgres setup-slurm setup-peers setup-gpu hashes-cpu constraints-gpu quick record recording demo demo-people demo-data demo-served demo-cards demo-run
 .PHONY: train-role-cpu train-rank-cpu train-survey-cpu train-rank-paper rank-methods-cpu reproduce-table4
@@ -142,7 +142,7 @@ constraints-gpu: setup  ## Resolve configs/constraints-gpu.txt anew (with a netw
 
 quick: setup  ## The demo's report in seconds: recorded answers are replayed, no model is asked (runs/quick/report.html)
 	rm -rf runs/quick
-	$(BIN)/esc-eval run --config configs/eval/demo.yaml --replay demo --out runs/quick
+	$(BIN)/esc-eval run --config configs/eval/demo.yaml --set replay=demo --out runs/quick
 
 demo-people: setup  ## Studies in the browser: rate the demo's dialogues (port 8765), talk to the embedded model (8766); Ctrl-C ends
 	@test -f runs/quick/dialogues.jsonl || $(MAKE) --no-print-directory quick
@@ -169,8 +169,8 @@ demo-served:  ## What of demo asks models, which are already served (SERVE_URL_â
 	echo "data and cards: $(DATA)/data.log, $(DATA)/cards.log, $(DATA)/cards.html"; exit $$code
 
 demo-run:  ## The part of demo that holds and scores dialogues, with models that are already served (SERVE_URL_â€¦)
-	$(BIN)/esc-eval run --config configs/eval/demo.yaml --endpoint embedded=$(SERVE_URL_EMBEDDED) \
-	  --endpoint embedded-ranker=$(SERVE_URL_EMBEDDED_RANKER) --limit $(LIMIT)
+	$(BIN)/esc-eval run --config configs/eval/demo.yaml --set endpoints.embedded=$(SERVE_URL_EMBEDDED) \
+	  --set endpoints.embedded-ranker=$(SERVE_URL_EMBEDDED_RANKER) --limit $(LIMIT)
 
 record: setup  ## Record the demo's answers anew for quick, after its prompts, cards or models changed
 	rm -rf runs/record
@@ -263,7 +263,7 @@ train-rank-paper:  ## The paper's fourteen rankers on a GPU, one after the other
 	$(foreach language,en zh,$(foreach dimension,$(DIMENSIONS),$(BIN)/accelerate launch --config_file configs/accelerate/single_gpu.yaml \
 	  train/esc_rank.py --config $(RANK_PAPER) --dimension $(dimension) --language $(language) \
 	  --output_dir runs/esc-rank-paper/$(dimension)-$(language) --run_name esc-rank-paper-$(dimension)-$(language) $(SETTINGS) &&)) true
-	@echo "ask them with --judge esc-rank-paper --mode paper"
+	@echo "ask them with --judge esc-rank-paper --set mode=paper"
 
 test: setup  ## All tests but the long versions, in two processes (WORKERS=; one embedded vLLM server serves all that need one)
 	$(WORKED) $(BIN)/python -m pytest $(SHARING)

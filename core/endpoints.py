@@ -18,7 +18,7 @@ KEY_VARIABLES = set[str]()  # what the specs of this process name as api_key_env
 
 
 class Price(Settings):
-    """What a million tokens cost, in the currency of --max-cost."""
+    """What a million tokens cost, in the currency of max_cost."""
 
     input: Annotated[float, Field(ge=0)]
     """A million tokens of prompts."""
@@ -103,7 +103,7 @@ class Endpoint(Settings):
     verify: bool = Field(default=True, exclude_if=lambda verify: verify)
     """Whether the server's certificate is checked. False lets whoever is on the way read along, and answer."""
     price: Price | None = None
-    """What --max-cost counts."""
+    """What max_cost counts."""
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
     """The most requests a minute; the lowest of all specs with the same `base_url` holds for them together."""
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None

@@ -28,6 +28,11 @@ def _compiled(text: str) -> re.Pattern[str]:
 Pattern = Annotated[re.Pattern[str], BeforeValidator(_compiled)]  # without regard to case
 
 
+def fields_set(settings: Sequence[str]) -> set[str]:
+    """The fields of a config that `--set` says something of, or of whose section."""
+    return {setting.partition("=")[0].partition(".")[0] for setting in settings}
+
+
 def with_settings(values: Mapping[str, Any], settings: Sequence[str], model: type[BaseModel]) -> dict[str, Any]:
     """The values of a config with those of `--set FIELD=VALUE`; a field in a section is SECTION.FIELD, and a value is YAML.
 
@@ -39,11 +44,12 @@ def with_settings(values: Mapping[str, Any], settings: Sequence[str], model: typ
         name, equals, text = setting.partition("=")
         if not equals:
             raise UserError(f"--set {setting}: write FIELD=VALUE, or SECTION.FIELD=VALUE")
-        *sections, field = name.split(".")
+        field = name
         place: dict[str, Any] = changed
         section: type[BaseModel] | None = model
-        for part in sections:
-            section = _section(section, part, name)
+        while section and "." in field:
+            part, _, rest = field.partition(".")
+            section, field = _section(section, part, name), rest
             place[part] = dict(place.get(part) or {})
             place = place[part]
         if section and field not in section.model_fields:
@@ -58,10 +64,8 @@ def with_settings(values: Mapping[str, Any], settings: Sequence[str], model: typ
     return changed
 
 
-def _section(model: type[BaseModel] | None, field: str, name: str) -> type[BaseModel] | None:
-    """The model of a section; None below a mapping, whose keys are free."""
-    if model is None:
-        raise UserError(f"--set {name}: {field!r} is no section")
+def _section(model: type[BaseModel], field: str, name: str) -> type[BaseModel] | None:
+    """The model of a section; None for a mapping, whose keys are free (and may have dots)."""
     if field not in model.model_fields:
         raise UserError(f"--set {name}: unknown field {field!r}: {near(field, model.model_fields)}")
     annotation = model.model_fields[field].annotation

@@ -74,7 +74,7 @@ class Budget:
         for spec in by_name.values() if self.max_cost is not None else ():
             if spec.endpoint.price is None and spec.checkpoint is None:
                 raise UserError(
-                    f"--max-cost: model {spec.name} has no prices: put endpoint.price: {{input: …, output: …}} (of a million "
+                    f"max_cost: model {spec.name} has no prices: put endpoint.price: {{input: …, output: …}} (of a million "
                     "tokens) into its spec"
                 )
         self._cost = sum(cost(by_name[name], *tokens) for name, (_, *tokens) in stored.items() if name in by_name)
@@ -135,16 +135,16 @@ class Budget:
         """Count a call that begins; returns why it may not be made, None where it may."""
         cause = self.over()
         if self.max_calls is not None and self._calls + self._in_flight + self._kept("calls") >= self.max_calls:
-            cause = cause or self._end(f"--max-calls {self.max_calls} is reached: raise it to go on")
+            cause = cause or self._end(f"max_calls {self.max_calls} is reached: raise it to go on")
         self._in_flight += 1
         return cause
 
     def over(self) -> str | None:
         """Why a call that has begun is not tried (again): time or money is used up."""
         if self.max_time is not None and self.clock() - self._started >= self.max_time:
-            return self._end(f"--max-time {self.max_time:g} s is over")
+            return self._end(f"max_time {self.max_time:g} s is over")
         if self.max_cost is not None and self._cost + self._kept("cost") >= self.max_cost:
-            return self._end(f"--max-cost {self.max_cost:g} is reached ({self._cost:.4g} spent): raise it to go on")
+            return self._end(f"max_cost {self.max_cost:g} is reached ({self._cost:.4g} spent): raise it to go on")
         return None
 
     def _end(self, cause: str) -> str:

@@ -160,7 +160,7 @@ def _gpus(has: Installed, needed: State) -> Iterator[Finding]:
             text, remedy = "none found (no nvidia-smi)", "install NVIDIA's driver, or in a container pass the GPUs (--gpus all)"
         else:
             text, remedy = "nvidia-smi fails", "load the driver (a reboot after its installation), then try nvidia-smi by hand"
-        yield Finding("GPU", needed, text, remedy if has.on_gpus else "servers run on the CPU, or elsewhere (--endpoint)")
+        yield Finding("GPU", needed, text, remedy if has.on_gpus else "servers run on the CPU, or elsewhere (NAME@URL)")
         return
     rows = [line.rpartition(",") for line in names.splitlines() if "," in line]
     sizes = [gpu for gpu in listed_gpus() if gpu.name.isdigit()]

@@ -137,7 +137,7 @@ class Threshold:
         if self.fail_on_error is not None or self.cause:
             return
         if error.status in FATAL:
-            self.cause = f"{error} (--fail-on-error N goes on in spite of it)"
+            self.cause = f"{error} (fail_on_error N goes on in spite of it)"
         elif place not in self._answered and self._rejected[place] >= FIRST_CALLS:
             self.cause = f"the first {FIRST_CALLS} calls were all rejected: {error}"
 
@@ -147,7 +147,7 @@ class Threshold:
         if self.fail_on_error is not None and not self.cause:
             allowed = self.fail_on_error * total if self.fail_on_error < 1 else self.fail_on_error
             if self._failed >= allowed:
-                self.cause = f"{self._failed} of {total} dialogues failed (--fail-on-error {self.fail_on_error:g})"
+                self.cause = f"{self._failed} of {total} dialogues failed (fail_on_error {self.fail_on_error:g})"
 
 
 # ---- what a server's error means

@@ -152,7 +152,7 @@ async def served_models(session: aiohttp.ClientSession, spec: ModelSpec, base_ur
         if context is not None and spec.sampling.max_tokens >= context:
             raise UserError(
                 f"{where}: replies of {spec.sampling.max_tokens} tokens leave no room in the {context} that it reads: lower "
-                "--max-tokens (supporters), or sampling.max_tokens in its spec"
+                "max_tokens (supporters), or sampling.max_tokens in its spec"
             )
     return listing
 

@@ -170,7 +170,7 @@ class Servers:
                         self.seconds[server.plan.name] = seconds
                         waiting.remove(server)
                     elif seconds > self.timeout:
-                        self._give_up(server, f"did not answer within {self.timeout:.0f} s (--start-timeout)")
+                        self._give_up(server, f"did not answer within {self.timeout:.0f} s (start_timeout)")
                 waiting = [server for server in waiting if server in self._running]
                 if waiting:
                     if self._console.is_terminal or seconds >= next_line:
@@ -265,7 +265,7 @@ def without_secrets(variables: Mapping[str, str], named: Iterable[str] = (), hub
     `named` (those that hold keys of endpoints). With `hub`, the hub's token stays, and a proxy's password.
 
     A server runs code from a checkpoint's publisher and from many packages, and needs none of the keys that a shell holds. One
-    that needs a secret (weights in a bucket) has to be started by hand and named with --endpoint.
+    that needs a secret (weights in a bucket) has to be started by hand and named in the config's endpoints.
     """
     keys = set(named)
 

@@ -240,6 +240,6 @@ class Patience:
             self._said = now
             self.say(
                 f"{where} has not been available for {waited / 60:.0f} min ({problem}); waiting up to "
-                f"{self.most_s / 60:.0f} min (--patience)"
+                f"{self.most_s / 60:.0f} min (patience)"
             )
         return True

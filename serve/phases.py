@@ -97,7 +97,7 @@ def check_seeds(specs: Sequence[ModelSpec]) -> None:
         if launched and spec.sampling.seed is not None and spec.sampling.temperature != 0:
             raise UserError(
                 f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave the seed out, "
-                "or serve the model yourself and name it with --endpoint"
+                "or serve the model yourself and name it in the config's endpoints"
             )
 
 

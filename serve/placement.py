@@ -177,5 +177,7 @@ def next_best(demands: Sequence[Demand], gpus: Sequence[Gpu]) -> str:
         if place(numbered, more):
             options.append(f"{count} GPUs instead of {len(gpus)}")
             break
-    options.append(f"serve {demands[0].name} elsewhere and give its address: --endpoint {demands[0].name}=http://HOST:PORT/v1")
+    options.append(
+        f"serve {demands[0].name} elsewhere and give its address: --set endpoints.{demands[0].name}=http://HOST:PORT/v1"
+    )
     return "; or ".join(options)

@@ -218,7 +218,7 @@ def _unservable(unit: Unit) -> str | None:
     spec, why = unit.specs[0], unit.specs[0].serve.unservable
     return why and (
         f"model {spec.name} cannot be served here: {why}. Serve it elsewhere and give its address: "
-        f"--endpoint {spec.name}=http://HOST:PORT/v1"
+        f"--set endpoints.{spec.name}=http://HOST:PORT/v1"
     )
 
 

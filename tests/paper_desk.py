@@ -55,7 +55,7 @@ SERVED = tuple(
     {name for spec in SPECS.values() for name in (spec.name, spec.endpoint.model or spec.name)}
     | {f"my-{r}" for r in ("model", *ROLES)}
 )
-SMALL = {"simulate": ("--limit", "1"), "run": ("--limit", "1")}
+SMALL = {"run": ("--limit", "1")}
 
 
 def answers(body: dict[str, Any], count: int) -> Answer:
@@ -157,10 +157,10 @@ class Desk:
             command = command.commands[word]
         known = {option for parameter in command.params for option in parameter.opts}
         yield from SMALL.get(command.name, ())
-        if "--endpoint" in known:
-            yield from (
-                part for name in SPECS if name in self.models(words, known) for part in ("--endpoint", f"{name}={self.url}")
-            )
+        option, section = ("--endpoint", "") if "--endpoint" in known else ("--set", "endpoints.")
+        for name in SPECS if option in known else ():
+            if name in self.models(words, known):
+                yield from (option, f"{section}{name}={self.url}")
 
     def models(self, words: Sequence[str], known: set[str]) -> set[str]:
         """The models that a command names, itself or by its config."""

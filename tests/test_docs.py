@@ -34,11 +34,12 @@ README = ROOT / "README.md"
 REFERENCE = ROOT / "docs" / "reference"  # all but its index is made by `make docs`
 PAGES = [README, *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent != REFERENCE), REFERENCE / "index.md"]
 NAMES = {str(page.relative_to(ROOT)): page for page in PAGES}
-COMMANDS: dict[tuple[str, ...], Any] = {
-    **{("python", "-m", name): command for name, command in surface.COMMANDS.items()},
-    **{(f"esc-{name.removeprefix('esc-').partition('_')[0]}",): command for name, command in surface.COMMANDS.items()},
-    ("python", "-m", "tests.bench"): typer.main.get_command(tests.bench.__main__.app),
+APPS: dict[tuple[str, ...], typer.Typer] = {
+    **{("python", "-m", name): app for name, app in surface.APPS.items()},
+    **{(f"esc-{name.removeprefix('esc-').partition('_')[0]}",): app for name, app in surface.APPS.items()},
+    ("python", "-m", "tests.bench"): tests.bench.__main__.app,
 }
+COMMANDS: dict[tuple[str, ...], Any] = {words: surface.command_of(app) for words, app in APPS.items()}
 each_page = pytest.mark.parametrize("page", NAMES.values(), ids=NAMES)
 # What a stranger has to find from the README in two clicks, and the heading under which it stands.
 FACTS = {

@@ -249,7 +249,7 @@ def test_an_input_that_a_link_in_the_output_folder_stands_for_is_not_replaced() 
         ({}, ("run", "--cards", "run/cards.jsonl"), "--out run: --cards run/cards.jsonl is read from there"),
         (
             {"gold": {"dialogues": "run/gold_dialogues.jsonl", "scores": "gold.jsonl"}},
-            ("score",),
+            ("run", "--only", "score"),
             "--out run: gold.dialogues run/gold_dialogues.jsonl is read from there",
         ),
         (

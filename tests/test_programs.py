@@ -109,13 +109,13 @@ def runs(installed: Path) -> None:
 def test_verbs_options_and_values_are_completed(completed: Callable[[str], list[str]]) -> None:
     for line, offered in {
         "esc-eval lead": ["leaderboard"],
-        "esc-eval score --judge-p": ["--judge-prompts"],
-        "esc-eval score --judge embedded-r": ["embedded-ranker"],
+        "esc-eval run --sup": ["--supporter"],
+        "esc-eval run --judge embedded-r": ["embedded-ranker"],
         "esc-eval run --judge judge-": ["judge-of-mine.yaml"],
         "esc-eval run --supporter ./judge": ["./judge-of-mine.yaml"],
         "esc-eval run --language ": ["en", "zh"],
         "esc-eval report ": ["runs/esc_eval/a", "runs/mine"],
-        "esc-eval compare runs/mine runs/e": ["runs/esc_eval/a"],
+        "esc-eval leaderboard runs/mine runs/e": ["runs/esc_eval/a"],
         "esc-eval agree --rubric emo": ["emoharbor"],
     }.items():
         assert completed(line) == offered, line
@@ -128,7 +128,7 @@ def test_verbs_options_and_values_are_completed(completed: Callable[[str], list[
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 @pytest.mark.usefixtures("runs")
 def test_a_real_bash_completes_every_program() -> None:
-    typed = "esc-eval lead", "esc-eval score --judge embedded-r", "esc-eval compare runs/mine runs/e"
+    typed = "esc-eval lead", "esc-eval run --judge embedded-r", "esc-eval leaderboard runs/mine runs/e"
     assert completed_in_bash("esc-eval", *typed) == [["leaderboard"], ["embedded-ranker"], ["runs/esc_eval/a"]]
     assert completed_in_bash("esc-serve", "esc-serve up embedded-r") == [["embedded-ranker"]]
     assert completed_in_bash("esc-data", "esc-data role-s") == [["role-sft"]]

@@ -62,8 +62,8 @@ CASES = [
     Case("esc-eval discriminate", "--scores ratings.csv --json --out OUT", "ratings.csv"),
     Case("esc-eval discriminate", "run --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl"),
     Case(
-        "esc-eval compare",
-        "run other --json --out OUT",
+        "esc-eval leaderboard",
+        "other --against run --json --out OUT",
         "run/dialogues.jsonl run/judgements.jsonl run/cards.jsonl other/dialogues.jsonl other/judgements.jsonl",
     ),
     Case(
@@ -174,7 +174,7 @@ MAKES = "makes data of data, row by row, and computes no figure"
 DRAWS = "a seed draws from the rows as they stand: another order is another draw, and no figure is computed"
 NO_ROWS = "reads no rows"
 NOT_SHUFFLED = {
-    **dict.fromkeys(("esc-eval run", "esc-eval simulate", "esc-eval score", "esc-eval respond", "esc-eval feel score"), ASKS),
+    **dict.fromkeys(("esc-eval run", "esc-eval respond", "esc-eval feel score"), ASKS),
     **dict.fromkeys(("esc-eval role-play score", "esc-eval health probe", "esc-eval ecdbench run"), ASKS),
     **dict.fromkeys(("esc-eval judge-card", "esc-eval fork", "esc-eval study"), ASKS),
     **dict.fromkeys(("data_prep cards extract", "data_prep cards filter", "data_prep cards categorise"), ASKS),
@@ -194,7 +194,6 @@ NOT_SHUFFLED = {
     "esc-eval status": "counts the calls in a run's store",
     **dict.fromkeys(("esc-eval people create", "esc-eval people suggest"), DRAWS),
     **dict.fromkeys((f"esc-eval push {what}" for what in ("adapter", "data", "results", "report")), MAKES),
-    **dict.fromkeys(("esc-eval export", "esc-eval migrate"), MAKES),
     **dict.fromkeys(("data_prep annotate-dialogues label-studio", "data_prep annotate-dialogues label-studio-import"), MAKES),
     **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "status", "export", "delete")), NO_ROWS),
     **dict.fromkeys((f"esc-eval people {name}" for name in ("backup", "restore")), NO_ROWS),

@@ -91,7 +91,7 @@ print(json.dumps([train.mine, serve.mine, len(load_run("run").dialogues), up, fr
 @pytest.mark.slow
 def test_programs_servers_and_python_work_from_it(site: Path, python: Callable[..., str]) -> None:
     config = site / "esc_eval" / "configs" / "eval" / "demo.yaml"
-    told = python(site / "bin" / "esc-eval", "run", "--config", config, "--replay", "demo", "--out", "run")
+    told = python(site / "bin" / "esc-eval", "run", "--config", config, "--set", "replay=demo", "--out", "run")
     assert "A replay of demo" in told
     mine, theirs, dialogues, up, frameworks, modules = json.loads(python("-c", USE).splitlines()[-1])
     assert (mine, theirs, dialogues, up) == (True, True, 24, ["s"])

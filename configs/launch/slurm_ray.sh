@@ -40,4 +40,4 @@ until ray status | grep -q '/16.0 GPU'; do
   sleep 2
 done
 esc-eval run --config configs/eval/esc_eval.yaml --supporter "$SUPPORTER" \
-  --endpoint "esc-role=$SEEKER_URL" --endpoint "esc-rank=$JUDGE_URL" --out "${OUT:-runs/ray}"
+  --set "endpoints.esc-role=$SEEKER_URL" --set "endpoints.esc-rank=$JUDGE_URL" --out "${OUT:-runs/ray}"

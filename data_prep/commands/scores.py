@@ -128,7 +128,7 @@ def import_held(
     Each situation was talked over with every supporter, as in section 3.3 of ESC-Eval. Every row must be right. A dialogue that
     nobody rated is left out and counted. `esc-eval correlate --pair-by system --sample source` pairs these ratings with scores
     of simulated dialogues on cards made of the same situations, and with metrics of replies on references.jsonl. EmoHarbor's
-    table 1 (judges that see a participant's profile) needs column profile: `esc-eval score` then reads the profiles by id.
+    table 1 (judges that see a participant's profile) needs column profile: the judge's run then reads the profiles by id.
     """
     build = Build(out, "import-held")
     held = read_held(dialogues)

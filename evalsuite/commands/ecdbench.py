@@ -372,7 +372,7 @@ def _next_commands(out: Path, scores: bool, summaries: bool) -> list[str]:
         config = "configs/eval/ecdbench_summaries.yaml"
         lines += [
             f"summaries: {written}   then:",
-            f"  esc-eval score --config {config} --judge YOURS --dialogues {written} --out {judged}",
+            f"  esc-eval run --only score --config {config} --judge YOURS --dialogues {written} --out {judged}",
             f"  esc-eval ecdbench judged --judgements {judged / 'judgements.jsonl'} --summaries {written} --to {to}",
             f"  esc-eval ecdbench aggregate {scores_option}--scores {to}",
         ]

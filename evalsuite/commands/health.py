@@ -124,7 +124,7 @@ def report(
     held += read_dialogues(dialogues or [])
     verdicts += [judgement for path in judgements or [] for judgement in read_judgements(path)]
     if not verdicts:
-        raise UserError(f"{run}: no judgements: run `esc-eval score {run} --config CONFIG` or `esc-eval health probe` first")
+        raise UserError(f"{run}: no judgements: `esc-eval run --only score` or `esc-eval health probe` makes them")
     unique = list({dialogue.id: dialogue for dialogue in held}.values())
     tables = _tables(Tally(unique, verdicts, _rubric(rubric, config)), config.specs(), figure)
     deliver("health", plain(tables), tables, out, as_json)

@@ -318,7 +318,7 @@ def export(
     After a second round, final.jsonl holds everybody's score then, and accepted.jsonl the means; scores.jsonl stays the
     first round's. Where there are reviewers, accepted.jsonl holds their score where raters lie more than a point apart, else
     the raters' mean.
-    profiles.jsonl (for `esc-eval score --profiles`) and moods.csv are there where people told of themselves.
+    profiles.jsonl (for `esc-eval run --set profiles=…`) and moods.csv are there where people told of themselves.
     weights.csv is there where `people suggest` drew the dialogues: `leaderboard --people` weighs the scores beside it by it.
     control.csv holds repeated items, attention checks, reviews and what could not be judged: none of it is among the scores.
     """

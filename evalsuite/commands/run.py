@@ -1,4 +1,4 @@
-"""The main job: run | simulate | score | status | merge | migrate | report."""
+"""The main job: run, status, merge, report."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from core.errors import UserError, printable, say
 from core.machine import Machine
-from core.options import console
-from core.paths import Reads
+from core.options import choice, console
+from core.paths import Reads, Writes
 from core.records import Dialogue
 from core.tables import Table, to_console
 from core.wandb_offline import need_wandb
@@ -21,80 +21,120 @@ from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
     OUT_RUN,
     AgainstOption,
-    GateOptions,
+    CardsOption,
+    ConfigOption,
     InRun,
     InRuns,
+    JudgesOption,
+    LanguageOption,
+    LimitOption,
+    MaybeRun,
+    OutOption,
     OwnRubricOption,
     PeopleOption,
-    RunOptions,
-    ScoreOptions,
-    SimulateOptions,
+    RoleModelOption,
+    SeekerOption,
+    SetOption,
+    ShardOption,
+    SupporterOption,
+    TrialsOption,
+    UntilOption,
     WandbOption,
-    WholeRunOptions,
-    grouped,
+    resolve,
 )
 from evalsuite.report.by_people import by_people, people_scores
 from evalsuite.report.content import report_run
-from evalsuite.runner import pipeline, until
+from evalsuite.report.gates import Gates
+from evalsuite.report.inspect_logs import write_inspect_logs
+from evalsuite.runner import pipeline
+from evalsuite.runner import until as until_decided
 from evalsuite.runner.engine import Launched, Runner
 from evalsuite.runner.forecast import forecast
 from evalsuite.runner.outcome import Outcome
-from evalsuite.runs import migration, shards
+from evalsuite.runs import shards
 from evalsuite.runs.folder import Run, open_run
+from evalsuite.runs.resolved import Resolved
 from evalsuite.runs.status import status as tables_of_status
 from evalsuite.statistics.draws import repeats
 from evalsuite.statistics.summary import cut_off, in_trouble
 from serve.answers import Retry
 from serve.budget import Budget
 
-
-@grouped
-def run(options: WholeRunOptions, gates: GateOptions, wandb: WandbOption = False) -> None:
-    """Simulate, score, measure agreement on the gold set (if the config has one) and write the report."""
-    _work(options, simulate=True, score=True, report=True, wandb=wandb, gates=gates)
+STAGES = ("simulate", "score")
 
 
-@grouped
-def simulate(options: SimulateOptions) -> None:
-    """Only hold the dialogues: writes OUT/dialogues.jsonl."""
-    _work(options, simulate=True)
-
-
-@grouped
-def score(
-    options: ScoreOptions,
-    folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="RUN", help="Run folder whose dialogues are judged. Default: that of --out or the config."),
-        OUT_RUN,
+def run(
+    config: ConfigOption,
+    settings: SetOption = None,
+    model: RoleModelOption = None,
+    supporter: SupporterOption = None,
+    seeker: SeekerOption = None,
+    judge: JudgesOption = None,
+    cards: CardsOption = None,
+    language: LanguageOption = None,
+    limit: LimitOption = None,
+    trials: TrialsOption = None,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="simulate|score", help="Only hold the dialogues, or only judge those that are there; no report."),
     ] = None,
     dialogues: Annotated[
         Path | None,
-        typer.Option(help="Dialogue records (JSONL) from elsewhere, for a folder of their own (--out)."),
+        typer.Option(help="With --only score: dialogue records (JSONL) from elsewhere, for a folder of their own (--out)."),
         Reads(beside=True),
     ] = None,
-    wandb: Annotated[bool, typer.Option("--wandb", help="Also write the report and log its tables and plots there.")] = False,
+    until: UntilOption = None,
+    shard: ShardOption = None,
+    retry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND,…",
+            help="Ask stored answers of these kinds again: empty, refusal, length (cut off), context_overflow, unreadable (no "
+            "verdict). The new answer counts, the old one stays in the store, what follows it is asked anew, and the report "
+            "says how many there were. At temperature 0 many servers say the same again.",
+        ),
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Print which servers run where, and what the run takes; end.")] = False,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="GB,…", help="With --plan: for a machine with these GPUs (80,80 or 2x80).")
+    ] = None,
+    out: OutOption = None,
 ) -> None:
-    """Only score dialogues: writes judgements.jsonl, and the gold set's agreement if the config has one.
+    """Hold dialogues, judge them, measure the judge's agreement with the gold set if there is one, and write the report.
 
-    Another judge on the same dialogues is a second judgement set, in judges/NAME of the run folder: the first one's records
-    stay as they are, and the report sets both side by side. Examples:
+    The config says what is run; the options below are what changes from day to day, and --set changes any other field.
+    The same command resumes; one that asks for more (supporters, cards, trials, judges) grows the run. Another judge on
+    the same dialogues is a second judgement set, in judges/NAME of the run folder: the report shows both. Examples:
 
-    esc-eval score runs/mine --config configs/eval/demo.yaml --judge another.yaml
+    esc-eval run --config configs/eval/api.yaml --model my-model@http://127.0.0.1:8000/v1
 
-    esc-eval score --config configs/eval/demo.yaml --dialogues dialogues.jsonl --out runs/given
+    esc-eval run --config configs/eval/demo.yaml --only score --judge another.yaml --out runs/mine
     """
-    if folder is not None and options.out is not None:
-        raise UserError(f"--out {options.out}: RUN is the folder already; leave one of them out")
-    options.out = options.out if folder is None else str(folder)
-    _work(options, score=True, report=wandb, wandb=wandb, dialogues=dialogues)
+    stages = choice("--only", only, STAGES) if only else None
+    overrides: dict[str, Any] = {
+        **{"model": model, "supporters": supporter, "seeker": seeker, "cards": cards, "language": language, "limit": limit},
+        **{"trials": trials, "until": until, "shard": shard, "out": out},
+    }
+    judges = [resolve(config, None, settings, **overrides, judge=name) for name in judge or (None,)]
+    simulated, scored = stages != "score", stages != "simulate"
+    if dialogues and simulated:
+        raise UserError("--dialogues: dialogues that are there are only judged: give --only score, too")
+    if len(judges) > 1 and not scored:
+        raise UserError("--judge: no judge is asked with --only simulate: leave it out")
+    if gpus and not plan:
+        raise UserError("--gpus is a machine to plan for: give --plan, too")
+    _check(judges, simulated, scored, dialogues)
+    if plan:
+        _plan(judges, gpus, None if simulated else _dialogues(judges[0], dialogues), scored)
+    else:
+        _work(judges, retry, simulated, scored, dialogues)
 
 
 def status(
     folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run folder; a run may be at work in it.")],
 ) -> None:
     """How far a run is: calls answered and failed by role and model, how many answers are empty, refused, cut off or
-    unreadable (what --retry of run, simulate and score asks again), and what is missing."""
+    unreadable (what `run --retry` asks again), and what is missing."""
     if not (folder / "calls.sqlite").exists():
         raise UserError(
             f"not a run folder (no calls.sqlite): {folder}: `esc-eval run --config CONFIG --out {folder}` makes one"
@@ -111,7 +151,7 @@ def merge(
     folders: Annotated[InRuns, typer.Argument(metavar="RUN…", help="The run folders of all shards, in any order.")],
     out: Annotated[Path, typer.Option("--out", help="Run folder to make: what one unsharded run would have left."), OUT_RUN],
 ) -> None:
-    """Put the shards of one run (run, simulate or score with --shard I/N) together, and write its report.
+    """Put the shards of one run (--shard I/N) together, and write its report.
 
     Records, config, usage and finished calls are those of one run, byte for byte; seconds are added up. A shard that is
     missing, doubled, unfinished or of another config is refused, before anything is written. Example:
@@ -132,144 +172,131 @@ def merge(
         raise typer.Exit(1)
 
 
-def migrate(
-    folders: Annotated[InRuns, typer.Argument(metavar="RUN…", help="Run folders, also those of shards.")],
-) -> None:
-    """Bring run folders of an earlier version's form to the present one, and say what was changed.
-
-    Earlier forms of the same major version are read as they are; this is for those of an earlier one, and for whoever wants all
-    folders alike. Every folder is changed whole or not at all; one that has the present form is left as it is. Example:
-
-    esc-eval migrate runs/mine
-    """
-    for folder in folders:
-        had, steps = migration.migrate(folder)
-        lines = [f"{folder}: has form {had} already"] if not steps else [f"{folder}: form {had}"]
-        lines += [f"  → {step.version}: {step.told}" for step in steps]
-        console.print("\n".join(lines), soft_wrap=True)
-
-
-@grouped
 def report(
     folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run folder."), OUT_RUN],
-    gates: GateOptions,
     gold: PeopleOption = None,
     rubric: OwnRubricOption = None,
     versus: AgainstOption = None,
+    fail_under: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DIMENSION=SCORE",
+            help="For CI: exit code 1 where a model's mean on 0–100 is below this: average=60. Repeat for more.",
+        ),
+    ] = None,
+    fail_if_worse: Annotated[
+        MaybeRun,
+        typer.Option(
+            metavar="RUN", help="For CI: exit code 1 where a model's average is significantly worse than in this run."
+        ),
+    ] = None,
+    inspect: Annotated[
+        Path | None,
+        typer.Option("--inspect", metavar="DIR", help="Write the run as logs of Inspect, too: `inspect view --log-dir DIR`."),
+        Writes(("*.eval",)),
+    ] = None,
     wandb: WandbOption = False,
 ) -> None:
     """Write report.html, report.json, report.md and every table as CSV (tables/) of a run folder again, from its records.
 
     With --gold, people's scores of these dialogues too, as a leaderboard of their own (table 2 of ESC-Eval). A later report
-    without the option leaves them out. Gates are for the verdicts of the first judge.
+    without the option leaves them out. Gates (--fail-under, --fail-if-worse) are for the verdicts of the first judge; their
+    outcome is also in report.junit.xml.
     """
-    _check_wandb(wandb)
+    if wandb:
+        need_wandb()
     if rubric and not gold:
         raise UserError("--rubric: it is for --gold: give both or leave it out")
     config = shards.whole(folder)
     first = config.scored
-    checks = gates.parse(first.rubric, first.judge.name if first.judge else None) if first else None
+    judge = first.judge.name if first and first.judge else None
+    gates = Gates.parse(fail_under or [], fail_if_worse, first.rubric, judge) if first else None
 
     def people(dialogues: Sequence[Dialogue]) -> Iterator[Table]:
         return by_people(dialogues, *people_scores(gold or [], rubric or [], dialogues), config.floors())
 
     with open_run(folder) as opened:
         report_run(opened, console, wandb, versus, people if gold else None)
-    if checks and checks.failed(folder):
+        for path in write_inspect_logs(opened, inspect) if inspect else ():
+            _say(str(path))
+    if gates and gates.failed(folder):
         raise typer.Exit(1)
 
 
-def _work(
-    options: RunOptions,
-    simulate: bool = False,
-    score: bool = False,
-    report: bool = False,
-    wandb: bool = False,
-    dialogues: Path | None = None,
-    gates: GateOptions | None = None,
-) -> None:
-    """The stages of a run that are asked for, in its folder. Everything that they use is loaded and checked before anything is
-    written or started."""
-    resolved, *others = judges = options.resolved()
-    config, shard = resolved.config, resolved.shard
-    _check_wandb(wandb, config.shard)
-    path = dialogues or resolved.out / "dialogues.jsonl"
-    checks = gates.parse(resolved.rubric, resolved.judge.name) if gates else None
-    if checks and config.shard:
-        raise UserError(
-            "--fail-under, --fail-if-worse: a shard has no report; give them to `esc-eval report` of the merged run"
-        )
-    if report and config.until:
-        until.planned(resolved)
-    if simulate:
+def _dialogues(resolved: Resolved, given: Path | None) -> Path:
+    return given or resolved.out / "dialogues.jsonl"
+
+
+def _check(judges: Sequence[Resolved], simulated: bool, scored: bool, given: Path | None) -> None:
+    """Load and check everything that the stages use, before anything is written or started."""
+    resolved = judges[0]
+    if simulated and scored and resolved.config.until:
+        until_decided.planned(resolved)
+    if simulated:
         resolved.simulate_identity()
-    names = [one.judge.name for one in judges] if others else []
+    names = [each.judge.name for each in judges] if len(judges) > 1 else []
     if len(set(names)) < len(names):
         raise UserError(f"--judge: the same name twice in {', '.join(names)}: give one another name in a spec file")
-    for one in judges if score else ():
-        one.score_identity()
-        if config.gold is not None:
-            one.gold_identity()
-    if not simulate:
+    for each in judges if scored else ():
+        each.score_identity()
+        if resolved.config.gold is not None:
+            each.gold_identity()
+    if not simulated:
+        path = _dialogues(resolved, given)
         if not path.exists():
-            raise UserError(
-                f"{path}: no such file: hold dialogues first with `esc-eval simulate`, or give others (--dialogues)"
-            )
+            raise UserError(f"{path}: no such file: `esc-eval run --only simulate` makes it; --dialogues takes others")
         read_dialogues([path])
-    if options.gpus and not options.plan:
-        raise UserError("--gpus is a machine to plan for: give --plan, too")
-    if options.plan:
-        machine, given = Machine.parse(options.gpus) if options.gpus else Machine.here(), None if simulate else path
-        for one in judges:
-            to_console(pipeline.servers(one, machine, given, score), console)
-        asked = forecast(pipeline.planned(resolved, given, score)[0], judges if score else [])
-        to_console(asked.table(Budget(config.max_time, config.max_calls, config.max_cost)), console)
-        return
-    if ours := resolved.own_wording(simulate, score):
+
+
+def _plan(judges: Sequence[Resolved], gpus: str | None, given: Path | None, scored: bool) -> None:
+    """Print which servers would run where, and what the run would take."""
+    machine, config = Machine.parse(gpus) if gpus else Machine.here(), judges[0].config
+    for each in judges:
+        to_console(pipeline.servers(each, machine, given, scored), console)
+    planned = forecast(pipeline.planned(judges[0], given, scored)[0], judges if scored else [])
+    to_console(planned.table(Budget(config.max_time, config.max_calls, config.max_cost)), console)
+
+
+def _work(judges: Sequence[Resolved], retry: str | None, simulated: bool, scored: bool, given: Path | None) -> None:
+    """The stages of a run in its folder, and the report if it has all of them."""
+    resolved, config = judges[0], judges[0].config
+    shard, path = resolved.shard, _dialogues(resolved, given)
+    if ours := resolved.own_wording(simulated, scored):
         published = f"; `{resolved.importer}` reads the published wording from your clone" if resolved.importer else ""
         _say(f"paper mode, in our words: {', '.join(ours)}{published}")
-    retry = Retry.parse(options.retry)
+    again = Retry.parse(retry)
     with open_run(resolved.out) as opened:
         shards.claim(opened, shard)
         if resolved.recording:
             _say(f"a replay of {resolved.recording}: no model is asked")
             resolved.recording.into(opened.store)
-        opened.retry, opened.budget = retry, Budget(config.max_time, config.max_calls, config.max_cost)
+        opened.retry, opened.budget = again, Budget(config.max_time, config.max_calls, config.max_cost)
         with Launched() as servers:
             runners = [
-                Runner(opened, one, console, bounded=True, shared=servers, later=judges[number:])
-                for number, one in enumerate(judges, start=1)
+                Runner(opened, each, console, bounded=True, shared=servers, later=judges[number:])
+                for number, each in enumerate(judges, start=1)
             ]
-            if report and config.until:
-                outcomes = [until.simulate(runners[0])]
+            if simulated and scored and config.until:
+                outcomes = [until_decided.simulate(runners[0])]
             else:
-                outcomes = [pipeline.simulate(runners[0], score) if simulate else pipeline.score(runners[0], path)]
+                outcomes = [pipeline.simulate(runners[0], scored) if simulated else pipeline.score(runners[0], path)]
             outcomes += [pipeline.score(runner, path) for runner in runners[1:] if len(outcomes[0].dialogues)]
-            if score and config.gold is not None:
-                outcomes += [pipeline.score_gold(runner) for runner in runners if not any(one.ended_early for one in outcomes)]
+            if scored and config.gold is not None:
+                for runner in runners:
+                    if not any(outcome.ended_early for outcome in outcomes):
+                        outcomes.append(pipeline.score_gold(runner))
         if not len(outcomes[0].dialogues):
             _say("no dialogue is finished yet: no report")
-        elif report and shard is None:
-            report_run(opened, console, wandb)
-        elif report and shard:
+        elif simulated and scored and shard:
             _say(f"shard {shard} is done: `esc-eval merge` puts all {shard.of} together and writes the report")
-        elif score and shard is None:
+        elif simulated and scored:
+            report_run(opened, console)
+        elif scored and shard is None:
             _say(f"no report yet with these verdicts: `esc-eval report {opened.folder}` writes it")
-    failed = checks is not None and len(outcomes[0].dialogues) > 0 and checks.failed(resolved.out)
-    floors = {spec.name for spec in resolved.supporters if spec.floor} if simulate else set()
-    for told in repeats(list(outcomes[0].dialogues), floors) if resolved.config.trials > 1 else ():
+    floors = {spec.name for spec in resolved.supporters if spec.floor} if simulated else set()
+    for told in repeats(list(outcomes[0].dialogues), floors) if config.trials > 1 else ():
         _say(f"warning: {told}")
     _finish(*outcomes)
-    if failed:
-        raise typer.Exit(1)
-
-
-def _check_wandb(wanted: bool, shard: str | None = None) -> None:
-    """Say that wandb is not there, or has nothing to show, before the long work, not after it."""
-    if wanted and shard:
-        raise UserError("--wandb: a shard has no report; use `esc-eval report --wandb` on the merged run")
-    if wanted:
-        need_wandb()
 
 
 def _finish(*outcomes: Outcome) -> None:

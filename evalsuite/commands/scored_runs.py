@@ -1,4 +1,4 @@
-"""Verbs that read scored run folders: side by side (compare, leaderboard), and one alone (discriminate, trajectories)."""
+"""Verbs that read scored run folders: several (leaderboard), and one (discriminate, trajectories)."""
 
 from __future__ import annotations
 
@@ -24,22 +24,19 @@ from evalsuite.commands.options import (
     ClusterOption,
     HarbourOption,
     InRun,
-    InRuns,
     JsonOption,
     JudgedByOption,
     LabelsOption,
     MaybeRun,
     MaybeRuns,
     OwnRubricOption,
-    PageOption,
     PeopleOption,
     TablesOption,
     ValueOption,
-    out_page,
     out_tables,
     value_of,
 )
-from evalsuite.commands.output import deliver, deliver_page, print_paths
+from evalsuite.commands.output import deliver, deliver_page, print_json, print_paths
 from evalsuite.report.board import board
 from evalsuite.report.by_people import by_people, judge_and_people, people_scores
 from evalsuite.report.compare import comparison_sheet
@@ -56,75 +53,64 @@ from evalsuite.statistics.leaderboard import contestants_of
 from evalsuite.statistics.people import verdicts_of_people
 
 
-def compare(
-    runs: Annotated[InRuns, typer.Argument(metavar="RUN RUN…", help="Scored run folders, the one to compare with first.")],
-    judge: JudgedByOption = None,
-    value: ValueOption = "value",
-    cluster: ClusterOption = None,
-    as_json: JsonOption = False,
-    out: Annotated[PageOption, out_page("compare")] = None,
-) -> None:
-    """Whether a later run is better than an earlier one, by paired differences, and what changed between them.
-
-    A supporter that two runs have is compared with itself (another prompt, another judge, another seeker); supporters that only
-    one of them has are compared with those that only the other has. Differences are taken card by card, over the cards that
-    both sides have; the runs must be scored on the same rubric. Prompts and long settings that changed are shown as a text
-    diff.
-
-    Example: esc-eval compare runs/before runs/after --out runs/before-after
-    """
-    sheet = comparison_sheet(comparisons.compare(read_runs(runs, judge=judge), value_of(value), cluster))
-    deliver_page("compare", sheet, out, as_json, printed=())
-
-
 def leaderboard(
     runs: Annotated[MaybeRuns, typer.Argument(metavar="RUN…", help="Scored run folders.")] = None,
     judge: JudgedByOption = None,
+    earlier: Annotated[
+        MaybeRun, typer.Option("--against", metavar="RUN", help="An earlier run: what is better now, and what changed.")
+    ] = None,
     gold: PeopleOption = None,
     people: LabelsOption = None,
-    weights: Annotated[
-        MaybeFile,
-        typer.Option(
-            help="With --people: weights.csv of `esc-eval people suggest`, by whose choice people scored. Default: the one "
-            "beside the scores, as `people export` writes it."
-        ),
-    ] = None,
     dialogues: Annotated[
         MaybeFiles,
         typer.Option("--dialogues", help="With --gold and without runs: what people scored (JSONL). Repeat for more."),
     ] = None,
     rubric: OwnRubricOption = None,
     cluster: ClusterOption = None,
+    as_json: JsonOption = False,
     out: Annotated[
         Path,
-        typer.Option(help="Folder for leaderboard.html, .json, .md and every table as CSV."),
-        Writes(("leaderboard.*", "tables/*")),
+        typer.Option(help="Folder for the page, the same as JSON and Markdown, and every table as CSV."),
+        Writes(("leaderboard.*", "comparison.*", "tables/*")),
     ] = Path("runs/leaderboard"),
 ) -> None:
-    """One board over the supporters of several runs.
+    """Rank the supporters of several runs on one board, or compare runs with an earlier one.
 
     Runs compare where they were made alike: framework, mode, seeker, prompts, exchanges, judge and rubric. A run that differs
     from the first one is left out, and the board says why. Only cards and trials that all the others have count.
 
+    With --against, a supporter that both runs have is compared with itself (another prompt, another judge, another seeker), and
+    supporters that only one of them has with those that only the other has: paired differences, card by card. Prompts and long
+    settings that changed are shown as a text diff.
+
     With --gold, people's scores of these dialogues make a board of their own below; with --dialogues and --gold there is
     a board by people alone (table 2 of ESC-Eval).
 
-    With --people, people's scores of a random part of the dialogues (or of those that `people suggest` chose, with its weights)
-    correct the judge's scores of all, with intervals whose coverage was simulated.
+    With --people, people's scores of a random part of the dialogues (or of those that `people suggest` chose, whose weights.csv
+    lies beside the scores) correct the judge's scores of all, with intervals whose coverage was simulated. Examples:
 
-    Example: esc-eval leaderboard runs/esc_eval/model-a runs/esc_eval/model-b --out runs/board
+    esc-eval leaderboard runs/esc_eval/model-a runs/esc_eval/model-b --out runs/board
+
+    esc-eval leaderboard runs/after --against runs/before --out runs/before-after
     """
+    if earlier:
+        if gold or people or dialogues or rubric:
+            raise UserError("--against compares judges' verdicts: leave out --gold, --people, --dialogues and --rubric")
+        sheet = comparison_sheet(comparisons.compare(read_runs([earlier, *(runs or [])], judge=judge), "value", cluster))
+        deliver_page("comparison", sheet, out, as_json, printed=())
+        return
     if people and not runs:
         raise UserError("--people: it corrects a judge's scores: give run folders (or --gold for a board by people alone)")
-    if weights is not None and not people:
-        raise UserError("--weights: they belong to people's scores: give --people, or leave them out")
     own = [] if people and not gold else rubric or []
     content = _board(runs or [], judge, gold or [], dialogues or [], own, cluster)
     if people:
         tally = content.tally
-        more = judge_and_people(tally.dialogues, tally.verdicts, tally.rubric, people, rubric or [], weights, tally.floors)
+        more = judge_and_people(tally.dialogues, tally.verdicts, tally.rubric, people, rubric or [], tally.floors)
         content = replace(content, tables=[*more, *content.tables])
     paths = write_report(out, content, "leaderboard")
+    if as_json:
+        print_json(read_object(paths["json"], "a leaderboard"))
+        return
     print_brief(content, console)
     for warning in content.cautions:
         console.print(Text(f"Caution: {clean(warning)}"))

@@ -48,7 +48,9 @@ def verdict_files(places: Sequence[Path], gold: Sequence[Path]) -> Iterator[Path
         folders = [one.folder for one in sets_of(place, shards.whole(place))] or [place]
         found = [folder / name for folder in folders if (folder / name).exists()]
         if not found:
-            raise UserError(f"--judgements {place}: no {name} in it: run `esc-eval score {place} --config CONFIG` first")
+            raise UserError(
+                f"--judgements {place}: no {name} in it: run `esc-eval run --only score --config CONFIG --out {place}` first"
+            )
         yield from found
 
 

@@ -267,7 +267,7 @@ class EmoHarbor(Resolved):
         self.shown.profile(dialogue)
         if self.completing([dialogue]):
             raise UserError(
-                f"dialogue {dialogue.id}: its seeker has no thoughts to judge by: `esc-eval score` simulates them and writes "
+                f"dialogue {dialogue.id}: its seeker has no thoughts to judge by: `run --only score` simulates them and writes "
                 "them into its dialogues.jsonl, or judge by the profile (`emoharbor: {judging: profile}`)"
             )
 

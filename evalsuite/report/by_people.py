@@ -46,11 +46,10 @@ def judge_and_people(
     rubric: Rubric,
     paths: Sequence[Path],
     rubrics: Sequence[Path],
-    weights: Path | None,
     floors: Collection[str] = (),
 ) -> list[Table]:
     """Judge, people and both side by side (`evalsuite.statistics.prediction_powered`). Scores of other dialogues do not count.
-    Weights are those of `weights`, or else lie beside the scores. `floors` are supporters that need no model.
+    Weights lie beside the scores. `floors` are supporters that need no model.
     Raises `UserError` for scores on several rubrics or single turns."""
     scores, found = people_scores(paths, rubrics, None)
     if len(found) != 1:
@@ -60,7 +59,7 @@ def judge_and_people(
     shown = {dialogue.id for dialogue in dialogues}
     kept = [score for score in scores if score.dialogue_id in shown]
     (people_rubric,) = found.values()
-    weighed = read_weights(weights_beside(paths) if weights is None else [weights])
+    weighed = read_weights(weights_beside(paths))
     boards = powered_boards(dialogues, judgements, rubric, kept, people_rubric, weighed, floors)
     first, *others = powered_tables(boards, rubric)
     return [replace(first, notes=(*first.notes, *_of_the_draw(weighed.keys() & shown, kept))), *others]

@@ -1,4 +1,4 @@
-"""The page of `esc-eval compare`: whether a later run is better than an earlier one, and what changed between them."""
+"""The page of `esc-eval leaderboard --against`: whether a later run is better, and what changed."""
 
 from __future__ import annotations
 

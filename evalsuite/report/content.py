@@ -147,7 +147,9 @@ def content_of(run: Run) -> ReportContent:
             "their tables there"
         )
     if scored is None:
-        raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score {run.folder} --config CONFIG` first")
+        raise UserError(
+            f"{run.folder} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {run.folder}` first"
+        )
     judges = sets_of(run.folder, config)
     dialogues = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
     looks, seen = looks_of(run.folder)

@@ -52,7 +52,9 @@ def _logs(run: Run) -> Iterator[tuple[str, EvalLog]]:
     config = shards.whole(run.folder)
     sets = sets_of(run.folder, config)
     if not sets:
-        raise UserError(f"{run.folder} has no judgements yet: run `esc-eval score {run.folder} --config CONFIG` first")
+        raise UserError(
+            f"{run.folder} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {run.folder}` first"
+        )
     verdicts = {judged.judge or "judge": group_by(judged.records(), lambda one: one.dialogue_id) for judged in sets}
     held = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
     task = config.simulated.framework if config.simulated else "given_dialogues"

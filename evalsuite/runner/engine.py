@@ -168,8 +168,8 @@ class Runner:
         def servers() -> Generator[Phase, None, None]:
             if recording := self.resolved.recording:
                 raise UserError(
-                    f"--replay: {recording}, lacks an answer that this run needs: its cards, models or prompts were others. "
-                    "Leave --replay out to ask the models; `make record` records the bundled one anew"
+                    f"replay: {recording}, lacks an answer that this run needs: its cards, models or prompts were others. "
+                    "Leave replay out to ask the models; `make record` records the bundled one anew"
                 )
             self.run.budget.begin(specs, self.run.store.tokens())
             for spec in specs:

@@ -145,8 +145,8 @@ class Forecast:
     def reach(self, budget: Budget) -> list[str]:
         """How far each limit of a budget gets, a sentence each."""
         limits: list[tuple[str, float | None, float, float]] = [
-            ("--max-calls", budget.max_calls, self.held.calls, self.total.calls),
-            ("--max-cost", budget.max_cost, self.held.cost, self.total.cost),
+            ("max_calls", budget.max_calls, self.held.calls, self.total.calls),
+            ("max_cost", budget.max_cost, self.held.cost, self.total.cost),
         ]
         told = []
         for option, limit, held, total in limits:
@@ -157,7 +157,7 @@ class Forecast:
             reached = f"all{rest}" if total <= limit else f"about {finished:,} of {self.dialogues:,} dialogues"
             told.append(f"{option} {limit:g} finishes and judges {reached}.")
         if budget.max_time is not None:
-            told.append(f"--max-time {budget.max_time:g} s: how far that gets shows when the first dialogues are finished.")
+            told.append(f"max_time {budget.max_time:g} s: how far that gets shows when the first dialogues are finished.")
         return told
 
     def table(self, budget: Budget) -> Table:

@@ -68,7 +68,7 @@ def simulate(runner: Runner, score: bool) -> Outcome:
         claim_set(run, judging, resolved.score_identity(), _grows(resolved, "score"))
     plans, specs, silent = _cast(asked, score)
     if silent:
-        runner.say(f"reference: {silent} dialogues are left out: --references has no source dialogue of their cards")
+        runner.say(f"reference: {silent} dialogues are left out: references have no source dialogue of their cards")
     jobs, chosen = _beside_held(resolved, plans), {plan.id for plan in plans}
     outcome = _execute(runner, resolved, "simulate", specs, jobs, chosen, judging)
     _write_people(run, resolved.people())

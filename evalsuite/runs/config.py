@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -13,6 +14,7 @@ from core.files import read_yaml, validated
 from core.masking import PlainUrl
 from core.paths import IN_FILE, IN_NAME, IN_SPEC, check_config
 from core.records import Language
+from core.settings import fields_set, with_settings
 from evalsuite.runs.framework import entries, framework_of
 from evalsuite.runs.shard import Shard
 from serve.launch import START_TIMEOUT
@@ -146,27 +148,31 @@ class EvalConfig(BaseModel):
         return values
 
 
-def load_config(path: Path, overrides: dict[str, Any]) -> EvalConfig:
+def load_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] = ()) -> EvalConfig:
     """A run's config, of the class that its framework has (`overridden`)."""
     framework = read_yaml(path, _Framework, "eval config").framework
+    named = next((text.removeprefix("framework=") for text in settings if text.startswith("framework=")), framework)
     try:
-        model = framework_of(overrides.get("framework") or framework).config_model
+        model = framework_of(overrides.get("framework") or named).config_model
     except UserError as error:
         raise UserError(f"{path}: framework: {error}") from None
     if not issubclass(model, EvalConfig):
         raise UserError(f"{path}: framework: {framework} is no run's; it has a verb of its own: `esc-eval {framework}`")
-    return overridden(path, model, "eval config", overrides)
+    return overridden(path, model, "eval config", overrides, settings)
 
 
 class _Framework(BaseModel):
     framework: str = EvalConfig.model_fields["framework"].default
 
 
-def overridden(path: Path, model: type[C], what: str, overrides: dict[str, Any]) -> C:
-    """A config file with command-line overrides (None: not given); errors name file, line and field, or the option. What it
-    names as an input may not be replaced by the verb that asks."""
+def overridden(path: Path, model: type[C], what: str, overrides: dict[str, Any], settings: Sequence[str] = ()) -> C:
+    """A config file with what the command line changes: options (None: not given) and `--set FIELD=VALUE`. Errors name file,
+    line and field, or the option. What the config names as an input may not be replaced by the verb that asks."""
     config = read_yaml(path, model, what)
     options = {key: value for key, value in overrides.items() if value is not None}
-    chosen = validated(model, config.model_dump(exclude_unset=True) | options, "command line")
+    for field in options.keys() & fields_set(settings):
+        raise UserError(f"--set {field}: an option says it too: keep one")
+    values = with_settings(config.model_dump(exclude_unset=True) | options, settings, model)
+    chosen = validated(model, values, "command line")
     check_config(chosen)
     return chosen

@@ -2,7 +2,7 @@
 
 The form is that of all files that a run writes: records, config, usage, timing, failures and store. The minor number grows
 where something was added that earlier folders lack: both are read. The major number grows where a reader of the one would
-misread the other. How a folder comes from one to the next is in `evalsuite.runs.migration`.
+misread the other: it is refused.
 """
 
 from __future__ import annotations
@@ -18,28 +18,17 @@ FIRST = "1.0"  # of folders that were made before there were versions
 CURRENT = "1.1"
 
 
-def numbers(version: str) -> tuple[int, int]:
-    """MAJOR.MINOR as numbers, which compare as versions do."""
-    major, minor = version.split(".")
-    return int(major), int(minor)
-
-
-def take_version(content: dict[str, Any], path: Path, migrating: bool = False) -> str:
+def take_version(content: dict[str, Any], path: Path) -> str:
     """Take the stated version out of the content of a config.json.
 
-    Raises `UserError` for what is no version, and for a form of another major version than this program reads; an earlier one
-    may be read in order to be migrated.
+    Raises `UserError` for what is no version, and for a form of another major version than this program reads.
     """
     version = content.pop(FIELD, FIRST)
     if not (isinstance(version, str) and re.fullmatch(r"[1-9][0-9]{0,5}\.[0-9]{1,6}", version)):
         raise UserError(f'{path}: {FIELD}: a version is expected, as "{CURRENT}" (got {str(version)[:60]!r})')
-    if numbers(version)[0] > numbers(CURRENT)[0]:
+    if version.partition(".")[0] != CURRENT.partition(".")[0]:
         raise UserError(
-            f"{path}: {FIELD}: the run has form {version}, and this esc-eval reads {numbers(CURRENT)[0]}.x: install a newer "
-            "esc-eval (the run's versions.json says which made it)"
-        )
-    if numbers(version)[0] < numbers(CURRENT)[0] and not migrating:
-        raise UserError(
-            f"{path}: {FIELD}: the run has form {version}: bring it to {CURRENT} by `esc-eval migrate {path.parent}`"
+            f"{path}: {FIELD}: the run has form {version}, and this esc-eval reads {CURRENT.partition('.')[0]}.x: install the "
+            "esc-eval that made it (versions.json says which)"
         )
     return version

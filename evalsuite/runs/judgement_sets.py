@@ -92,7 +92,7 @@ def chosen_set(folder: Path, config: RunConfig, judge: str | None) -> JudgementS
     gave no verdict."""
     sets = {one.judge: one for one in sets_of(folder, config)}
     if not sets:
-        raise UserError(f"{folder} has no judgements yet: run `esc-eval score {folder} --config CONFIG` first")
+        raise UserError(f"{folder} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {folder}` first")
     if judge is None and len(sets) > 1:
         raise UserError(f"{folder} was scored by {len(sets)} judges: choose one with --judge: {', '.join(sets)}")
     if judge is not None and judge not in sets:

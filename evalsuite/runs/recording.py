@@ -35,15 +35,15 @@ class Recording:
         if not store.is_file():
             names = [path.name for path in BUNDLED.iterdir()] if BUNDLED.is_dir() else []
             raise UserError(
-                f"--replay {name}: no run folder (no calls.sqlite), and no recording of that name: {near(name, names)}"
+                f"replay {name}: no run folder (no calls.sqlite), and no recording of that name: {near(name, names)}"
             )
         try:
             with sqlite3.connect(f"file:{store.absolute()}?mode=ro", uri=True) as answers:
                 last = answers.execute("SELECT max(time) FROM calls").fetchone()[0]
         except sqlite3.Error as error:
-            raise UserError(f"--replay {name}: {store} cannot be read: {error}") from None
+            raise UserError(f"replay {name}: {store} cannot be read: {error}") from None
         if last is None:
-            raise UserError(f"--replay {name}: {store} holds no answer")
+            raise UserError(f"replay {name}: {store} holds no answer")
         models = RunConfig.read(folder).specs()
         precisions = {model: str(claimed["dtype"]) for model, claimed in models.items() if "dtype" in claimed}
         return cls(folder.name, store, time.strftime("%Y-%m-%d", time.gmtime(last)), precisions)

@@ -269,7 +269,7 @@ class Resolved(Framework):
         """What the supporters of the source dialogues said."""
         floors = (spec.floor for spec in self.supporters if not isinstance(spec, HeldSpec))
         if not self.config.references and any(floor and floor.kind == "reference" for floor in floors):
-            raise UserError("supporter reference: give the dialogues that the cards were made from: --references FILE")
+            raise UserError("supporter reference: give the dialogues that the cards were made from: --set references=FILE")
         return replies_by_source(read_dialogues([Path(path) for path in self.config.references]))
 
     @cached_property
@@ -288,7 +288,7 @@ class Resolved(Framework):
         Raises `UserError` for a pack that a seeker's spec does not claim.
         """
         wanted = self.config.prompts.rstrip("/") if self.config.prompts else None
-        packs = [_learnt("seeker", spec, wanted, "--prompts (prompts)") for spec in self.seekers]
+        packs = [_learnt("seeker", spec, wanted, "prompts") for spec in self.seekers]
         return next(filter(None, packs), wanted or PACK)
 
     @cached_property
@@ -319,13 +319,13 @@ class Resolved(Framework):
             raise UserError(
                 f"judge {self.judge.name} was not trained to be asked by method {self.method}, but {', '.join(methods)}: {how}"
             )
-        if learnt := _learnt("judge", self.judge, wanted, "--judge-prompts (judge_prompts)"):
+        if learnt := _learnt("judge", self.judge, wanted, "judge_prompts"):
             return learnt
         pack = wanted or self.config.prompts or self._of_seeker() or PACK
         if pack != PACK and (ranker := packs_without_rules().get(pack)):
             raise UserError(
                 f"judge {self.judge.name} has not learnt the prompt pack {pack}, which leaves the rules out "
-                f"(it is {ranker}'s): leave out --judge-prompts, or write `learnt: [{pack}]` into its spec if it was"
+                f"(it is {ranker}'s): leave out judge_prompts, or write `learnt: [{pack}]` into its spec if it was"
             )
         return pack
 
@@ -418,7 +418,7 @@ class Resolved(Framework):
             yield dialogue, person, supporter
 
     def silent(self) -> int:
-        """How many dialogues a reference cannot hold, since --references has no source dialogue of who is played."""
+        """How many dialogues a reference cannot hold, since references have no source dialogue of who is played."""
         played = [person for people in self.people().values() for person in people if isinstance(person, Played)]
         return self.trials * sum(self._silent(*pair) for pair in self._spoken(played))
 

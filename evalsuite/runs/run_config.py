@@ -112,14 +112,14 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
     _format: str = PrivateAttr(default=CURRENT)  # a folder keeps the one that it was made with
 
     @classmethod
-    def read(cls, folder: Path, migrating: bool = False) -> RunConfig:
+    def read(cls, folder: Path) -> RunConfig:
         """The config of a run folder, without stages where there is no file. Raises `UserError` for a damaged one, and for one
-        of another major version (`migrating`: of a newer one alone)."""
+        of another major version."""
         path = folder / NAME
         if not path.exists():
             return cls.empty(folder)
         content = read_object(path, "a run's config")
-        version = take_version(content, path, migrating)
+        version = take_version(content, path)
         config = validated(cls, content, path)
         config._path, config._format = path, version
         return config

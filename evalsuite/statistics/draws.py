@@ -34,5 +34,5 @@ def repeats(dialogues: Sequence[Dialogue], floors: Collection[str]) -> Iterator[
         names = ", ".join(sorted({supporter_of(dialogue) for dialogue in again}))
         yield (
             f"{len(again):,} of {len(with_models):,} dialogues repeat an earlier trial word for word ({names}), as happens at "
-            "temperature 0: they count once. For other draws, give the supporters a --temperature."
+            "temperature 0: they count once. For other draws, give the supporters a temperature (--set temperature=0.7)."
         )

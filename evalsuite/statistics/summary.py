@@ -208,7 +208,7 @@ def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: It
     whose verdicts could not be read, and one that gives every dialogue the same score."""
     for (role, model), usage in sums_of(used).items():
         if (count := sum(usage.cut_off.values())) > TROUBLE * usage.calls:
-            raised = "--max-tokens" if role == "supporter" else "sampling.max_tokens in its spec"
+            raised = "max_tokens" if role == "supporter" else "sampling.max_tokens in its spec"
             reasons = ", or sampling.reasoning_tokens, as it reasons" if usage.reasoning_tokens else ""
             yield f"{count:,} of {usage.calls:,} replies of the {role} {model} were cut off: raise {raised}{reasons}"
     by_judge: dict[str, Counter[float | None]] = defaultdict(Counter)

@@ -273,8 +273,8 @@ def _train(check: Check, part: Part, recipe: Recipe, folder: Path) -> None:
         )
 
 
-def asking(verb: str, run: str, supporter: str = "embedded") -> Callable[[Check, Part], None]:
-    """The part that holds or scores the dialogues of OUT/RUN, by one verb of esc-eval, with the models of `make demo`."""
+def asking(stage: str, run: str, supporter: str = "embedded") -> Callable[[Check, Part], None]:
+    """The part that holds or scores the dialogues of OUT/RUN (`esc-eval run --only`), with the models of `make demo`."""
 
     def ask(check: Check, part: Part) -> None:
         folder, config = check.out / run, check.out / f"{run}.yaml"
@@ -287,19 +287,19 @@ def asking(verb: str, run: str, supporter: str = "embedded") -> Callable[[Check,
         given["limit"] = 1 if check.tiny else 16
         given.pop("gold", None)
         write_json(config, given)  # JSON is YAML
-        if verb == "simulate":
+        if stage == "simulate":
             shutil.rmtree(folder, ignore_errors=True)  # a resumed run would ask nothing
-        command = [_program("esc-eval"), verb, "--config", config]
+        command = [_program("esc-eval"), "run", "--only", stage, "--config", config]
         if check.endpoint:
-            asked = {"simulate": "embedded", "score": "embedded-ranker"}[verb]
-            command += ["--endpoint", f"{asked}={check.endpoint}"]
+            asked = {"simulate": "embedded", "score": "embedded-ranker"}[stage]
+            command += ["--set", f"endpoints.{asked}={check.endpoint}"]
         else:
             part.plan = {"servers": servers_planned(check.command(part.name, *command, "--plan"))}
         started = time.time()
         with memory_watched(check.gpu, part.figures):
             check.command(part.name, *command)
-        part.figures |= throughput(read_object(folder / "timing.json", "a run's timing")[verb])
-        if verb == "score":
+        part.figures |= throughput(read_object(folder / "timing.json", "a run's timing")[stage])
+        if stage == "score":
             verdicts = [load_json(line)["value"] for line in (folder / "judgements.jsonl").read_bytes().splitlines()]
             part.figures |= {"verdicts": len(verdicts), "unreadable": verdicts.count(None)}
             if None in verdicts:

@@ -142,5 +142,5 @@ def main(
     bench.notes.append(
         "Dialogues differ in length, and the reference holds only some: at equal length the ratio is that of tokens a second."
     )
-    bench.notes.append("Ours includes the whole of `esc-eval simulate`, but not the start of its server.")
+    bench.notes.append("Ours includes the whole of `esc-eval run --only simulate`, but not the start of its server.")
     bench.deliver(out)

@@ -30,7 +30,7 @@ from tests.endpoint import Endpoint
 pytestmark = pytest.mark.slow
 
 API = CONFIGS / "eval" / "api.yaml"
-SMALL = ("run", "--config", API, "--limit", "1", "--language", "en", "--no-floors")
+SMALL = ("run", "--config", API, "--limit", "1", "--language", "en", "--set", "floors=false")
 LLAMA = "meta-llama/Llama-3-8B"
 
 
@@ -154,7 +154,7 @@ def test_every_role_has_its_own_model_key_and_sampling(esc_eval: EscEval, monkey
             "--judge",
             f"j@{theirs.url}#THEIRS",
         )
-        sampling = ("--temperature", "0.5", "--max-tokens", "77", "--trials", "2", "--concurrency", "2")
+        sampling = ("--set", "temperature=0.5", "--set", "max_tokens=77", "--trials", "2", "--set", "concurrency=2")
         assert esc_eval(*small(*roles, *sampling)) == (0, "")
         assert {(body["temperature"], body["max_tokens"]) for body in mine.requests} == {(0.5, 77)}
         assert {body["temperature"] for body in theirs.requests} == {0} and 77 not in {b["max_tokens"] for b in theirs.requests}
@@ -193,7 +193,7 @@ def test_a_supporter_that_reasons_has_room_and_one_that_never_ends_is_told_of(
     assert said == [
         "7 of 14 verdicts have no value (null in judgements.jsonl): 7 no_supporter_turn",
         "Replies cut off at their token limit: 1 of 1 by the supporter endless.",
-        "warning: 1 of 1 replies of the supporter endless were cut off: raise --max-tokens, or sampling.reasoning_tokens, as "
+        "warning: 1 of 1 replies of the supporter endless were cut off: raise max_tokens, or sampling.reasoning_tokens, as "
         "it reasons",
     ]
 
@@ -254,7 +254,9 @@ def test_what_is_wrong_with_an_address(esc_eval: EscEval, monkeypatch: pytest.Mo
     with speaking("vllm", "other", "another") as endpoint:
         assert "does not list 'm'" in (err := refused(esc_eval, "--model", f"m@{endpoint.url}"))
         assert "another" in err and "other" in err
-        assert "leave no room in the 32768" in refused(esc_eval, "--max-tokens", "40000", "--model", f"other@{endpoint.url}")
+        assert "leave no room in the 32768" in refused(
+            esc_eval, "--set", "max_tokens=40000", "--model", f"other@{endpoint.url}"
+        )
 
 
 def test_what_is_wrong_with_roles(esc_eval: EscEval, tmp_path: Path) -> None:
@@ -275,7 +277,7 @@ def test_what_is_wrong_with_roles(esc_eval: EscEval, tmp_path: Path) -> None:
         )
         assert not one.requests and not two.requests
     alone = refused(esc_eval, "--supporter", "m@http://127.0.0.1:9/v1")
-    assert "no judge given: name one with --judge" in alone
+    assert "no seeker given: name one with --seeker" in alone
     assert "no seeker given" in refused(
         esc_eval, *("--supporter", "m@http://127.0.0.1:9/v1", "--judge", "j@http://127.0.0.1:9/v1")
     )

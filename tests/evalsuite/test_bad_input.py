@@ -27,7 +27,7 @@ def refused(result: tuple[int, str], *parts: str) -> None:
 
 
 def run_with(esc_eval: EscEval, *extra: object, config: object = DEMO) -> tuple[int, str]:
-    endpoint = ("--endpoint", "embedded=http://127.0.0.1:9/v1")  # nothing must get as far as asking it
+    endpoint = ("--set", "endpoints.embedded=http://127.0.0.1:9/v1")  # nothing must get as far as asking it
     result: tuple[int, str] = esc_eval("run", "--config", config, "--out", "run", *endpoint, *extra)
     assert not Path("run").exists(), "a refused run must leave nothing behind"
     return result
@@ -89,7 +89,7 @@ def test_wrong_language_code(esc_eval: EscEval) -> None:
 
 
 def test_wrong_mode(esc_eval: EscEval) -> None:
-    refused(run_with(esc_eval, "--mode", "papr"), "mode", "'papr'")
+    refused(run_with(esc_eval, "--set", "mode=papr"), "mode", "'papr'")
 
 
 def test_unknown_model_offers_near_ones(esc_eval: EscEval) -> None:
@@ -128,8 +128,8 @@ def test_no_supporter(esc_eval: EscEval) -> None:
 @pytest.mark.parametrize(
     ("option", "problem"),
     [
-        (("--endpoint", "embedded"), "--endpoint embedded: write NAME=http://HOST:PORT/v1"),
-        (("--endpoint", "embedded=http://127.0.0.1:10/v1"), "--endpoint embedded: given twice"),
+        (("--set", "endpoints.embedded"), "--set endpoints.embedded: write FIELD=VALUE"),
+        (("--set", "endpoints.embedded=http://127.0.0.1:10/v1"), "--set endpoints.embedded: given twice: keep one"),
         (
             ("--supporter", "x@127.0.0.1:8000"),
             "model x@…: no http:// or https:// after the @: expected NAME@http://HOST:PORT/v1",
@@ -150,10 +150,12 @@ def test_a_run_folder_made_with_another_config_is_refused_and_kept(esc_eval: Esc
     with Endpoint(models=("embedded", "my-model")) as endpoint:
         config = demo_config(gold=None, limit=1, languages=["en"])
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-        common = ("run", "--config", "c.yaml", "--out", "run", "--endpoint", f"embedded={endpoint.url}")
+        common = ("run", "--config", "c.yaml", "--out", "run", "--set", f"endpoints.embedded={endpoint.url}")
         assert esc_eval(*common)[0] == 0
         before = {p.name: p.read_bytes() for p in Path("run").glob("*.jsonl")}
         asked = len(endpoint.requests)
-        refused(esc_eval(*common, "--mode", "paper"), "run was made with another simulate config", 'mode: "native" → "paper"')
+        refused(
+            esc_eval(*common, "--set", "mode=paper"), "run was made with another simulate config", 'mode: "native" → "paper"'
+        )
         assert {p.name: p.read_bytes() for p in Path("run").glob("*.jsonl")} == before
         assert len(endpoint.requests) == asked

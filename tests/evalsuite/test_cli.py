@@ -29,15 +29,15 @@ def test_stages_alone_equal_one_run_and_a_finished_run_asks_nothing(esc_eval: Es
     with Endpoint(models=("embedded", "org/my model")) as endpoint:
         config = demo_config(limit=2, gold=None)
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-        given = ("--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
+        given = ("--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}")
         mine = ("--supporter", f"org/my model@{endpoint.url}")
         assert esc_eval("run", *given, *mine, "--out", "whole") == (0, "")
         assert {body["model"] for body in endpoint.requests} == {"embedded", "org/my model"}
         asked = len(endpoint.requests)
         assert esc_eval("run", *given, *mine, "--out", "whole")[0] == 0
         assert len(endpoint.requests) == asked
-        assert esc_eval("simulate", *given, *mine, "--out", "parts")[0] == 0
-        assert esc_eval("score", *given, "--out", "parts")[0] == 0
+        assert esc_eval("run", "--only", "simulate", *given, *mine, "--out", "parts")[0] == 0
+        assert esc_eval("run", "--only", "score", *given, "--out", "parts")[0] == 0
         assert esc_eval("report", "parts")[0] == 0
     for name in ("cards.jsonl", "dialogues.jsonl", "judgements.jsonl"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -51,26 +51,35 @@ def test_stages_alone_equal_one_run_and_a_finished_run_asks_nothing(esc_eval: Es
 def test_a_score_folder_keeps_to_its_dialogues(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded",)) as endpoint:
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(limit=1, gold=None)))
-        given = ("--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
-        assert esc_eval("simulate", *given, "--out", "run")[0] == 0
+        given = ("--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}")
+        assert esc_eval("run", "--only", "simulate", *given, "--out", "run")[0] == 0
         whole = (tmp_path / "run" / "dialogues.jsonl").read_bytes()
         assert len(whole.splitlines()) == 2
-        assert esc_eval("score", *given, "--language", "zh", "--out", "run")[0] == 0
+        assert esc_eval("run", "--only", "score", *given, "--language", "zh", "--out", "run")[0] == 0
         assert (tmp_path / "run" / "dialogues.jsonl").read_bytes() == whole, "one language is scored, none is lost"
         (tmp_path / "one.jsonl").write_bytes(whole.splitlines(keepends=True)[0])
         (tmp_path / "two.jsonl").write_bytes(whole)
-        code, err = esc_eval("score", *given, "--dialogues", "one.jsonl", "--out", "run")
+        code, err = esc_eval("run", "--only", "score", *given, "--dialogues", "one.jsonl", "--out", "run")
         assert code == 2 and "run holds a run's own dialogues; use another --out" in err
-        assert esc_eval("score", *given, "--dialogues", "one.jsonl", "--out", "scored")[0] == 0
-        code, err = esc_eval("score", *given, "--dialogues", "two.jsonl", "--out", "scored")
+        assert esc_eval("run", "--only", "score", *given, "--dialogues", "one.jsonl", "--out", "scored")[0] == 0
+        code, err = esc_eval("run", "--only", "score", *given, "--dialogues", "two.jsonl", "--out", "scored")
         assert code == 2 and "another dialogues config: count: 1 → 2" in err
 
 
 def test_the_supporter_never_sees_the_greeting_or_the_card(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded", "my-model")) as endpoint:
-        arguments = ("--config", DEMO, "--no-floors", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        arguments = (
+            "--config",
+            DEMO,
+            "--set",
+            "floors=false",
+            "--set",
+            f"endpoints.embedded={endpoint.url}",
+            "--language",
+            "en",
+        )
         mine = ("--supporter", f"my-model@{endpoint.url}", "--limit", "1", "--out", "run")
-        assert esc_eval("simulate", *arguments, *mine)[0] == 0
+        assert esc_eval("run", "--only", "simulate", *arguments, *mine)[0] == 0
     greeting = (CONFIGS / "prompts" / "esc_eval" / "en" / "greeting.txt").read_text().strip()
     problem = json.loads(CARDS.read_text().splitlines()[0])["problem"]
     for body in endpoint.requests:
@@ -96,7 +105,7 @@ def test_the_judge_can_be_asked_in_its_own_pack(esc_eval: EscEval, tmp_path: Pat
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "short.yaml").write_text(yaml.safe_dump(config | {"judge_prompts": "./mine"}))
     with Endpoint(models=("embedded",)) as endpoint:
-        url = ("--endpoint", f"embedded={endpoint.url}")
+        url = ("--set", f"endpoints.embedded={endpoint.url}")
 
         def asked(*command: str) -> list[str]:
             """The judge's system messages that a command sent."""
@@ -106,8 +115,10 @@ def test_the_judge_can_be_asked_in_its_own_pack(esc_eval: EscEval, tmp_path: Pat
             return [text for text in sent if text in systems.values()]
 
         assert asked("run", "--config", "c.yaml", "--out", "a") == [systems["seekers'"]]
-        assert asked("run", "--config", "c.yaml", "--judge-prompts", "./mine", "--out", "b") == [systems["own"]]
-        assert asked("score", "--config", "short.yaml", "--dialogues", "b/dialogues.jsonl", "--out", "c") == [systems["own"]]
+        assert asked("run", "--config", "c.yaml", "--set", "judge_prompts=./mine", "--out", "b") == [systems["own"]]
+        assert asked("run", "--only", "score", "--config", "short.yaml", "--dialogues", "b/dialogues.jsonl", "--out", "c") == [
+            systems["own"]
+        ]
         runs = [json.loads(Path(f"{name}/config.json").read_text()) for name in "abc"]
         assert runs[0]["simulate"] == runs[1]["simulate"], "seekers are told what they were told"
         assert runs[0]["score"]["prompts"]["pack"] == "esc_eval"
@@ -115,18 +126,18 @@ def test_the_judge_can_be_asked_in_its_own_pack(esc_eval: EscEval, tmp_path: Pat
 
         (tmp_path / "mine" / "en" / "judge_system.j2").write_text("Score it.")
         load_pack.cache_clear()
-        code, err = esc_eval("run", "--config", "c.yaml", "--judge-prompts", "./mine", "--out", "b", *url)
+        code, err = esc_eval("run", "--config", "c.yaml", "--set", "judge_prompts=./mine", "--out", "b", *url)
         assert code == 2 and "another score config: prompts.fingerprint" in err
 
 
 def test_an_unknown_judge_pack_is_refused(esc_eval: EscEval) -> None:
-    code, err = esc_eval("run", "--config", DEMO, "--judge-prompts", "esc_rang", "--out", "run")
+    code, err = esc_eval("run", "--config", DEMO, "--set", "judge_prompts=esc_rang", "--out", "run")
     assert code == 2 and "unknown prompt pack 'esc_rang': did you mean" in err and "esc_rank" in err
     assert not Path("run").exists()
 
 
 def test_a_pack_without_judge_prompts_is_refused_before_anything_starts(esc_eval: EscEval) -> None:
-    code, err = esc_eval("run", "--config", DEMO, "--judge", "embedded", "--judge-prompts", "cards", "--out", "run")
+    code, err = esc_eval("run", "--config", DEMO, "--judge", "embedded", "--set", "judge_prompts=cards", "--out", "run")
     assert code == 2 and "prompt pack has no file" in err and "judge_system.j2" in err
     assert not Path("run").exists()
 
@@ -146,7 +157,7 @@ def test_a_lost_supporter_is_told_and_the_rest_goes_on(
         config = demo_config(limit=1, gold=None, patience=0)
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
         mine = ("--supporter", f"my-model@{endpoint.url}")
-        command = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", *mine, "--out", "run")
+        command = ("run", "--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}", *mine, "--out", "run")
         code, err = esc_eval(*command)
         assert code == 1 and "2 dialogues" in err and "503" in err and "same command again" in err
         lines = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
@@ -164,7 +175,16 @@ def test_reasoning_reaches_neither_side_nor_judge_nor_record(esc_eval: EscEval, 
         return echo(body, count)
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        arguments = ("--config", DEMO, "--no-floors", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        arguments = (
+            "--config",
+            DEMO,
+            "--set",
+            "floors=false",
+            "--set",
+            f"endpoints.embedded={endpoint.url}",
+            "--language",
+            "en",
+        )
         mine = ("--supporter", f"my-model@{endpoint.url}", "--limit", "1", "--out", "run")
         assert esc_eval("run", *arguments, *mine, *EMBEDDED_JUDGE) == (0, "")
     assert not any("SECRET" in orjson.dumps(body).decode() for body in endpoint.requests)
@@ -188,7 +208,16 @@ def test_one_dialogue_ends_early_and_the_rest_goes_on(
         return answer if third_line_of_the_first_card and body["messages"][0]["role"] == "system" else echo(body, count)
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        arguments = ("--config", DEMO, "--no-floors", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        arguments = (
+            "--config",
+            DEMO,
+            "--set",
+            "floors=false",
+            "--set",
+            f"endpoints.embedded={endpoint.url}",
+            "--language",
+            "en",
+        )
         mine = ("--supporter", f"my-model@{endpoint.url}", "--limit", "3", "--out", "run")
         assert esc_eval("run", *arguments, *mine, *EMBEDDED_JUDGE) == (0, "")
     dialogues = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]
@@ -204,7 +233,16 @@ def test_verdicts_without_a_value_are_told(esc_eval: EscEval) -> None:
         return echo(body, count)
 
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        arguments = ("--config", DEMO, "--no-floors", "--endpoint", f"embedded={endpoint.url}", "--language", "en")
+        arguments = (
+            "--config",
+            DEMO,
+            "--set",
+            "floors=false",
+            "--set",
+            f"endpoints.embedded={endpoint.url}",
+            "--language",
+            "en",
+        )
         mine = ("--supporter", f"my-model@{endpoint.url}", "--limit", "1", "--out", "run")
         told: list[str] = []
         with pytest.MonkeyPatch.context() as patch:
@@ -227,11 +265,11 @@ def test_replies_that_were_cut_off_are_counted_wherever_they_are_of_interest(esc
         told: list[str] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("evalsuite.commands.run.console.print", lambda *what, **_: told.extend(map(str, what)))
-            assert esc_eval("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", *mine) == (0, "")
+            assert esc_eval("run", "--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}", *mine) == (0, "")
     sentence = "Replies cut off at their token limit: 2 of 6 by the supporter my-model, 2 of 2 by the judge embedded."
     assert told[-3] == sentence
     assert told[-2:] == [
-        "warning: 2 of 6 replies of the supporter my-model were cut off: raise --max-tokens",
+        "warning: 2 of 6 replies of the supporter my-model were cut off: raise max_tokens",
         "warning: 2 of 2 replies of the judge embedded were cut off: raise sampling.max_tokens in its spec",
     ]
     dialogues = [json.loads(line) for line in Path("run/dialogues.jsonl").read_text().splitlines()]

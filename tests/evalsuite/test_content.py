@@ -137,7 +137,7 @@ def test_a_run_without_judgements_says_what_to_do(run: Run) -> None:
     config = run.config().root
     del config["score"]
     write_json(run.folder / "config.json", config)
-    with pytest.raises(UserError, match="no judgements yet: run `esc-eval score"):
+    with pytest.raises(UserError, match="no judgements yet: run `esc-eval run --only score"):
         content_of(run)
 
 

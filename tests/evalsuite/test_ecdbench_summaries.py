@@ -74,8 +74,8 @@ def test_from_documents_to_one_table(esc_eval: EscEval, corpora: Path, monkeypat
         table = Path("run/summaries.csv").read_text().splitlines()
         assert table[1:] == ["lcsts,LCSTS,5,4,1 refusal", "vcsum,VCSum,2,2,"]
 
-        judge = ["score", "--config", config, "--dialogues", "run/summaries.jsonl", "--out", "run/judged"]
-        assert esc_eval(*judge, "--endpoint", f"embedded={endpoint.url}")[0] == 0
+        judge = ["run", "--only", "score", "--config", config, "--dialogues", "run/summaries.jsonl", "--out", "run/judged"]
+        assert esc_eval(*judge, "--set", f"endpoints.embedded={endpoint.url}")[0] == 0
         asked = [body["messages"] for body in endpoint.requests[7:]]
     assert len(asked) == 6  # nobody is asked about a summary that there is not
     (tricked,) = (messages[-1]["content"] for messages in asked if "开会了" in messages[-1]["content"])

@@ -74,8 +74,8 @@ def text(body: dict[str, Any]) -> str:
 
 def test_algorithm_1_and_two_memories(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(speaks, MODELS) as endpoint:
-        for verb in ("simulate", "score"):
-            assert esc_eval(verb, "--config", config(tmp_path, endpoint)) == (0, "")
+        for stage in ("simulate", "score"):
+            assert esc_eval("run", "--only", stage, "--config", config(tmp_path, endpoint)) == (0, "")
         asked = endpoint.requests
     assert [body["model"] for body in asked] == ["my-model", "thinker", "talker"] * 3 + ["judge"]
     (dialogue,) = dialogues(tmp_path / "run")
@@ -110,7 +110,7 @@ def test_algorithm_1_and_two_memories(esc_eval: EscEval, tmp_path: Path) -> None
 def test_what_a_supporter_is_told_depends_on_the_mode(esc_eval: EscEval, tmp_path: Path, mode: str) -> None:
     with Endpoint(speaks, MODELS) as endpoint:
         given = config(tmp_path, endpoint, {"triples": True}, mode=mode, exchanges=2, languages=["en", "zh"])
-        assert esc_eval("simulate", "--config", given)[0] == 0
+        assert esc_eval("run", "--only", "simulate", "--config", given)[0] == 0
         told_to = [body for body in endpoint.requests if body["model"] == "my-model"]
         inner = [body["messages"][0]["content"] for body in endpoint.requests if body["model"] == "thinker"]
     examples = {"en": "Words out of a textbook.", "zh": "全是书上的词"}  # of thoughts, as H.2 has them
@@ -160,8 +160,8 @@ def test_a_seeker_who_leaves_at_once_has_judged_the_supporter(esc_eval: EscEval,
 
     with Endpoint(behave, MODELS) as endpoint:
         given = config(tmp_path, endpoint, {"simulator": "one_agent", "judging": "profile", "thinker": ""})
-        for verb in ("simulate", "score"):
-            assert esc_eval(verb, "--config", given) == (0, "")
+        for stage in ("simulate", "score"):
+            assert esc_eval("run", "--only", stage, "--config", given) == (0, "")
         assert [body["model"] for body in endpoint.requests] == ["my-model", "talker", "judge"], "one agent has no Thinker"
         assert "inwardly" not in text(endpoint.requests[1])
     (dialogue,) = dialogues(tmp_path / "run")
@@ -186,15 +186,15 @@ def test_a_run_broken_in_mid_dialogue_asks_nothing_twice(esc_eval: EscEval, tmp_
     with Endpoint(behave, MODELS) as endpoint:
         given = config(tmp_path, endpoint, supporters=[str(tmp_path / f"{name}.yaml") for name in ("my-model", "other")])
         while breaks:
-            assert esc_eval("simulate", "--config", given)[0] == 1
+            assert esc_eval("run", "--only", "simulate", "--config", given)[0] == 1
             assert '"rejected"' in (tmp_path / "run" / "dialogues.jsonl").read_text()
             breaks.pop(0)
-        for verb in ("simulate", "score"):
-            assert esc_eval(verb, "--config", given) == (0, "")
+        for stage in ("simulate", "score"):
+            assert esc_eval("run", "--only", stage, "--config", given) == (0, "")
         bodies = [orjson.dumps(body) for body in answered]
         assert len(bodies) == len(set(bodies)) == 20
-        for verb in ("simulate", "score"):
-            assert esc_eval(verb, "--config", given, "--out", "undisturbed") == (0, "")
+        for stage in ("simulate", "score"):
+            assert esc_eval("run", "--only", stage, "--config", given, "--out", "undisturbed") == (0, "")
     for name in ("dialogues.jsonl", "judgements.jsonl", "profiles.jsonl", "usage.json"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
     assert esc_eval("report", "undisturbed") == (0, "")
@@ -220,10 +220,19 @@ def test_sigkill_in_mid_dialogue_repeats_no_answered_call(esc_eval: EscEval, tmp
         return speaks(body, count)
 
     with Endpoint(behave, MODELS) as endpoint:
-        command = [sys.executable, "-m", "evalsuite.cli", "simulate", "--config", str(config(tmp_path, endpoint))]
+        command = [
+            sys.executable,
+            "-m",
+            "evalsuite.cli",
+            "run",
+            "--only",
+            "simulate",
+            "--config",
+            str(config(tmp_path, endpoint)),
+        ]
         process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         assert process.wait(120) == -signal.SIGKILL and not (tmp_path / "run" / "dialogues.jsonl").exists()
-        assert esc_eval("simulate", "--config", tmp_path / "config.yaml") == (0, "")
+        assert esc_eval("run", "--only", "simulate", "--config", tmp_path / "config.yaml") == (0, "")
         rounds = ["my-model", "thinker", "talker"]
         assert [body["model"] for body in endpoint.requests] == [*rounds * 2, "talker", *rounds]
     assert len(answered) == len(set(answered)) == 9
@@ -242,7 +251,7 @@ def test_given_dialogues_get_the_states_they_lack_and_keep_their_words(esc_eval:
     (tmp_path / "given.jsonl").write_bytes(b"\n".join(map(orjson.dumps, (known, second))))
     (tmp_path / "unknown.jsonl").write_bytes(orjson.dumps(known | {"profile_id": "nobody"}))
     with Endpoint(speaks, MODELS) as endpoint:
-        given = ("score", "--config", config(tmp_path, endpoint), "--dialogues")
+        given = ("run", "--only", "score", "--config", config(tmp_path, endpoint), "--dialogues")
         assert esc_eval(*given, "given.jsonl") == (0, "")
         assert [body["model"] for body in endpoint.requests] == ["thinker", "judge", "judge"]
         shown = text(endpoint.requests[1])

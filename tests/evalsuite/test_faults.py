@@ -55,7 +55,7 @@ def config(path: Path, dialogues: int, **changes: Any) -> None:
 
 
 def run_at(url: str, out: str = "run") -> tuple[str, ...]:
-    return "run", "--config", "c.yaml", "--endpoint", f"embedded={url}", "--out", out
+    return "run", "--config", "c.yaml", "--set", f"endpoints.embedded={url}", "--out", out
 
 
 def outputs(folder: Path) -> dict[str, bytes]:

@@ -25,7 +25,7 @@ def _spoken(dialogue: Dialogue) -> list[str]:
 def test_floors_hold_dialogues_of_their_own_and_no_model_is_asked_for_them(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded",)) as endpoint:
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(limit=1, gold=None, languages=["en", "zh"], floors=True)))
-        assert esc_eval("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", "--out", "run") == (0, "")
+        assert esc_eval("run", "--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}", "--out", "run") == (0, "")
     dialogues = read_jsonl(tmp_path / "run" / "dialogues.jsonl", Dialogue, "dialogues")
     assert [(d.supporter, d.language) for d in dialogues] == [
         (supporter, language) for supporter in ("embedded", "silent", "parrot", "lecture") for language in ("en", "zh")
@@ -51,11 +51,23 @@ def test_the_reference_says_what_the_source_dialogues_supporter_said(esc_eval: E
     (tmp_path / "source.jsonl").write_text(json.dumps(source) + "\n")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(gold=None, languages=["en"], supporters=["reference"])))
     with Endpoint(models=("embedded",)) as endpoint:
-        given = ("simulate", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", "--cards", "cards.jsonl")
+        given = (
+            "run",
+            "--only",
+            "simulate",
+            "--config",
+            "c.yaml",
+            "--set",
+            f"endpoints.embedded={endpoint.url}",
+            "--cards",
+            "cards.jsonl",
+        )
         code, err = esc_eval(*given, "--out", "without")
-        assert code == 2 and "supporter reference: give the dialogues that the cards were made from: --references FILE" in err
+        assert (
+            code == 2 and "supporter reference: give the dialogues that the cards were made from: --set references=FILE" in err
+        )
         assert not (tmp_path / "without" / "config.json").exists()
-        assert esc_eval(*given, "--references", "source.jsonl", "--out", "run") == (0, "")
+        assert esc_eval(*given, "--set", "references=source.jsonl", "--out", "run") == (0, "")
     (dialogue,) = read_jsonl(tmp_path / "run" / "dialogues.jsonl", Dialogue, "dialogues")
     assert dialogue.card_id == "c1" and _spoken(dialogue) == ["First.", "Second."]
 

@@ -35,7 +35,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_framework_of_ones_own_runs_resumes_and_is_reported(esc_eval: EscEval, tmp_path: Path, config: Path) -> None:
     with Endpoint(models=("embedded",)) as endpoint:
-        command = ("run", "--config", config, "--endpoint", f"embedded={endpoint.url}")
+        command = ("run", "--config", config, "--set", f"endpoints.embedded={endpoint.url}")
         assert esc_eval(*command) == (0, "")
         asked = len(endpoint.requests)
         assert asked == 2 * (4 + 1), "two callers, two exchanges of two turns, one verdict"

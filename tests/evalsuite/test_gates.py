@@ -14,6 +14,7 @@ from core.records import Dialogue, Judgement
 from evalsuite.report.gates import JUNIT, Case, Gates, junit
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
+from tests.evalsuite.records import make_rubric
 from tests.evalsuite.test_comparison import RUBRIC, make_run
 from tests.evalsuite.test_faults import one_line
 from tests.evalsuite.test_growth import endpoint, run, write_config
@@ -139,11 +140,12 @@ def scores(digit: str) -> Any:
 def test_a_run_is_gated_by_its_baseline_and_asks_nothing_for_it(esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint) -> None:
     write_config(tmp_path / "c.yaml", endpoint.url, supporters=["a.yaml"], limit=6)
     endpoint.behave = scores("4")
-    assert esc_eval(*run("old", "--fail-under", "average=100", "--fail-under", "empathy=90")) == (0, "")
+    assert esc_eval(*run("old")) == (0, "")
+    assert esc_eval("report", "old", "--fail-under", "average=100", "--fail-under", "empathy=90") == (0, "")
     endpoint.behave = scores("1")
     assert esc_eval(*run("new")) == (0, "")
     config, asked = Path("new/config.json").read_bytes(), len(endpoint.requests)
-    one_line(esc_eval(*run("new", "--fail-if-worse", "old")), 1, "new/a against old/a: average worse by 75.0 [")
+    one_line(esc_eval("report", "new", "--fail-if-worse", "old"), 1, "new/a against old/a: average worse by 75.0 [")
     one_line(esc_eval("report", "new", "--fail-under", "average=60"), 1, "a: average 25.0 is 35.0 below 60")
     assert len(shown(Path("new"))) == 2
     assert len(endpoint.requests) == asked and Path("new/config.json").read_bytes() == config, "gates are no part of a run"
@@ -154,17 +156,15 @@ def test_a_run_is_gated_by_its_baseline_and_asks_nothing_for_it(esc_eval: EscEva
     ("options", "message"),
     [
         (("--fail-under", "averge=60"), "did you mean average?"),
-        (("--fail-under", "average=60", "--shard", "1/2"), "a shard has no report"),
         (("--fail-if-worse", "empty"), "not a run folder (no config.json): empty"),
         (("--fail-if-worse", "other-judge"), "--judge embedded: did not score other-judge"),
         (("--fail-if-worse", "other-rubric"), "--fail-if-worse other-rubric: scored on another rubric"),
     ],
 )
-def test_a_gate_that_cannot_be_is_told_before_anything_is_asked(
-    esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint, options: tuple[str, ...], message: str
-) -> None:
+def test_a_gate_that_cannot_be_is_told(esc_eval: EscEval, tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     (tmp_path / "empty").mkdir()
     make_run(tmp_path / "other-judge", {"a": [1]})
-    make_run(tmp_path / "other-rubric", {"a": [1]}, judge="embedded")
-    one_line(esc_eval(*run("r", "--supporter", "a.yaml", *options)), 2, message)
-    assert not endpoint.requests and not Path("r").exists()
+    make_run(tmp_path / "other-rubric", {"a": [1]}, judge="embedded", rubric=make_rubric("fluency", "empathy", high=5))
+    make_run(tmp_path / "r", {"a": [1]}, judge="embedded")
+    one_line(esc_eval("report", "r", *options), 2, message)
+    assert not Path("r/report.html").exists()

@@ -140,7 +140,9 @@ def test_a_run_folder_where_a_file_is_meant_is_the_file_in_it(esc_eval: EscEval,
     (tmp_path / "r" / "judgements.jsonl").unlink()
     (tmp_path / "r" / "judges" / "k" / "judgements.jsonl").unlink()
     one_line(
-        esc_eval(*given, "r"), 2, "--judgements r: no judgements.jsonl in it: run `esc-eval score r --config CONFIG` first"
+        esc_eval(*given, "r"),
+        2,
+        "--judgements r: no judgements.jsonl in it: run `esc-eval run --only score",
     )
     (tmp_path / "empty").mkdir()
     one_line(esc_eval(*given, "empty"), 2, "not a run folder (no config.json): empty")
@@ -151,13 +153,13 @@ def test_a_run_folder_where_a_file_is_meant_is_the_file_in_it(esc_eval: EscEval,
     ("arguments", "command"),
     [
         (("report", "runs/none"), "esc-eval run --config CONFIG --out runs/none"),
-        (("compare", "empty", "r"), "esc-eval run --config CONFIG --out empty"),
+        (("leaderboard", "r", "--against", "empty"), "esc-eval run --config CONFIG --out empty"),
         (("status", "empty"), "esc-eval run --config CONFIG --out empty"),
-        (("score", "empty", "--config", "c.yaml"), "esc-eval simulate"),
-        (("leaderboard", "unscored"), "esc-eval score unscored --config CONFIG"),
-        (("report", "unscored"), "esc-eval score unscored --config CONFIG"),
-        (("health", "report", "unscored"), "esc-eval score unscored --config CONFIG"),
-        (("agree", "--gold", "g.csv", "--judgements", "unscored"), "esc-eval score unscored --config CONFIG"),
+        (("run", "--only", "score", "--out", "empty", "--config", "c.yaml"), "esc-eval run --only simulate"),
+        (("leaderboard", "unscored"), "esc-eval run --only score --config CONFIG --out unscored"),
+        (("report", "unscored"), "esc-eval run --only score --config CONFIG --out unscored"),
+        (("health", "report", "unscored"), "esc-eval run --only score` or"),
+        (("agree", "--gold", "g.csv", "--judgements", "unscored"), "esc-eval run --only score --config CONFIG --out unscored"),
         (("agree", "--gold", "g.csv", "--judgements", "v.csv", "--split", "s"), "python -m data_prep rank-sft --out s"),
         (("feel", "apply", "--judgements", "v.csv", "--weights", "w.json", "--to", "o"), "esc-eval feel fit --weights w.json"),
         (

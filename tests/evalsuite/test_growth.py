@@ -59,9 +59,9 @@ def write_config(path: Path, url: str, **changes: Any) -> None:
     path.write_text(yaml.safe_dump(demo_config(**settings | changes)))
 
 
-def run(out: str, *options: object, verb: str = "run") -> tuple[str, ...]:
+def run(out: str, *options: object, only: str | None = None) -> tuple[str, ...]:
     config = () if "--config" in options else ("--config", "c.yaml")
-    return verb, *config, *map(str, options), "--out", out
+    return "run", *(("--only", only) if only else ()), *config, *map(str, options), "--out", out
 
 
 def left(folder: Path) -> dict[str, Any]:
@@ -157,18 +157,18 @@ def test_a_grown_run_asks_only_what_is_new_and_is_a_run_made_at_once(
 
 def test_a_folder_holds_what_each_command_asked_for(esc_eval: EscEval, endpoint: Endpoint) -> None:
     """What was asked of one supporter is not asked of another: each has the cards that its commands named."""
-    assert esc_eval(*run("r", "--supporter", "a.yaml", "--limit", 3, verb="simulate")) == (0, "")
-    assert esc_eval(*run("r", "--supporter", "b.yaml", "--limit", 5, verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", "--supporter", "a.yaml", "--limit", 3, only="simulate")) == (0, "")
+    assert esc_eval(*run("r", "--supporter", "b.yaml", "--limit", 5, only="simulate")) == (0, "")
     assert supporters("r") == {"a": 3, "b": 5}
     assert len(endpoint.requests) == 8 * (DIALOGUE - 1)
-    assert esc_eval(*run("r", "--supporter", "b.yaml", "--limit", 1, verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", "--supporter", "b.yaml", "--limit", 1, only="simulate")) == (0, "")
     assert supporters("r") == {"a": 3, "b": 5}
 
 
 def test_what_is_kept_is_said_in_one_line(endpoint: Endpoint, tmp_path: Path) -> None:
     for limit in (3, 1):
         log = tmp_path / f"log{limit}"
-        process = started(*run("r", "--supporter", "a.yaml", "--limit", limit, verb="simulate"), folder=tmp_path, log=log)
+        process = started(*run("r", "--supporter", "a.yaml", "--limit", limit, only="simulate"), folder=tmp_path, log=log)
         process.join()
         assert process.exitcode == 0, log.with_suffix(".err").read_text()
     assert log.read_text().splitlines()[1:] == ["r holds 2 dialogues beside those that are asked for: they are kept"]
@@ -177,9 +177,9 @@ def test_what_is_kept_is_said_in_one_line(endpoint: Endpoint, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        (("--mode", "paper"), 'mode: "native" → "paper"'),
+        (("--set", "mode=paper"), 'mode: "native" → "paper"'),
         (("--config", "exchanges.yaml"), "exchanges: 3 → 2"),
-        (("--prompts", "role_play_cot"), "prompts.fingerprint"),
+        (("--set", "prompts=role_play_cot"), "prompts.fingerprint"),
         (("--seeker", "seeker.yaml"), 'seeker.name: "embedded" → "s"'),
         (("--supporter", "hot.yaml"), "supporters.a.sampling.temperature: 0.0 → 0.7"),
         (("--cards", "cards.jsonl"), '"Another problem."'),
@@ -194,10 +194,20 @@ def test_what_changes_the_meaning_of_what_is_there_is_refused_with_the_differenc
     write_spec(tmp_path / "seeker.yaml", "s", endpoint.url, roles=["seeker"])
     cards = load_cards(bundled_cards("en"))
     write_jsonl(tmp_path / "cards.jsonl", [*cards[5:], cards[0].model_copy(update={"problem": "Another problem."})])
-    assert esc_eval(*run("r", verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", only="simulate")) == (0, "")
     before, asked = {path: path.read_bytes() for path in Path("r").glob("*.json*")}, len(endpoint.requests)
     one_line(
-        esc_eval("simulate", *([] if "--config" in change else ["--config", "c.yaml"]), "--limit", 60, "--out", "r", *change),
+        esc_eval(
+            "run",
+            "--only",
+            "simulate",
+            *([] if "--config" in change else ["--config", "c.yaml"]),
+            "--limit",
+            60,
+            "--out",
+            "r",
+            *change,
+        ),
         2,
         "r was made with another ",
         difference,
@@ -226,15 +236,15 @@ def test_what_was_never_answered_leaves_no_folder(esc_eval: EscEval, tmp_path: P
 
 
 def test_a_supporter_that_never_answers_leaves_a_run_as_it_was(esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint) -> None:
-    assert esc_eval(*run("r", "--supporter", "a.yaml", verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", "--supporter", "a.yaml", only="simulate")) == (0, "")
     before = {name: Path("r", name).read_bytes() for name in ("config.json", "dialogues.jsonl", "usage.json")}
     endpoint.behave = lambda body, count: Answer(status=404) if body["model"] == "b" else echo(body, count)
-    one_line(esc_eval(*run("r", "--supporter", "b.yaml", verb="simulate")), 1, "404")
+    one_line(esc_eval(*run("r", "--supporter", "b.yaml", only="simulate")), 1, "404")
     endpoint.behave = echo
     write_spec(tmp_path / "b.yaml", "b", endpoint.url, sampling={"temperature": 0.5})
-    assert esc_eval(*run("r", "--supporter", "a.yaml", verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", "--supporter", "a.yaml", only="simulate")) == (0, "")
     assert {name: Path("r", name).read_bytes() for name in before} == before, "nothing is left of it"
-    assert esc_eval(*run("r", "--supporter", "b.yaml", verb="simulate")) == (0, ""), "its spec may be mended"
+    assert esc_eval(*run("r", "--supporter", "b.yaml", only="simulate")) == (0, ""), "its spec may be mended"
     assert supporters("r") == {"a": 2, "b": 2}
 
 
@@ -244,15 +254,15 @@ def test_a_folder_whose_first_run_was_killed_before_an_answer_is_anybodys(
     """Such a folder is what older versions left behind, too."""
     Path("r").mkdir()
     Path("r/config.json").write_text('{"simulate": {"mode": "paper"}, "score": {"mode": "paper"}}')
-    assert esc_eval(*run("r", "--supporter", "a.yaml", verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", "--supporter", "a.yaml", only="simulate")) == (0, "")
     assert json.loads(Path("r/config.json").read_text())["simulate"]["mode"] == "native"
 
 
 def test_a_run_that_is_killed_while_it_grows_goes_on(esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint) -> None:
-    config = run("grown", "--supporter", "a.yaml", verb="simulate")
+    config = run("grown", "--supporter", "a.yaml", only="simulate")
     assert esc_eval(*config) == (0, "")
     start = len(endpoint.requests)
-    growing = run("grown", "--supporter", "a.yaml", "--supporter", "b.yaml", "--limit", 4, verb="simulate")
+    growing = run("grown", "--supporter", "a.yaml", "--supporter", "b.yaml", "--limit", 4, only="simulate")
     process: ForkServerProcess
 
     def kill(body: dict[str, Any], count: int) -> Answer:
@@ -268,29 +278,29 @@ def test_a_run_that_is_killed_while_it_grows_goes_on(esc_eval: EscEval, tmp_path
     assert esc_eval(*config) == (0, ""), "the part that was there is as it was"
     assert supporters("grown") == {"a": 2}
     assert esc_eval(*growing) == (0, "")
-    assert esc_eval(*run("once", "--supporter", "a.yaml", "--supporter", "b.yaml", "--limit", 4, verb="simulate")) == (0, "")
+    assert esc_eval(*run("once", "--supporter", "a.yaml", "--supporter", "b.yaml", "--limit", 4, only="simulate")) == (0, "")
     for name in ("config.json", "cards.jsonl", "dialogues.jsonl", "usage.json"):
         assert Path("grown", name).read_bytes() == Path("once", name).read_bytes(), name
 
 
 def test_records_stay_where_stored_answers_do_not_reach(esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint) -> None:
     """As in a folder of a version that asked in other words: its records are kept, and none of it is asked again."""
-    assert esc_eval(*run("r", "--supporter", "a.yaml", verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", "--supporter", "a.yaml", only="simulate")) == (0, "")
     before, asked = Path("r/dialogues.jsonl").read_bytes(), len(endpoint.requests)
     with sqlite3.connect("r/calls.sqlite") as store:
         store.execute("UPDATE calls SET key = 'old ' || key")
-    assert esc_eval(*run("r", "--supporter", "b.yaml", verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", "--supporter", "b.yaml", only="simulate")) == (0, "")
     assert Path("r/dialogues.jsonl").read_bytes().startswith(before) and supporters("r") == {"a": 2, "b": 2}
     assert len(endpoint.requests) - asked == 2 * (DIALOGUE - 1)
 
 
 def test_a_shard_does_not_grow_and_the_merged_run_does(esc_eval: EscEval, tmp_path: Path, endpoint: Endpoint) -> None:
-    parts = [run(f"s{n}", "--supporter", "a.yaml", "--shard", f"{n}/2", verb="simulate") for n in (1, 2)]
+    parts = [run(f"s{n}", "--supporter", "a.yaml", "--shard", f"{n}/2", only="simulate") for n in (1, 2)]
     for part in parts:
         assert esc_eval(*part) == (0, "")
     one_line(esc_eval(*parts[0], "--limit", 3), 2, "s1 was made with another simulate config", "a shard does not grow")
     assert esc_eval("merge", "s1", "s2", "--out", "r") == (0, "")
-    assert esc_eval(*run("r", "--supporter", "a.yaml", "--limit", 3, verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", "--supporter", "a.yaml", "--limit", 3, only="simulate")) == (0, "")
     assert supporters("r") == {"a": 3} and len(endpoint.requests) == 3 * (DIALOGUE - 1)
 
 
@@ -298,12 +308,15 @@ def test_a_run_folder_is_named_by_framework_and_supporters(esc_eval: EscEval, en
     settings = yaml.safe_load(Path("c.yaml").read_text())
     del settings["out"]
     Path("c.yaml").write_text(yaml.safe_dump(settings))
-    simulate = ("simulate", "--config", "c.yaml", "--limit", "1")
+    common = ("--config", "c.yaml", "--limit", "1")
+    simulate = ("run", "--only", "simulate", *common)
     assert esc_eval(*simulate, "--supporter", "a.yaml", "--supporter", "silent") == (0, "")
     assert esc_eval(*simulate, "--supporter", "a.yaml", "--supporter", "b.yaml") == (0, "")
     assert esc_eval(*simulate, "--supporter", "a.yaml", "--out", "mine") == (0, "")
     assert sorted(str(path.parent) for path in Path().rglob("config.json")) == ["mine", "runs/esc_eval/a", "runs/esc_eval/a+b"]
-    one_line(esc_eval("score", *simulate[1:3], "--dialogues", "mine/dialogues.jsonl"), 2, "no supporter given", "--out")
+    one_line(
+        esc_eval("run", "--only", "score", *common, "--dialogues", "mine/dialogues.jsonl"), 2, "no supporter given", "--out"
+    )
     many = load_config(Path("c.yaml"), {"supporters": ["a.yaml", "b.yaml", *MANY]})
     assert re.fullmatch(r"a\+14-[0-9a-f]{8}", resolve_config(many).out.name)
 
@@ -314,17 +327,27 @@ def test_a_card_of_a_run_is_not_written_over_by_a_folder_of_its_own_name(esc_eva
     Path("c.yaml").write_text(yaml.safe_dump(settings))
     Path("runs/esc_eval/a").mkdir(parents=True)
     write_jsonl(Path("runs/esc_eval/a/cards.jsonl"), load_cards(bundled_cards("en")))
-    command = ("simulate", "--config", "c.yaml", "--supporter", "a.yaml", "--cards", "runs/esc_eval/a/cards.jsonl")
+    command = (
+        "run",
+        "--only",
+        "simulate",
+        "--config",
+        "c.yaml",
+        "--supporter",
+        "a.yaml",
+        "--cards",
+        "runs/esc_eval/a/cards.jsonl",
+    )
     one_line(esc_eval(*command), 2, "runs/esc_eval/a/cards.jsonl is read from there and would be replaced")
 
 
 def test_a_run_that_an_older_version_left_unfinished_grows(esc_eval: EscEval, endpoint: Endpoint) -> None:
     """Such a run wrote cards and records at its end only; its answers are used."""
-    assert esc_eval(*run("r", "--supporter", "a.yaml", verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", "--supporter", "a.yaml", only="simulate")) == (0, "")
     for name in ("cards.jsonl", "dialogues.jsonl", "usage.json"):
         Path("r", name).unlink()
     asked = len(endpoint.requests)
-    assert esc_eval(*run("r", "--supporter", "a.yaml", "--limit", 3, verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", "--supporter", "a.yaml", "--limit", 3, only="simulate")) == (0, "")
     assert supporters("r") == {"a": 3} and len(endpoint.requests) - asked == DIALOGUE - 1
 
 
@@ -332,12 +355,12 @@ def test_emoharbor_grows_by_profiles_and_by_a_language(esc_eval: EscEval, tmp_pa
     with Endpoint(test_emoharbor.speaks, models=test_emoharbor.MODELS) as endpoint:
         config = test_emoharbor.config(tmp_path, endpoint, own={"judging": "profile"}, languages=["en", "zh"])
         both = ("--config", config)
-        for verb in ("simulate", "score"):
-            assert esc_eval(verb, *both, "--language", "en", "--out", "grown") == (0, "")
+        for stage in ("simulate", "score"):
+            assert esc_eval("run", "--only", stage, *both, "--language", "en", "--out", "grown") == (0, "")
         asked = len(endpoint.requests)
         for out in ("grown", "once"):
-            assert esc_eval("simulate", *both, "--limit", "2", "--out", out) == (0, "")
-            assert esc_eval("score", *both, "--out", out) == (0, "")
+            assert esc_eval("run", "--only", "simulate", *both, "--limit", "2", "--out", out) == (0, "")
+            assert esc_eval("run", "--only", "score", *both, "--out", out) == (0, "")
         assert len(endpoint.requests) == (1 + 3 + 4) * asked, "of four dialogues three are new in the one, all in the other"
     for name in ("config.json", "profiles.jsonl", "dialogues.jsonl", "judgements.jsonl", "usage.json"):
         assert Path("grown", name).read_bytes() == Path("once", name).read_bytes(), name
@@ -345,7 +368,7 @@ def test_emoharbor_grows_by_profiles_and_by_a_language(esc_eval: EscEval, tmp_pa
 
 def test_a_reader_that_goes_away_costs_a_run_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
     """`esc-eval run … | head -1`: everything is asked, every file is written, and the exit code is that of the run."""
-    command = [sys.executable, "-m", "evalsuite.cli", *run("r", "--supporter", "a.yaml", "--floors")]
+    command = [sys.executable, "-m", "evalsuite.cli", *run("r", "--supporter", "a.yaml", "--set", "floors=true")]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() and not endpoint.requests

@@ -55,7 +55,7 @@ def run(esc_eval: EscEval) -> Path:
 def test_a_run_is_exported_as_logs_that_inspect_reads(esc_eval: EscEval, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from inspect_ai.model import ChatMessageUser
 
-    assert esc_eval("export", run, "--inspect", "logs") == (0, "")
+    assert esc_eval("report", run, "--inspect", "logs") == (0, "")
     assert {path.name for path in Path("logs").iterdir()} == {"esc_eval_embedded.eval", "esc_eval_silent.eval"}
     log = read_eval_log("logs/esc_eval_embedded.eval")
     dialogues = [d for d in read_jsonl(run / "dialogues.jsonl", Dialogue, "dialogues") if d.supporter == "embedded"]
@@ -81,11 +81,11 @@ def test_a_run_is_exported_as_logs_that_inspect_reads(esc_eval: EscEval, run: Pa
     assert any(score.unscored_samples for score in log.results.scores), "the script has unreadable verdicts: draw another"
     used = json.loads((run / "usage.json").read_text())["simulate"]["supporter"]["embedded"]
     assert log.stats.role_usage["supporter"].output_tokens == used["completion_tokens"]
-    assert esc_eval("export", run, "--inspect", "logs")[0] == 0
+    assert esc_eval("report", run, "--inspect", "logs")[0] == 0
     again = read_eval_log("logs/esc_eval_embedded.eval")
     assert again.model_dump_json() == log.model_dump_json(), "the same run, another log"
     monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
-    assert esc_eval("export", run, "--inspect", "more") == (
+    assert esc_eval("report", run, "--inspect", "more") == (
         2,
         "error: --inspect: inspect_ai is not installed: pip install 'esc-eval[inspect]'\n",
     )

@@ -44,7 +44,7 @@ def sets(folder: str) -> dict[str, bytes]:
 
 
 def score(out: str, judge: str, *options: str, config: str = "c") -> tuple[str, ...]:
-    return "score", out, "--config", f"{config}.yaml", "--judge", judge, *options
+    return "run", "--only", "score", "--out", out, "--config", f"{config}.yaml", "--judge", judge, *options
 
 
 def test_a_second_judge_is_asked_its_own_calls_alone_and_a_run_that_grew_with_it_is_one_made_at_once(
@@ -127,7 +127,7 @@ def test_sets_of_one_folder_differ_in_judge_method_and_prompts_alone(
     write_config(tmp_path / "c.yaml", endpoint.url, supporters=["a.yaml"])
     write_config(tmp_path / "singly.yaml", endpoint.url, supporters=["a.yaml"], method="per_dimension")
     write_config(tmp_path / "other.yaml", endpoint.url, supporters=["a.yaml"], rubric="risk_response")
-    for command in (run("r", verb="simulate"), ("score", "r", "--config", "c.yaml")):
+    for command in (run("r", only="simulate"), ("run", "--only", "score", "--out", "r", "--config", "c.yaml")):
         assert esc_eval(*command) == (0, "")
     assert esc_eval(*score("r", "judge-b.yaml", config="singly")) == (0, "")
     before, asked = sets("r"), len(endpoint.requests)
@@ -145,10 +145,14 @@ def test_what_reads_one_judge_asks_for_its_name_where_several_scored(
     esc_eval: EscEval, endpoint: Endpoint, tmp_path: Path
 ) -> None:
     write_config(tmp_path / "c.yaml", endpoint.url, supporters=["a.yaml", "b.yaml"])
-    for command in (run("r", verb="simulate"), ("score", "r", "--config", "c.yaml"), score("r", "judge-b.yaml")):
+    for command in (
+        run("r", only="simulate"),
+        ("run", "--only", "score", "--out", "r", "--config", "c.yaml"),
+        score("r", "judge-b.yaml"),
+    ):
         assert esc_eval(*command) == (0, "")
     shutil.copytree("r", "s")
-    for verb in (("compare", "r", "s"), ("leaderboard", "r"), ("discriminate", "r"), ("trajectories", "r")):
+    for verb in (("leaderboard", "s", "--against", "r"), ("leaderboard", "r"), ("discriminate", "r"), ("trajectories", "r")):
         one_line(esc_eval(*verb), 2, "r was scored by 2 judges: choose one with --judge: embedded, judge-b")
         one_line(esc_eval(*verb, "--judge", "judge-c"), 2, "--judge judge-c: did not score r: did you mean judge-b?")
         assert esc_eval(*verb, "--judge", "judge-b", "--out", "o") == (0, "")
@@ -161,7 +165,7 @@ def test_shards_with_two_judges_merge_and_a_status_counts_both(
 ) -> None:
     write_config(tmp_path / "c.yaml", endpoint.url, supporters=["a.yaml"], gold=GOLD)
     for out, shard in (("whole", ()), ("s1", ("--shard", "1/2")), ("s2", ("--shard", "2/2"))):
-        assert esc_eval(*run(out, *shard, verb="simulate")) == (0, "")
+        assert esc_eval(*run(out, *shard, only="simulate")) == (0, "")
         for judge in ("embedded", "judge-b.yaml"):
             if (out, judge) == ("s2", "judge-b.yaml"):
                 one_line(esc_eval("merge", "s1", "s2", "--out", "m"), 2, "stage score judge-b has not begun in shard 2/2")
@@ -178,7 +182,7 @@ def test_shards_with_two_judges_merge_and_a_status_counts_both(
 
 def test_a_judge_that_never_answered_leaves_its_place_to_another(esc_eval: EscEval, endpoint: Endpoint, tmp_path: Path) -> None:
     write_config(tmp_path / "c.yaml", endpoint.url, supporters=["a.yaml"])
-    assert esc_eval(*run("r", verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", only="simulate")) == (0, "")
     endpoint.behave = lambda body, count: Answer(status=400) if body["model"] == "judge-d" else echo(body, count)
     assert esc_eval(*score("r", "judge-d.yaml"))[0] == 2
     assert esc_eval(*run("s", "--judge", "judge-d.yaml"))[0] == 1
@@ -196,7 +200,7 @@ def test_verdicts_on_a_dialogue_that_was_drawn_again_are_dropped(esc_eval: EscEv
 
     write_config(tmp_path / "c.yaml", endpoint.url, supporters=["a.yaml"], concurrency=1)
     endpoint.behave = cut
-    assert esc_eval(*run("r", verb="simulate")) == (0, "")
+    assert esc_eval(*run("r", only="simulate")) == (0, "")
     endpoint.behave = lambda body, count: echo(body | {"messages": ["again", *body["messages"]]}, count)
     for judge in ("embedded", "judge-b.yaml"):
         assert esc_eval(*score("r", judge)) == (0, "")

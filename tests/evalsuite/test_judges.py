@@ -498,7 +498,7 @@ def test_several_files_and_judges(tmp_path: Path) -> None:
     given = files(tmp_path, judged("a", [3, 1]) + judged("b/c", [3, 3]), golden([3, 3]))
     write_jsonl(tmp_path / "third.jsonl", judged("d", [0, 3]))
     out = tmp_path / "out"
-    result = ran(*given, "--judgements", tmp_path / "third.jsonl", "--out", out, "--mode", "paper")
+    result = ran(*given, "--judgements", tmp_path / "third.jsonl", "--out", out, "--set", "mode=paper")
     assert result.exit_code == 0, result.output
     assert "Judges against gold, en" in result.stdout and "Agreement with gold, en (b/c)" in result.stdout
     found = json.loads((out / "agreement.json").read_bytes())
@@ -532,7 +532,7 @@ def test_one_rubric_of_several_is_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--mode", "strict"], "--mode: unknown mode 'strict'"),
+        (["--set", "mode=strict"], "--mode: unknown mode 'strict'"),
         (["--rubric", "epitome"], "--rubric: no verdict is on rubric epitome: .*esc_eval"),
         (["--gold-rubric", "esc_eval_human"], "--gold-rubric: no gold score is on rubric esc_eval_human: .*esc_eval"),
         (["--annotator", "b"], "--annotator b: gave none of the scores: .*a"),
@@ -633,8 +633,8 @@ def test_from_human_scores_and_a_ranker_to_table_4(esc_eval: EscEval, tmp_path: 
     assert CliRunner().invoke(data_prep_app, prepare).exit_code == 0
     with Endpoint(lambda body, count: Answer("3"), models=("embedded",)) as endpoint:
         asked = ("--config", CONFIGS / "eval" / "table4.yaml", "--judge", "embedded")
-        where = ("--dialogues", "gold/dialogues.jsonl", "--endpoint", f"embedded={endpoint.url}", "--out", "table4/ranker")
-        assert esc_eval("score", *asked, *where) == (0, "")
+        where = ("--dialogues", "gold/dialogues.jsonl", "--set", f"endpoints.embedded={endpoint.url}", "--out", "table4/ranker")
+        assert esc_eval("run", "--only", "score", *asked, *where) == (0, "")
     done = ran(
         "--judgements", "table4/ranker/judgements.jsonl", "--gold", "gold/scores.jsonl", "--against", "paper", "--out", "table4"
     )

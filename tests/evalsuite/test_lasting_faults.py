@@ -118,11 +118,11 @@ def test_a_judges_call_that_is_rejected_is_a_lost_verdict_and_never_a_score(
 @pytest.mark.parametrize(
     ("fault", "option", "cause"),
     [
-        (error(401, "the key was revoked"), (), "HTTP 401: the key was revoked (--fail-on-error N goes on"),
+        (error(401, "the key was revoked"), (), "HTTP 401: the key was revoked (fail_on_error N goes on"),
         (error(404, "no such model"), (), "HTTP 404: no such model"),
-        (error(400, "broken"), ("--fail-on-error", "3"), "3 of 12 dialogues failed (--fail-on-error 3)"),
-        (error(400, "broken"), ("--fail-on-error", "0.3"), "4 of 12 dialogues failed (--fail-on-error 0.3)"),
-        (error(403, "broken"), ("--fail-on-error", "1000"), None),
+        (error(400, "broken"), ("--set", "fail_on_error=3"), "3 of 12 dialogues failed (fail_on_error 3)"),
+        (error(400, "broken"), ("--set", "fail_on_error=0.3"), "4 of 12 dialogues failed (fail_on_error 0.3)"),
+        (error(403, "broken"), ("--set", "fail_on_error=1000"), None),
     ],
     ids=["401", "404", "a number", "a share", "goes on in spite of 403"],
 )
@@ -172,7 +172,7 @@ def test_no_more_connections_than_files_may_be_open(tmp_path: Path, soft: int, h
     config(tmp_path, 60, exchanges=1, concurrency=100)
     log = tmp_path / "log"
     with Endpoint(lambda body, count: Answer(echo(body, count).text, delay=0.2), models=MODELS) as endpoint:
-        process = started("simulate", *run_at(endpoint.url)[1:], folder=tmp_path, log=log, files=(soft, hard))
+        process = started("run", "--only", "simulate", *run_at(endpoint.url)[1:], folder=tmp_path, log=log, files=(soft, hard))
         process.join(240)
         assert (process.exitcode, log.with_suffix(".err").read_text()) == (0, "")
         assert 16 < endpoint.most < soft or hard > soft
@@ -186,7 +186,7 @@ def test_shards_merged_list_the_failed_calls_of_all_and_add_up_what_was_cut_off(
     reject, cut = error(400, "broken"), Answer("I hear you", finish_reason="length")
     with Endpoint(lasting([reject, cut, cut, reject]), models=MODELS) as endpoint:
         for index in (1, 2):
-            code, err = esc_eval("simulate", *run_at(endpoint.url, f"s{index}")[1:], "--shard", f"{index}/2")
+            code, err = esc_eval("run", "--only", "simulate", *run_at(endpoint.url, f"s{index}")[1:], "--shard", f"{index}/2")
             assert code == 1 and "1 dialogues" in err
         code, err = esc_eval("merge", "s1", "s2", "--out", "merged")
         assert code == 1 and "2 dialogues are missing because a server failed" in err

@@ -33,14 +33,14 @@ def test_a_run_stops_at_its_limits_and_goes_on_with_larger_ones(esc_eval: EscEva
     with Endpoint(models=MODELS) as endpoint:
         assert esc_eval(*run_at(endpoint.url, "undisturbed")) == (0, "")
         before = len(endpoint.requests)
-        told = ("ended early", "--max-calls 15 is reached: raise it to go on", "same command again")
+        told = ("ended early", "max_calls 15 is reached: raise it to go on", "same command again")
         for _ in range(2):
-            one_line(esc_eval(*run_at(endpoint.url), "--max-calls", "15"), 1, *told)
+            one_line(esc_eval(*run_at(endpoint.url), "--set", "max_calls=15"), 1, *told)
             assert len(endpoint.requests) - before == 15
-        one_line(esc_eval(*run_at(endpoint.url), "--max-time", "0s"), 1, "--max-time 0 s is over", "same command again")
-        assert esc_eval(*run_at(endpoint.url), "--max-calls", "1000", "--max-time", "4h") == (0, "")
+        one_line(esc_eval(*run_at(endpoint.url), "--set", "max_time=0s"), 1, "max_time 0 s is over", "same command again")
+        assert esc_eval(*run_at(endpoint.url), "--set", "max_calls=1000", "--set", "max_time=4h") == (0, "")
         assert len(endpoint.requests) - before == 33
-        assert esc_eval(*run_at(endpoint.url), "--max-calls", "0") == (0, ""), "nothing is left to ask"
+        assert esc_eval(*run_at(endpoint.url), "--set", "max_calls=0") == (0, ""), "nothing is left to ask"
     assert outputs(tmp_path / "run") == outputs(tmp_path / "undisturbed")
 
 
@@ -61,18 +61,18 @@ def two(*more: str, out: str = "run") -> tuple[str, ...]:
     return "run", "--config", "c.yaml", *models, "--out", out, *more
 
 
-@pytest.mark.parametrize("limit", [("--max-calls", "60"), ("--max-cost", "0.011"), ("--max-time", "3s")])
-def test_a_budget_gives_whole_dialogues_of_every_supporter(esc_eval: EscEval, tmp_path: Path, limit: tuple[str, str]) -> None:
+@pytest.mark.parametrize(("limit", "most"), [("max_calls", "60"), ("max_cost", "0.011"), ("max_time", "3s")])
+def test_a_budget_gives_whole_dialogues_of_every_supporter(esc_eval: EscEval, tmp_path: Path, limit: str, most: str) -> None:
     """Of 40 dialogues with 11 calls each, all under way at once where time is not short; a call costs 0.0002."""
-    config(tmp_path, 20, **({"concurrency": 2} if limit[0] == "--max-time" else {}))
+    config(tmp_path, 20, **({"concurrency": 2} if limit == "max_time" else {}))
     with Endpoint(slow, models=("a", "b", "s", "j")) as endpoint:
         specs(endpoint.url, "a", "b", "s", "j")
-        one_line(esc_eval(*two(*limit)), 1, "the run ended early", limit[0], "not asked", "same command again")
+        one_line(esc_eval(*two("--set", f"{limit}={most}")), 1, "the run ended early", limit, "not asked", "same command again")
         dialogues = read_jsonl(tmp_path / "run" / "dialogues.jsonl", Dialogue, "dialogues")
         judged = {j.dialogue_id for j in read_jsonl(tmp_path / "run" / "judgements.jsonl", Judgement, "judgements")}
         by_supporter = Counter(dialogue.supporter for dialogue in dialogues)
         assert all(dialogue.termination == "max_turns" and dialogue.exchanges == 5 for dialogue in dialogues)
-        assert len(dialogues) == 5 if limit[0] != "--max-time" else 0 < len(dialogues) < 40, by_supporter
+        assert len(dialogues) == 5 if limit != "max_time" else 0 < len(dialogues) < 40, by_supporter
         assert len(judged) >= len(dialogues) - 4 and abs(by_supporter["a"] - by_supporter["b"]) <= 4
         assert not (tmp_path / "run" / "failures.json").exists(), "what was not asked did not fail"
         asked = len(endpoint.requests)
@@ -86,7 +86,7 @@ def test_several_judges_judge_side_by_side_within_a_budget(esc_eval: EscEval, tm
     with Endpoint(slow, models=("a", "b", "s", "j", "k")) as endpoint:
         specs(endpoint.url, "a", "b", "s", "j", "k")
         judges = ("--judge", "k.yaml")
-        one_line(esc_eval(*two(*judges, "--max-calls", "40")), 1, "3 dialogues are finished, 9 not asked")
+        one_line(esc_eval(*two(*judges, "--set", "max_calls=40")), 1, "3 dialogues are finished, 9 not asked")
         with open_run(Path("run")) as opened:
             assert any("3 dialogues are finished" in note for table in status(opened) for note in table.notes)
             assert "The budget was used up: 3 dialogues are finished, 9 not asked." in content_of(opened).warnings
@@ -112,7 +112,7 @@ def test_a_plan_forecasts_the_calls_of_a_run(
     config(tmp_path, 3, gold={"dialogues": "synthetic", "limit": 4}, **changes)
     with Endpoint(slow, models=("a", "b", "s", "j")) as endpoint:
         specs(endpoint.url, "a", "b", "s", "j")
-        assert esc_eval(*two("--plan", "--max-calls", "50", "--max-cost", "1000")) == (0, "")
+        assert esc_eval(*two("--plan", "--set", "max_calls=50", "--set", "max_cost=1000")) == (0, "")
         assert not endpoint.requests and not Path("run").exists()
         assert esc_eval(*two()) == (0, "")
     of_calls = {row[:2]: row[2] for row in told[-1].rows}
@@ -121,9 +121,9 @@ def test_a_plan_forecasts_the_calls_of_a_run(
     assert {name: of_calls[role, name] for role, name in [("supporter", "a"), ("judge", "j"), ("seeker", "s")]} == {
         name: asked[name] for name in "ajs"
     }
-    reached = next(note for note in told[-1].notes if note.startswith("--max-calls 50"))
+    reached = next(note for note in told[-1].notes if note.startswith("max_calls 50"))
     assert (
-        "finishes and judges about" in reached and "--max-cost 1000 finishes and judges all and the gold set." in told[-1].notes
+        "finishes and judges about" in reached and "max_cost 1000 finishes and judges all and the gold set." in told[-1].notes
     )
 
 
@@ -153,7 +153,7 @@ def test_a_supporter_that_never_answers_is_missing_and_no_more_is_said(esc_eval:
         ends = [d.termination for d in read_jsonl(Path("run/dialogues.jsonl"), Dialogue, "dialogues")]
         assert sorted(map(str, ends)) == ["infrastructure"] * 2 + ["max_turns"] * 2
         before = outputs(tmp_path / "run")
-        again = esc_eval("score", "run", "--config", "c.yaml", "--judge", "d.yaml")
+        again = esc_eval("run", "--only", "score", "--out", "run", "--config", "c.yaml", "--judge", "d.yaml")
         one_line(again, 2, "nothing more was answered, run is as it was, with 24 stored answers", "HTTP 500")
         assert outputs(tmp_path / "run") == before
 
@@ -161,9 +161,9 @@ def test_a_supporter_that_never_answers_is_missing_and_no_more_is_said(esc_eval:
 def test_attempts_and_call_timeout_are_the_users(esc_eval: EscEval, tmp_path: Path) -> None:
     config(tmp_path, 1)
     with Endpoint(lambda body, count: Answer(delay=30), models=MODELS) as endpoint:
-        code, err = esc_eval(*run_at(endpoint.url), "--attempts", "1", "--call-timeout", "0.05s")
+        code, err = esc_eval(*run_at(endpoint.url), "--set", "attempts=1", "--set", "call_timeout=0.05s")
         assert code == 2 and "gave up after 1 attempts: TimeoutError" in err and len(endpoint.requests) == 1
-        one_line(esc_eval(*run_at(endpoint.url), "--call-timeout", "soon"), 2, "call_timeout", "90s, 30m, 4h")
+        one_line(esc_eval(*run_at(endpoint.url), "--set", "call_timeout=soon"), 2, "call_timeout", "90s, 30m, 4h")
 
 
 def test_a_server_that_is_away_is_waited_for_by_a_run(

@@ -112,9 +112,9 @@ def test_who_is_in_no_script_answers_at_temperature_0(esc_eval: EscEval, importe
         drawn = [(body["model"], body.get("temperature")) for body in endpoint.requests if body["model"] != "ranker"]
         assert Counter(drawn) == {("player", None): 10, ("helper", None): 5, ("helper", 0): 5}
         del endpoint.requests[:]
-        assert esc_eval("run", "--config", config, "--temperature", "0", "--out", "zero")[0] == 0
+        assert esc_eval("run", "--config", config, "--set", "temperature=0", "--out", "zero")[0] == 0
         assert {body.get("temperature") for body in endpoint.requests} == {0}
-        code, error = esc_eval("run", "--config", config, "--temperature", "0.7", "--out", "warm")
+        code, error = esc_eval("run", "--config", config, "--set", "temperature=0.7", "--out", "warm")
         assert code == 2 and "temperature: paper mode draws" in error and "at temperature 0, as appendix C.2 says" in error
     told = {out: (tmp_path / out / "report.md").read_text() for out in ("run", "zero")}
     assert "Replies drawn: as the script does: player, helper; at temperature 0, in no script: other\n" in told["run"]
@@ -149,7 +149,7 @@ def test_what_is_in_our_words_is_said(esc_eval: EscEval, imported: Path, tmp_pat
         )
         assert f"Wording: in our words: {ours}\n" in (tmp_path / "ours" / "report.md").read_text()
         # This ranker says one score, which is no verdict on all dimensions: a judge that cannot be read at all is exit 1.
-        assert esc_eval("run", "--config", config, "--out", "native", "--mode", "native")[0] == 1
+        assert esc_eval("run", "--config", config, "--out", "native", "--set", "mode=native")[0] == 1
         assert "Wording" not in (tmp_path / "native" / "report.md").read_text()
 
 
@@ -157,7 +157,7 @@ def test_the_console_says_what_is_in_our_words(imported: Path, tmp_path: Path) -
     with Endpoint(behave, models=("player", "helper", "ranker", "other")) as endpoint:
         config = write_config(tmp_path, endpoint.url)
         told = [
-            CliRunner().invoke(cli.app, ["simulate", "--config", str(config), "--out", out, *more])
+            CliRunner().invoke(cli.app, ["run", "--only", "simulate", "--config", str(config), "--out", out, *more])
             for out, more in (("a", []), ("b", ["--seeker", f"other@{endpoint.url}"]))
         ]
     assert [one.exit_code for one in told] == [0, 0] and "in our words" not in told[0].output
@@ -171,13 +171,13 @@ def test_a_seeker_is_asked_in_what_it_has_learnt_or_refused(
 ) -> None:
     with Endpoint(behave, models=("player", "helper", "ranker")) as endpoint:
         config = write_config(tmp_path, endpoint.url, mode=mode, languages=["en"])
-        assert esc_eval("simulate", "--config", config)[0] == 0
+        assert esc_eval("run", "--only", "simulate", "--config", config)[0] == 0
         (system,) = {body["messages"][0]["content"] for body in endpoint.requests if body["model"] == "player"}
         assert system.startswith("Be somebody in trouble.")
-        code, error = esc_eval("simulate", "--config", config, "--prompts", "esc_eval", "--out", "other")
+        code, error = esc_eval("run", "--only", "simulate", "--config", config, "--set", "prompts=esc_eval", "--out", "other")
         assert code == 2 and "seeker player has learnt the prompt pack out/prompts and is not asked in esc_eval" in error
         (tmp_path / "out" / "prompts").rename(tmp_path / "gone")
-        code, error = esc_eval("simulate", "--config", config, "--out", "other")
+        code, error = esc_eval("run", "--only", "simulate", "--config", config, "--out", "other")
         assert code == 2 and "import-esc-eval --source CLONE --out out" in error and not (tmp_path / "other").exists()
 
 

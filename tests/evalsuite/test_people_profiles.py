@@ -204,8 +204,8 @@ def judge_shown_it(esc_eval: EscEval, folder: Path) -> None:
     for judging, shown in (("dialogue", []), ("profile", ["My cat is ill."]), ("states", ["My cat is ill.", "THOUGHT"])):
         with Endpoint(speaks, ("thinker", "talker", "judge")) as endpoint:
             settings = config(folder, endpoint, {"judging": judging, "thinker": "" if judging != "states" else "thinker.yaml"})
-            given = ("--dialogues", "out/dialogues.jsonl", "--profiles", "out/profiles.jsonl", "--out", f"judged-{judging}")
-            assert esc_eval("score", "--config", settings, *given) == (0, "")
+            given = ("--dialogues", "out/dialogues.jsonl", "--set", "profiles=out/profiles.jsonl", "--out", f"judged-{judging}")
+            assert esc_eval("run", "--only", "score", "--config", settings, *given) == (0, "")
             texts = ["".join(m["content"] for m in body["messages"]) for body in endpoint.requests if body["model"] == "judge"]
         assert all(any(text in asked for asked in texts) for text in shown)
         assert bool(shown) or not any("My cat is ill." in asked for asked in texts)

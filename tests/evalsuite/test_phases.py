@@ -110,7 +110,7 @@ def test_what_fits_together_is_up_together_and_gives_the_same_as_phases_and_turn
 @pytest.mark.usefixtures("no_report")
 def test_shares_go_by_need(on: Callable[[str], Path], esc_eval: EscEval) -> None:
     log = on("2x80")
-    assert esc_eval("simulate", "--config", "c.yaml") == (0, "")
+    assert esc_eval("run", "--only", "simulate", "--config", "c.yaml") == (0, "")
     up = {line.split()[0]: line.split()[2:] for line in log.read_text().splitlines() if " up " in line}
     assert up["seeker"][0] == "0" and {up["one"][0], up["two"][0]} == {"1"}
     assert sum(float(share) for gpu, share, _ in up.values() if gpu == "1") <= 0.901
@@ -124,7 +124,7 @@ def test_too_little_memory_is_refused_before_anything_is_started(on: Callable[[s
     assert code == 2 and not log.exists()
     assert err.startswith("error: not enough memory on 1 × 24 GB to hold the dialogues with seeker and one:\n")
     assert "seeker on" not in err and "seeker: weights 26.4 + overhead" in err and "cache of 1 × 8,192 tokens 6.2 = " in err
-    assert "Next best: " in err and "GPUs instead of 1" in err and "--endpoint seeker=" in err
+    assert "Next best: " in err and "GPUs instead of 1" in err and "--set endpoints.seeker=" in err
 
 
 @pytest.mark.usefixtures("no_report")
@@ -165,8 +165,8 @@ def test_a_run_without_seeker_or_judge_ends(
 @pytest.mark.usefixtures("no_report")
 def test_a_budget_that_ends_in_the_first_phase_starts_no_judge(on: Callable[[str], Path], esc_eval: EscEval) -> None:
     log = on("80")
-    code, err = esc_eval("run", "--config", "c.yaml", "--max-calls", "10")
-    assert code == 1 and "--max-calls 10 is reached" in err
+    code, err = esc_eval("run", "--config", "c.yaml", "--set", "max_calls=10")
+    assert code == 1 and "max_calls 10 is reached" in err
     assert "judge up" not in happened(log)
     assert esc_eval("run", "--config", "c.yaml") == (0, "")
 
@@ -193,12 +193,12 @@ def test_phases_on_the_real_model(esc_eval: EscEval, tmp_path: Path, monkeypatch
         return start(self, plan)
 
     monkeypatch.setattr(Servers, "_start", noted)
-    assert esc_eval("run", "--config", "c.yaml", "--out", "run", "--phases") == (0, "")
+    assert esc_eval("run", "--config", "c.yaml", "--out", "run", "--set", "phases=true") == (0, "")
     assert began == ["player beside 0, 0 running", "judge beside 0, 0 running"], "the first is gone when the second starts"
     kept = outputs(tmp_path / "run")
     judgements = [json.loads(line) for line in (tmp_path / "run" / "judgements.jsonl").read_text().splitlines()]
     assert len(judgements) == 2 * 7 and all(judgement["value"] in range(5) for judgement in judgements)
-    assert esc_eval("run", "--config", "c.yaml", "--out", "run", "--no-phases") == (0, ""), "all is in the store"
+    assert esc_eval("run", "--config", "c.yaml", "--out", "run", "--set", "phases=false") == (0, ""), "all is in the store"
     assert len(began) == 2 and outputs(tmp_path / "run") == kept
 
 

@@ -41,7 +41,7 @@ def test_without_utf_8_the_report_is_written_and_printing_does_not_die(tmp_path:
     settings = demo_config(limit=1, gold=None, languages=["en", "zh"], exchanges=1, out="run")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     with Endpoint(chinese, models=("embedded", "my-model")) as endpoint:
-        given = ("--supporter", f"my-model@{endpoint.url}", "--endpoint", f"embedded={endpoint.url}")
+        given = ("--supporter", f"my-model@{endpoint.url}", "--set", f"endpoints.embedded={endpoint.url}")
         done = call(tmp_path, "run", "--config", "c.yaml", *given)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.isascii() and b"Leaderboard" in done.stdout
@@ -73,7 +73,7 @@ def test_lost_judgements_name_their_cause(esc_eval: EscEval, tmp_path: Path, mon
     settings = {"limit": 1, "gold": None, "languages": ["en"], "exchanges": 1, "out": "run", "patience": 0}
     Path("c.yaml").write_text(yaml.safe_dump(demo_config(**settings)))
     with Endpoint(behave, models=("embedded", "my-model")) as endpoint:
-        given = ("--supporter", f"my-model@{endpoint.url}", "--endpoint", f"embedded={endpoint.url}")
+        given = ("--supporter", f"my-model@{endpoint.url}", "--set", f"endpoints.embedded={endpoint.url}")
         code, said = esc_eval("run", "--config", "c.yaml", *given)
     assert code == 1 and "0 dialogues and the judgements of 1 more are missing" in said
     assert "HTTP 503: the judge is at lunch" in said

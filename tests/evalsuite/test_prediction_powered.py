@@ -384,12 +384,13 @@ def test_from_suggest_through_a_study_to_the_board(tmp_path: Path, monkeypatch: 
     own = [one for one in chosen if one.supporter == "bad"]
     by_hand = sum(weights[one.id] * 25 * truth["bad"][int(str(one.card_id)[1:])] for one in own)
     assert of_people("board")["bad"] == pytest.approx(by_hand / sum(weights[one.id] for one in own), abs=0.06)
-    # The same scores without the weights beside them are another board, and an option brings it back.
+    # The same scores without the weights beside them are another board.
     Path("elsewhere").mkdir()
     shutil.copy("scored/scores.jsonl", "elsewhere/scores.jsonl")
     assert "Weighted" not in call(*common, "--people", "elsewhere/scores.jsonl", "--out", "plain")
     assert of_people("plain")["bad"] != pytest.approx(of_people("board")["bad"], abs=0.1)
-    call(*common, "--people", "elsewhere/scores.jsonl", "--weights", "some/weights.csv", "--out", "again")
+    shutil.copy("some/weights.csv", "elsewhere/weights.csv")
+    call(*common, "--people", "elsewhere/scores.jsonl", "--out", "again")
     assert of_people("again") == of_people("board")
     # Fewer scores than were drawn, and dialogues of another draw.
     scores = read_jsonl(Path("scored/scores.jsonl"), HumanScore, "scores")
@@ -412,8 +413,6 @@ def test_errors_of_the_verbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         call("leaderboard", "run", "--people", "people.jsonl", "--rubric", "rubric.yaml")
     with pytest.raises(UserError, match="--people: it corrects a judge's scores"):
         call("leaderboard", "--people", "people.jsonl")
-    with pytest.raises(UserError, match="--weights: they belong to people"):
-        call("leaderboard", "run", "--weights", "weights.csv")
     with pytest.raises(UserError, match="--supporter godo.*good"):
         call("people", "suggest", "run", "--budget", "5", "--supporter", "godo")
 

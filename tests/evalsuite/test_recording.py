@@ -44,7 +44,7 @@ def test_a_replay_leaves_the_records_of_the_run_without_asking_anybody(
         shutil.copy(recorded / name, kept / name)
     monkeypatch.setattr("evalsuite.runner.engine.Servers", lambda *_: pytest.fail("a server is started"))
     for _ in range(2):  # it resumes like any other run
-        monkeypatch.setattr("sys.argv", ["esc-eval", "run", "--config", "c.yaml", "--replay", "kept", "--out", "replayed"])
+        monkeypatch.setattr("sys.argv", ["esc-eval", "run", "--config", "c.yaml", "--set", "replay=kept", "--out", "replayed"])
         with pytest.raises(SystemExit) as end:
             cli.main()
         assert not end.value.code
@@ -59,15 +59,15 @@ def test_a_replay_leaves_the_records_of_the_run_without_asking_anybody(
 
 
 def test_what_was_not_recorded_is_refused(esc_eval: EscEval, recorded: Path) -> None:
-    code, err = esc_eval("run", "--config", "c.yaml", "--replay", recorded, "--limit", 3, "--out", "more")
-    assert code == 2 and "lacks an answer that this run needs" in err and "Leave --replay out" in err
+    code, err = esc_eval("run", "--config", "c.yaml", "--set", f"replay={recorded}", "--limit", 3, "--out", "more")
+    assert code == 2 and "lacks an answer that this run needs" in err and "Leave replay out" in err
     assert err.count("\n") == 1
 
 
 def test_a_replay_and_a_run_do_not_share_a_folder(esc_eval: EscEval, recorded: Path) -> None:
-    code, err = esc_eval("run", "--config", "c.yaml", "--replay", recorded, "--out", recorded)
+    code, err = esc_eval("run", "--config", "c.yaml", "--set", f"replay={recorded}", "--out", recorded)
     assert code == 2 and "replay" in err
-    assert esc_eval("run", "--config", "c.yaml", "--replay", recorded, "--out", "replayed")[0] == 0
+    assert esc_eval("run", "--config", "c.yaml", "--set", f"replay={recorded}", "--out", "replayed")[0] == 0
     code, err = esc_eval("run", "--config", "c.yaml", "--out", "replayed")
     assert code == 2 and "replay" in err
 
@@ -75,16 +75,16 @@ def test_a_replay_and_a_run_do_not_share_a_folder(esc_eval: EscEval, recorded: P
 def test_a_recording_that_is_none_is_refused(esc_eval: EscEval) -> None:
     Path("empty").mkdir()
     for name in ("empty", "nowhere", "dem"):
-        code, err = esc_eval("run", "--config", DEMO, "--replay", name, "--out", "r")
-        assert code == 2 and f"--replay {name}: no run folder" in err
+        code, err = esc_eval("run", "--config", DEMO, "--set", f"replay={name}", "--out", "r")
+        assert code == 2 and f"replay {name}: no run folder" in err
     Path("empty/calls.sqlite").write_text("no database at all, but long enough to be taken for one")
-    code, err = esc_eval("run", "--config", DEMO, "--replay", "empty", "--out", "r")
+    code, err = esc_eval("run", "--config", DEMO, "--set", "replay=empty", "--out", "r")
     assert code == 2 and "cannot be read" in err and not Path("r").exists()
 
 
 def test_the_bundled_recording_answers_the_whole_demo(esc_eval: EscEval) -> None:
     """Other prompts, cards or seekers need another recording: `make record` makes it (a server for some minutes)."""
-    code, err = esc_eval("run", "--config", DEMO, "--replay", "demo", "--out", "r")
+    code, err = esc_eval("run", "--config", DEMO, "--set", "replay=demo", "--out", "r")
     assert code == 0, err
     report = json.loads(Path("r/report.json").read_text())
     assert report["plumbing"] and any(

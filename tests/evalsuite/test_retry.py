@@ -111,13 +111,13 @@ def test_every_method_asks_an_unreadable_verdict_again(esc_eval: EscEval, tmp_pa
     settings = {"mode": "paper"} if method == "paper" else {"method": method, "judge_prompts": packs.get(method)}
     config(tmp_path, 2, **settings)
     with Endpoint(models=MODELS) as endpoint:
-        assert esc_eval("simulate", *run_at(endpoint.url)[1:]) == (0, "")
+        assert esc_eval("run", "--only", "simulate", *run_at(endpoint.url)[1:]) == (0, "")
     with Endpoint(lambda body, count: Answer("I cannot say"), models=MODELS) as silent:
-        code, err = esc_eval("score", *run_at(silent.url)[1:])
+        code, err = esc_eval("run", "--only", "score", *run_at(silent.url)[1:])
         assert code == 1 and "can be read; it said, for example: I cannot say" in err
         first = len(silent.requests)
-        assert esc_eval("score", *run_at(silent.url)[1:]) == (1, err) and len(silent.requests) == first
-        assert esc_eval("score", *run_at(silent.url)[1:], "--retry", "unreadable") == (1, err)
+        assert esc_eval("run", "--only", "score", *run_at(silent.url)[1:]) == (1, err) and len(silent.requests) == first
+        assert esc_eval("run", "--only", "score", *run_at(silent.url)[1:], "--retry", "unreadable") == (1, err)
         assert len(silent.requests) == (first * 1.5 if method == "json" else first * 2), "of json, only the second chance"
 
 

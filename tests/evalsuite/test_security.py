@@ -62,7 +62,7 @@ def test_the_key_is_nowhere_but_in_the_header(
 
     def run(key: str, *extra: str) -> int:
         nonlocal said
-        given = ["--supporter", f"my-model@{endpoint.url}#{key}", "--endpoint", f"embedded={endpoint.url}", *extra]
+        given = ["--supporter", f"my-model@{endpoint.url}#{key}", "--set", f"endpoints.embedded={endpoint.url}", *extra]
         monkeypatch.setattr("sys.argv", ["esc-eval", "run", "--config", "c.yaml", "--out", "run", *given])
         with pytest.raises(SystemExit) as end:
             cli.main()
@@ -73,7 +73,7 @@ def test_the_key_is_nowhere_but_in_the_header(
         assert run("PLANTED") == 1 and "503" in said and "***" in said
         assert f"Bearer {KEY}" in {headers.get("Authorization") for headers in endpoint.headers}
         refusing = True
-        assert run("PLANTED", "--mode", "paper") == 2  # another config
+        assert run("PLANTED", "--set", "mode=paper") == 2  # another config
         assert run("PLANTED") == 1 and "the run ended early" in said and "401" in said
         assert run(KEY) == 2 and "never the key itself" in said
         monkeypatch.setenv("PLANTED", f"{KEY}\n")
@@ -202,7 +202,7 @@ def test_no_name_reaches_out_of_the_run_folder(esc_eval: EscEval, tmp_path: Path
 
         with Endpoint(behave, models=("embedded", *NAMES)) as endpoint:
             before = listing(tmp_path)
-            common = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
+            common = ("run", "--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}")
             mine = ("--supporter", f"{NAMES[0]}@{endpoint.url}")
             assert esc_eval(*common, *mine) == (0, "")
             made = listing(tmp_path) - before
@@ -210,14 +210,14 @@ def test_no_name_reaches_out_of_the_run_folder(esc_eval: EscEval, tmp_path: Path
             assert {name for name in made if not name.startswith("deep/inner/run")} == set()
             # Other names: used safely, or refused in one line.
             for name in NAMES[1:]:
-                simulate = ("simulate", *common[1:], "--limit", "1", "--out", "other")
+                simulate = ("run", "--only", "simulate", *common[1:], "--limit", "1", "--out", "other")
                 code, err = esc_eval(*simulate, "--supporter", f"{name}@{endpoint.url}")
                 assert (code, err) == (0, "") or (code == 2 and err.startswith("error: ") and err.count("\n") == 1), (name, err)
             made = listing(tmp_path) - before
             assert {name for name in made if not name.startswith(("deep/inner/run", "deep/inner/other"))} == set()
             for name in (NAMES[0], NAMES[5], NAMES[6]):  # no command line can hold NAMES[4]
-                for option in ("--supporter", "--seeker", "--judge", "--prompts", "--judge-prompts", "--cards"):
-                    code, err = esc_eval(*common, "--out", "third", option, name)
+                for option in (("--supporter", ""), ("--seeker", ""), ("--judge", ""), ("--set", "prompts="), ("--cards", "")):
+                    code, err = esc_eval(*common, "--out", "third", option[0], option[1] + name)
                     assert code == 2 and err.startswith("error: ") and err.count("\n") == 1, (option, name, err)
                     assert not [c for c in err[:-1] if not c.isprintable()]
             for name in ("\x00", "x" * 300):

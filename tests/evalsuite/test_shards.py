@@ -35,7 +35,7 @@ FILES = [*(f"{name}.jsonl" for name in RECORDS), "agreement.json", "usage.json",
 SEEKERS = ("--config", CONFIGS / "eval" / "role_play.yaml", "--seeker", "a=merged", "--seeker", "b=s2", "--out", "other")
 READERS = [  # of finished run folders, s2 being one shard of four
     ("report", "s2"),
-    ("compare", "merged", "s2"),
+    ("leaderboard", "s2", "--against", "merged"),
     ("trajectories", "s2"),
     ("discriminate", "s2"),
     ("health", "report", "s2"),
@@ -57,7 +57,7 @@ def test_four_shards_merged_are_one_run_to_the_byte(esc_eval: EscEval, tmp_path:
     with Endpoint(models=("embedded",)) as endpoint:
         config = demo_config(languages=["en"], limit=6, exchanges=1, gold={"dialogues": "synthetic_test", "limit": 5})
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-        command = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
+        command = ("run", "--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}")
         assert esc_eval(*command, "--out", "whole") == (0, "")
         asked = len(endpoint.requests)
         for index in (3, 1, 4, 2):
@@ -85,7 +85,7 @@ def test_four_shards_merged_are_one_run_to_the_byte(esc_eval: EscEval, tmp_path:
 
         before = Path("merged/judgements.jsonl").read_bytes()
         for stage in ("simulate", "score"):
-            assert esc_eval(stage, *command[1:], "--out", "merged") == (0, "")
+            assert esc_eval(*command, "--only", stage, "--out", "merged") == (0, "")
         assert len(endpoint.requests) == 2 * asked, "the merged run has every finished call"
         assert Path("merged/judgements.jsonl").read_bytes() == before
 
@@ -105,15 +105,17 @@ def test_scores_of_given_dialogues_merge_and_a_shards_own_dialogues_are_not_deal
 ) -> None:
     with Endpoint(models=("embedded",)) as endpoint:
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(limit=2, exchanges=1, gold=None)))
-        given = ("--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
+        given = ("--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}")
         for stage in ("simulate", "score"):
-            assert esc_eval(stage, *given, "--out", "whole") == (0, "")
+            assert esc_eval("run", "--only", stage, *given, "--out", "whole") == (0, "")
         for index in range(1, 6):  # the first has nothing to do
             shard = ("--shard", f"{index}/5", "--out")
-            assert esc_eval("score", *given, "--dialogues", "whole/dialogues.jsonl", *shard, f"given{index}") == (0, "")
+            assert esc_eval(
+                "run", "--only", "score", *given, "--dialogues", "whole/dialogues.jsonl", *shard, f"given{index}"
+            ) == (0, "")
             if index > 1:
-                assert esc_eval("simulate", *given, *shard, f"own{index}") == (0, "")
-                assert esc_eval("score", *given, *shard, f"own{index}") == (0, "")
+                assert esc_eval("run", "--only", "simulate", *given, *shard, f"own{index}") == (0, "")
+                assert esc_eval("run", "--only", "score", *given, *shard, f"own{index}") == (0, "")
         assert len(Path("own4/judgements.jsonl").read_text().splitlines()) == 7
         shards.merge([Path(f"given{index}") for index in range(1, 6)], Path("given"))
         for name in ("dialogues.jsonl", "judgements.jsonl"):
@@ -132,9 +134,9 @@ def test_a_shard_starts_only_the_supporters_of_its_own_dialogues(
     with Endpoint(models=("embedded", "one", "two")) as endpoint:
         config = demo_config(limit=2, languages=["en"], exchanges=1, gold=None, supporters=["one.yaml", "two.yaml"])
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-        command = ("simulate", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}", "--shard")
-        assert esc_eval(*command, "1/2", "--endpoint", f"one={endpoint.url}", "--out", "s1") == (0, "")
-        both = ("--endpoint", f"one={endpoint.url}", "--endpoint", f"two={endpoint.url}")
+        command = ("run", "--only", "simulate", "--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}", "--shard")
+        assert esc_eval(*command, "1/2", "--set", f"endpoints.one={endpoint.url}", "--out", "s1") == (0, "")
+        both = ("--set", f"endpoints.one={endpoint.url}", "--set", f"endpoints.two={endpoint.url}")
         assert esc_eval(*command, "2/2", *both, "--out", "s2") == (0, "")
     lines = Path("s1/dialogues.jsonl").read_text().splitlines()
     assert [json.loads(line)["supporter"] for line in lines] == ["one", "one"]
@@ -276,14 +278,14 @@ def test_a_config_for_one_shard_is_refused_where_nothing_is_sharded(
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(gold=None, shard="1/2")))
     write_jsonl(tmp_path / "d.jsonl", [dialogue(0)])
     code, err = esc_eval(*verb, "--config", "c.yaml", "--out", "r")
-    assert code == 2 and err.startswith("error: c.yaml: shard: only run, simulate and score") and err.count("\n") == 1
+    assert code == 2 and err.startswith("error: c.yaml: shard: only `esc-eval run` does a part") and err.count("\n") == 1
     assert not Path("r").exists()
 
 
 def test_a_shard_without_any_gold_has_a_forecast(esc_eval: EscEval, tmp_path: Path) -> None:
     config = demo_config(languages=["en"], limit=6, exchanges=1, gold={"dialogues": "synthetic_test", "limit": 2})
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    command = ("run", "--config", "c.yaml", "--endpoint", "embedded=http://127.0.0.1:9/v1", "--plan")
+    command = ("run", "--config", "c.yaml", "--set", "endpoints.embedded=http://127.0.0.1:9/v1", "--plan")
     assert esc_eval(*command, "--shard", "1/4") == (0, "")
 
 
@@ -293,12 +295,6 @@ def test_a_shard_makes_the_prompts_of_its_own_dialogues_alone(monkeypatch: pytes
     settings = demo_config(languages=["en"], limit=6, exchanges=1) | {"out": "unused"}
     whole, part = (len(list(Framework(EscEvalConfig(**settings, shard=shard)).plans())) for shard in (None, "2/3"))
     assert 3 * part == whole > 0 and len(made) == whole + part
-
-
-def test_a_shard_of_a_config_has_no_report_to_log_either(esc_eval: EscEval, tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(gold=None, shard="1/2")))
-    code, err = esc_eval("run", "--config", "c.yaml", "--wandb", "--out", "r")
-    assert code == 2 and "--wandb: a shard has no report" in err and not Path("r").exists()
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "1", "1/0", "a/b", "1/4/2", "-1/4", "1/²"])

@@ -92,10 +92,13 @@ def test_the_board_says_whether_its_judge_can_be_relied_on() -> None:
 def test_one_board_over_run_folders(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("embedded", "mine", "yours")) as endpoint:
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(gold=None, languages=["en"], floors=True)))
-        given = ("run", "--config", "c.yaml", "--endpoint", f"embedded={endpoint.url}")
+        given = ("run", "--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}")
         assert esc_eval(*given, "--supporter", f"mine@{endpoint.url}", "--limit", "2", "--out", "a")[0] == 0
         assert esc_eval(*given, "--supporter", f"yours@{endpoint.url}", "--limit", "3", "--out", "b")[0] == 0
-        assert esc_eval(*given, "--supporter", f"yours@{endpoint.url}", "--limit", "2", "--mode", "paper", "--out", "c")[0] == 0
+        assert (
+            esc_eval(*given, "--supporter", f"yours@{endpoint.url}", "--limit", "2", "--set", "mode=paper", "--out", "c")[0]
+            == 0
+        )
     scored = [
         json.loads(line) | {"annotator": "anna"} for line in (tmp_path / "a" / "judgements.jsonl").read_text().splitlines()
     ]

@@ -41,7 +41,7 @@ def test_faults_few_files_and_a_signal_every_so_often_lose_nothing_and_ask_nothi
     """`every`: seconds from a start to its signal. What was answered, but not stored yet when it came, is asked again."""
     config(tmp_path, dialogues, exchanges=EXCHANGES)
     log = tmp_path / "log"
-    limits = ("--call-timeout", "5s", "--patience", "10m")
+    limits = ("--set", "call_timeout=5s", "--set", "patience=10m")
 
     def start(url: str, out: str) -> ForkServerProcess:
         log.with_suffix(".err").unlink(missing_ok=True)

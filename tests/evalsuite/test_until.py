@@ -45,7 +45,7 @@ def test_equal_models_are_played_to_the_end_and_no_difference_is_found(esc_eval:
     out, models = tmp_path / "run", ("0.5-one", "0.5-other")
     with Endpoint(Qualities(2), (*models, "judge")) as endpoint:
         run = command(endpoint.url, out, *models)
-        assert esc_eval(*run, "--until", "decided", "--limit", "9", "--no-floors") == (0, "")
+        assert esc_eval(*run, "--until", "decided", "--limit", "9", "--set", "floors=false") == (0, "")
     assert orjson.loads((out / "looks.json").read_bytes()) == {"planned": [12, 18], "seen": [18]}
 
 
@@ -54,9 +54,9 @@ def test_a_run_that_grows_without_a_plan_says_so(esc_eval: EscEval, tmp_path: Pa
     out, models = tmp_path / "run", ("0.9-good", "0.2-bad")
     with Endpoint(Qualities(3), (*models, "judge")) as endpoint:
         run = command(endpoint.url, out, *models)
-        assert esc_eval(*run, "--no-floors", "--limit", "6") == (0, "")
+        assert esc_eval(*run, "--set", "floors=false", "--limit", "6") == (0, "")
         assert "was looked at on" not in (out / "report.md").read_text(encoding="utf-8")
-        assert esc_eval(*run, "--no-floors", "--limit", "7") == (0, "")
+        assert esc_eval(*run, "--set", "floors=false", "--limit", "7") == (0, "")
     assert "was looked at on 12, 14 cards and grew in between" in (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -64,8 +64,8 @@ def test_what_a_budget_cut_short_is_no_look(esc_eval: EscEval, tmp_path: Path) -
     """Nobody chose to look there: a run that goes on afterwards has kept its plan."""
     out, models = tmp_path / "run", ("0.9-good", "0.2-bad")
     with Endpoint(Qualities(1), (*models, "judge")) as endpoint:
-        run = [*command(endpoint.url, out, *models), "--no-floors", "--until", "decided"]
-        assert esc_eval(*run, "--max-calls", "110")[0] == 1
+        run = [*command(endpoint.url, out, *models), "--set", "floors=false", "--until", "decided"]
+        assert esc_eval(*run, "--set", "max_calls=110")[0] == 1
         assert "seen" not in orjson.loads((out / "looks.json").read_bytes())
         assert esc_eval(*run) == (0, "")
     assert orjson.loads((out / "looks.json").read_bytes()) == {"planned": [12, 18, 28, 36], "seen": [12]}

@@ -112,7 +112,7 @@ def run(esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     config(tmp_path, 4)
     with Endpoint(echo, models=("embedded",)) as endpoint:
         models = ("--supporter", "agent.yaml", "--seeker", "embedded", "--judge", "embedded")
-        command = ("run", "--config", "c.yaml", *models, "--endpoint", f"embedded={endpoint.url}", "--out", "run")
+        command = ("run", "--config", "c.yaml", *models, "--set", f"endpoints.embedded={endpoint.url}", "--out", "run")
 
         def call(*more: str) -> tuple[int, str]:
             return esc_eval(*command, *more)
@@ -146,7 +146,7 @@ def test_an_agent_has_a_session_for_each_dialogue(agency: tuple[Agency, str], ru
 def test_an_interrupted_session_is_opened_again_and_told_what_was_said(agency: tuple[Agency, str], run: Any) -> None:
     agent, url = agency
     write_agent(url)
-    assert run("--max-calls", "16")[0] == 1
+    assert run("--set", "max_calls=16")[0] == 1
     opened = len(agent.opened)
     assert run() == (0, "")
     assert len(agent.opened) == opened + 4 - 2 + 1, "one of two that were begun is finished"
@@ -174,7 +174,7 @@ def test_what_an_agent_refuses_is_said_with_its_own_words(agency: tuple[Agency, 
     assert code in (1, 2) and "model agent at" in err and "HTTP 403: busy not now" in err and "/sessions/{session}/turns" in err
     agent.status = 200
     write_agent(url, turn={"path": "/sessions/{session}/turns", "request": {"text": "x"}, "response": "/answer"})
-    _, err = run("--attempts", "2")
+    _, err = run("--set", "attempts=2")
     assert "nothing at /answer of the response" in err
 
 
@@ -192,7 +192,7 @@ def test_a_fork_closes_the_sessions_that_it_opens(agency: tuple[Agency, str], ru
     assert run() == (0, "")
     settings = yaml.safe_load(Path("c.yaml").read_text()) | {"supporters": ["agent.yaml"]}
     Path("c.yaml").write_text(yaml.safe_dump(settings))
-    how = ("--supporter", "agent.yaml", "--turn", "4", "--draws", "2", "--endpoint", run.endpoint, "--out", "f")
+    how = ("--supporter", "agent.yaml", "--turn", "4", "--draws", "2", "--set", f"endpoints.{run.endpoint}", "--out", "f")
     code, err = esc_eval("fork", "run", "--config", "c.yaml", "--dialogue", held()[0].id, *how)
     assert code == 0, err
     assert len(agent.opened) > 4 and len(agent.closed) == len(agent.opened)

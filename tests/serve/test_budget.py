@@ -23,9 +23,9 @@ from tests.serve.test_limits import Time
 @pytest.mark.parametrize(
     ("limit", "answers", "told"),
     [
-        ({"max_calls": 3}, 3, "--max-calls 3 is reached: raise it to go on"),
-        ({"max_cost": 0.0001}, 4, "--max-cost 0.0001 is reached"),  # 10 + 2 × 10 = 30 millionths a call
-        ({"max_time": 50}, 5, "--max-time 50 s is over"),
+        ({"max_calls": 3}, 3, "max_calls 3 is reached: raise it to go on"),
+        ({"max_cost": 0.0001}, 4, "max_cost 0.0001 is reached"),  # 10 + 2 × 10 = 30 millionths a call
+        ({"max_time": 50}, 5, "max_time 50 s is over"),
     ],
 )
 async def test_a_budget_ends_the_run_and_counts_what_the_store_has(
@@ -121,7 +121,7 @@ async def test_what_is_kept_for_later_is_taken_by_nobody_else() -> None:
         budget.end_call(spec(), Reply(text="x"))
         assert budget.begin_call() is None
         budget.end_call(spec(), Reply(text="x"))
-        assert "--max-calls 7 is reached" in (budget.begin_call() or "")
+        assert "max_calls 7 is reached" in (budget.begin_call() or "")
         budget.end_call(spec(), None)
     async with budget.room("a", Share(99)):
         for _ in range(2):

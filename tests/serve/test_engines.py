@@ -92,7 +92,7 @@ def test_unservable_specs_are_refused_together_and_with_a_way_out(cpu: None, tmp
         plan_servers(line_up, tmp_path)
     first, second = str(error.value).split("\n")
     assert first.startswith("model mindchat cannot be served here: vLLM dropped QWenLMHeadModel after 0.23")
-    assert second.endswith("give its address: --endpoint soulchat=http://HOST:PORT/v1")
+    assert second.endswith("give its address: --set endpoints.soulchat=http://HOST:PORT/v1")
     (planned,) = plan_servers([load_spec("mindchat")], tmp_path, resolve=False)
     assert any("cannot be served here" in note for note in planned.notes)
     elsewhere = load_spec("mindchat@http://127.0.0.1:1/v1")

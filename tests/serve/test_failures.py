@@ -14,7 +14,7 @@ def test_a_refused_key_or_model_ends_a_run_at_once(status: int) -> None:
     threshold = Threshold()
     threshold.answered(A)
     threshold.rejected(A, Rejected(f"HTTP {status}", status))
-    assert threshold.cause == f"HTTP {status} (--fail-on-error N goes on in spite of it)"
+    assert threshold.cause == f"HTTP {status} (fail_on_error N goes on in spite of it)"
 
 
 def test_a_model_that_has_answered_once_may_reject_any_number_of_calls() -> None:
@@ -40,4 +40,4 @@ def test_the_number_or_share_of_dialogues_that_may_fail(limit: float, total: int
     for _ in range(ends_at):
         assert threshold.cause is None
         threshold.dialogue_failed(total)
-    assert threshold.cause == f"{ends_at} of {total} dialogues failed (--fail-on-error {limit:g})"
+    assert threshold.cause == f"{ends_at} of {total} dialogues failed (fail_on_error {limit:g})"

@@ -60,7 +60,7 @@ async def test_a_server_that_is_away_is_waited_for_and_that_is_said_once_a_minut
     assert result["text"] == "back" and result["requests"] == int(back) + 1
     assert 1200 < result["seconds"] < 2400
     assert result["seconds"] / 90 - 1 < len(result["said"]) <= result["seconds"] / 60
-    assert f"HTTP {status}" in result["said"][0] and "waiting up to 60 min (--patience)" in result["said"][0]
+    assert f"HTTP {status}" in result["said"][0] and "waiting up to 60 min (patience)" in result["said"][0]
 
 
 async def test_refused_connections_are_waited_for_until_patience_ends(tmp_path: Path) -> None:
