@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -137,7 +138,19 @@ def write_json_of(path: Path, value: Mapping[str, Any], records: Mapping[str, It
 
 def write_jsonl(path: Path, records: Iterable[BaseModel]) -> int:
     """Write one record a line, atomically; returns how many."""
-    return write_lines(path, (orjson.dumps(record.model_dump(mode="json", exclude_none=False)) for record in records))
+    return write_lines(path, map(_line, records))
+
+
+def _line(record: BaseModel) -> bytes:
+    return orjson.dumps(record.model_dump(mode="json"))
+
+
+def holds(path: Path, records: Iterable[BaseModel]) -> bool:
+    """Whether a file is what `write_jsonl` makes of these records, to the byte; it is read line by line."""
+    if not path.exists():
+        return False
+    with _opened(path, "records") as handle:
+        return all(line == wanted for line, wanted in zip_longest(handle, (_line(record) + b"\n" for record in records)))
 
 
 def write_lines(path: Path, lines: Iterable[bytes]) -> int:

@@ -37,6 +37,8 @@ _TABLES = (
     # What was found out of a model's server (serve.dialect), by spec and the name that was asked for.
     "CREATE TABLE IF NOT EXISTS dialects (spec TEXT, served TEXT, dialect BLOB NOT NULL, PRIMARY KEY (spec, served)) "
     "WITHOUT ROWID",
+    # Stages that came to their end: when, and a hash of all that their records were made of.
+    "CREATE TABLE IF NOT EXISTS ends (stage TEXT PRIMARY KEY, time REAL NOT NULL, state TEXT NOT NULL) WITHOUT ROWID",
 )
 _PUT = f"INSERT OR REPLACE INTO calls ({_ALL}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SET_ASIDE = (
@@ -141,6 +143,7 @@ class Store:
         self._commit: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
         self._uncopied = 0  # answers since the last checkpoint
+        self.grown = False  # by an answer to a new question, since it was opened
         self._failing = set(self.failed_keys())
         self._named = set(self.models())
 
@@ -167,9 +170,35 @@ class Store:
     def __len__(self) -> int:
         return int(self._rows("SELECT count(*) FROM calls")[0][0])
 
+    @property
+    def empty(self) -> bool:
+        """Whether no call is finished: looked up, not counted."""
+        return not self._rows("SELECT 1 FROM calls LIMIT 1")
+
+    def state(self, time: float) -> str:
+        """A hash of all calls that were finished by then: another one where one was changed, removed or replaced since."""
+        state = hashlib.sha256()
+        for key, reply, checksum in self._each(
+            "SELECT key, reply, checksum FROM calls WHERE ifnull(time, 0) <= ? ORDER BY key", (time,)
+        ):
+            state.update(f"{_checksum(key, reply.encode() if isinstance(reply, str) else reply)} {checksum} ".encode())
+        return state.hexdigest()
+
+    def end_of(self, stage: str) -> tuple[float, str] | None:
+        """What `keep_end` was told of a stage last."""
+        rows = self._rows("SELECT time, state FROM ends WHERE stage = ?", (stage,))
+        return rows[0] if rows else None
+
+    def keep_end(self, stage: str, time: float, state: str) -> None:
+        """Remember when a stage came to its end, and a hash of all that its records were made of."""
+        self._rows("INSERT OR REPLACE INTO ends VALUES (?, ?, ?)", (stage, time, state))
+
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        return list(self._each(query, values))
+
+    def _each(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
         try:
-            return self._db.execute(query, values).fetchall()
+            yield from self._db.execute(query, values)
         except sqlite3.Error as error:
             raise UserError(f"call store cannot be read: {self.path}: {_problem(error)}") from None
 
@@ -193,9 +222,11 @@ class Store:
             counts[spec] = answers, prompt or 0, completion or 0
         return counts
 
-    def has_answer(self, role: str, spec: str) -> bool:
-        """Whether a model has answered in a role, or an older version did not keep who answered."""
-        return bool(self._rows("SELECT 1 FROM calls WHERE (role = ? AND spec = ?) OR role IS NULL LIMIT 1", (role, spec)))
+    def has_answer(self, spec: str, role: str | None = None) -> bool:
+        """Whether a model has answered (in a role), or an older version did not keep who answered."""
+        found = "SELECT 1 FROM {} WHERE (spec = ?1 AND role = ifnull(?2, role)) OR role IS NULL"
+        both = " UNION ALL ".join(map(found.format, ("calls", "replaced")))
+        return bool(self._rows(f"{both} LIMIT 1", (spec, role)))
 
     def models(self) -> dict[tuple[str, str], str]:
         """(Spec, served name) → what the server called the model that answered first."""
@@ -235,7 +266,7 @@ class Store:
     ) -> None:
         """Keep a finished call; returns once it is committed. `instead` is the reason why the answer that is there is replaced:
         that is put aside."""
-        origin = origin or Origin()
+        origin, self.grown = origin or Origin(), self.grown or not instead
         if self.before_next is not None:
             self.before_next()
         if instead:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from core.records import Dialogue, Judgement, Usage
-from evalsuite.runner.spool import Records
+from evalsuite.runs.spool import Records
 from serve.failures import FailedCall
 
 

@@ -19,11 +19,11 @@ from data_prep.scores.human import read_dialogues
 from evalsuite.dialogues.floors import with_floors
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.judge import Judge
+from evalsuite.runner.end import End
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.forecast import shares_of
 from evalsuite.runner.lengths import needs
 from evalsuite.runner.outcome import Outcome
-from evalsuite.runner.spool import Piece, Records, Spool
 from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import opened_freely
 from evalsuite.runs.held import Held
@@ -31,7 +31,8 @@ from evalsuite.runs.identity import hashed
 from evalsuite.runs.judgement_sets import JudgementSet, claim_set, set_of, sets_of
 from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.resolved import Resolved, unspoken
-from evalsuite.runs.versions import versions
+from evalsuite.runs.spool import Piece, Records, Spool
+from evalsuite.runs.versions import code, versions
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.clusters import clusters_of
 from serve.answers import Tally
@@ -63,13 +64,18 @@ def simulate(runner: Runner, score: bool) -> Outcome:
         runner.say(f"{asked.judge.name} judges itself too: read its scores with care, or name another with --judge")
     judging = set_of(run, asked.judge.name) if score else None
     resolved = _with_held(run, asked, judging)
-    run.claim("simulate", resolved.simulate_identity(), _grows(resolved, "simulate"), resolved.people())
+    dialogues, judgements = resolved.simulate_identity(), resolved.score_identity() if judging else {}
+    run.claim("simulate", dialogues, _grows(resolved, "simulate"), resolved.people())
     if judging:
-        claim_set(run, judging, resolved.score_identity(), _grows(resolved, "score"))
-    plans, specs, silent = _cast(asked, score)
-    if silent:
+        claim_set(run, judging, judgements, _grows(resolved, "score"))
+    if silent := asked.silent():
         runner.say(f"reference: {silent} dialogues are left out: references have no source dialogue of their cards")
-    jobs, chosen = _beside_held(resolved, plans), {plan.id for plan in plans}
+    end = End(run, resolved, judging, [dialogues, judgements], code(type(resolved)))
+    all_asked = resolved is asked or asked.simulate_identity() == dialogues
+    if all_asked and (left := end.outcome()):
+        return left
+    plans, specs = _cast(asked, score)
+    jobs, chosen = _beside_held(resolved, plans, all_asked), {plan.id for plan in plans}
     outcome = _execute(runner, resolved, "simulate", specs, jobs, chosen, judging)
     _write_people(run, resolved.people())
     _drop_outdated(runner, resolved, outcome.dialogues, judging)
@@ -78,22 +84,23 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     write_lines(run.folder / "dialogues.jsonl", outcome.dialogues.lines())
     if judging:
         _write_judgements(judging, outcome)
+    if all_asked:
+        end.keep(outcome)
     return outcome
 
 
-def _cast(resolved: Resolved, score: bool) -> tuple[list[Plan], list[ModelSpec], int]:
-    """The dialogues to hold here, the models that they ask, and how many a floor cannot hold."""
+def _cast(resolved: Resolved, score: bool) -> tuple[list[Plan], list[ModelSpec]]:
+    """The dialogues to hold here, and the models that they ask."""
     plans = list(with_floors(resolved.plans(), resolved.supporters, resolved.replies))
     names = {plan.dialogue.supporter for plan in plans}  # a shard needs only some
     speaking = [spec for spec in resolved.supporters if spec.name in names and spec.floor is None]
-    return plans, [*resolved.seekers, *([resolved.judge] if score else []), *speaking], resolved.silent()
+    return plans, [*resolved.seekers, *([resolved.judge] if score else []), *speaking]
 
 
 def planned(resolved: Resolved, dialogues: Path | None, score: bool) -> tuple[Sequence[Job], list[ModelSpec]]:
     """What a run works on, and the models that it asks; `dialogues`: given ones are scored."""
     if dialogues is None:
-        jobs, specs, _ = _cast(resolved, score)
-        return jobs, specs
+        return _cast(resolved, score)
     chosen = [d for d in read_dialogues([dialogues]) if d.language in resolved.languages]
     return chosen, [resolved.judge, *resolved.completing(chosen)]
 
@@ -173,7 +180,8 @@ def _write_people(run: Run, people: Mapping[str, Sequence[BaseModel]]) -> None:
 
 def _write_judgements(judging: JudgementSet, outcome: Outcome) -> None:
     """Verdicts on whole dialogues; those on parts of them have a file of their own."""
-    if any(judgement.judge != judging.judge for judgement in judging.each()):
+    first = next(judging.each(), None)  # each file is one judge's
+    if first and first.judge != judging.judge:
         judging.clear()  # left by a judge that never answered
     write_lines(judging.folder / "judgements.jsonl", outcome.judgements.lines())
     if len(outcome.turn_judgements):
@@ -182,18 +190,20 @@ def _write_judgements(judging: JudgementSet, outcome: Outcome) -> None:
 
 def _drop_outdated(runner: Runner, resolved: Resolved, dialogues: Iterable[Dialogue], judging: JudgementSet | None) -> None:
     """Remove what other judges said of dialogues that are others now: those that had been lost, or were drawn again."""
-    if resolved.held is None:
+    others = [other for other in sets_of(runner.run.folder, runner.run.config()) if other != judging]
+    if resolved.held is None or not others:
         return
     known = resolved.held.dialogues
     changed = {dialogue.id for dialogue in dialogues if known.get(dialogue.id, dialogue).turns != dialogue.turns}
-    for other in sets_of(runner.run.folder, runner.run.config()) if changed else ():
-        if other != judging and (count := other.drop(changed)):
+    for other in others if changed else ():
+        if count := other.drop(changed):
             runner.say(f"{count} dialogues are others than {other.judge} judged: score them again with --judge {other.judge}")
 
 
 def _with_held(run: Run, resolved: Resolved, judging: JudgementSet | None) -> Resolved:
     """A run with what its folder holds beside it. A shard stays as it is: which dialogues are its part would change."""
-    return resolved if resolved.shard else replace(resolved, held=Held.of(run, judging))
+    held = None if resolved.shard else Held.of(run, judging)
+    return replace(resolved, held=held) if held else resolved
 
 
 def _grows(resolved: Resolved, stage: str) -> Sequence[str]:
@@ -204,15 +214,14 @@ def _grows(resolved: Resolved, stage: str) -> Sequence[str]:
     return (*_GROWS[stage], *(["references"] if first else []))
 
 
-def _beside_held(resolved: Resolved, plans: Sequence[Plan]) -> list[Plan]:
-    """The dialogues to hold and those that the folder holds already, in the order of one run. Raises `UserError` for one that
-    cannot be placed."""
+def _beside_held(resolved: Resolved, plans: Sequence[Plan], all_asked: bool) -> list[Plan]:
+    """The dialogues to hold and those that the folder holds already, in the order of one run; with `all_asked` it holds no
+    others. Raises `UserError` for one that cannot be placed."""
     if resolved.held is None:
         return list(plans)
-    known = {plan.id for plan in plans} | resolved.held.dialogues.keys()
-    planned = [plan for plan in resolved.plans() if plan.id in known]
-    spoken = {plan.id: plan for plan in with_floors(planned, resolved.supporters, resolved.replies)}
-    together = [spoken.get(plan.id, plan) for plan in planned]
+    known = {plan.id for plan in plans} | resolved.held.ids
+    planned = plans if all_asked else [plan for plan in resolved.plans() if plan.id in known]
+    together = list(planned if all_asked else with_floors(planned, resolved.supporters, resolved.replies))
     if lost := known - {plan.id for plan in together}:
         raise UserError(
             f"{resolved.held.folder}: dialogue {min(lost)} is on a card or profile that is not in the folder any more: put the "

@@ -49,7 +49,6 @@ class Run:
         self.store = Store(folder / "calls.sqlite")
         self.retry = Retry()  # what this command asks again
         self.budget = Budget()  # what is left to it
-        self._before = len(self.store)  # answers of earlier commands
         self._pending: RunConfig | None = None  # claimed, but not written yet
         self._people: dict[str, Sequence[BaseModel]] = {}
 
@@ -105,22 +104,21 @@ class Run:
     @property
     def answered(self) -> bool:
         """Whether this command was answered a call."""
-        return len(self.store) > self._before
+        return self.store.grown
 
     @property
     def claimed(self) -> bool:
         """Whether the folder holds an answer or a record: what was prepared for a run that was never answered is nobody's."""
-        return len(self.store) > 0 or any(path.name not in PEOPLE for path in self.folder.rglob("*.jsonl"))
+        return not self.store.empty or any(path.name not in PEOPLE for path in self.folder.rglob("*.jsonl"))
 
     def answered_by(self, supporter: Mapping[str, Any]) -> bool:
         """Whether a supporter of the config has an answer in the store, or needs none; True where the store is too old to
         know."""
-        known = self.store.tokens()
-        return bool(supporter.get("floor")) or supporter["name"] in known or None in known
+        return bool(supporter.get("floor")) or self.store.has_answer(supporter["name"])
 
     def judged_by(self, judge: str) -> bool:
         """Whether a model has an answer as judge in the store; True where the store is too old to know."""
-        return self.store.has_answer("judge", judge)
+        return self.store.has_answer(judge, "judge")
 
     def claimed_config(self) -> RunConfig:
         """`config`, without stages where the folder is nobody's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from core.differences import differing_leaves
 from core.errors import UserError
-from core.files import read_jsonl
+from core.files import each_placed, holds
 from core.records import Dialogue, Judgement, Language
 from data_prep.played import Played
 from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import HeldSpec
 from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet
-from evalsuite.runs.people import read_people
+from evalsuite.runs.people import RECORDS, read_people
 
 P = TypeVar("P", bound=Played)
 T = TypeVar("T")
@@ -31,7 +31,6 @@ class Held:
     """In the order of the folder's config."""
     languages: Sequence[Language] = ()
     trials: int = 1
-    people: Sequence[Played] = ()
     references: str | None = None
     """The hash of what the supporters of source dialogues said, where they are floors."""
     names: frozenset[str] = field(default_factory=frozenset)
@@ -53,18 +52,31 @@ class Held:
             supporters,
             simulated.languages,
             simulated.trials,
-            read_people(run.folder),
             simulated.references,
             frozenset(spec.name for spec in supporters),
             judged,
         )
 
     @cached_property
-    def dialogues(self) -> dict[str, Dialogue]:
-        """The records by id; none where no run has come to its end."""
+    def people(self) -> list[Played]:
+        """Everybody who was played."""
+        return read_people(self.folder)
+
+    def _each(self) -> Iterator[Dialogue]:
+        """The records one by one; none where no run has come to its end."""
         path = self.folder / "dialogues.jsonl"
-        records = read_jsonl(path, Dialogue, "dialogues", allow_empty=True) if path.exists() else []
-        return {dialogue.id: dialogue for dialogue in records if dialogue.supporter in self.names}
+        records = each_placed(path, Dialogue, "dialogues") if path.exists() else ()
+        return (dialogue for _, dialogue in records if dialogue.supporter in self.names)
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """Those of the records, which need not be in memory for them."""
+        return frozenset(dialogue.id for dialogue in self._each())
+
+    @cached_property
+    def dialogues(self) -> dict[str, Dialogue]:
+        """The records by id."""
+        return {dialogue.id: dialogue for dialogue in self._each()}
 
     @cached_property
     def judgements(self) -> dict[str, list[Judgement]]:
@@ -75,12 +87,17 @@ class Held:
                 by_dialogue.setdefault(judgement.dialogue_id, []).append(judgement)
         return by_dialogue
 
+    def _holds(self, chosen: Sequence[P]) -> bool:
+        """Whether just these were played: the file is compared and not read, which takes several times as long."""
+        name = next(name for name, record in RECORDS.items() if isinstance(chosen[0], record))
+        return holds(self.folder / name, chosen)
+
     def people_with(self, chosen: Sequence[P], languages: Iterable[Language]) -> list[P]:
         """Who is played already and then who is new, language by language. Raises `UserError` where somebody of one id is
         another person now."""
         new = {person.id: person for person in chosen}
         together: list[P] = []
-        for person in self.people:
+        for person in () if self._holds(chosen) else self.people:
             if not isinstance(person, type(chosen[0])):
                 continue
             other = new.pop(person.id, person)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
 from pydantic import BaseModel, PrivateAttr
 
 from core.endpoints import Endpoint
-from core.files import digest, validated
+from core.files import validated
 from core.specs import ModelSpec, ServeOptions
 
 # Fields of an endpoint that say how it is reached and what it may cost, not what is asked there: they may change in a run.
@@ -31,8 +33,13 @@ _NOT_THE_MODEL = {"about", "serving", "roles", "learnt", "learnt_methods", "pape
 
 
 def hashed(records: Sequence[BaseModel]) -> dict[str, Any]:
-    """Records by their number and hash."""
-    return {"count": len(records), "sha256": digest([record.model_dump(mode="json") for record in records])}
+    """Records by their number and the `digest` of their list, of which one record at a time is made."""
+    parts = (orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS) for record in records)
+    whole = hashlib.sha256(b"[")
+    for place, part in enumerate(parts):
+        whole.update(b"," + part if place else part)
+    whole.update(b"]")
+    return {"count": len(records), "sha256": whole.hexdigest()}
 
 
 def identity(spec: ModelSpec) -> dict[str, Any]:

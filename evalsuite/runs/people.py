@@ -9,15 +9,15 @@ from core.records import RoleCard
 from data_prep.played import Played
 from data_prep.profiles import Profile
 
-_RECORDS: dict[str, type[Played]] = {"cards.jsonl": RoleCard, "profiles.jsonl": Profile}
-PEOPLE = tuple(_RECORDS)
+RECORDS: dict[str, type[Played]] = {"cards.jsonl": RoleCard, "profiles.jsonl": Profile}
+PEOPLE = tuple(RECORDS)
 
 
 def read_people(folder: Path) -> list[Played]:
     """Everybody in a run folder; none where its dialogues were given."""
     return [
         person
-        for name, record in _RECORDS.items()
+        for name, record in RECORDS.items()
         if (folder / name).exists()
         for person in read_jsonl(folder / name, record, name.removesuffix(".jsonl"), allow_empty=True)
     ]

@@ -58,6 +58,8 @@ class Resolved(Framework):
     """What the run folder holds already: it counts as named in the config, before what is."""
     given: Mapping[str, ModelSpec] = field(default_factory=dict)
     """Models that a program hands over, by how the config names them."""
+    _read: dict[tuple[Path, ...], list[Any]] = field(default_factory=dict, compare=False, repr=False)
+    """Who is in files that were read: once for a run and for what its folder holds beside it."""
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
@@ -381,10 +383,11 @@ class Resolved(Framework):
         for name in names:
             paths += [bundled(language) for language in languages] if name == "bundled" else [Path(name)]
         where = ", ".join(map(str, paths))
-        people = [person for path in paths for person in load(path)]
-        check_unique(where, (person.id for person in people), f"{noun} ids")
+        if (people := self._read.get(tuple(paths))) is None:
+            people = self._read[tuple(paths)] = [person for path in paths for person in load(path)]
+            check_unique(where, (person.id for person in people), f"{noun} ids")
         if self.config.until:
-            people.sort(key=lambda person: digest(person.id))
+            people = sorted(people, key=lambda person: digest(person.id))
         chosen: list[P] = []
         for language in languages:
             chosen += [person for person in people if person.language == language][:limit]

@@ -16,14 +16,25 @@ from typing import Any
 
 from core.differences import differing_leaves
 from core.errors import UserError
-from core.files import check_unique, read_bytes, read_jsonl, write_bytes, write_json, write_jsonl
+from core.files import (
+    check_unique,
+    each_placed,
+    read_bytes,
+    read_jsonl,
+    sha256_file,
+    write_bytes,
+    write_json,
+    write_jsonl,
+    write_lines,
+)
 from core.grouping import group_by
-from core.records import Dialogue, HumanScore, Judgement
+from core.records import Dialogue, HumanScore, Judgement, Language
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet, sets_of
 from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.shard import Shard
+from evalsuite.runs.spool import Written
 from evalsuite.runs.versions import joined
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.clusters import clusters_of
@@ -67,20 +78,18 @@ class _Part:
     run: Run
     shard: Shard
     config: RunConfig
-    dialogues: list[Dialogue] = field(default_factory=list)
+    dialogues: dict[str, Language] = field(default_factory=dict)
+    """Language by id, in order: the records themselves stay on disk."""
 
     @property
     def sets(self) -> list[JudgementSet]:
         """Every judge's records, in the order of its config."""
         return sets_of(self.run.folder, self.config)
 
-    def records(self, number: int, name: str) -> dict[str, list[Judgement]]:
-        """Judgements of a file of the n-th judge, by dialogue."""
-        return group_by(self.sets[number].records(name), lambda judgement: judgement.dialogue_id)
 
-
-def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
-    """Put the finished shards of one run together in `out`; returns the dialogues, in the order of one run.
+def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
+    """Put the finished shards of one run together in `out`; returns the dialogues, in the order of one run. Records are read
+    one by one.
 
     Gold judgements are put together too, and their agreement is measured, as a run does it.
 
@@ -98,10 +107,10 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
         parts = _parts([opened.enter_context(open_run(folder)) for folder in folders])
         for part in parts:
             _check_finished(part, parts[0])
-        dialogues = _dialogues(parts)
+        _read_dialogues(parts)
         numbers = range(len(parts[0].sets))
         judged = {
-            (number, name): _judgements(parts, dialogues, number, name)
+            (number, name): _judgements(parts, number, name)
             for number in numbers
             for name in VERDICTS
             if any((part.sets[number].folder / name).exists() for part in parts)
@@ -117,15 +126,16 @@ def merge(folders: Sequence[Path], out: Path) -> list[Dialogue]:
         for name in WHOLE:
             if (parts[0].run.folder / name).exists():
                 write_bytes(out / name, read_bytes(parts[0].run.folder / name, "records"))
-        write_jsonl(out / "dialogues.jsonl", dialogues)
+        dialogues = Written(Dialogue, [part.run.folder / "dialogues.jsonl" for part in parts])
+        write_lines(out / "dialogues.jsonl", dialogues.lines())
         sets = sets_of(out, parts[0].config)
         for (number, name), judgements in judged.items():
-            write_jsonl(sets[number].folder / name, judgements)
-        for number, judgements in gold.items():
-            write_jsonl(sets[number].folder / "gold_judgements.jsonl", judgements)
+            write_lines(sets[number].folder / name, judgements.lines())
+        for number, of_gold in gold.items():
+            write_jsonl(sets[number].folder / "gold_judgements.jsonl", of_gold)
             scores = read_jsonl(out / "gold_scores.jsonl", HumanScore, "gold scores")
             clusters = clusters_of(read_jsonl(out / "gold_dialogues.jsonl", Dialogue, "gold dialogues"))
-            write_json(sets[number].folder / "agreement.json", {"agreement": agreement(judgements, scores, clusters)})
+            write_json(sets[number].folder / "agreement.json", {"agreement": agreement(of_gold, scores, clusters)})
         used_by, failures = [part.run.usage() for part in parts], [part.run.failures() for part in parts]
         for stage in dict.fromkeys(stage for of_part in used_by for stage in of_part):
             used = sums_of(of_part.get(stage, {}) for of_part in used_by)
@@ -181,14 +191,17 @@ def _check_finished(part: _Part, first: _Part) -> None:
             raise UserError(f"shard {part.shard} is not finished (no {path.name} in {path.parent}): run its command again")
     for name in WHOLE:
         ours, others = folder / name, first.run.folder / name
-        if ours.exists() != others.exists() or (ours.exists() and read_bytes(ours, "records") != read_bytes(others, "records")):
+        if ours.exists() != others.exists() or (ours.exists() and sha256_file(ours) != sha256_file(others)):
             raise UserError(f"{ours} and {others} are not of one run")
 
 
-def _dialogues(parts: Sequence[_Part]) -> list[Dialogue]:
-    """All dialogues, in the order of one run."""
+def _read_dialogues(parts: Sequence[_Part]) -> None:
+    """Note which dialogues each part holds. Raises `UserError` where they are not those of one run."""
     for part in parts:
-        part.dialogues = read_jsonl(part.run.folder / "dialogues.jsonl", Dialogue, "dialogues", allow_empty=True)
+        path = part.run.folder / "dialogues.jsonl"
+        records = [(dialogue.id, dialogue.language) for _, dialogue in each_placed(path, Dialogue, "dialogues")]
+        check_unique(path, (id for id, _ in records), "dialogue ids")
+        part.dialogues = dict(records)
     total = sum(len(part.dialogues) for part in parts)
     if any(len(part.dialogues) != len(part.shard.take(range(total))) for part in parts):
         held = ", ".join(f"{part.shard}: {len(part.dialogues)}" for part in parts)
@@ -196,28 +209,26 @@ def _dialogues(parts: Sequence[_Part]) -> list[Dialogue]:
     claimed = parts[0].config.dialogues
     if claimed and claimed.count != total:
         raise UserError(f"{claimed.count} dialogues were given to be scored, the shards hold {total}")
-    dialogues = [dialogue for part in parts for dialogue in part.dialogues]
-    check_unique("the shards", (dialogue.id for dialogue in dialogues), "dialogue ids")
-    return dialogues
+    check_unique("the shards", (id for part in parts for id in part.dialogues), "dialogue ids")
 
 
-def _judgements(parts: Sequence[_Part], dialogues: Sequence[Dialogue], number: int, name: str) -> list[Judgement]:
-    """One file's judgements, of the n-th judge, in the order of the dialogues. A language that is judged in one shard is judged
+def _judgements(parts: Sequence[_Part], number: int, name: str) -> Written[Judgement]:
+    """One file's judgements, of the n-th judge, in the order of the shards. A language that is judged in one shard is judged
     in all."""
-    by_dialogue: dict[str, list[Judgement]] = {}
+    every: dict[str, Language] = {}
     for part in parts:
-        judged = part.records(number, name)
-        if strange := judged.keys() - {dialogue.id for dialogue in part.dialogues}:
+        judged = {verdict.dialogue_id: verdict.language for verdict in part.sets[number].each(name)}
+        if strange := judged.keys() - part.dialogues:
             raise UserError(
                 f"{part.sets[number].folder / name}: judges {min(strange)}, which is not among this shard's dialogues"
             )
-        by_dialogue |= judged
+        every |= judged
     if name == "judgements.jsonl":
-        languages = {judgement.language for judgements in by_dialogue.values() for judgement in judgements}
-        unjudged = [dialogue.id for dialogue in dialogues if dialogue.language in languages and dialogue.id not in by_dialogue]
-        if unjudged:
+        languages, dialogues = set(every.values()), (pair for part in parts for pair in part.dialogues.items())
+        if unjudged := [id for id, language in dialogues if language in languages and id not in every]:
             raise UserError(f"{len(unjudged)} dialogues have no judgement while others have ({unjudged[0]}): score every shard")
-    return [judgement for dialogue in dialogues for judgement in by_dialogue.get(dialogue.id, [])]
+    paths = (part.sets[number].folder / name for part in parts)
+    return Written(Judgement, [path for path in paths if path.exists()])
 
 
 def _has_gold(parts: Sequence[_Part], number: int) -> bool:
@@ -230,7 +241,7 @@ def _gold(parts: Sequence[_Part], number: int) -> list[Judgement]:
     ids = [d.id for d in read_jsonl(parts[0].run.folder / "gold_dialogues.jsonl", Dialogue, "gold dialogues")]
     by_dialogue: dict[str, list[Judgement]] = {}
     for part in parts:
-        judged = part.records(number, "gold_judgements.jsonl")
+        judged = group_by(part.sets[number].records("gold_judgements.jsonl"), lambda judgement: judgement.dialogue_id)
         if set(judged) != set(part.shard.take(ids)):
             raise UserError(
                 f"{part.sets[number].folder}/gold_judgements.jsonl: not shard {part.shard} of the gold set's {len(ids)}"

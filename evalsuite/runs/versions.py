@@ -11,12 +11,13 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from core.endpoints import Price
-from core.files import digest
+from core.files import digest, sha256_file
 from core.prompts import PromptPack
 from core.rubrics import Rubric
 from core.specs import ModelSpec
@@ -72,6 +73,15 @@ def versions(
     }
     listed = {group: {name: [version] for name, version in names.items() if version} for group, names in in_use.items()}
     return {group: names for group, names in listed.items() if names or group != "prices"}
+
+
+@cache
+def code(framework: type) -> list[str]:
+    """Hashes of this program's own code, and of the modules that a framework's class comes from: records made by other code may
+    be others."""
+    files = {path for room in ("core", "serve", "data_prep", "evalsuite") for path in (_ROOT / room).rglob("*.py")}
+    files |= {Path(file) for base in framework.__mro__ if (file := getattr(sys.modules[base.__module__], "__file__", None))}
+    return [sha256_file(path) for path in sorted(files)]
 
 
 def prices_in(kept: Versions) -> dict[str, Price]:

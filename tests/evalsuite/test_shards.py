@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import weakref
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ import typer
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 from typer.testing import CliRunner
 
+import core.files
 from core.errors import UserError
 from core.files import CONFIGS, write_json, write_jsonl
-from core.records import Dialogue, Turn
+from core.records import Dialogue, Judgement, Turn
 from evalsuite.commands.run import merge
 from evalsuite.frameworks import esc_eval as esc_eval_prompts
 from evalsuite.frameworks.esc_eval import EscEval as Framework
@@ -309,3 +313,30 @@ def test_the_parts_are_equal_and_make_the_whole(total: int, of: int) -> None:
     parts = [Shard(index, of).take(range(total)) for index in range(1, of + 1)]
     assert [job for part in parts for job in part] == list(range(total))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_records_of_shards_are_read_once_and_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = {"rubric": make_rubric("empathy").model_dump(mode="json")}
+    folders = [shard(tmp_path / str(part), part, 3, total=30, score=judged) for part in (1, 2, 3)]
+    for place, folder in enumerate(folders):
+        verdicts = [make_judgement(f"d{number}", "empathy", 3) for number in range(10 * place, 10 * place + 10)]
+        write_jsonl(folder / "judgements.jsonl", verdicts)
+    parse, read, alive, most = core.files.validated, Counter[str](), 0, 0
+
+    def gone() -> None:
+        nonlocal alive
+        alive -= 1
+
+    def parsed(model: type[BaseModel], *arguments: Any) -> BaseModel:
+        nonlocal alive, most
+        record = parse(model, *arguments)
+        if model in (Dialogue, Judgement):
+            weakref.finalize(record, gone)
+            alive, read[model.__name__] = alive + 1, read[model.__name__] + 1
+            most = max(most, alive)
+        return record
+
+    monkeypatch.setattr(core.files, "validated", parsed)
+    dialogues = shards.merge(folders, tmp_path / "merged")
+    assert read == {"Dialogue": 30, "Judgement": 30} and most <= 3, "a shard has ten of each"
+    assert [each.id for each in dialogues] == [f"d{number}" for number in range(30)]

@@ -13,14 +13,14 @@ import pytest
 
 from core.errors import UserError
 from core.records import Dialogue, Judgement
-from evalsuite.runner.spool import Records, Spool
+from evalsuite.runs.spool import Records, Spool
 from tests.evalsuite.records import make_dialogue, make_judgement
 
 MAKE = """
     import os, resource, signal
     from pathlib import Path
     from core.errors import UserError
-    from evalsuite.runner.spool import Spool
+    from evalsuite.runs.spool import Spool
     from tests.evalsuite.records import make_dialogue
 """
 

@@ -83,3 +83,18 @@ class Records(Generic[R]):
 
     def __iter__(self) -> Iterator[R]:
         return map(self._model.model_validate_json, self.lines())
+
+
+class Written(Records[R]):
+    """Records of files that a run left."""
+
+    def __init__(self, model: type[R], paths: Sequence[Path]) -> None:
+        self._model, self._paths = model, paths
+
+    def lines(self) -> Iterator[bytes]:
+        for path in self._paths:
+            with path.open("rb") as handle:
+                yield from (line.removesuffix(b"\n") for line in handle)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.lines())
