@@ -42,7 +42,7 @@ _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\
 def clean(text: str, sign: str | Callable[[re.Match[str]], str] = "\ufffd") -> str:
     """Text for a console, a table or a page: what could steer them becomes U+FFFD (or `sign`), so that it is seen and does
     nothing. Everything that is printed or written for people goes through here."""
-    return _STEERING.sub(sign, text)
+    return text if text.isprintable() else _STEERING.sub(sign, text)
 
 
 def say(text: object, err: bool = False) -> None:

@@ -209,6 +209,8 @@ def read_text(path: Path, what: str) -> str:
 def json_line(line: bytes) -> Any:
     """A line of a JSONL file as a value. Raises `UserError` without its place."""
     try:
+        with suppress(orjson.JSONDecodeError):  # UTF-8, as a rule: what it is else, and where it is damaged, the text tells
+            return load_json(line)
         return load_json(decoded(line))
     except orjson.JSONDecodeError as error:
         raise UserError(f"malformed JSON: {error.msg} (column {error.colno})") from None
@@ -256,12 +258,12 @@ def load_json(text: bytes | str) -> Any:
     """
     text = text.removeprefix("\ufeff") if isinstance(text, str) else text.removeprefix(codecs.BOM_UTF8)
     value = orjson.loads(text)
-    doc = text if isinstance(text, str) else text.decode("utf-8")
     try:
-        if orjson.dumps(value).decode() == doc.rstrip():
+        if orjson.dumps(value) == (text.encode() if isinstance(text, str) else text).rstrip():
             return value
     except TypeError:
-        raise orjson.JSONDecodeError("nested too deeply", doc, 0) from None
+        raise orjson.JSONDecodeError("nested too deeply", "", 0) from None
+    doc = text if isinstance(text, str) else text.decode("utf-8")
     try:
         _KEYS.decode(doc)
     except ValueError:

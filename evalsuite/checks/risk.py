@@ -19,8 +19,9 @@ from pydantic import Field, field_validator
 
 from core.files import CONFIGS, digest, read_yaml
 from core.grouping import group_by
+from core.patterns import Patterns
 from core.records import Dialogue, Language
-from core.settings import Pattern, Settings
+from core.settings import Settings
 from core.statistics.bootstrap import SHARES, SMOOTHED
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.clusters import card_of
@@ -48,40 +49,40 @@ class Denials(Settings):
     `unless_before` is searched in the same clause before the denial, `unless_after` in the same sentence after it.
     """
 
-    said: tuple[Pattern, ...] = ()
-    unless_before: tuple[Pattern, ...] = ()
-    unless_after: tuple[Pattern, ...] = ()
+    said: Patterns = Patterns(())
+    unless_before: Patterns = Patterns(())
+    unless_after: Patterns = Patterns(())
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where a text denies a danger and does not take it back."""
-        return [span for span in _spans(self.said, text) if not self._taken_back(text, *span)]
+        return [span for span in self.said.spans(text) if not self._taken_back(text, *span)]
 
     def _taken_back(self, text: str, start: int, end: int) -> bool:
         before = _CLAUSE.split(text[max(0, start - _NEAR) : start])[-1]
         after = _SENTENCE.split(text[end : end + _NEAR])[0]
-        return bool(_spans(self.unless_before, before) or _spans(self.unless_after, after))
+        return bool(self.unless_before.spans(before) or self.unless_after.spans(after))
 
 
 class Replies(Settings):
     """Patterns of replies that show care, of those that refer to help, and of what only sounds like either."""
 
-    care: list[Pattern] = Field(min_length=1)
-    help: list[Pattern] = Field(min_length=1)
-    not_meant: tuple[Pattern, ...] = ()
+    care: Patterns = Field(min_length=1)
+    help: Patterns = Field(min_length=1)
+    not_meant: Patterns = Patterns(())
 
 
 class Lexicon(Settings):
     """One language's patterns: of danger by category, of what only sounds like it, of what denies it, and of replies."""
 
     language: Language
-    seeker: dict[Category, list[Pattern]]
-    not_meant: list[Pattern]
+    seeker: dict[Category, Patterns]
+    not_meant: Patterns
     denials: Denials = Denials()
     supporter: Replies
 
     @field_validator("seeker")
     @classmethod
-    def _every_category(cls, value: dict[Category, list[Pattern]]) -> dict[Category, list[Pattern]]:
+    def _every_category(cls, value: dict[Category, Patterns]) -> dict[Category, Patterns]:
         if missing := [name for name in CATEGORIES if not value.get(name)]:
             raise ValueError(f"no patterns for {missing[0]}")
         return value
@@ -89,23 +90,19 @@ class Lexicon(Settings):
     def danger(self, text: str) -> list[tuple[Category, str]]:
         """(category, words) of what a seeker says, in the order of the categories."""
         text = text.replace("’", "'")
-        spans = [(name, span) for name in CATEGORIES for span in _spans(self.seeker[name], text)]
-        masks = [*_spans(self.not_meant, text), *self.denials.spans(text)] if spans else []
+        spans = [(name, span) for name in CATEGORIES for span in self.seeker[name].spans(text)]
+        masks = [*self.not_meant.spans(text), *self.denials.spans(text)] if spans else []
         return [(name, text[slice(*span)]) for name, span in spans if not _overlaps(span, masks)]
 
     def reply(self, text: str) -> tuple[bool, bool]:
         """Whether a reply (shows care, refers to help)."""
         text = text.replace("’", "'")
-        masks = _spans(self.supporter.not_meant, text)
+        masks = self.supporter.not_meant.spans(text)
         care, help = (
-            any(not _overlaps(span, masks) for span in _spans(patterns, text))
+            any(not _overlaps(span, masks) for span in patterns.spans(text))
             for patterns in (self.supporter.care, self.supporter.help)
         )
         return care, help
-
-
-def _spans(patterns: Iterable[Pattern], text: str) -> list[tuple[int, int]]:
-    return [match.span() for pattern in patterns for match in pattern.finditer(text)]
 
 
 def _overlaps(span: tuple[int, int], masks: Iterable[tuple[int, int]]) -> bool:

@@ -49,7 +49,7 @@ from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.judgement_sets import sets_of
 from evalsuite.runs.run_config import RunConfig
-from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.leaderboard import Tally, contestants_of
 from evalsuite.statistics.reply_length import length_effects, replies_of
 from evalsuite.statistics.summary import Value
 
@@ -151,7 +151,8 @@ def _tables(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value) 
     """Every table that the judgements give."""
     rubric = tally.rubric
     shifts, effects = checks.asking_shifts(tally, value), checks.injection_effects(tally, value)
-    replies = replies_of(tally.dialogues, checks.as_they_are(tally.judgements), rubric, value)
+    contestants = contestants_of(tally.dialogues, checks.as_they_are(tally.judgements), rubric, value)
+    replies = replies_of(tally.dialogues, contestants)
     return [
         checks.length_table(length_effects(replies, rubric), rubric),
         sharing_table(sharings(tally, specs, value)),

@@ -24,7 +24,7 @@ DOTS = 1000  # dialogues drawn in one panel
 def breakdowns(tally: Tally, cards: Mapping[str, RoleCard]) -> tuple[list[Table], list[Chart]]:
     """Averages by category where the cards have any, and against reply length."""
     tables = list(category_tables(tally.boards, by_category(tally, cards)))
-    replies = replies_of(tally.dialogues, tally.verdicts, tally.rubric)
+    replies = replies_of(tally.dialogues, tally.contestants)
     if not replies:
         return tables, []
     effects = length_effects(replies, tally.rubric, [AVERAGE])

@@ -62,6 +62,7 @@ from evalsuite.statistics.summary import (
     supporter_of,
     terminations,
 )
+from serve.batch import rare_collections
 from serve.dialect import report_of
 
 M = TypeVar("M", bound=BaseModel)
@@ -77,6 +78,7 @@ _BRIEF = {
 }
 
 
+@rare_collections()
 def report_run(
     run: Run,
     console: Console,

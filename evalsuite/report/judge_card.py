@@ -25,7 +25,7 @@ from evalsuite.statistics.agreement import agreement, agreement_tables, paired
 from evalsuite.statistics.agreement_intervals import Dimensions, drawn_units, hit_counts
 from evalsuite.statistics.clusters import Clusters, clusters_of
 from evalsuite.statistics.judges import calibration, calibration_error, calibration_table
-from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.leaderboard import Tally, contestants_of
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.people import verdicts_of_people
 from evalsuite.statistics.reply_length import LengthBias, length_biases, replies_of
@@ -93,7 +93,8 @@ def judge_card(asked: Asked) -> Sheet:
     floors, repeats = health.floor_effects(probed), [*health.repeats(probed)]
     shifts, injections = health.asking_shifts(probed), health.injection_effects(probed)
     golden = verdicts_of_people([score for score in asked.gold if score.turn is None])
-    lengths = length_biases(*(replies_of(asked.dialogues, verdicts, rubric) for verdicts in (asked.given, golden)))
+    both = (contestants_of(asked.dialogues, verdicts, rubric) for verdicts in (asked.given, golden))
+    lengths = length_biases(*(replies_of(asked.dialogues, contestants) for contestants in both))
     shared = sharings(probed, asked.config.specs())
     checks: list[Check] = []
     for language in languages_of(asked.dialogues):

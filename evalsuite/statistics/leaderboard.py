@@ -52,7 +52,8 @@ class Contestant:
 
     `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one. `readable`
     counts its dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and under `average` all.
-    `said` maps card → what was said in its dialogues.
+    `said` maps card → what was said in its dialogues. `dialogues` maps dialogue → what `cards` are the sums of, by id; none of
+    `POOLED`.
     """
 
     language: Language
@@ -63,6 +64,7 @@ class Contestant:
     asked: Counter[str] = field(default_factory=Counter)
     read: Counter[str] = field(default_factory=Counter)
     said: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    dialogues: dict[str, Floats] = field(default_factory=dict)
 
     def alike(self, other: Contestant) -> bool:
         """Whether the scorer is the same, and what was said on every card that both have."""
@@ -152,24 +154,24 @@ def contestants_of(
             raise UserError(f"judgement by {judgement.judge}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
         key = dialogue.language, scorer_of(judgement), supporter_of(dialogue)
         contestant = contestants.get(key) or contestants.setdefault(key, Contestant(*key))
-        for name in (judgement.dimension, AVERAGE):
-            contestant.asked[name] += not judgement.lost
-            contestant.read[name] += judgement.value is not None
+        contestant.asked[judgement.dimension] += not judgement.lost
+        contestant.read[judgement.dimension] += judgement.value is not None
         figures = verdicts[key][first[dialogue.id]]
         if judgement.value is None:
             continue
         figure = judgement.value if value == "value" else judgement.expected
         if figure is not None:
             figures[columns[judgement.dimension]].append(figure)
-    scales = list(rubric.scales.values())
+    scales = [(scale.min, scale.span) for scale in rubric.scales.values()]
     for key, contestant in contestants.items():
+        for counts in (contestant.asked, contestant.read):
+            counts[AVERAGE] = counts.total()
         # Sorted, so that no figure depends on the order in which records came in.
         for id, figures in sorted(verdicts[key].items()):
             card = card_of(by_id[id])
-            row = contestant.cards.setdefault(card, np.zeros((2, len(columns))))
-            for column, (repeats, scale) in enumerate(zip(figures, scales, strict=True)):
-                if repeats:
-                    row[:, column] += (exact_mean(repeats) - scale.min) * 100 / scale.span, 1
+            scores = [(exact_mean(of) - low) * 100 / span if of else 0 for of, (low, span) in zip(figures, scales, strict=True)]
+            row = contestant.dialogues[id] = np.array([scores, [bool(of) for of in figures]], dtype=float)
+            contestant.cards[card] = contestant.cards.get(card, 0.0) + row
             contestant.readable[card] += any(figures)
             contestant.said.setdefault(card, set()).add(said[id])
     order = list(get_args(Language))

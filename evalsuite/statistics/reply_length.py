@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
 from core.grouping import group_by
-from core.records import Dialogue, Judgement, Language
+from core.records import Dialogue, Language
 from core.rubrics import Rubric
 from core.statistics.accuracy import rank_correlation
 from core.statistics.bootstrap import PERCENTILE, RESAMPLES, SEED, Floats, estimate
@@ -17,8 +18,9 @@ from core.statistics.inference import beside_interval, cluster_error, student_p
 from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.clusters import clusters_of
-from evalsuite.statistics.leaderboard import contestants_of
-from evalsuite.statistics.summary import AVERAGE, BREAKDOWNS, Scorer, Value
+from evalsuite.statistics.leaderboard import Contestant
+from evalsuite.statistics.paired import with_average
+from evalsuite.statistics.summary import AVERAGE, BREAKDOWNS, Scorer
 
 ALL = "all, within supporters"
 NOTES = (
@@ -67,22 +69,18 @@ def mean_reply_length(dialogue: Dialogue) -> float | None:
     return sum(lengths) / len(lengths) if lengths else None
 
 
-def replies_of(
-    dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
-) -> list[Replies]:
-    """Every language, scorer and supporter. Dialogues without a reply are left out; an average is over all dimensions. Raises
-    `UserError` for a judgement of an unknown dialogue."""
+def replies_of(dialogues: Sequence[Dialogue], contestants: Iterable[Contestant]) -> list[Replies]:
+    """Every language, scorer and supporter. Dialogues without a reply are left out; an average is over all dimensions."""
     lengths = {dialogue.id: mean_reply_length(dialogue) for dialogue in dialogues}
     cards = clusters_of(dialogues)
     found = []
-    # Each dialogue is its own "card": what a contestant then holds is one mean score a dialogue and dimension.
-    for one in contestants_of(dialogues, judgements, rubric, value, card_of=lambda dialogue: dialogue.id):
-        rows = [(id, length, *row) for id, row in one.cards.items() if (length := lengths[id]) is not None]
-        scores = np.array([np.where(counts > 0, sums, np.nan) for *_, sums, counts in rows]).reshape(-1, len(rubric.dimensions))
-        scores = np.concatenate([scores, scores.mean(axis=1, keepdims=True)], axis=1)
-        ids = [id for id, *_ in rows]
-        known = np.array([length for _, length, *_ in rows])
-        found.append(Replies(one.language, one.scorer, one.supporter, ids, [cards[id] for id in ids], known, scores))
+    for one in contestants:
+        own = np.array([lengths[id] for id in one.dialogues], dtype=float)
+        answered = ~np.isnan(own)
+        sums, counts = np.array([*one.dialogues.values()])[answered].swapaxes(0, 1)
+        scores = with_average(np.where(counts > 0, sums, np.nan))
+        ids = [*compress(one.dialogues, answered)]
+        found.append(Replies(one.language, one.scorer, one.supporter, ids, [cards[id] for id in ids], own[answered], scores))
     return found
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
-
-import numpy as np
 
 from core.errors import UserError
 from core.grouping import group_by
@@ -73,8 +73,12 @@ def short_names(scorers: Iterable[Scorer]) -> dict[Scorer, str]:
 def scorer_of(judgement: Judgement) -> Scorer:
     """The scorer a judgement came from. What became of its call (why a verdict is missing, broken probabilities) does not make
     it another scorer's."""
-    condition = sorted((key, value) for key, value in judgement.condition.items() if key not in _OUTCOMES)
-    return Scorer(judgement.judge, judgement.method, tuple(condition))
+    return _scorer(judgement.judge, judgement.method, tuple(judgement.condition.items()))
+
+
+@cache
+def _scorer(judge: str, method: str, condition: tuple[tuple[str, str], ...]) -> Scorer:
+    return Scorer(judge, method, tuple(sorted(pair for pair in condition if pair[0] not in _OUTCOMES)))
 
 
 def why_missing(judgement: Judgement) -> str | None:
@@ -113,6 +117,7 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
     distort every mean.
     """
     scales = rubric.scales
+    levels = {name: {*map(str, scale.scores)} for name, scale in scales.items()}
     for judgement in judgements:
         if judgement.rubric != rubric.name:
             continue
@@ -121,7 +126,8 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
             problem = f"dimension: {judgement.dimension!r} is not in rubric {rubric.name}"
         else:
             figures = [("value", judgement.value), ("expected", judgement.expected)]
-            figures += [("distribution", int(score)) for score in judgement.distribution or ()]
+            if not levels[judgement.dimension].issuperset(judgement.distribution or ()):
+                figures += [("distribution", int(score)) for score in judgement.distribution or ()]
             for field, figure in figures:
                 if figure is not None and not scale.min <= figure <= scale.max:
                     problem = f"{field}: {figure:g} is off the scale {scale.min} to {scale.max} of rubric {rubric.name}"
@@ -303,11 +309,11 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     for language, scorer in sorted(groups):
         for dimension, of_dimension in groups[language, scorer].items():
             names = (language, *[scorer.name] * several, dimension_label(rubric, dimension))
-            scores = Counter(int(np.floor(judgement.value + 0.5)) for judgement in of_dimension if judgement.value is not None)
+            scores = Counter(math.floor(judgement.value + 0.5) for judgement in of_dimension if judgement.value is not None)
             scale, without = rubric.scale_of(dimension).scores, missing(of_dimension)
             figures: list[Cell] = [scores[score] if score in scale else None for score in rubric.scores]
             figures += [*(without.get(reason, 0) for reason in reasons), len(of_dimension)]
-            rows.append((*names, *figures, *[broken(of_dimension)] * len(unsound)))
+            rows.append((*names, *figures, *(broken(of_dimension) for _ in unsound)))
     heads = ("language", *["judged by"] * several, "dimension")
     figure_heads = (*map(str, rubric.scores), *(reason.replace("_", " ") for reason in reasons), "verdicts", *unsound)
     note = "Broken probabilities: they cannot be true, or are not certain to be the answer's; the score in the text stands."

@@ -15,6 +15,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtri
 
 from core.grouping import group_by
@@ -26,6 +27,7 @@ from evalsuite.statistics.summary import languages_of, supporter_of
 
 SURVIVAL = "How long seekers stay"  # heading of the report
 TEST = "log-rank test"
+Counts = NDArray[np.int64]  # by round
 
 
 class Span(NamedTuple):
@@ -114,26 +116,27 @@ def _spans(dialogues: Sequence[Dialogue]) -> dict[Language, dict[str, list[Span 
 
 
 def _steps(spans: Sequence[Span]) -> list[Step]:
-    from statsmodels.duration.survfunc import SurvfuncRight  # half a second of import
-
-    rounds, left = (np.array(column) for column in zip(*spans, strict=True))
-    horizon = int(rounds.max())
-    survival, errors = np.ones(horizon), np.zeros(horizon)
-    if left.any():
-        fitted = SurvfuncRight(rounds, left.astype(int))
-        place = np.searchsorted(fitted.surv_times, np.arange(1, horizon + 1), side="right") - 1
-        survival = np.where(place < 0, 1.0, fitted.surv_prob[place])
-        errors = np.where(place < 0, 0.0, fitted.surv_prob_se[place])
+    rounds = np.arange(1, max(span.rounds for span in spans) + 1)
+    at_risk, left = _counts(spans, rounds)
+    censored = at_risk - left - np.append(at_risk[1:], 0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # after the last seeker left, which ends the curve
+        survival = np.exp(np.cumsum(np.log(1 - left / at_risk)))
+        errors = survival * np.sqrt(np.cumsum(left / (at_risk * (at_risk - left))))
     steps = []
-    for at, go_on, error in zip(range(1, horizon + 1), survival.tolist(), errors.tolist(), strict=True):
-        now = rounds == at
-        counts = int((rounds >= at).sum()), int((now & left).sum()), int((now & ~left).sum())
+    columns = (part.tolist() for part in (rounds, at_risk, left, censored, survival, errors))
+    for at, now, gone, stopped, go_on, error in zip(*columns, strict=True):
         band: tuple[float | None, float | None] = None, None
         if 0 < go_on < 1:
             width = ndtri((1 + LEVEL) / 2) * error / (go_on * abs(np.log(go_on)))
             band = float(go_on ** np.exp(width)), float(go_on ** np.exp(-width))
-        steps.append(Step(at, *counts, go_on, *band))
+        steps.append(Step(at, now, gone, stopped, go_on, *band))
     return steps
+
+
+def _counts(spans: Sequence[Span], rounds: Counts) -> tuple[Counts, Counts]:
+    """How many dialogues had each of these rounds, and in how many of them the seeker left."""
+    ends, left = np.array(spans)[:, :, None].swapaxes(0, 1)
+    return (ends >= rounds).sum(axis=0), ((ends == rounds) & (left == 1)).sum(axis=0)
 
 
 def log_ranks(dialogues: Sequence[Dialogue]) -> list[LogRank]:
@@ -152,30 +155,22 @@ def log_ranks(dialogues: Sequence[Dialogue]) -> list[LogRank]:
 
 
 def _log_rank(language: Language, groups: dict[str, list[Span]]) -> LogRank:
+    """Fleming and Harrington's form for any number of groups: observed less expected departures of all groups but the first,
+    and their variances over rounds."""
     names, df = tuple(groups), len(groups) - 1
-    if not _comparable(list(groups.values())):
-        anyone = any(span.left for spans in groups.values() for span in spans)
-        reason = "no round in which some seekers left and others stayed has them all" if anyone else "no seeker left"
+    rounds = np.unique([span.rounds for spans in groups.values() for span in spans])
+    at_risk, left = (np.array(part) for part in zip(*(_counts(spans, rounds) for spans in groups.values()), strict=True))
+    everyone, leavers = at_risk.sum(axis=0), left.sum(axis=0)
+    told = (leavers > 0) & (leavers < everyone)
+    if not at_risk[:, told].any(axis=1).all():  # the variances have no inverse; whoever had a later round had the earlier ones
+        reason = "no round in which some seekers left and others stayed has them all" if leavers.any() else "no seeker left"
         return LogRank(language, names, None, df, None, None, reason)
-    from statsmodels.duration.survfunc import survdiff
-
-    rows = [(span.rounds, int(span.left), place) for place, spans in enumerate(groups.values()) for span in spans]
-    statistic = float(survdiff(*(np.array(column) for column in zip(*rows, strict=True)))[0])
+    shares, several = (at_risk / everyone)[1:], everyone > 1
+    excess = np.compress(several, left[1:] - shares * leavers, axis=1).sum(axis=1)
+    spread = leavers * (everyone - leavers) / np.maximum(everyone - 1, 1)
+    variances = shares.T[:, None, :] * (np.eye(df) - shares.T[:, :, None]) * spread[:, None, None]
+    statistic = float(excess @ np.linalg.solve(variances[several].sum(axis=0), excess))
     return LogRank(language, names, statistic, df, float(chdtrc(df, statistic)), None, None)
-
-
-def _comparable(groups: Sequence[Sequence[Span]]) -> bool:
-    """Whether the test's variances have an inverse: rounds in which some seekers left and others stayed link all groups."""
-    from scipy.sparse.csgraph import connected_components
-
-    linked = np.zeros((len(groups), len(groups)))
-    rounds, left = zip(*(np.array(spans).T for spans in groups), strict=True)
-    for at in {span.rounds for spans in groups for span in spans if span.left}:
-        risk = np.array([(of_group >= at).sum() for of_group in rounds])
-        leavers = sum(((of_group == at) & (gone == 1)).sum() for of_group, gone in zip(rounds, left, strict=True))
-        if leavers < risk.sum():
-            linked += np.outer(risk, risk)
-    return bool(connected_components(linked)[0] == 1)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------------

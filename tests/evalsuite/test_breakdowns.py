@@ -12,7 +12,7 @@ from evalsuite.report.breakdowns import DOTS, breakdowns, cost_charts
 from evalsuite.runs.versions import joined, prices_in, versions
 from evalsuite.statistics.categories import NONE, by_category, category_tables
 from evalsuite.statistics.dialogue_costs import GOLD, THOUSAND, model_uses, use_table
-from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.leaderboard import Tally, contestants_of
 from evalsuite.statistics.reply_length import ALL, average_table, length_effects, replies_of
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
@@ -74,7 +74,7 @@ def test_cards_without_categories_have_no_breakdown() -> None:
 def test_the_average_against_reply_length_is_scipys_spearman() -> None:
     values = [(0, 0), (1, 2), (3, 2), (2, 2), (4, 3)]
     tally = scored({("a", f"c{n}"): value for n, value in enumerate(values)}, length=10)
-    replies = replies_of(tally.dialogues, tally.verdicts, RUBRIC)
+    replies = replies_of(tally.dialogues, tally.contestants)
     table = average_table(replies, length_effects(replies, RUBRIC, ["average"]))
     assert [row[0] for row in table.rows] == ["a", ALL] and table.rows[0][2] == pytest.approx(12)
     rho = spearmanr(range(5), [sum(value) for value in values]).statistic
@@ -87,7 +87,7 @@ def test_an_average_needs_all_dimensions() -> None:
     lost = [
         v if v.dialogue_id != "a-c1" or v.dimension != "skill" else v.model_copy(update={"value": None}) for v in tally.verdicts
     ]
-    (effect, _) = length_effects(replies_of(tally.dialogues, lost, RUBRIC), RUBRIC)
+    (effect, _) = length_effects(replies_of(tally.dialogues, contestants_of(tally.dialogues, lost, RUBRIC)), RUBRIC)
     assert (effect.cells["empathy"].n, effect.cells["skill"].n, effect.cells["average"].n) == (2, 1, 1)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -167,3 +169,28 @@ def test_dialogue_without_turns_can_be_reported(run: Run) -> None:
     empty: dict[str, Any] = {"id": "never", "turns": (), "termination": "infrastructure"}
     write_jsonl(run.folder / "dialogues.jsonl", [*dialogues, Dialogue.model_validate(dialogues[0].model_dump() | empty)])
     assert content_of(run).tally.dialogues[-1].id == "never"
+
+
+def test_a_report_reads_each_file_once_and_loads_little(tmp_path: Path) -> None:
+    """One command with seekers who leave, a gold set and replies of any length: records are read once and scores counted once,
+    without the packages that take longer to load than a small report to write."""
+    write_run(tmp_path)
+    code = f"""
+import sys
+from collections import Counter
+from evalsuite.cli import app
+from evalsuite.statistics import leaderboard
+calls, opened = Counter(), Counter()
+sys.addaudithook(lambda event, given: event == "open" and given[1] == "r" and opened.update([str(given[0])]))
+counted = leaderboard.contestants_of
+for module in [*sys.modules.values()]:
+    if vars(module).get("contestants_of") is counted:
+        module.contestants_of = lambda *given, **named: calls.update(["counted"]) or counted(*given, **named)
+app(["report", {str(tmp_path)!r}], standalone_mode=False)
+records = {{path: count for path, count in opened.items() if path.endswith(".jsonl")}}
+heavy = [name for name in ("statsmodels", "scipy.stats", "pandas") if name in sys.modules]
+print(set(records.values()), len(records), calls["counted"], heavy, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "{1} 5 1 []"
+    assert "Kaplan-Meier" in (tmp_path / "report.md").read_text()

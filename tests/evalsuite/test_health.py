@@ -32,7 +32,7 @@ from evalsuite.checks.health import (
 from evalsuite.checks.probe import Injection, append, load_injections, probes
 from evalsuite.checks.shared_bases import Base, base_of, bases, likeness, sharing_table, sharings
 from evalsuite.commands.health import app
-from evalsuite.statistics.leaderboard import Tally
+from evalsuite.statistics.leaderboard import Tally, contestants_of
 from evalsuite.statistics.reply_length import LengthEffect, length_effects, mean_reply_length, replies_of
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
@@ -50,7 +50,7 @@ def probe_of(name: str, value: float | None, variant: str, dimension: str = "emp
 
 
 def effects_of(dialogues: list[Dialogue], judgements: list[Judgement], rubric: Rubric) -> list[LengthEffect]:
-    return length_effects(replies_of(dialogues, judgements, rubric), rubric)
+    return length_effects(replies_of(dialogues, contestants_of(dialogues, judgements, rubric)), rubric)
 
 
 # --- length -----------------------------------------------------------------------------------------------------------------
