@@ -21,7 +21,7 @@ from core.tables import Cell, Estimate, Table, fmt, is_numeric, to_csv
 @cache
 def environment(folder: Path) -> jinja2.Environment:
     """Templates of a folder: undefined names are errors, text is escaped and cleaned, tables have the filters `fmt`,
-    `is_numeric`, `kinds` and `csv_link`."""
+    `is_numeric`, `kinds` and `csv_link`, and cells the test `estimate`."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
@@ -32,6 +32,7 @@ def environment(folder: Path) -> jinja2.Environment:
     )
     # orjson writes Chinese as it is (json.dumps would write six bytes a character); tojson then escapes <, >, & and '.
     made.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
+    made.tests["estimate"] = lambda cell: isinstance(cell, Estimate)
     made.filters |= {"fmt": _fmt, "is_numeric": is_numeric, "kinds": _kinds, "csv_link": _csv_link}
     return made
 

@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -48,6 +49,8 @@ def number(text: str) -> float:
 
 
 def _number(value: Any) -> Any:
+    if type(value) is float:  # as nearly all are, of the very many that are read
+        return value
     if isinstance(value, bool):
         raise ValueError("a number is expected, not true or false")
     return number(value) if isinstance(value, str) else value
@@ -56,6 +59,7 @@ def _number(value: Any) -> Any:
 _LEVEL = re.compile(r"0|-?[1-9][0-9]{0,2}")
 
 
+@cache
 def _level(text: str) -> str:
     if not _LEVEL.fullmatch(text):  # written in one way only: they are looked up by their text
         raise ValueError("the key is not a whole score")
@@ -64,7 +68,7 @@ def _level(text: str) -> str:
 
 Number = Annotated[float, BeforeValidator(_number)]
 Whole = Annotated[int, BeforeValidator(_number)]
-Count = Annotated[Whole, Field(ge=0, le=2**53)]  # what JSON holds exactly
+Count = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_number)]  # what JSON holds exactly
 _PLAIN = BeforeValidator(lambda value: plain_name(value) if isinstance(value, str) else value)
 Name = Annotated[str, _PLAIN]
 Identifier = Annotated[str, Field(min_length=1, max_length=200), _PLAIN]
@@ -72,9 +76,10 @@ Part = Annotated[str, Field(min_length=1, max_length=150), _PLAIN]  # what an id
 Annotator = Annotated[Identifier, Spelt("annotator")]
 JudgeName = Annotated[Identifier, Spelt("judge")]
 System = Annotated[Identifier, Spelt("system")]  # whose replies or dialogues are scored or compared
-_Value = Annotated[Number, Field(ge=-1000, le=1000)]  # no rubric goes further: tables that list all levels would not end
+# No rubric goes further: tables that list all levels would not end.
+_Value = Annotated[float, Field(ge=-1000, le=1000), BeforeValidator(_number)]
 _Level = Annotated[str, AfterValidator(_level)]
-_Probability = Annotated[Number, Field(ge=0)]
+_Probability = Annotated[float, Field(ge=0), BeforeValidator(_number)]
 
 
 class Record(BaseModel):

@@ -102,12 +102,13 @@ def spec(name: str, checkpoint: str | None, **more: Any) -> dict[str, Any]:
     return {"name": name, "checkpoint": checkpoint, "fingerprint": f"print-of-{name}", **more}
 
 
-def write_run(folder: Path, framework: str | None = "esc_eval") -> None:
-    """The files of a run folder with the records of `make_content`; None stands for dialogues that were given, not simulated.
+def write_run(folder: Path, framework: str | None = "esc_eval", content: ReportContent | None = None) -> None:
+    """The files of a run folder with these records, else those of `make_content`; as framework, None stands for dialogues that
+    were given, not simulated.
 
     EmoHarbor's has verdicts on single turns too.
     """
-    content = make_content()
+    content = content or make_content()
     records = content.tally
     gold_judgements, gold_scores = gold_set(records)
     dialogues = [d.model_copy(update={"framework": framework or d.framework}) for d in records.dialogues]
