@@ -218,7 +218,7 @@ train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS)
 	$(BIN)/python -m train rank-test $(RANK_RECIPE) $(WHOLE) --test runs/train/rank_data/test.jsonl --untrained --out runs/train/rank_test
 	$(AGREE) --split runs/train/rank_data --dialogues runs/train/scores/dialogues.jsonl --gold runs/train/scores/scores.jsonl \
 	  --judgements runs/train/rank_test/judgements-untrained.jsonl \
-	  $(foreach seed,$(SEEDS),--judgements runs/train/rank_test/judgements-trained@$(seed).jsonl) --seeds --reference trained \
+	  $(foreach seed,$(SEEDS),--judgements runs/train/rank_test/judgements-trained@$(seed).jsonl) --reference trained \
 	  --out runs/train/rank_table
 	test -z "$(ESCONV)" || $(MAKE) --no-print-directory train-survey-cpu
 

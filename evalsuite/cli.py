@@ -31,8 +31,7 @@ for panel, verbs in {
         ("ecdbench", "ecdbench:app", "ECDBench: from the results of its tasks to capabilities and a total."),
     ),
     "Judges and people": (
-        ("agree", "agree:agree", "Compare judges with people's scores: ACC, kappa, Spearman and more."),
-        ("correlate", "agree:correlate", "Correlate judges' scores with people's."),
+        ("agree", "agree:agree", "Compare judges with people's scores: ACC, kappa, correlations and more."),
         ("pairwise", "pairwise:pairwise", "Say which of two systems people prefer, from a table."),
         ("discriminate", "scored_runs:discriminate", "Measure how well scores separate models: MSR, MAC, ANOVA."),
         ("power", "power:power", "Plan how many cards a difference needs."),

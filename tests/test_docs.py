@@ -307,6 +307,6 @@ def test_the_site_is_built_strictly_and_needs_no_network(site: Path) -> None:
     assert len(pages) > len(PAGES) + 5
     for page in pages:
         assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"?(?:https?:)?//[^\"> ]*", page.read_text()), page
-    assert "<code>--patience" in (site / "runs/docs/reference/esc-eval.html").read_text()
+    assert "<code>--retry" in (site / "runs/docs/reference/esc-eval.html").read_text()
     (site / "docs/people.md").write_text("# People\n\n[there](evaluate.md#nowhere)\n")
     assert build(site).returncode != 0

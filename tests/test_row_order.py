@@ -50,13 +50,14 @@ CASES = [
     Case("esc-eval pairwise", "choices.csv --json --out OUT", "choices.csv"),
     Case("esc-eval pairwise", "choices.csv --mode paper --json", "choices.csv"),
     Case(
-        "esc-eval correlate",
-        "--judgements verdicts.jsonl --judgements rounds.jsonl --gold people_turns.jsonl --dialogues talks.jsonl --json",
+        "esc-eval agree",
+        "--correlate dialogue --judgements verdicts.jsonl --judgements rounds.jsonl "
+        "--gold people_turns.jsonl --dialogues talks.jsonl --json",
         "verdicts.jsonl rounds.jsonl people_turns.jsonl talks.jsonl",
     ),
     Case(
-        "esc-eval correlate",
-        "--judgements verdicts.jsonl --gold people.csv --dialogues talks.jsonl --pair-by system --sample source --json",
+        "esc-eval agree",
+        "--judgements verdicts.jsonl --gold people.csv --dialogues talks.jsonl --correlate system --sample source --json",
         "verdicts.jsonl people.csv talks.jsonl",
     ),
     Case("esc-eval discriminate", "--scores ratings.csv --json --out OUT", "ratings.csv"),

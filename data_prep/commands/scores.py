@@ -126,7 +126,7 @@ def import_held(
     """Dialogues that people held with supporters, with their ratings: OUT/dialogues.jsonl and OUT/scores.jsonl.
 
     Each situation was talked over with every supporter, as in section 3.3 of ESC-Eval. Every row must be right. A dialogue that
-    nobody rated is left out and counted. `esc-eval correlate --pair-by system --sample source` pairs these ratings with scores
+    nobody rated is left out and counted. `esc-eval agree --correlate system --sample source` pairs these ratings with scores
     of simulated dialogues on cards made of the same situations, and with metrics of replies on references.jsonl. EmoHarbor's
     table 1 (judges that see a participant's profile) needs column profile: the judge's run then reads the profiles by id.
     """

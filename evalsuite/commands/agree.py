@@ -1,9 +1,9 @@
-"""`esc-eval agree`: judges against human (or synthetic) scores, and against each other: table 4 of ESC-Eval; people among
-themselves. `esc-eval correlate`: judges and metrics against people (tables 3, 13, 14 and 15)."""
+"""`esc-eval agree`: judges against human (or synthetic) scores, and against each other (table 4 of ESC-Eval); people among
+themselves; judges' and metrics' scores correlated with people's (tables 3, 13, 14 and 15)."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from core.files import read_jsonl, read_object, write_text
 from core.options import choice, console
 from core.paths import MaybeFiles, MaybeName, Reads
 from core.records import HumanScore, Judgement
-from core.rubrics import Rubric, known_rubric, load_rubric
+from core.rubrics import Rubric, known_rubric
 from core.tables import to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table, pair_table
 from data_prep.scores.human import Check, gold_scores_of, of_annotators, read_dialogues
@@ -25,11 +25,7 @@ from evalsuite.commands.options import (
     AnnotatorOption,
     ClusterOption,
     GoldOption,
-    JsonOption,
-    TablesOption,
-    ValueOption,
     out_tables,
-    value_of,
 )
 from evalsuite.commands.output import deliver
 from evalsuite.commands.verdicts import (
@@ -37,7 +33,9 @@ from evalsuite.commands.verdicts import (
     MaybeVerdicts,
     OnlyJudgeOption,
     judgements_of,
+    of_judgements,
     of_judges,
+    of_people,
     scored_clusters,
     verdict_files,
 )
@@ -67,6 +65,21 @@ def agree(
         MaybeVerdicts, typer.Option(help=f"{VERDICTS} Without any, the annotators of --gold are compared with each other.")
     ] = None,
     judge: OnlyJudgeOption = None,
+    correlate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="dialogue|system",
+            help="Correlate scores instead. dialogue: those of the same dialogue. system: those of the same sample and system, "
+            "also when people judged other dialogues than the judge did, as in tables 3 and 13 to 15.",
+        ),
+    ] = None,
+    sample: Annotated[
+        str,
+        typer.Option(
+            help="With --correlate, what a sample is. card: a dialogue's card, else its profile, else its source_id. source: "
+            "its source_id, which a situation shares with the dialogues simulated on the card made of it."
+        ),
+    ] = "card",
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON (shares 0-1).")] = False,
     mode: Annotated[
         str,
@@ -83,7 +96,7 @@ def agree(
         bool,
         typer.Option("--only-shared", help="Leave out what only one side has, and say how much; without it, that is an error."),
     ] = False,
-    versus: Annotated[str | None, typer.Option("--against", help="paper: ESC-Eval's table 4 beside ours.")] = None,
+    versus: AgainstOption = None,
     split: Annotated[
         Path | None,
         typer.Option(
@@ -95,25 +108,23 @@ def agree(
     dialogues: Annotated[
         MaybeFiles,
         typer.Option(
-            help="Dialogue records (JSONL) of what was scored, for --cluster; a run folder brings its own. With --split: for a "
-            "classifier on surface features. Repeat for more."
+            help="Dialogue records (JSONL) of what was scored, for --cluster and --correlate (sample and system); a run folder "
+            "brings its own. With --split: for a classifier on surface features. Repeat for more."
         ),
     ] = None,
     cluster: ClusterOption = None,
-    seeds: Annotated[
-        bool, typer.Option("--seeds", help="Judges called NAME@SEED are runs of one: show their mean, and test that.")
-    ] = False,
     reference: Annotated[
         list[str] | None,
         typer.Option(metavar="JUDGE", help="Test only against this judge, or baseline. Repeat for more."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for agreement.json (annotators.json), table4.md and every table as CSV (matrices included)."),
-        out_tables("agreement", "annotators.json", "table4.md"),
+        typer.Option(help="Folder for the figures as JSON, table4.md and every table as CSV (matrices included)."),
+        out_tables("agreement", "annotators.json", "correlation.json", "table4.md"),
     ] = None,
 ) -> None:
-    """Judges against gold, per language and dimension: ACC, ACC_soft, n, parse rate, intervals, kappa, Spearman, ECE, majority.
+    """Compare judges with gold, per language and dimension: ACC, ACC_soft, n, parse rate, intervals, kappa, Spearman, ECE,
+    majority.
 
     A judge is one judge asked on one rubric, by one method, under one condition. Several are set side by side as in table 4 of
     ESC-Eval, and tested against each other on the items that both judged: Student's t over clusters, Holm's correction. Bold
@@ -127,9 +138,23 @@ def agree(
     every two people, too), the shares of equal scores and of those within one point. No dialogue texts are needed. Halves,
     thirds and scores of turns may be given.
 
-    Example, the judges of a run on its gold set: esc-eval agree --gold runs/mine --judgements runs/mine
+    With --correlate, Spearman, Pearson and Kendall (tau-b) of each dimension with each, with intervals (tables 3, 13, 14 and 15
+    of ESC-Eval). Either side may be people's scores or judges' verdicts, and metrics come in as judgements too. Repeats are
+    averaged to their dialogue first, and turns where it has no score as a whole. A coefficient that is not defined (equal
+    scores, or one system only) is a dash, never 0, and is in no mean. Example, the judges of a run on its gold set:
+
+    esc-eval agree --gold runs/mine --judgements runs/mine
     """
     choice("--mode", mode, ("paper", "native"))
+    if correlate:
+        pairing = Pairing(choice("--correlate", correlate, get_args(PairBy)), choice("--sample", sample, get_args(SampleBy)))
+        unused = {"--gold-rubric": gold_rubric, "--split": split, "--cluster": cluster, "--reference": reference}
+        if given := [option for option, value in unused.items() if value]:
+            raise UserError(f"--correlate: leave out {', '.join(given)}")
+        _correlate(judgements or [], gold, judge, annotator or [], dialogues or [], pairing, rubric, versus, as_json, out)
+        return
+    if sample != "card":
+        raise UserError("--sample: it is for --correlate: give both or leave it out")
     if not judgements:
         others: dict[str, object] = {
             "--judge": judge,
@@ -138,7 +163,6 @@ def agree(
             "--split": split,
             "--dialogues": dialogues,
             "--cluster": cluster,
-            "--seeds": seeds,
             "--reference": reference,
         }
         others |= {"--only-shared": only_shared, "--mode": mode != "native"}
@@ -162,7 +186,8 @@ def agree(
     left_out = ""
     if only_shared:
         verdicts, scores, left_out = _shared(verdicts, scores)
-    settings = Settings(mode, known, left_out, seeds, reference or [])
+    sources = Counter(name.partition("@")[0] for name in {verdict.judge for verdict in verdicts} if "@" in name)
+    settings = Settings(mode, known, left_out, any(count > 1 for count in sources.values()), reference or [])
     chosen: list[dict[str, Any]] = []
     if split is not None:
         if cluster is not None:
@@ -255,106 +280,45 @@ def _shared(verdicts: Sequence[Judgement], scores: Sequence[HumanScore]) -> tupl
     return kept, golden, f"Left out: {alone[0]} verdicts without gold, {alone[1]} gold scores without a verdict."
 
 
-_FROM_DIALOGUES = ("system", "source", "sample")  # choices of options that need to know the dialogues
 _WITHOUT = "without --dialogues, the sample level; intervals are over dialogues, each taken as a sample of its own"
 
 
-def correlate(
-    judgements: Annotated[MaybeVerdicts, typer.Option(help=VERDICTS)] = None,
-    people: Annotated[
-        MaybeFiles,
-        typer.Option(
-            "--people",
-            help="People's scores in the place of a judge's verdicts, or beside them: ESC-Eval's own row of table 3, where "
-            "annotators scored the simulated dialogues. Repeat for more.",
-        ),
-    ] = None,
-    gold: Annotated[
-        MaybeFiles,
-        typer.Option(
-            "--gold",
-            help="What all is correlated with: HumanScore records (JSONL, or CSV with its columns), or a run folder for its "
-            "gold set. Annotators are averaged. Repeat for more.",
-        ),
-    ] = None,
-    gold_judgements: Annotated[
-        MaybeVerdicts, typer.Option("--gold-judgements", help="A judge's verdicts in the place of --gold. Repeat for more.")
-    ] = None,
-    judge: OnlyJudgeOption = None,
-    dialogues: Annotated[
-        MaybeFiles,
-        typer.Option(
-            help="Dialogue records (JSONL) of everything scored: they say sample and system. Repeatable. Without them, scores "
-            "of one dialogue_id are paired, and there is no sample level."
-        ),
-    ] = None,
-    level: Annotated[
-        str | None,
-        typer.Option(
-            help="sample: within each sample across its systems, then averaged. dataset: all pairs at once. Without it, both."
-        ),
-    ] = None,
-    value: ValueOption = "value",
-    pair_by: Annotated[
-        str,
-        typer.Option(
-            help="dialogue: pair scores of the same dialogue. system: pair those of the same sample and system, also when "
-            "people judged other dialogues than the judge did, as in tables 3 and 13 to 15."
-        ),
-    ] = "dialogue",
-    sample: Annotated[
-        str,
-        typer.Option(
-            help="What a sample is. card: a dialogue's card, else its profile, else its source_id. source: its source_id, "
-            "which a situation shares with the dialogues simulated on the card made of it."
-        ),
-    ] = "card",
-    annotator: AnnotatorOption = None,
-    rubric: Annotated[
-        MaybeFiles,
-        typer.Option(help="A rubric file of your own: dimensions with different scales are averaged on 0-100. Repeatable."),
-    ] = None,
-    versus: AgainstOption = None,
-    as_json: JsonOption = False,
-    out: Annotated[TablesOption, out_tables("correlation")] = None,
+def _correlate(
+    judgements: Sequence[Path],
+    gold: Sequence[Path],
+    judge: Sequence[str] | None,
+    annotators: Sequence[str],
+    dialogues: Sequence[Path],
+    pairing: Pairing,
+    rubric: str | None,
+    versus: str | None,
+    as_json: bool,
+    out: Path | None,
 ) -> None:
-    """Spearman, Pearson and Kendall (tau-b) of judges' scores with human ones, each dimension with each, with intervals.
-
-    Either side may be people or judges: --judgements and --people against --gold or --gold-judgements.
-
-    A coefficient that is not defined (equal scores, or one system only) is a dash, never 0, and is in no mean. Metrics come in
-    as judgements too. Repeats are averaged to their dialogue first, and turns where
-    it has no score as a whole.
-
-    Tables 3 and 13 to 15 of ESC-Eval (their row ESC-Eval is --people): import what people held and rated (`python -m data_prep
-    import-held`), simulate and score on cards made of the same situations, have the supporters answer the situations' own
-    dialogues (`esc-eval respond`, then `esc-eval metrics --judgements-out`), and give all of it here with --pair-by system
-    --sample source.
-    """
-    figure, levels = value_of(value), LEVELS if level is None else (choice("--level", level, LEVELS),)
-    pairing = Pairing(choice("--pair-by", pair_by, get_args(PairBy)), choice("--sample", sample, get_args(SampleBy)))
+    """Both sides of `agree --correlate`, people or judges each, and the tables of their correlation."""
     if not dialogues:
-        for option, text in {"--pair-by": pair_by, "--sample": sample, "--level": level}.items():
-            if text in _FROM_DIALOGUES:
+        for option, text in {"--correlate": pairing.by, "--sample": pairing.sample}.items():
+            if text in ("system", "source"):
                 what = "what sample and system a dialogue belongs to is in the dialogues"
                 raise UserError(f"{option} {text}: {what}: give --dialogues")
-        levels = ("dataset",)
-    if not (judgements or people) or not (gold or gold_judgements):
-        raise UserError("two sides are needed: --judgements or --people, and --gold or --gold-judgements")
-    verdicts = of_judges(judgements_of(verdict_files(judgements, gold or [])), judge) if judgements else []
-    if judge and not judgements:
-        raise UserError("--judge: it is for --judgements: give them or leave it out")
-    verdicts += verdicts_of_people(gold_scores_of(people or []))
-    golden = of_annotators(gold_scores_of(gold), annotator or []) if gold else []
-    if annotator and not gold:
-        raise UserError("--annotator: it is for --gold: give it or leave this out")
-    if gold_judgements:
-        golden += scores_of_judges(judgements_of(verdict_files(gold_judgements, gold or [])))
+    if not judgements:
+        raise UserError("two sides are needed to correlate: --judgements and --gold")
+    by_people = [path for path in judgements if of_people(path)]
+    by_judges = [path for path in judgements if path not in by_people]
+    if judge and not by_judges:
+        raise UserError("--judge: --judgements holds people's scores: leave it out")
+    verdicts = of_judges(judgements_of(verdict_files(by_judges, gold)), judge) if by_judges else []
+    verdicts += verdicts_of_people(gold_scores_of(by_people))
+    gold_people = [path for path in gold if not of_judgements(path)]
+    golden = of_annotators(gold_scores_of(gold_people), annotators) if gold_people else []
+    golden += scores_of_judges(judgements_of(path for path in gold if path not in gold_people))
     names = {verdict.rubric for verdict in verdicts} | {score.rubric for score in golden}
     rubrics = {name: known for name in sorted(names) if (known := known_rubric(name))}
-    rubrics |= {loaded.name: loaded for loaded in map(load_rubric, map(str, rubric or []))}
-    held = read_dialogues(dialogues) if dialogues else None
-    rows, left_out = correlations(verdicts, golden, held, figure, pairing, levels, rubrics)
+    if rubric is not None and (own := known_rubric(rubric)):
+        rubrics[own.name] = own
+    records = read_dialogues(dialogues) if dialogues else None
+    levels = LEVELS if dialogues else ("dataset",)
+    rows, left_out = correlations(verdicts, golden, records, "value", pairing, levels, rubrics)
     for line in [*([] if dialogues else [_WITHOUT]), *left_out]:
         say(f"left out: {line}", err=True)
     tables = against([*correlation_tables(rows), *alignment_tables(rows)], versus)

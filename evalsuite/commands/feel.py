@@ -172,7 +172,7 @@ def apply(
 ) -> None:
     """The ensemble's scores (equation 3) of what the same judges judged, as judgements of a judge named feel.
 
-    A dialogue that lacks the score of a judge with weight gets value null. `agree`, `correlate` and `feel rank` take the file.
+    A dialogue that lacks the score of a judge with weight gets value null. `agree` and `feel rank` take the file.
     """
     saved = read_weights(weights)
     verdicts = on_rubric(judgements_of(judgements), rubric or saved.rubric)

@@ -312,7 +312,7 @@ def export(
     ] = False,
     database: DatabaseOption = None,
 ) -> None:
-    """What people gave, as records: `agree`, `leaderboard` and `correlate` read scores.jsonl, `role-play` preferences.jsonl,
+    """What people gave, as records: `agree` and `leaderboard` read scores.jsonl, `role-play` preferences.jsonl,
     `pairwise` choices.csv.
 
     After a second round, final.jsonl holds everybody's score then, and accepted.jsonl the means; scores.jsonl stays the

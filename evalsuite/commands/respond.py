@@ -154,7 +154,7 @@ def metrics(
     judgements_out: Annotated[
         MaybeOutFile,
         typer.Option(
-            "--judgements-out", help="JSONL file for every reply's own values, which `correlate` takes as judgements."
+            "--judgements-out", help="JSONL file for every reply's own values, which `agree --correlate` takes as judgements."
         ),
     ] = None,
 ) -> None:

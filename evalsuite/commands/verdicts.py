@@ -1,4 +1,4 @@
-"""Judges' verdicts that `agree` and `correlate` are given: in files of any judges, or in run folders."""
+"""Judges' verdicts that `agree` is given: in files of any judges, or in run folders."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from core.errors import UserError, near
-from core.files import read_jsonl
+from core.files import first_object, read_jsonl
 from core.names import composed, one_spelling
 from core.paths import IN_RUNS, Reads
+from core.people_tables import table_lines
 from core.records import Dialogue, Judgement
 from core.rows import read_table
 from core.rubrics import Rubric
@@ -34,6 +35,25 @@ VERDICTS = "Verdicts of any judges: Judgement records (JSONL, or CSV with their 
 OnlyJudgeOption = Annotated[
     list[str] | None, typer.Option("--judge", help="Only the verdicts of this judge. Repeat for more; without it, all.")
 ]
+
+
+def _fields(path: Path) -> set[str]:
+    """The fields of a file's first record."""
+    if path.is_dir():
+        return set()
+    if path.suffix.lower() in (".csv", ".xlsx"):
+        return set(next((cells for _, cells in table_lines(path)), ()))
+    return first_object(path, "records").keys() | set()
+
+
+def of_people(path: Path) -> bool:
+    """Whether a file holds people's scores, not a judge's verdicts."""
+    return "annotator" in (fields := _fields(path)) and "judge" not in fields
+
+
+def of_judgements(path: Path) -> bool:
+    """Whether a file holds a judge's verdicts, not people's scores."""
+    return "judge" in (fields := _fields(path)) and "annotator" not in fields
 
 
 def verdict_files(places: Sequence[Path], gold: Sequence[Path]) -> Iterator[Path]:

@@ -249,7 +249,7 @@ def _nothing_shared(scorer: Scorer, language: str, verdicts: Values, golden: Map
         return f"judge {scorer.name}: shares {samples} samples and {systems} systems with the human scores, but no pair of both"
     return (
         f"judge {scorer.name}: none of its {len(mine)} {language} dialogues has a human score; "
-        "scores on other dialogues of the same samples and systems are paired by --pair-by system"
+        "scores on other dialogues of the same samples and systems are paired by --correlate system"
     )
 
 

@@ -23,7 +23,7 @@ from core.files import write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.statistics.bootstrap import SEED, Floats
 from core.tables import Estimate, to_csv
-from evalsuite.commands.agree import correlate
+from evalsuite.commands.agree import agree
 from evalsuite.statistics import coefficients as module
 from evalsuite.statistics.coefficients import COEFFICIENTS, Coefficient, Level, coefficients, figures
 from evalsuite.statistics.correlation import Correlation, Pairing, correlation_tables, correlations
@@ -250,7 +250,7 @@ def test_people_judged_other_dialogues_of_the_same_situations() -> None:
     bleu = only(found, "sample", dimension="bleu_1")
     assert bleu.estimate.mean == pytest.approx((1 - 0.5) / 2)
     assert (bleu.pairs, bleu.scorer.judge, bleu.scorer.condition) == (6, "bleu-1", ())
-    with pytest.raises(UserError, match="judge j · given: none of its 6 en dialogues has a human score; .*--pair-by system"):
+    with pytest.raises(UserError, match="judge j · given: none of its 6 en dialogues has a human score; .*--correlate system"):
         rows_of(verdicts, gold, held + simulated)
     with pytest.raises(UserError, match="shares 0 samples and 3 systems with the human scores, but no pair of both"):
         rows_of(verdicts, gold, held + simulated, pairing=Pairing("system"))
@@ -381,7 +381,7 @@ def _renamed(each: Correlation) -> Correlation:
 
 
 app = typer.Typer(pretty_exceptions_enable=False)
-app.command()(correlate)
+app.command()(agree)
 
 
 @pytest.fixture
@@ -393,8 +393,9 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def call(folder: Path, *more: object, judgements: str = "j.jsonl", gold: str = "g.jsonl") -> str:
-    arguments = ["--judgements", folder / judgements, "--gold", folder / gold, "--dialogues", folder / "d.jsonl", *more]
+def call(folder: Path, *more: object, judgements: str = "j.jsonl", gold: str = "g.jsonl", by: str = "dialogue") -> str:
+    sides = ["--judgements", folder / judgements, "--gold", folder / gold, "--dialogues", folder / "d.jsonl"]
+    arguments = ["--correlate", by, *sides, *more]
     result = CliRunner().invoke(app, [str(each) for each in arguments])
     if result.exception is not None:
         raise result.exception
@@ -415,28 +416,26 @@ def test_the_verb_prints_json_and_writes_tables(files: Path) -> None:
     assert values["k", "sample", "pearson"] == pytest.approx(-values["j", "sample", "pearson"])
 
 
-def test_the_verb_prints_tables_of_one_level(files: Path) -> None:
-    output = call(files, "--level", "dataset")
-    assert "Dataset-level" in output and "Sample-level correlation" not in output
-
-
 def test_without_dialogues_scores_of_one_dialogue_are_paired(files: Path) -> None:
     """With a sample of its own for each dialogue, dialogues that are given say the same."""
-    bare = ["--judgements", files / "j.jsonl", "--gold", files / "g.jsonl", "--json"]
+    bare = ["--correlate", "dialogue", "--judgements", files / "j.jsonl", "--gold", files / "g.jsonl", "--json"]
     result = CliRunner().invoke(app, [str(each) for each in bare])
     found = json.loads(result.stdout)["correlation"]
     assert {row["level"] for row in found} == {"dataset"} and found[0]["pairs"] == found[0]["samples"] == 6
     assert "left out: without --dialogues, the sample level" in result.stderr
-    known = json.loads(call(files, "--json", "--level", "dataset"))["correlation"]
-    assert [row["value"] for row in found] == [row["value"] for row in known]
+
+    def with_dialogues() -> list[dict[str, Any]]:
+        return [row for row in json.loads(call(files, "--json"))["correlation"] if row["level"] == "dataset"]
+
+    assert [row["value"] for row in found] == [row["value"] for row in with_dialogues()]
     apart = [d.model_copy(update={"card_id": None, "source_id": None}) for d in TALKS]
     write_jsonl(files / "d.jsonl", apart)
-    assert json.loads(call(files, "--json", "--level", "dataset"))["correlation"] == found
+    assert with_dialogues() == found
 
 
-@pytest.mark.parametrize("option", ["--pair-by system", "--sample source", "--level sample"])
+@pytest.mark.parametrize("option", ["--correlate system", "--correlate dialogue --sample source"])
 def test_what_only_dialogues_can_tell_is_asked_for(option: str, files: Path) -> None:
-    with pytest.raises(UserError, match=f"{option}: .* give --dialogues"):
+    with pytest.raises(UserError, match=f"{option.removeprefix('--correlate dialogue ')}: .* give --dialogues"):
         result = CliRunner().invoke(
             app, ["--judgements", str(files / "j.jsonl"), "--gold", str(files / "g.jsonl"), *option.split()]
         )
@@ -462,9 +461,7 @@ def test_gold_may_be_csv(files: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--level", "smaple"), "--level: unknown level 'smaple': did you mean sample"),
-        (("--value", "mode"), "--value: unknown value 'mode'"),
-        (("--pair-by", "card"), "--pair-by: unknown pair-by 'card': known: dialogue, system"),
+        (("--cluster", "card"), "--correlate: leave out --cluster"),
         (("--sample", "cards"), "--sample: unknown sample 'cards': did you mean card"),
         (("--annotator", "c"), "--annotator c: gave none of the scores: known: a, b"),
     ],
@@ -472,6 +469,8 @@ def test_gold_may_be_csv(files: Path) -> None:
 def test_wrong_options(more: tuple[str, ...], message: str, files: Path) -> None:
     with pytest.raises(UserError, match=message):
         call(files, *more)
+    with pytest.raises(UserError, match="--correlate: unknown correlate 'card': known: dialogue, system"):
+        call(files, by="card")
 
 
 def test_scores_given_twice_are_refused(files: Path) -> None:

@@ -1,4 +1,4 @@
-"""What agree, correlate and discriminate take: CSV and JSON lines on both sides, and run folders."""
+"""What agree and discriminate take: CSV and JSON lines on both sides, and run folders."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tests.evalsuite.test_faults import one_line
 
 DIMENSIONS = ("fluency", "empathy")
 VALUES = (3, 1, 4, None, 2, 3)
+
+AGREE, CORRELATE = ("agree",), ("agree", "--correlate", "dialogue")
 
 
 def verdicts(judge: str = "j", prefix: str = "d", shift: int = 0) -> list[Judgement]:
@@ -87,10 +89,10 @@ def figures(name: str) -> Any:
 
 @pytest.mark.usefixtures("files")
 def test_csv_and_json_lines_say_the_same_on_both_sides(esc_eval: EscEval) -> None:
-    for verb, name in (("agree", "agreement"), ("correlate", "correlation")):
+    for verb, name in ((AGREE, "agreement"), (CORRELATE, "correlation")):
         found = []
         for given, gold in (("v.jsonl", "g.jsonl"), ("v.csv", "g.csv"), ("v.jsonl", "g.csv")):
-            assert esc_eval(verb, "--judgements", given, "--gold", gold, "--out", "out")[0] == 0
+            assert esc_eval(*verb, "--judgements", given, "--gold", gold, "--out", "out")[0] == 0
             found.append(figures(name))
         assert found[0] == found[1] == found[2]
     assert found[0]["correlation"]
@@ -105,13 +107,13 @@ def test_csv_and_json_lines_say_the_same_on_both_sides(esc_eval: EscEval) -> Non
 def test_all_columns_that_are_missing_are_named_at_once(esc_eval: EscEval) -> None:
     Path("few.csv").write_text("dialogue_id,language,value\nd0,en,3\n")
     Path("few.jsonl").write_text('{"dialogue_id": "d0", "language": "en", "value": 3}\n')
-    for verb in ("agree", "correlate"):
+    for verb in (AGREE, CORRELATE):
         for file in ("few.csv", "few.jsonl"):
-            judged = esc_eval(verb, "--judgements", file, "--gold", "g.csv")
+            judged = esc_eval(*verb, "--judgements", file, "--gold", "g.csv")
             one_line(
                 judged, 2, *("'judge', 'rubric', 'dimension'" if file == "few.csv" else "judge, rubric, dimension: Field",)
             )
-            one_line(esc_eval(verb, "--judgements", "v.csv", "--gold", file), 2, "annotator", "rubric", "dimension")
+            one_line(esc_eval(*verb, "--judgements", "v.csv", "--gold", file), 2, "annotator", "rubric", "dimension")
     Path("few.csv").write_text("user\nu\n")
     Path("few.jsonl").write_text('{"user": "u"}\n')
     one_line(esc_eval("discriminate", "--scores", "few.csv"), 2, "few.csv:1: no column 'model', 'score'")
@@ -129,14 +131,14 @@ def test_a_run_folder_where_a_file_is_meant_is_the_file_in_it(esc_eval: EscEval,
     assert esc_eval(*on_gold, "--judge", "k")[0] == 0
     assert list(figures("agreement")["judges"]) == ["k"]
     one_line(esc_eval(*on_gold, "--judge", "l"), 2, "--judge l: gave none of the verdicts: known: j, k")
-    for verb, name in (("agree", "agreement"), ("correlate", "correlation")):
-        given = (verb, "--gold", "g.csv", "--out", "out", "--judge", "j", "--judgements")
+    for verb, name in ((AGREE, "agreement"), (CORRELATE, "correlation")):
+        given = (*verb, "--gold", "g.csv", "--out", "out", "--judge", "j", "--judgements")
         found = []
         for place in ("r", "v.jsonl"):
             assert esc_eval(*given, place)[0] == 0
             found.append(figures(name))
         assert found[0] == found[1], "people scored the run's own dialogues"
-    assert esc_eval("correlate", "--gold", "g.csv", "--judgements", "r", "--dialogues", "r")[0] == 0
+    assert esc_eval(*CORRELATE, "--gold", "g.csv", "--judgements", "r", "--dialogues", "r")[0] == 0
     (tmp_path / "r" / "judgements.jsonl").unlink()
     (tmp_path / "r" / "judges" / "k" / "judgements.jsonl").unlink()
     one_line(
@@ -146,7 +148,7 @@ def test_a_run_folder_where_a_file_is_meant_is_the_file_in_it(esc_eval: EscEval,
     )
     (tmp_path / "empty").mkdir()
     one_line(esc_eval(*given, "empty"), 2, "not a run folder (no config.json): empty")
-    one_line(esc_eval("correlate", "--gold", "empty", "--judgements", "v.csv"), 2, "--gold empty: not a file")
+    one_line(esc_eval(*CORRELATE, "--gold", "empty", "--judgements", "v.csv"), 2, "--gold empty: not a file")
 
 
 @pytest.mark.parametrize(

@@ -498,7 +498,7 @@ def test_several_files_and_judges(tmp_path: Path) -> None:
     given = files(tmp_path, judged("a", [3, 1]) + judged("b/c", [3, 3]), golden([3, 3]))
     write_jsonl(tmp_path / "third.jsonl", judged("d", [0, 3]))
     out = tmp_path / "out"
-    result = ran(*given, "--judgements", tmp_path / "third.jsonl", "--out", out, "--set", "mode=paper")
+    result = ran(*given, "--judgements", tmp_path / "third.jsonl", "--out", out, "--mode", "paper")
     assert result.exit_code == 0, result.output
     assert "Judges against gold, en" in result.stdout and "Agreement with gold, en (b/c)" in result.stdout
     found = json.loads((out / "agreement.json").read_bytes())
@@ -532,7 +532,7 @@ def test_one_rubric_of_several_is_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--set", "mode=strict"], "--mode: unknown mode 'strict'"),
+        (["--mode", "strict"], "--mode: unknown mode 'strict'"),
         (["--rubric", "epitome"], "--rubric: no verdict is on rubric epitome: .*esc_eval"),
         (["--gold-rubric", "esc_eval_human"], "--gold-rubric: no gold score is on rubric esc_eval_human: .*esc_eval"),
         (["--annotator", "b"], "--annotator b: gave none of the scores: .*a"),

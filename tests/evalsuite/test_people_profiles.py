@@ -212,7 +212,7 @@ def judge_shown_it(esc_eval: EscEval, folder: Path) -> None:
         verdicts = read_jsonl(folder / f"judged-{judging}/judgements.jsonl", Judgement, "judgements")
         assert {verdict.condition["strategy"] for verdict in verdicts} == {judging}
         gold = ("--gold", "out/scores.jsonl", "--dialogues", "out/dialogues.jsonl", "--against", "emoharbor")
-        assert esc_eval("correlate", "--judgements", f"judged-{judging}/judgements.jsonl", *gold)[0] == 0
+        assert esc_eval("agree", "--correlate", "dialogue", "--judgements", f"judged-{judging}/judgements.jsonl", *gold)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""People's scores where a judge's verdicts stand: leaderboards (table 2), either side of `correlate`, pairs on one profile."""
+"""People's scores where a judge's verdicts stand: leaderboards (table 2), correlations, pairs on one profile."""
 
 from __future__ import annotations
 
@@ -105,16 +105,15 @@ def test_people_and_judges_on_either_side_of_correlate(tmp_path: Path, esc_eval:
     write_jsonl(tmp_path / "row.jsonl", row)
     write_jsonl(tmp_path / "gold.jsonl", gold)
     write_jsonl(tmp_path / "j.jsonl", verdicts)
-    wanted = np.corrcoef(simulated, lived)[0, 1]
-    sides = [("--gold", "gold.jsonl"), ("--gold-judgements", "j.jsonl")]
-    for option, name in sides:
+    wanted, correlate = np.corrcoef(simulated, lived)[0, 1], ("agree", "--correlate", "dialogue")
+    for name in ("gold.jsonl", "j.jsonl"):
         out = tmp_path / name.split(".")[0]
-        code, error = esc_eval("correlate", "--people", tmp_path / "row.jsonl", option, tmp_path / name, "--out", out)
+        code, error = esc_eval(*correlate, "--judgements", tmp_path / "row.jsonl", "--gold", tmp_path / name, "--out", out)
         assert code == 0, error
         rows = json.loads((out / "correlation.json").read_text())["correlation"]
         (found,) = [one for one in rows if one["coefficient"] == "pearson"]
         assert found["value"] == pytest.approx(wanted) and found["judge"] == "people" and found["n"] == len(DIALOGUES)
-    code, error = esc_eval("correlate", "--people", tmp_path / "row.jsonl")
+    code, error = esc_eval(*correlate, "--gold", tmp_path / "row.jsonl")
     assert code == 2 and "two sides are needed" in error
 
 

@@ -91,7 +91,7 @@ def test_a_talks_ratings_are_a_leaderboard_and_the_gold_of_judges(esc_eval: EscE
     for strategy, value in (("same", lambda s: s.value), ("opposite", lambda s: 6 - s.value)):
         write_jsonl(tmp_path / f"{strategy}.jsonl", [judged(strategy, score, value(score)) for score in gold])
         out = ("--judgements", f"{strategy}.jsonl", "--gold", "talked/scores.csv", "--out", strategy)
-        code, error = esc_eval("correlate", *out)
+        code, error = esc_eval("agree", "--correlate", "dialogue", *out)
         assert code == 0, error
         rows = json.loads(Path(strategy, "correlation.json").read_text())["correlation"]
         wanted = 1 if strategy == "same" else -1
