@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from core.errors import run_cli
 from core.verbs import program
 
@@ -57,6 +59,7 @@ for panel, verbs in {
 
 def main() -> None:
     """Entry point of the console script."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # with matrices as small as ours, further threads mostly wait
     run_cli(app)
 
 
