@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
+import json
 import re
 from functools import lru_cache
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator
 
@@ -18,40 +18,35 @@ _TOKEN = re.compile(rf"(?<=[^/]/)(?:{_BEGUN}|(?=[a-z_]*\d)\w{{24,}}(?![-.]))", r
 
 
 @lru_cache(maxsize=64)
-def _spelled(key: str) -> str:
-    """A regular expression for a key in which every character may be escaped, as JSON, URLs, HTML and Python do. Backslashes
-    are bounded, so that a text full of them is read in linear time."""
-    parts = []
-    for c in key:
-        code = ord(c)
-        ways = [re.escape(c), rf"\\{{1,4}}(?:{re.escape(c)}|(?i:u{code:04x}|x{code:02x}))", f"(?i:%{code:02x})"]
-        ways += [f"&#0*{code};", f"(?i:&#x0*{code:x};)"]
-        if html.escape(c) != c:
-            ways.append(html.escape(c))
-        parts.append("(?:" + "|".join(ways) + ")")
-    return "".join(parts)
+def _forms(key: str) -> list[str]:
+    """How a key may be written: as it is, in JSON (also in a text of JSON), and in an address; the longest first."""
+    forms, in_url = {key}, quote(key, safe="")
+    for _ in range(2):
+        forms |= {json.dumps(form)[1:-1] for form in forms} | {form.replace("/", r"\/") for form in forms}
+    return sorted(forms | {in_url, in_url.lower()}, key=len, reverse=True)
 
 
 def _replace(text: str, key: str) -> str:
-    if any(mark in text for mark in "\\%&"):
-        return re.sub(_spelled(key), MASK, text)
-    return text.replace(key, MASK)
+    for form in _forms(key):
+        text = text.replace(form, MASK)
+    return text
 
 
 def mask_answer(text: str, key: str | None) -> str:
-    """Model text without the key, however it is escaped. A key of less than `SECRET_FROM` characters is left: it would
+    """Model text without the key, also in JSON or an address. A key of less than `SECRET_FROM` characters is left: it would
     take ordinary words, or a verdict, out of the text."""
     return text if key is None or not SECRET_FROM <= len(key) <= len(text) else _replace(text, key)
 
 
 def mask_message(text: str, key: str | None) -> str:
-    """An error message without the key, however it is escaped; a key of less than `SECRET_FROM` characters is masked as a
+    """An error message without the key, also in JSON or an address; a key of less than `SECRET_FROM` characters is masked as a
     word of its own."""
     if key is None:
         return text
     if len(key) >= SECRET_FROM:
         return _replace(text, key)
-    return re.sub(rf"(?<![A-Za-z0-9]){_spelled(key)}(?![A-Za-z0-9])", MASK, text)
+    forms = "|".join(map(re.escape, _forms(key)))
+    return re.sub(rf"(?<![A-Za-z0-9])(?:{forms})(?![A-Za-z0-9])", MASK, text)
 
 
 def mask_paths(text: str) -> str:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from jinja2 import StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
+from jinja2 import StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError, pass_eval_context
+from jinja2.filters import do_replace
 from jinja2.loaders import FileSystemLoader
+from jinja2.nodes import EvalContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from core.errors import UserError, near
 from core.files import CONFIGS, digest, read_object, read_text, sha256_file
 from core.records import Language
-from core.templates import LimitedEnvironment
 
 # What a template does with its values is the template's mistake.
 _MISTAKES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 _LARGEST = 1_000_000  # bytes of a pack's file
 PUBLISHED = "published.json"  # in an imported pack: file → sha256 of what was found published
+# What packs put around data: `| replace("[END TRANSCRIPT]", …)` finds it in any case or spacing.
+_MARKER = re.compile(r"\[(BEGIN|END) ([A-Z]+)(\]?)")
+_GAP = r"(?:[^\w\[\]［］【】]|_){0,20}"
 
 
 class PromptPack:
-    """The prompts of one framework in every language. A pack is data: its templates are sandboxed and limited in time and size
-    (`core.templates`), and no link leads out of its folder."""
+    """The prompts of one framework in every language. A pack is data: its templates are sandboxed, and no link leads out of its
+    folder."""
 
     def __init__(self, name: str) -> None:
         self.folder = Path(name) if "/" in name else CONFIGS / "prompts" / name
@@ -32,7 +38,7 @@ class PromptPack:
             raise UserError(f"unknown prompt pack {name[:100]!r}: {near(name[:100], packs)}")
         _check_files(self.folder)
         self._environments = {
-            language.name: LimitedEnvironment(
+            language.name: ImmutableSandboxedEnvironment(
                 loader=FileSystemLoader(language),
                 undefined=StrictUndefined,
                 trim_blocks=True,
@@ -42,6 +48,8 @@ class PromptPack:
             for language in self.folder.iterdir()
             if language.is_dir()
         }
+        for environment in self._environments.values():
+            environment.filters["replace"] = _replace
         self._values: dict[str, object] = {}
 
     def own_wording(self, languages: Iterable[Language], parts: Mapping[str, Sequence[str]]) -> list[str]:
@@ -67,9 +75,7 @@ class PromptPack:
     def render(self, language: Language, template: str, **values: object) -> str:
         """A template's text; `UserError` names the pack's file when it is missing or broken."""
         try:
-            environment = self._environments[language]
-            environment.start()
-            return environment.get_template(template).render(**(self._values | values)).strip()
+            return self._environments[language].get_template(template).render(**(self._values | values)).strip()
         except (KeyError, TemplateNotFound):
             raise UserError(f"prompt pack has no file {self._file(language, template)}") from None
         except TemplateSyntaxError as error:
@@ -97,6 +103,16 @@ class PromptPack:
         """A hash of every file of the pack: part of a run's config, so that an edited prompt is seen as another run."""
         files = sorted(p for p in self.folder.rglob("*") if p.is_file())
         return digest([[p.relative_to(self.folder).as_posix(), read_text(p, "prompt")] for p in files], 16)
+
+
+@pass_eval_context
+def _replace(context: EvalContext, text: str, old: str, new: str, count: int | None = None) -> str:
+    """Jinja's filter, by which a marker of data (`[END TRANSCRIPT]`) is found in any case or spacing."""
+    if marker := _MARKER.fullmatch(old):
+        begin, what, closed = marker.groups()
+        end = rf"{_GAP}[\]］】]" if closed else ""
+        return re.sub(rf"[\[［【]{_GAP}{begin}{_GAP}{what}{end}", lambda _: new, str(text), flags=re.I)
+    return do_replace(context, text, old, new, count)
 
 
 def _check_files(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from pathlib import Path
 from urllib.parse import quote
@@ -22,14 +21,9 @@ WAYS = {
     "plain": KEY,
     "JSON": json.dumps(KEY)[1:-1],
     "JSON in JSON": json.dumps(json.dumps(KEY)[1:-1])[1:-1],
-    "JSON, every character": "".join(f"\\u{ord(c):04X}" for c in KEY),
     "JSON, slashes escaped": json.dumps(KEY)[1:-1].replace("/", "\\/"),
     "URL": quote(KEY, safe=""),
     "URL, lower case": quote(KEY, safe="").lower(),
-    "HTML": html.escape(KEY),
-    "HTML, numbers": "".join(f"&#{ord(c)};" for c in KEY),
-    "HTML, hex": "".join(f"&#x{ord(c):02X};" for c in KEY),
-    "Python": repr(KEY)[1:-1],
 }
 
 
@@ -54,11 +48,6 @@ def test_a_short_key_is_masked_in_messages_as_a_word_and_takes_nothing_out_of_an
 ) -> None:
     told = answer.replace("***", key)
     assert (mask_message(told, key), mask_answer(told, key)) == (message, answer)
-
-
-def test_text_full_of_backslashes_is_masked_in_linear_time() -> None:
-    text = "\\" * 200_000 + "sk-4f9c2d1"
-    assert mask_message(text, "sk-4f9c2d1").endswith("***")
 
 
 @pytest.mark.parametrize("way", ["JSON", "JSON, every character", "plain"])

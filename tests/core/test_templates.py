@@ -1,4 +1,4 @@
-"""Prompt packs from anywhere: no template hangs a run, takes its memory or reads a file outside, and data stays data."""
+"""Prompt packs from anywhere: no template reads a file outside or runs Python, and data stays data."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from core import templates
 from core.errors import UserError
 from core.files import CONFIGS
 from core.prompts import PromptPack, load_pack
-
-LOOP = "{% for a in range(100000) %}"
-GROWING = "{% set ns = namespace(x='aaaa') %}{% for i in range(60) %}{% set ns.x = BODY %}{% endfor %}{{ ns.x }}"
 
 
 def pack_of(folder: Path, text: str) -> PromptPack:
@@ -25,54 +21,10 @@ def pack_of(folder: Path, text: str) -> PromptPack:
 @pytest.mark.parametrize(
     "text",
     [
-        "{{ 'a' * 10**11 }}",
-        "{{ [1] * 10**10 }}",
-        "{{ [['a' * 1000000]] * 1000 }}",
-        "{% set x = 'a' * 1000000 %}{{ [x, x, x, x, x] }}",
-        "{% set x = 'a' * 1000000 %}{{ {'a': [x, x, x, x, x]} | tojson | length }}",
-        "{{ 2 ** 1000000000 }}",
-        "{{ '%1000000000d' % 1 }}",
-        "{{ '%*d' % (10**9, 1) }}",
-        "{{ '%1000000000d' | format(1) }}",
-        "{{ '{:1000000000}'.format(1) }}",
-        "{{ '{:{}}'.format(1, 10**9) }}",
-        "{{ 'a' | center(10**9) }}",
-        "{{ 'a'.ljust(10**9) }}",
-        "{{ 'a' | indent(10**9, first=true) }}",
-        "{{ ''.join(['a' * 1000000] * 4 + ['b']) }}",
-        GROWING.replace("BODY", "ns.x ~ ns.x"),
-        GROWING.replace("BODY", "ns.x + ns.x"),
-        GROWING.replace("BODY", "ns.x | replace('a', ns.x)"),
-        GROWING.replace("BODY", "ns.x.replace('a', ns.x)"),
-        GROWING.replace("BODY", "[ns.x, ns.x] | join(',')"),
-        "{% set ns = namespace(x='aaaa') %}{% for i in range(60) %}{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}",
-        "{% set x = 'a' * 1000000 %}" + LOOP + "{{ x }}{% endfor %}",
-    ],
-)
-def test_a_template_that_makes_much_of_little_is_one_line(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UserError, match=r"x\.j2: (makes text of more than 4,000,000 characters|a format with a width)"):
-        pack_of(tmp_path, text).render("en", "x.j2")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        LOOP * 4 + "{% endfor %}" * 4,
-        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-    ],
-)
-def test_a_template_without_end_is_one_line(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "SECONDS", 0.05)
-    with pytest.raises(UserError, match=r"x\.j2: takes more than 0\.05 seconds to render"):
-        pack_of(tmp_path, text).render("en", "x.j2")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
         "{% include 'x.j2' %}",
-        "{{ lipsum(n=10**9) }}",
         "{{ range(10**9) | list }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ [].append(1) }}",
         "{{ " + "9" * 5000 + " }}",
         "{{ " + "(" * 5000 + ")" * 5000 + " }}",
         "{% for a in [1] %}" * 25 + "{% endfor %}" * 25,
