@@ -39,7 +39,7 @@ def writes(*files: str) -> Writes:
 _SOURCE = typer.Option(
     "--source",
     metavar="NAME=PLACE",
-    help="A corpus and where it is: a folder, a file, or hf:OWNER/DATASET. Repeat for more; `sources` lists the names. "
+    help="A corpus and where it is: a folder, a file, or hf:OWNER/DATASET. Repeat for more; `fetch` lists the names. "
     "Your own: generic=FILE (docs/data.md).",
 )
 _OUT = typer.Option("--out", help="Folder for the output and its manifest.json.")

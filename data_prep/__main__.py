@@ -20,7 +20,6 @@ from data_prep.commands import (
 )
 
 app = program("Build the data that training and evaluation use.")
-app.command("sources")(corpora.sources)
 app.command("fetch")(corpora.fetch)
 app.command("read")(corpora.read)
 app.command("import-esc-eval")(import_esc_eval.import_esc_eval)

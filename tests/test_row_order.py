@@ -186,7 +186,7 @@ NOT_SHUFFLED = {
     **dict.fromkeys(
         ("esc-eval reported check", "esc-eval reported show", "esc-eval ecdbench plan", "esc-eval ecdbench registry"), NO_ROWS
     ),
-    **dict.fromkeys(("data_prep sources", "data_prep fetch", "data_prep score-set", "train plan"), NO_ROWS),
+    **dict.fromkeys(("data_prep fetch", "data_prep score-set", "train plan"), NO_ROWS),
     **dict.fromkeys(("esc-eval doctor", "esc-eval models"), NO_ROWS),
     **dict.fromkeys(("data_prep read", "data_prep import-esc-eval", "data_prep import-scores", "data_prep import-held"), MAKES),
     **dict.fromkeys(("data_prep profiles import", "data_prep cards human-filter"), MAKES),

@@ -46,7 +46,7 @@ _SHOWN = 5  # malformed rows printed one by one; the rest is counted
 def source_named(name: str) -> Source:
     """The corpus of that name; `UserError` with near names otherwise."""
     if name not in SOURCES:
-        raise UserError(f"unknown corpus {name!r}: {near(name, SOURCES)} (`python -m data_prep sources` lists them)")
+        raise UserError(f"unknown corpus {name!r}: {near(name, SOURCES)} (`python -m data_prep fetch` lists them)")
     return SOURCES[name]
 
 

@@ -23,11 +23,11 @@ def origin_of(source: Source, revision: str | None) -> Origin:
     if source.fetch is None:
         raise UserError(f"corpus {source.name} cannot be fetched. It is {source.about}; get it from {source.where}")
     if revision is not None:
-        return validated(Origin, source.fetch.model_dump() | {"revision": revision}, "--revision")
+        return validated(Origin, source.fetch.model_dump() | {"revision": revision}, f"{source.name}@{revision}")
     if source.fetch.revision is None:
         raise UserError(
             f"corpus {source.name}: no commit of the hub dataset {source.fetch.hub} is pinned here: look it up on its page, "
-            "and give it with --revision"
+            f"and name the corpus {source.name}@COMMIT"
         )
     return source.fetch
 

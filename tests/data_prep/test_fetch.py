@@ -75,7 +75,7 @@ def test_what_the_reader_looks_for_lies_in_one_folder(forge: Path, tmp_path: Pat
         "data/other/no.json": "{}",
     }
     commit = publish(forge, "Neph0s/CoSER", {**files})
-    printed = run("coser", "--accept-licence", "--revision", commit, "--out", str(tmp_path / "got"))
+    printed = run(f"coser@{commit}", "--accept-licence", "--out", str(tmp_path / "got"))
     folder = tmp_path / "got" / "coser"
     assert sorted(path.name for path in folder.iterdir()) == ["King.json", "example_test_set.json", "manifest.json"]
     assert SOURCES["coser"].licence in printed and f"--source coser={folder}" in printed.replace("\n", "")
@@ -89,7 +89,7 @@ def test_an_earlier_commit_gives_what_it_held(forge: Path, tmp_path: Path) -> No
     repository = forge / "thu-coai" / "PsyQA"
     (repository / "PsyQA_example.json").write_text("[2]")
     git(repository, "commit", "--quiet", "-am", "changed since")
-    run("psyqa", "--accept-licence", "--revision", first, "--out", str(tmp_path))
+    run(f"psyqa@{first}", "--accept-licence", "--out", str(tmp_path))
     assert (tmp_path / "psyqa" / "PsyQA_example.json").read_text() == "[1]"
 
 
@@ -99,10 +99,10 @@ def test_a_zip_file_is_unpacked_and_a_link_is_left_out(forge: Path, tmp_path: Pa
         archive.writestr("ExTES/ExTES.json", "[]")
         archive.writestr("../outside.json", "[]")
     commit = publish(forge, "pandazzh2020/ExTES", {"ExTES.zip": packed.read_bytes()})
-    run("extes", "--accept-licence", "--revision", commit, "--out", str(tmp_path / "got"))
+    run(f"extes@{commit}", "--accept-licence", "--out", str(tmp_path / "got"))
     assert (tmp_path / "got" / "extes" / "ExTES" / "ExTES.json").read_text() == "[]"
     commit = publish(forge, "SmartFlowAI/EmoLLM", {"datasets/data.json": "[]", "datasets/aiwei.json": None})
-    run("emollm", "--accept-licence", "--revision", commit, "--out", str(tmp_path / "got"))
+    run(f"emollm@{commit}", "--accept-licence", "--out", str(tmp_path / "got"))
     # Links are checked out as the texts that they are: nothing outside is read.
     assert (tmp_path / "got" / "emollm" / "aiwei.json").read_text() == "/etc/hostname"
 
@@ -123,7 +123,7 @@ def test_a_zip_file_that_cannot_be_unpacked_is_one_error(damage: str, forge: Pat
         content[local + 50 : local + 56] = b"\xff" * 6
     commit = publish(forge, "pandazzh2020/ExTES", {"ExTES.zip": bytes(content)})
     with pytest.raises(UserError, match=r"corpus extes: ExTES\.zip cannot be unpacked: ") as caught:
-        run("extes", "--accept-licence", "--revision", commit, "--out", str(tmp_path / "got"))
+        run(f"extes@{commit}", "--accept-licence", "--out", str(tmp_path / "got"))
     assert "\n" not in str(caught.value)
 
 
@@ -145,9 +145,9 @@ def test_without_a_network_one_line_says_what_to_do(forge: Path, tmp_path: Path)
     [
         (["psyqaa"], "unknown corpus 'psyqaa'"),
         (["generic"], "cannot be fetched"),
-        (["pippa"], "--revision"),
-        (["psyqa", "esconv", "--revision", COMMIT], "one corpus"),
-        (["psyqa", "--revision", "main"], "revision"),
+        (["pippa"], "pippa@COMMIT"),
+        (["psyqa", f"psyqa@{COMMIT}"], "psyqa is named twice"),
+        (["psyqa@main"], "psyqa@main: revision"),
     ],
 )
 def test_what_cannot_be_fetched_is_refused_before_the_licence(words: list[str], problem: str) -> None:
@@ -158,7 +158,7 @@ def test_what_cannot_be_fetched_is_refused_before_the_licence(words: list[str], 
 def test_every_published_corpus_has_a_place(tmp_path: Path) -> None:
     bundled = {"bundled_support", "bundled_role_play", "generic"}
     assert {name for name, source in SOURCES.items() if source.fetch is None} == bundled
-    listed = json.loads(CliRunner().invoke(app, ["sources", "--json"]).output)
+    listed = json.loads(CliRunner().invoke(app, ["fetch", "--json"]).output)
     assert listed["esconv"]["fetch"]["github"] == "thu-coai/Emotional-Support-Conversation"
 
 
@@ -202,18 +202,7 @@ def hub() -> Iterator[str]:
 @pytest.mark.slow
 def test_a_dataset_of_the_hub_comes_at_the_commit_that_is_given(hub: str, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
-    command = [
-        sys.executable,
-        "-m",
-        "data_prep",
-        "fetch",
-        "pippa",
-        "--accept-licence",
-        "--revision",
-        COMMIT,
-        "--out",
-        str(tmp_path),
-    ]
+    command = [sys.executable, "-m", "data_prep", "fetch", f"pippa@{COMMIT}", "--accept-licence", "--out", str(tmp_path)]
     environment = {
         **os.environ,
         "HF_ENDPOINT": hub,
