@@ -194,9 +194,8 @@ demo-data: setup  ## Data preparation on the bundled samples that asks no model:
 
 demo-cards:  ## Data preparation that asks a model, which is already served (SERVE_URL_EMBEDDED)
 	$(PREP) cards extract --source bundled_support=$(SAMPLES) --limit 2 $(ASK) --out $(DATA)/extract
-	$(PREP) cards filter --cards $(DATA)/extract/cards.jsonl $(ASK) --out $(DATA)/filter
-	$(PREP) cards categorise --cards $(DATA)/filter/cards.jsonl $(ASK) --out $(DATA)/categorise
-	$(PREP) cards stats --cards $(DATA)/categorise/cards.jsonl --html $(DATA)/cards.html
+	$(PREP) cards label --cards $(DATA)/extract/cards.jsonl $(ASK) --out $(DATA)/label
+	$(PREP) cards stats --cards $(DATA)/label/cards.jsonl --html $(DATA)/cards.html
 
 train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder) and compare it with its base: 25 to 55 minutes
 	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-role-cpu ESCONV=DIR (train.jsonl, valid.jsonl)" >&2; exit 2; }

@@ -49,16 +49,11 @@ OutOption = Annotated[Path, _OUT]  # with `writes(…)`
 OutIfAnyOption = Annotated[Path | None, _OUT]
 SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes; another one draws other rows.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at the first malformed row instead of leaving it out.")]
-ModelOption = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        metavar="MODEL",
-        help="The model to ask: a name in configs/models, a spec file (a server is started for it), or NAME@URL where one "
-        "answers already (NAME@URL#VARIABLE: with the key in that environment variable).",
-    ),
-    IN_SPEC,
-]
-ConcurrencyOption = Annotated[
-    int | None, typer.Option("--concurrency", min=1, help="Calls in flight at once. Default: as many as the server bears.")
-]
+_MODEL = typer.Option(
+    "--model",
+    metavar="MODEL",
+    help="The model to ask: a name in configs/models, a spec file (a server is started for it), or NAME@URL where one "
+    "answers already (NAME@URL#VARIABLE: with the key in that environment variable).",
+)
+ModelOption = Annotated[str, _MODEL, IN_SPEC]
+ModelIfAnyOption = Annotated[str | None, _MODEL, IN_SPEC]

@@ -178,7 +178,7 @@ NOT_SHUFFLED = {
     **dict.fromkeys(("esc-eval run", "esc-eval respond", "esc-eval feel score"), ASKS),
     **dict.fromkeys(("esc-eval role-play score", "esc-eval health probe", "esc-eval ecdbench run"), ASKS),
     **dict.fromkeys(("esc-eval judge-card", "esc-eval fork", "esc-eval study"), ASKS),
-    **dict.fromkeys(("data_prep cards extract", "data_prep cards filter", "data_prep cards categorise"), ASKS),
+    **dict.fromkeys(("data_prep cards extract", "data_prep cards label"), ASKS),
     **dict.fromkeys(("data_prep profiles build", "train rank-test"), ASKS),
     "train compare": "loads a base and an adapter: tests/train/test_compare.py shuffles its dialogues",
     "data_prep profiles check": ROW_BY_ROW,

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from core.errors import UserError
-from core.files import check_unique, explain, read_json, read_jsonl
+from core.files import check_unique, explain, first_object, read_json, read_jsonl
 from core.records import Language, RoleCard, Whole
 from data_prep.bundled import BUNDLED
 
@@ -46,6 +46,11 @@ def load_cards(path: Path) -> list[RoleCard]:
     cards = _published(path) if path.suffix == ".json" else read_jsonl(path, RoleCard, "role card file")
     check_unique(path, (card.id for card in cards), "card ids")
     return cards
+
+
+def is_card_file(path: Path) -> bool:
+    """Whether `load_cards` reads this file, by its ending (ESC-Eval's JSON) or its first line."""
+    return path.suffix == ".json" or "card_method" in first_object(path, "role card file")
 
 
 def bundled_cards(language: Language) -> Path:

@@ -1,10 +1,9 @@
-"""`cards`: role cards from corpora (extract), sorted out (filter, human-filter), put in categories and counted (stats)."""
+"""`cards`: role cards from corpora (extract), sorted out and put in categories by a model (label)."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,12 +11,11 @@ from core.errors import UserError
 from core.files import check_unique
 from core.ledger import Build, Step
 from core.options import (
-    ConcurrencyOption,
+    ModelIfAnyOption,
     ModelOption,
     OutOption,
     SeedOption,
     SourceOption,
-    StrictOption,
     console,
     writes,
 )
@@ -37,69 +35,54 @@ from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.sources import draw, parse_places, read_source, source_at, wanted_items
 from serve.batch import Batch
 
-app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Role cards: extract, filter, categorise, count.")
+app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Role cards by a model: extract, label.")
 CardsOption = Annotated[
     Path, typer.Option("--cards", help="Role cards: our JSONL, or a JSON file that ESC-Eval published."), IN_FILE
 ]
 CARDS, DROPPED, UNREADABLE, CALLS = "cards.jsonl", "dropped.jsonl", "unreadable.jsonl", "calls.sqlite"
 
 
-class CardMethod(StrEnum):
-    """How cards are made: by a model, or from the corpus's own fields."""
-
-    llm = "llm"
-    heuristic = "heuristic"
-
-
 @app.command()
 def extract(
     source: SourceOption,
     out: Annotated[OutOption, writes(CARDS, UNREADABLE)],
-    model: Annotated[
+    model: ModelIfAnyOption = None,
+    limit: Annotated[
         str | None,
-        typer.Option("--model", help="A model by name (configs/models) or spec file; needed for --method llm."),
+        typer.Option(
+            "--limit",
+            metavar="N|FILE",
+            help="At most this many items of every corpus, or a YAML file with a number for each (configs/data/table5.yaml).",
+        ),
         IN_NAME,
     ] = None,
-    method: Annotated[
-        CardMethod, typer.Option(help="llm asks a model; heuristic takes the corpus's own fields.")
-    ] = CardMethod.llm,
-    quotas: Annotated[
-        Path | None, typer.Option("--quotas", help="Items to draw a corpus: configs/data/table5.yaml, or your own."), IN_FILE
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many items of every corpus.")] = None,
     seed: SeedOption = 0,
-    concurrency: ConcurrencyOption = None,
-    strict: StrictOption = False,
 ) -> None:
-    """Make role cards from corpora; without --quotas or --limit from every item.
+    """Make role cards from corpora: a model writes them or, without --model, the corpus's own fields are taken (heuristic).
 
     Writes OUT/cards.jsonl and unreadable.jsonl (replies that are no card, raw). Calls are in OUT/calls.sqlite: run the same
     command again to go on, no call is made twice. Example:
 
-    python -m data_prep cards extract --source esconv=DIR --model gpt-4 --quotas configs/data/table5.yaml --out runs/extract
+    python -m data_prep cards extract --source esconv=DIR --model gpt-4 --limit configs/data/table5.yaml --out runs/extract
     """
-    if quotas and limit:
-        raise UserError("--quotas and --limit exclude each other")
-    if method is CardMethod.llm and model is None:
-        raise UserError("--method llm needs --model (or use --method heuristic, which needs none)")
     places = parse_places(source)
-    wanted = wanted_items(list(places), quotas, limit)
-    settings: dict[str, Any] = {"method": method.value, "model": model, "quotas": wanted}
+    wanted = wanted_items(list(places), limit)
+    settings: dict[str, Any] = {"method": "llm" if model else "heuristic", "model": model, "quotas": wanted}
     build = Build(out, "cards extract", seed, settings)
-    if quotas:
-        build.input(quotas)
+    if limit and not limit.isdecimal():
+        build.input(Path(limit))
     items: list[SupportDialogue | Post] = []
     drawn = {}
     for name, place in places.items():
         if source_at(name, place).kind == "role_play":
             raise UserError(f"--source {name}: a role-play corpus has no seeker; cards come from support dialogues and posts")
-        there = [item for item in read_source(name, place, build, console, strict) if isinstance(item, SupportDialogue | Post)]
+        there = [item for item in read_source(name, place, build, console) if isinstance(item, SupportDialogue | Post)]
         chosen = draw(there, wanted[name], seed, name, build.step(f"sample {name}"))
         drawn[name] = (len(there), len(chosen))
         items += chosen
     _print_quotas(wanted, drawn)
     steps = _steps(build, "extract", (item.language for item in items))
-    if method is CardMethod.heuristic:
+    if model is None:
         made = heuristic_cards(items, steps)
         build.write(CARDS, made)
         build.finish(console)
@@ -107,53 +90,48 @@ def extract(
             if name not in {card.source for card in made}:
                 console.print(cardless(name, places[name]), soft_wrap=True)
         return
-    assert model is not None
-    settings["prompts"] = _prompts()
-    with batch_of(model, out, concurrency) as batch:
+    settings["prompts"] = load_pack(card_llm.PACK).fingerprint()  # an edited prompt makes other cards
+    with batch_of(model, out) as batch:
         _finish(build, *card_llm.extract(items, card_llm.Asker(batch), steps))
 
 
-@app.command("filter")
-def filter_(
-    cards: CardsOption,
-    model: ModelOption,
-    out: Annotated[OutOption, writes("*")],
-    concurrency: ConcurrencyOption = None,
-) -> None:
-    """Ask a model of every card whether it holds an event, and drop those that hold feelings only (figure 8).
-
-    Writes OUT/cards.jsonl (kept), dropped.jsonl, verdicts.jsonl (with probabilities) and unreadable.jsonl (replies that are no
-    answer, with the card's id). Calls are in OUT/calls.sqlite: the same command again asks only what is missing. Example:
-
-    python -m data_prep cards filter --cards runs/extract/cards.jsonl --model gpt-4 --out runs/filter
-    """
-    loaded, build = _open(cards, out, "cards filter", {"model": model, "prompts": _prompts()})
-    steps = _steps(build, "filter", (card.language for card in loaded))
-    with batch_of(model, out, concurrency) as batch:
-        kept, dropped, verdicts, unread = card_llm.filter_cards(loaded, card_llm.Asker(batch), steps)
-    build.write(DROPPED, dropped)
-    build.write("verdicts.jsonl", verdicts)
-    _finish(build, kept, unread)
-
-
 @app.command()
-def categorise(
+def label(
     cards: CardsOption,
     model: ModelOption,
     out: Annotated[OutOption, writes("*")],
-    concurrency: ConcurrencyOption = None,
+    only: Annotated[
+        Literal["event", "category"] | None,
+        typer.Option("--only", help="Ask one question alone: does a card hold an event, or which category is it?"),
+    ] = None,
 ) -> None:
-    """Let a model choose every card's category: level 1, then level 3 among its leaves. No card is dropped.
+    """Ask a model whether each card holds an event, drop those that hold feelings only (figure 8), and sort the rest.
 
-    Writes OUT/cards.jsonl and unreadable.jsonl; a card whose answer cannot be read keeps the category that it came with.
-    Example:
+    The category is asked at level 1, then at level 3 among its leaves; a card whose answer cannot be read keeps the category
+    that it came with. Writes OUT/cards.jsonl, unreadable.jsonl (replies that are no answer, with the card's id) and, of the
+    events, dropped.jsonl and verdicts.jsonl (with probabilities). Calls are in OUT/calls.sqlite: the same command again asks
+    only what is missing. Example:
 
-    python -m data_prep cards categorise --cards runs/filter/cards.jsonl --model gpt-4 --out runs/categorise
+    python -m data_prep cards label --cards runs/extract/cards.jsonl --model gpt-4 --out runs/label
     """
-    loaded, build = _open(cards, out, "cards categorise", {"model": model, "prompts": _prompts()})
-    steps = {level: build.step(f"level {level}") for level in (1, 3)}
-    with batch_of(model, out, concurrency) as batch:
-        _finish(build, *card_llm.categorise(loaded, load_taxonomy(), card_llm.Asker(batch), steps))
+    kept = load_cards(cards)
+    build = Build(
+        out, "cards label", settings={"model": model, "prompts": load_pack(card_llm.PACK).fingerprint(), "only": only}
+    )
+    build.input(cards)
+    unread: list[card_llm.Unread] = []
+    with batch_of(model, out) as batch:
+        asker = card_llm.Asker(batch)
+        if only != "category":
+            steps = _steps(build, "filter", (card.language for card in kept))
+            kept, dropped, verdicts, unread = card_llm.filter_cards(kept, asker, steps)
+            build.write(DROPPED, dropped)
+            build.write("verdicts.jsonl", verdicts)
+        if only != "event":
+            levels = {level: build.step(f"level {level}") for level in (1, 3)}
+            kept, unsorted = card_llm.categorise(kept, load_taxonomy(), asker, levels)
+            unread += unsorted
+    _finish(build, kept, unread)
 
 
 @app.command("human-filter")
@@ -240,17 +218,12 @@ def _steps(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Langua
     return {language: build.step(f"{stage} {language}") for language in LANGUAGES if language in present}
 
 
-def batch_of(model: str, out: Path, concurrency: int | None, subject: str = "cards") -> Batch:
+def batch_of(model: str, out: Path, subject: str = "cards") -> Batch:
     """The calls to a model whose answers make cards, or another subject, and are kept in `out`."""
     spec = load_spec(model)
     if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
         console.print(f"Plumbing: what the embedded 135M model makes of {subject} says nothing about them.")
-    return Batch(spec, out / CALLS, console, concurrency=concurrency)
-
-
-def _prompts() -> str:
-    """A hash of the prompts, for the manifest: an edited prompt makes other cards."""
-    return load_pack(card_llm.PACK).fingerprint()
+    return Batch(spec, out / CALLS, console)
 
 
 def _open(cards: Path, out: Path, command: str, settings: dict[str, Any]) -> tuple[list[RoleCard], Build]:
@@ -270,7 +243,7 @@ def _finish(build: Build, cards: list[RoleCard], unread: list[card_llm.Unread]) 
 
 def exit_if_silent(unread: list[card_llm.Unread]) -> None:
     """Exit code 1 when a server did not answer: what was written is not the whole, and `&&` should not go on with it."""
-    silent = sum(one.reason in card_llm.UNANSWERED.values() for one in unread)
+    silent = sum(reply.reason in card_llm.UNANSWERED.values() for reply in unread)
     if silent:
         console.print(f"{silent} without an answer: run the same command again to ask them")
         raise typer.Exit(1)

@@ -11,19 +11,18 @@ from rich.text import Text
 from core.errors import UserError, near
 from core.files import check_unique
 from core.ledger import Build
-from core.options import ConcurrencyOption, ModelOption, OutOption, SeedOption, console, name_and_value, writes
+from core.options import ModelOption, OutOption, SeedOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_PLACES, OUT_FILE, SHEET
 from core.prompts import load_pack
 from core.records import Dialogue
 from core.tables import to_console
 from core.verbs import Verbs
-from data_prep.cards import load_cards
 from data_prep.cards.sheets import refuse_to_overwrite
 from data_prep.commands.cards import batch_of, exit_if_silent
 from data_prep.profiles import Profile, inspection, load_profiles, personamem, sage
 from data_prep.profiles import build as profile_build
 from data_prep.profiles import stats as profile_stats
-from data_prep.profiles.build import Seed, load_seeds, seed_of_card
+from data_prep.profiles.build import Seed, load_seeds
 from data_prep.profiles.check import check_profiles, table
 from data_prep.profiles.vocabulary import load_vocabulary
 
@@ -46,18 +45,12 @@ def build(
     model: ModelOption,
     seeds: Annotated[
         list[Path],
-        typer.Option("--seeds", help="Filled-in questionnaires, JSONL (data_prep/bundled/questionnaire.jsonl)."),
+        typer.Option(
+            "--seeds",
+            help="Filled-in questionnaires, JSONL (data_prep/bundled/questionnaire.jsonl), or role cards. Repeat for more.",
+        ),
         IN_FILE,
-    ] = [],  # noqa: B006 (typer wants a list; it is not changed)
-    cards: Annotated[
-        list[Path],
-        typer.Option("--cards", help="Role cards as seeds: our JSONL, or a JSON file that ESC-Eval published."),
-        IN_FILE,
-    ] = [],  # noqa: B006
-    temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, max=2.0, help="Of the four steps; the review is greedy.")
-    ] = 0.7,
-    concurrency: ConcurrencyOption = None,
+    ],
 ) -> None:
     """Make a profile of every questionnaire or role card in the paper's four steps (appendix B), then let the model review it.
 
@@ -68,17 +61,15 @@ def build(
     python -m data_prep profiles build --seeds data_prep/bundled/questionnaire.jsonl --model gpt-4 --out runs/profiles
     """
     people = [seed for path in seeds for seed in load_seeds(path)]
-    people += [seed_of_card(card) for path in cards for card in load_cards(path)]
-    if not people:
-        raise UserError("give --seeds (questionnaires), --cards (role cards) or both")
-    check_unique("--seeds, --cards", (seed.id for seed in people), "ids")
+    check_unique("--seeds", (seed.id for seed in people), "ids")
     _known_topics(people)
-    settings = {"model": model, "temperature": temperature, "prompts": load_pack(profile_build.PACK).fingerprint()}
+    prompts = load_pack(profile_build.PACK).fingerprint()
+    settings = {"model": model, "temperature": profile_build.TEMPERATURE, "prompts": prompts}
     made = Build(out, "profiles build", settings=settings)
-    made.input(*seeds, *cards)
+    made.input(*seeds)
     steps = {name: made.step(name) for name in profile_build.STEPS}
-    with batch_of(model, out, concurrency, "people") as batch:
-        kept, rejected, unbuilt = profile_build.build(people, batch, steps, temperature)
+    with batch_of(model, out, "people") as batch:
+        kept, rejected, unbuilt = profile_build.build(people, batch, steps)
     made.write(PROFILES, kept)
     made.write(REJECTED, rejected)
     made.write(UNBUILT, unbuilt)

@@ -19,6 +19,7 @@ from core.files import check_unique, explain, read_jsonl
 from core.ledger import Step
 from core.prompts import load_pack
 from core.records import Identifier, Language, Name, Record, RoleCard
+from data_prep.cards import is_card_file, load_cards
 from data_prep.cards.llm import Asker, Prompt, Unread
 from data_prep.profiles.record import (
     HEADINGS,
@@ -38,6 +39,7 @@ from serve.answers import Reply
 from serve.batch import Batch
 
 PACK = "profiles"
+TEMPERATURE = 0.7
 REJECTED = "the model's review found it inconsistent"
 _TOKENS = 1500  # the longest step at a token a character; specs of simulators and judges allow less
 StepName = Literal["demographics", "preferences", "counselling", "script", "review"]
@@ -59,11 +61,11 @@ _LISTS = frozenset({"traits", "habits", "hobbies", "goals", "roles"})
 
 
 def build(
-    seeds: Sequence[Seed], batch: Batch, steps: Mapping[StepName, Step], temperature: float
+    seeds: Sequence[Seed], batch: Batch, steps: Mapping[StepName, Step]
 ) -> tuple[list[Profile], list[Profile], list[Unread]]:
     """(kept, rejected by the review, what came to no profile) in the seeds' order; a step is asked of all seeds at once.
 
-    `temperature` is that of the four steps (the review is greedy). A rerun on the same store asks only what is missing.
+    The four steps are asked at `TEMPERATURE`, the review greedily. A rerun on the same store asks only what is missing.
     """
     by_id = {seed.id: seed for seed in seeds}
     drafts = {seed.id: draft(seed) for seed in seeds}
@@ -73,7 +75,7 @@ def build(
     for name in STEPS:
         step = steps[name]
         asked = {key: prompt(by_id[key], profile, name) for key, profile in drafts.items()}
-        for key, answer in asker.ask(asked, name, 0.0 if name == "review" else temperature).items():
+        for key, answer in asker.ask(asked, name, 0.0 if name == "review" else TEMPERATURE).items():
             step.taken += 1
             profile = drafts[key]
             made = answer if isinstance(answer, Unread) else read(by_id[key], profile, name, answer)
@@ -245,7 +247,12 @@ class Seed(Record):
 
 
 def load_seeds(path: Path) -> list[Seed]:
-    """Filled-in questionnaires from a JSONL file of `Seed`s; `UserError` names file, line and field, and doubled ids."""
+    """Seeds from role cards, or from a JSONL file of filled-in questionnaires (`Seed`s).
+
+    Raises `UserError` with file, line and field, also for doubled ids.
+    """
+    if is_card_file(path):
+        return list(map(seed_of_card, load_cards(path)))
     seeds = read_jsonl(path, Seed, "questionnaire file")
     check_unique(path, (seed.id for seed in seeds), "seed ids")
     return seeds

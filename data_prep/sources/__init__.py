@@ -172,14 +172,15 @@ class Quotas(BaseModel):
     quotas: dict[str, Annotated[int, Field(ge=0)]]
 
 
-def wanted_items(names: list[str], quotas: Path | None, limit: int | None) -> dict[str, int | None]:
-    """How many items to draw of each corpus; None takes all. Corpora of a quota file that are not given count as asked for."""
-    if quotas is None:
-        return dict.fromkeys(names, limit)
-    by_corpus = read_yaml(quotas, Quotas, "quota file").quotas
+def wanted_items(names: list[str], limit: str | None) -> dict[str, int | None]:
+    """How many items to draw of each corpus, by a number or a quota file; None takes all. Corpora of a quota file that are not
+    given count as asked for."""
+    if limit is None or limit.isdecimal():
+        return dict.fromkeys(names, None if limit is None else int(limit))
+    by_corpus = read_yaml(Path(limit), Quotas, "quota file").quotas
     for name in names:
         if name not in by_corpus:
-            raise UserError(f"{quotas}: no quota for {name}: {near(name, by_corpus)} (or use --limit)")
+            raise UserError(f"{limit}: no quota for {name}: {near(name, by_corpus)} (or give --limit a number)")
     return dict(by_corpus)
 
 

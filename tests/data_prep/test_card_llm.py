@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -187,10 +186,8 @@ def cards_server(behave: Callable[[dict[str, Any], int], Answer]) -> Endpoint:
     return Endpoint(behave, models=("m",))
 
 
-def extract(run: Run, endpoint: Endpoint, *more: object) -> Result:
-    one = [] if "--concurrency" in more else ["--concurrency", 1]
-    options = ["--model", f"model.yaml@{endpoint.url}", *one, *more]
-    return run("extract", "--source", "esconv=corpus", "--out", "out", *options)
+def extract(run: Run, endpoint: Endpoint) -> Result:
+    return run("extract", "--source", "esconv=corpus", "--out", "out", "--model", f"model.yaml@{endpoint.url}")
 
 
 def test_extract_counts_keeps_the_unreadable_and_asks_nothing_twice(run: Run) -> None:
@@ -233,10 +230,10 @@ def test_a_lost_server_leaves_a_hint_and_the_item(run: Run, monkeypatch: pytest.
 
 
 def test_a_server_that_is_gone_is_given_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.batch.ChatClient", partial(ChatClient, attempts=1))
+    monkeypatch.setattr("serve.batch.ChatClient", lambda *of, **how: ChatClient(*of, **how | {"attempts": 1, "concurrency": 2}))
     esconv(Path("corpus"), 40)
     with cards_server(lambda body, count: Answer(CARD) if count <= 3 else Answer(status=503)) as endpoint:
-        result = extract(run, endpoint, "--concurrency", 2)
+        result = extract(run, endpoint)
         assert result.exit_code == 1 and "given up" in result.output and "37 without an answer" in result.output
         # Five failures in a row end it. A failure may overtake the last answer and not count; another question is in flight.
         assert len(endpoint.requests) <= 3 + 1 + 5 + 2
@@ -246,19 +243,19 @@ def test_a_server_that_is_gone_is_given_up(run: Run, monkeypatch: pytest.MonkeyP
 
 
 def heuristic(run: Run, out: str, *more: object) -> list[str | None]:
-    ok(run("extract", "--source", "esconv=corpus", "--method", "heuristic", "--out", out, *more))
+    ok(run("extract", "--source", "esconv=corpus", "--out", out, *more))
     return [found.source_id for found in load_cards(Path(out) / "cards.jsonl")]
 
 
 def test_a_quota_is_a_seeded_sample_and_its_shortfall_is_printed(run: Run) -> None:
     esconv(Path("corpus"), 20)
     Path("q.yaml").write_text("name: q\nsource: made\nquotas: {esconv: 8, esconv_failed: 3}\n")
-    one, again, other = (heuristic(run, f"o{n}", "--quotas", "q.yaml", "--seed", s) for n, s in enumerate((1, 1, 2)))
+    one, again, other = (heuristic(run, f"o{n}", "--limit", "q.yaml", "--seed", s) for n, s in enumerate((1, 1, 2)))
     assert one == again != other and len(one) == 8
     assert one == sorted(one, key=lambda i: int(str(i).split("/")[1])), "in the corpus's order"
-    text = ok(run("extract", "--source", "esconv=corpus", "--method", "heuristic", "--out", "o3", "--limit", 30))
+    text = ok(run("extract", "--source", "esconv=corpus", "--out", "o3", "--limit", 30))
     assert "esconv: 30 asked, 20 there, 20 taken, 10 short" in text
-    text = ok(run("extract", "--source", "esconv=corpus", "--method", "heuristic", "--out", "o4", "--quotas", "q.yaml"))
+    text = ok(run("extract", "--source", "esconv=corpus", "--out", "o4", "--limit", "q.yaml"))
     assert "esconv_failed: 3 asked, 0 there, 0 taken, 3 short (not given)" in text
     assert len(heuristic(run, "o5")) == 20
 
@@ -266,10 +263,9 @@ def test_a_quota_is_a_seeded_sample_and_its_shortfall_is_printed(run: Run) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--limit", 2], "--method llm needs --model"),
-        (["--limit", 2, "--quotas", "q.yaml"], "exclude each other"),
-        (["--method", "heuristic", "--quotas", "q.yaml"], "q.yaml: no quota for esconv"),
-        (["--method", "heuristic", "--quotas", "bad.yaml"], "bad.yaml:3: quotas.esconv"),
+        (["--limit", "two"], "quota file not found: two"),
+        (["--limit", "q.yaml"], "q.yaml: no quota for esconv"),
+        (["--limit", "bad.yaml"], "bad.yaml:3: quotas.esconv"),
     ],
 )
 def test_bad_options_of_extract(run: Run, arguments: list[object], message: str) -> None:
@@ -299,7 +295,7 @@ def test_filter_drops_feelings_without_an_event(run: Run) -> None:
         return Answer(text, logprobs=[{"token": text, "logprob": -0.1, "top_logprobs": top}] if text == "1" else None)
 
     with cards_server(behave) as endpoint:
-        arguments = ("filter", "--cards", "in.jsonl", "--model", f"model.yaml@{endpoint.url}", "--out", "out")
+        arguments = ("label", "--only", "event", "--cards", "in.jsonl", "--model", f"model.yaml@{endpoint.url}", "--out", "out")
         ok(run(*arguments))
         ok(run(*arguments))
         assert len(endpoint.requests) == 4
@@ -325,7 +321,17 @@ def test_categorise_asks_two_questions_a_card(run: Run) -> None:
     taxonomy = load_taxonomy()
     work = taxonomy.categories[1]
     with cards_server(behave) as endpoint:
-        arguments = ("categorise", "--cards", "in.jsonl", "--model", f"model.yaml@{endpoint.url}", "--out", "out")
+        arguments = (
+            "label",
+            "--only",
+            "category",
+            "--cards",
+            "in.jsonl",
+            "--model",
+            f"model.yaml@{endpoint.url}",
+            "--out",
+            "out",
+        )
         ok(run(*arguments))
         assert len(endpoint.requests) == 4 + 3, "a card whose level 1 cannot be read has no second question"
         ok(run(*arguments))
@@ -342,8 +348,27 @@ def test_categorise_asks_two_questions_a_card(run: Run) -> None:
     assert [(r["id"], r["step"], r["raw"]) for r in raws] == [("card-2", "level 1", "9"), ("card-3", "level 3", "no idea")]
 
 
+def test_both_questions_in_one_go_give_what_the_two_give(run: Run) -> None:
+    write_jsonl(Path("in.jsonl"), [card(n) for n in range(4)])
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        choices = body["structured_outputs"]["choice"]
+        return Answer("hm" if "Flat 3" in (text := body["messages"][1]["content"]) else choices["Flat 0" not in text])
+
+    with cards_server(behave) as endpoint:
+        asked = ("--model", f"model.yaml@{endpoint.url}")
+        ok(run("label", "--cards", "in.jsonl", *asked, "--out", "both"))
+        ok(run("label", "--cards", "in.jsonl", *asked, "--only", "event", "--out", "one"))
+        ok(run("label", "--cards", "one/cards.jsonl", *asked, "--only", "category", "--out", "two"))
+    for name, folder in {"cards.jsonl": "two", "dropped.jsonl": "one", "verdicts.jsonl": "one"}.items():
+        assert Path("both", name).read_bytes() == Path(folder, name).read_bytes(), name
+    unread = [Path(folder, "unreadable.jsonl").read_text() for folder in ("both", "one", "two")]
+    assert unread[0] == unread[1] + unread[2] != ""
+    assert [found.id for found in load_cards(Path("both/cards.jsonl"))] == ["card-1", "card-2"]
+
+
 def test_cards_are_not_written_over(run: Run) -> None:
     Path("same").mkdir()
     write_jsonl(Path("same/cards.jsonl"), [card(0)])
-    result = run("filter", "--cards", "same/cards.jsonl", "--model", "model.yaml", "--out", "same")
+    result = run("label", "--cards", "same/cards.jsonl", "--model", "model.yaml", "--out", "same")
     assert isinstance(result.exception, UserError) and "choose another folder" in str(result.exception)

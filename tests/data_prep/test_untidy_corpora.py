@@ -114,7 +114,7 @@ def test_an_unseen_line_of_a_play_is_none(tmp_path: Path) -> None:
 
 def test_cards_without_a_model_say_how_a_model_makes_them(tmp_path: Path) -> None:
     place = F.write(tmp_path / "corpus", F.CORPORA["smile"])
-    arguments = ["cards", "extract", "--source", f"smile={place}", "--method", "heuristic", "--out", str(tmp_path / "out")]
+    arguments = ["cards", "extract", "--source", f"smile={place}", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, arguments)
     assert "smile: no dialogue has a card" in result.output
     assert f"cards extract --source smile={place} --model MODEL" in result.output.replace("\n", "")

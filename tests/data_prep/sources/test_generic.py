@@ -73,7 +73,7 @@ def test_readmes_example_can_be_read(tmp_path: Path) -> None:
 
 def test_readmes_example_makes_a_card(tmp_path: Path) -> None:
     corpus = example(tmp_path / "mine.jsonl")
-    run("cards", "extract", "--source", f"generic={corpus}", "--method", "heuristic", "--out", tmp_path / "out")
+    run("cards", "extract", "--source", f"generic={corpus}", "--out", tmp_path / "out")
     (card,) = load_cards(tmp_path / "out" / "cards.jsonl")
     assert (card.id, card.source, card.source_id, card.gender) == ("card-helpline-1", "helpline", "1", "female")
     assert card.problem.endswith("left me with her share of the rent. Kind of trouble: money. Main feeling: anger.")
@@ -132,7 +132,7 @@ def test_role_play_has_the_characters_lines_as_its_own(tmp_path: Path) -> None:
     assert [line.role for line in item.lines] == ["partner", "character"]
     assert read_documents(path) == [("helpline-1", "zh", "雾散了吗？\n还没有。")]
     with pytest.raises(UserError, match="a role-play corpus has no seeker"):
-        run("cards", "extract", "--source", f"generic={path}", "--method", "heuristic", "--out", tmp_path / "out")
+        run("cards", "extract", "--source", f"generic={path}", "--out", tmp_path / "out")
 
 
 def test_numbers_serve_as_ids_and_ages(tmp_path: Path) -> None:
