@@ -186,7 +186,7 @@ demo-data: setup  ## Data preparation on the bundled samples that asks no model:
 	$(PREP) cards annotate export --cards $(SAMPLES)/cards_en.jsonl --out $(DATA)/annotate
 	$(PREP) role-sft --config configs/data/role_sft_demo.yaml --source bundled_support=$(SAMPLES) \
 	  --source bundled_role_play=$(SAMPLES) --out $(DATA)/role_sft
-	$(PREP) check-contamination --cards $(SAMPLES)/cards_en.jsonl --cards $(SAMPLES)/cards_zh.jsonl --max-examples 1 \
+	$(PREP) check $(SAMPLES)/cards_en.jsonl $(SAMPLES)/cards_zh.jsonl \
 	  --data $(DATA)/role_sft/train.jsonl --data $(DATA)/role_sft/valid.jsonl --out $(DATA)/contamination
 	$(PREP) score-set --out $(DATA)/scores
 	$(PREP) rank-sft --dialogues $(DATA)/scores/dialogues.jsonl --gold $(DATA)/scores/scores.jsonl --rubric esc_eval \
@@ -195,7 +195,7 @@ demo-data: setup  ## Data preparation on the bundled samples that asks no model:
 demo-cards:  ## Data preparation that asks a model, which is already served (SERVE_URL_EMBEDDED)
 	$(PREP) cards extract --source bundled_support=$(SAMPLES) --limit 2 $(ASK) --out $(DATA)/extract
 	$(PREP) cards label --cards $(DATA)/extract/cards.jsonl $(ASK) --out $(DATA)/label
-	$(PREP) cards stats --cards $(DATA)/label/cards.jsonl --html $(DATA)/cards.html
+	$(PREP) check $(DATA)/label/cards.jsonl --out $(DATA)/cards
 
 train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder) and compare it with its base: 25 to 55 minutes
 	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-role-cpu ESCONV=DIR (train.jsonl, valid.jsonl)" >&2; exit 2; }

@@ -10,7 +10,7 @@ from data_prep.commands import (
     annotate,
     annotate_dialogues,
     cards,
-    check_contamination,
+    check,
     corpora,
     import_esc_eval,
     profiles,
@@ -27,7 +27,7 @@ cards.app.add_typer(annotate.app, name="annotate")
 app.add_typer(cards.app, name="cards")
 app.add_typer(profiles.app, name="profiles")
 app.command("role-sft")(role_sft.role_sft)
-app.command("check-contamination")(check_contamination.check_contamination)
+app.command("check")(check.check)
 app.command("import-scores")(scores.import_scores)
 app.add_typer(annotate_dialogues.app, name="annotate-dialogues")
 app.add_typer(annotate_dialogues.rescore, name="rescore")

@@ -139,10 +139,8 @@ def test_an_option_that_holds_one_value_is_not_given_twice(verb: str, refused: R
             assert "is given 2 times and takes one value: keep one" in told, typed_once
 
 
-LABELS = {"cards stats": "filter", "profiles import": "sage", "role-play": "seeker"}  # else a corpus
+LABELS = {"profiles import": "sage", "role-play": "seeker"}  # else a corpus
 BESIDE = {  # for the verbs that read something else first
-    "cards stats": {"cards": str(BUNDLED / "cards_en.jsonl")},
-    "cards extract": {"model": "embedded"},
     "role-sft": {"source": f"bundled_support={BUNDLED}", "out": "out"},
     "role-play": {"config": str(CONFIGS / "eval" / "role_play.yaml")},
 }

@@ -139,14 +139,13 @@ CASES = [
         "--judgements judged.jsonl --summaries summaries.jsonl --to OUT/scores.jsonl",
         "judged.jsonl summaries.jsonl",
     ),
-    Case("data_prep check-contamination", "--cards cards.jsonl --data talks.jsonl --out OUT", "cards.jsonl talks.jsonl"),
-    Case("data_prep cards stats", "--cards cards.jsonl --html OUT/cards.html", "cards.jsonl"),
+    Case("data_prep check", "cards.jsonl --data talks.jsonl --out OUT", "cards.jsonl talks.jsonl"),
+    Case("data_prep check", "cards.jsonl --out OUT", "cards.jsonl"),
     Case(
         "data_prep cards annotate import",
         "--cards cards.jsonl --sheet workers/worker_1.csv --sheet workers/worker_2.csv --out OUT",
         "cards.jsonl workers/worker_1.csv workers/worker_2.csv",
     ),
-    Case("data_prep profiles stats", "--profiles profiles.jsonl --html OUT/profiles.html", "profiles.jsonl"),
     Case(
         "data_prep annotate-dialogues import",
         "--dialogues talks.jsonl --rubric rubric.yaml --sheet annotators/anna.csv --sheet annotators/ben.csv "
@@ -181,7 +180,6 @@ NOT_SHUFFLED = {
     **dict.fromkeys(("data_prep cards extract", "data_prep cards label"), ASKS),
     **dict.fromkeys(("data_prep profiles build", "train rank-test"), ASKS),
     "train compare": "loads a base and an adapter: tests/train/test_compare.py shuffles its dialogues",
-    "data_prep profiles check": ROW_BY_ROW,
     "esc-eval merge": "puts the parts of a run together; its figures are those of `report`",
     **dict.fromkeys(
         ("esc-eval reported check", "esc-eval reported show", "esc-eval ecdbench plan", "esc-eval ecdbench registry"), NO_ROWS

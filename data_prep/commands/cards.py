@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from core.errors import UserError
-from core.files import check_unique
 from core.ledger import Build, Step
 from core.options import (
     ModelIfAnyOption,
@@ -19,18 +18,15 @@ from core.options import (
     console,
     writes,
 )
-from core.paths import IN_FILE, IN_NAME, IN_PLACES, OUT_FILE, SHEET
+from core.paths import IN_FILE, IN_NAME, OUT_FILE, SHEET
 from core.prompts import load_pack
 from core.records import LANGUAGES, Language, Post, RoleCard, SupportDialogue
 from core.specs import EMBEDDED_PREFIX, load_spec
-from core.tables import to_console
-from core.verbs import Verbs
 from data_prep.cards import cardless, load_cards
 from data_prep.cards import human as card_human
 from data_prep.cards import llm as card_llm
 from data_prep.cards import stats as card_stats
 from data_prep.cards.heuristic import heuristic_cards
-from data_prep.cards.stats import write_figure
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.sources import draw, parse_places, read_source, source_at, wanted_items
 from serve.batch import Batch
@@ -168,41 +164,6 @@ def human_filter(
     build.finish(console)
 
 
-@app.command()
-def stats(
-    cards: Annotated[
-        list[Path], typer.Option("--cards", help="A card file (JSONL, or ESC-Eval's JSON). Repeat for more."), IN_FILE
-    ],
-    stage: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--stage", metavar="NAME=FILE", help="Cards after extract, filter or human-filter, where no manifest says."
-        ),
-        IN_PLACES,
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Also write figures and tables as one HTML file."), OUT_FILE
-    ] = None,
-) -> None:
-    """Print tables 6 and 9 for any card files beside the paper's figures, and their distribution (figure 5)."""
-    loaded = [card for path in cards for card in load_cards(path)]
-    check_unique("--cards", (card.id for card in loaded), "card ids over all files")
-    taxonomy = load_taxonomy()
-    stages = card_stats.stages_of(cards)
-    for name, path in _stage_files(stage or []).items():
-        stages.counts.pop(name, None)
-        for language in LANGUAGES:
-            stages.add(name, language, sum(card.language == language for p in path for card in load_cards(p)))
-    tables = [card_stats.table6(loaded, stages), card_stats.table9(loaded, taxonomy)]
-    bars = card_stats.distribution(loaded, taxonomy)
-    if html:
-        write_figure(html, bars, tables, [path.name for path in cards])
-        console.print(f"written: {html}")
-    for table in tables:
-        to_console(table, console)
-    card_stats.print_distribution(bars, console)
-
-
 def _print_quotas(wanted: dict[str, int | None], drawn: dict[str, tuple[int, int]]) -> None:
     for name, asked in wanted.items():
         there, taken = drawn.get(name, (0, 0))
@@ -213,7 +174,7 @@ def _print_quotas(wanted: dict[str, int | None], drawn: dict[str, tuple[int, int
 
 
 def _steps(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Language, Step]:
-    """A step for each language that occurs; `cards stats` finds stages by these names."""
+    """A step for each language that occurs; `check` finds stages by these names."""
     present = set(languages)
     return {language: build.step(f"{stage} {language}") for language in LANGUAGES if language in present}
 
@@ -247,14 +208,3 @@ def exit_if_silent(unread: list[card_llm.Unread]) -> None:
     if silent:
         console.print(f"{silent} without an answer: run the same command again to ask them")
         raise typer.Exit(1)
-
-
-def _stage_files(options: list[str]) -> dict[card_stats.Stage, list[Path]]:
-    files: dict[card_stats.Stage, list[Path]] = {}
-    for text in options:
-        name, separator, path = text.partition("=")
-        stage = next((known for known in card_stats.STAGES if known == name), None)
-        if stage is None or not separator or not path:
-            raise UserError(f"--stage {text}: write NAME=FILE with NAME one of {', '.join(card_stats.STAGES)}")
-        files.setdefault(stage, []).append(Path(path))
-    return files

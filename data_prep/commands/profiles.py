@@ -1,4 +1,4 @@
-"""`profiles`: seekers for EmoHarbor, built from questionnaires or role cards, imported, checked, inspected and counted."""
+"""`profiles`: seekers for EmoHarbor, built from questionnaires or role cards, imported and inspected."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from core.errors import UserError, near
 from core.files import check_unique
 from core.ledger import Build
 from core.options import ModelOption, OutOption, SeedOption, console, name_and_value, writes
-from core.paths import IN_FILE, IN_PLACES, OUT_FILE, SHEET
+from core.paths import IN_FILE, IN_PLACES, SHEET
 from core.prompts import load_pack
 from core.records import Dialogue
 from core.tables import to_console
@@ -21,7 +20,6 @@ from data_prep.cards.sheets import refuse_to_overwrite
 from data_prep.commands.cards import batch_of, exit_if_silent
 from data_prep.profiles import Profile, inspection, load_profiles, personamem, sage
 from data_prep.profiles import build as profile_build
-from data_prep.profiles import stats as profile_stats
 from data_prep.profiles.build import Seed, load_seeds
 from data_prep.profiles.check import check_profiles, table
 from data_prep.profiles.vocabulary import load_vocabulary
@@ -29,7 +27,7 @@ from data_prep.profiles.vocabulary import load_vocabulary
 app = Verbs(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Profiles of seekers (EmoHarbor section 2.1): build, import, check, inspect, count.",
+    help="Profiles of seekers (EmoHarbor section 2.1): build, import, inspect.",
 )
 PROFILES, REJECTED, UNBUILT, DIALOGUES = "profiles.jsonl", "rejected.jsonl", "unbuilt.jsonl", "dialogues.jsonl"
 _IMPORTS = (sage.NAME, personamem.NAME)
@@ -128,26 +126,6 @@ def _imported(name: str, place: Path) -> tuple[list[Profile], list[Dialogue], li
     return sage.load_profiles(file, topics), dialogues, [file, *results.values()]
 
 
-@app.command("check")
-def check(
-    files: Annotated[
-        list[Path], typer.Argument(help="Profiles: our JSONL, or SAGE's profile file.", metavar="FILE..."), IN_FILE
-    ],
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Doubtful things and missing fields end in exit code 1, too.")
-    ] = False,
-) -> None:
-    """Check profiles without a model: every field there, age against occupation and kind of problem, types, repeats.
-
-    Exit code 1 when something is wrong; what a rule of thumb doubts is printed for a person to look at.
-    """
-    profiles = _load(files)
-    findings = check_profiles(profiles, load_vocabulary())
-    to_console(table(findings, len(profiles)), console)
-    if any(strict or one.kind == "wrong" for one in findings):
-        raise typer.Exit(1)
-
-
 @app.command("inspect")
 def inspect(
     profiles: ProfilesOption,
@@ -177,23 +155,6 @@ def inspect(
         made.step("inspected").sieve(inspected, lambda profile: None if decisions[profile.id] else inspection.REJECTED)
         made.write(PROFILES, [profile for profile in loaded if decisions.get(profile.id, True)])
     made.finish(console)
-
-
-@app.command("stats")
-def stats(
-    profiles: ProfilesOption,
-    html: Annotated[Path | None, typer.Option("--html", help="Also write the figures as one HTML file."), OUT_FILE] = None,
-) -> None:
-    """Count who the profiles are (figures 3, 4, 8): gender, age, MBTI, Big Five, occupations, problems; and name the gaps."""
-    loaded, vocabulary = _load(profiles), load_vocabulary()
-    tables, gaps = profile_stats.tables(loaded, vocabulary), profile_stats.gaps(loaded, vocabulary)
-    if html:
-        profile_stats.write_page(html, tables, gaps, [path.name for path in profiles], len(loaded))
-        console.print(f"written: {html}")
-    for one in tables:
-        to_console(one, console)
-    for gap in gaps:
-        console.print(Text(gap))
 
 
 def _load(files: list[Path]) -> list[Profile]:

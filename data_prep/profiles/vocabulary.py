@@ -72,7 +72,7 @@ class Vocabulary(Settings):
         return [scenario.key for scenario in self.scenarios]
 
     def label(self, key: str, language: Language) -> str:
-        """A scenario's name in a language; an unknown key is its own name (`profiles check` reports it)."""
+        """A scenario's name in a language; an unknown key is its own name (`check` reports it)."""
         return next((one.label(language) for one in self.scenarios if one.key == key), key)
 
     def age_group(self, age: int | None) -> AgeGroup | None:

@@ -1,4 +1,4 @@
-"""What `check-contamination` flags without a source: cards against corpora that they were not made from, by kind and size.
+"""What `check --data` flags without a source: cards against corpora that they were not made from, by kind and size.
 
 ESC-Eval's cards were made from EPITOME, MHP Reddit, Psych8K, ESConv and ExTES (English), PsyQA and SmileChat (Chinese; table
 5). A corpus is searched for those cards only that come neither from it nor from one akin to it:
@@ -108,7 +108,7 @@ def main(
     draws: Annotated[int, typer.Option(min=1, help="Samples of each size.")] = 5,
     out: OutOption = OUT,
 ) -> None:
-    """What `check-contamination` flags of ESC-Eval's cards in corpora that are none of their sources, in percent, by size."""
+    """What `check --data` flags of ESC-Eval's cards in corpora that are none of their sources, in percent, by size."""
     wanted = [card for path in cards for card in load_cards(path)]
     places = parse_places(source)
     for name in places:

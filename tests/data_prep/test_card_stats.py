@@ -18,11 +18,12 @@ from core.errors import UserError
 from core.files import CONFIGS, write_jsonl
 from core.ledger import Build
 from core.records import Language, RoleCard
+from data_prep.__main__ import app
 from data_prep.cards import load_cards
 from data_prep.cards.human import COLUMNS, read_decisions, write_sheet
 from data_prep.cards.stats import OUTSIDE, StageCounts, distribution, stages_of, table6, table9
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
-from data_prep.commands import cards as command
+from data_prep.commands import check as command
 
 LEAF = ("Family and Life", "Mental and physical health issues", "Body shape anxiety")
 LOST = ("Family and Life", "Marriage relationship", "General issues in couple relationships")
@@ -35,9 +36,9 @@ def card(number: int, language: Language = "en", **fields: Any) -> RoleCard:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """The cards app in an empty folder."""
+    """The program in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    return lambda *arguments: CliRunner().invoke(command.app, [str(a) for a in arguments])
+    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 # --- taxonomy --------------------------------------------------------------------------------------------------------------
@@ -83,12 +84,12 @@ def decide(path: Path, words: dict[str, str]) -> None:
 def test_a_sheet_goes_out_and_comes_back(run: Callable[..., Result]) -> None:
     cards = [card(0), card(1, problem='=HYPERLINK("x")\nwith, a "quote"'), card(2, "zh", category=LEAF)]
     write_jsonl(Path("cards.jsonl"), cards)
-    assert run("human-filter", "--cards", "cards.jsonl", "--export", "s.csv").exit_code == 0
+    assert run("cards", "human-filter", "--cards", "cards.jsonl", "--export", "s.csv").exit_code == 0
     rows = list(csv.DictReader(io.StringIO(Path("s.csv").read_text(encoding="utf-8-sig"))))
     assert [row["card_id"] for row in rows] == ["card-0", "card-1", "card-2"] and not any(row["keep"] for row in rows)
     assert rows[1]["problem"].startswith("'="), "a spreadsheet must not run it"
     decide(Path("s.csv"), {"card-0": " Yes", "card-1": "no", "card-2": "yes"})
-    result = run("human-filter", "--cards", "cards.jsonl", "--decisions", "s.csv", "--out", "out")
+    result = run("cards", "human-filter", "--cards", "cards.jsonl", "--decisions", "s.csv", "--out", "out")
     assert result.exit_code == 0, result.exception
     assert load_cards(Path("out/cards.jsonl")) == [cards[0], cards[2]]
     assert load_cards(Path("out/dropped.jsonl")) == [cards[1]]
@@ -97,7 +98,7 @@ def test_a_sheet_goes_out_and_comes_back(run: Callable[..., Result]) -> None:
         ("human-filter en", 2, 1),
         ("human-filter zh", 1, 1),
     ]
-    again = run("human-filter", "--cards", "cards.jsonl", "--export", "s.csv")
+    again = run("cards", "human-filter", "--cards", "cards.jsonl", "--export", "s.csv")
     assert isinstance(again.exception, UserError), "a sheet with decisions is not written over"
 
 
@@ -254,16 +255,13 @@ def test_stats_of_published_and_own_files(run: Callable[..., Result]) -> None:
     entry = {"id": 1, "base": base, "base_biaozhu": "", "res": "工作学习", "source": "made", "language": "english"}
     Path("pub.json").write_bytes(orjson.dumps([entry]))
     write_jsonl(Path("own.jsonl"), CARDS)
-    write_jsonl(Path("before.jsonl"), [card(n, "zh") for n in range(7)])
-    arguments = ["--cards", "pub.json", "--cards", "own.jsonl", "--stage", "extract=before.jsonl", "--html", "s.html"]
-    result = run("stats", *arguments)
+    result = run("check", "pub.json", "own.jsonl", "--out", "s")
     assert result.exit_code == 0, result.exception
-    assert re.search(r"Chinese +│ here +│ +7 │", result.output) and re.search(r"Work and Study +│ +1 │", result.output)
+    assert re.search(r"Chinese +│ here +│ +– │ +– │ +– │ +2 │", result.output)
+    assert re.search(r"Work and Study +│ +1 │", result.output)
     assert re.search(r"Work and Study +1 +14\.3 %  █+", result.output)
-    doubled = run("stats", "--cards", "own.jsonl", "--cards", "own.jsonl")
+    doubled = run("check", "own.jsonl", "own.jsonl")
     assert isinstance(doubled.exception, UserError) and "duplicate card ids" in str(doubled.exception)
-    wrong = run("stats", "--cards", "own.jsonl", "--stage", "sift=own.jsonl")
-    assert isinstance(wrong.exception, UserError) and "extract, filter, human-filter" in str(wrong.exception)
 
 
 def test_the_page_needs_no_network_and_escapes_names(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,8 +271,8 @@ def test_the_page_needs_no_network_and_escapes_names(run: Callable[..., Result],
     monkeypatch.setattr(command, "load_taxonomy", lambda: taxonomy)
     name = "<i>.jsonl"
     write_jsonl(Path(name), [card(0, category=("</script><b>x",), quality="high"), card(1)])
-    assert run("stats", "--cards", name, "--html", "s.html").exit_code == 0
-    page = Path("s.html").read_text(encoding="utf-8")
+    assert run("check", name, "--out", "s").exit_code == 0
+    page = Path("s/cards.html").read_text(encoding="utf-8")
     own = page[: page.index("<script")] + page[page.rindex("<script") :]
     assert "default-src 'none'" in own and not re.search(r"(src|href)=.https?:", own)
     assert "<i>" not in own and "</script><b>" not in page
@@ -285,5 +283,5 @@ def test_the_page_needs_no_network_and_escapes_names(run: Callable[..., Result],
     assert drawn["sunburst"]["values"] == [1, 1] and drawn["sunburst"]["parents"] == ["", ""]
     assert [one["name"] for one in drawn["bars"]] == ["High", "Not rated"]
     first = page
-    assert run("stats", "--cards", name, "--html", "s.html").exit_code == 0
-    assert Path("s.html").read_text(encoding="utf-8") == first
+    assert run("check", name, "--out", "s").exit_code == 0
+    assert Path("s/cards.html").read_text(encoding="utf-8") == first

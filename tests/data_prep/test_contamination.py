@@ -24,7 +24,7 @@ from core.records import Dialogue, Language, Record, RoleCard, SupportDialogue
 from core.verbs import Verbs
 from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.commands.check_contamination import check_contamination
+from data_prep.commands.check import check
 from data_prep.role_play.contamination import (
     THRESHOLD,
     by_chance,
@@ -279,11 +279,11 @@ def test_other_forms_are_refused_with_their_line(row: dict[str, Any], message: s
         read_documents(path)
 
 
-def command(folder: Path, cards: Path, data: Path, *more: str) -> Result:
+def command(folder: Path, cards: Path, data: Path) -> Result:
     """The command as typer runs it."""
     app = Verbs()
-    app.command()(check_contamination)
-    return CliRunner().invoke(app, ["--cards", str(cards), "--data", str(data), "--out", str(folder / "out"), *more])
+    app.command()(check)
+    return CliRunner().invoke(app, [str(cards), "--data", str(data), "--out", str(folder / "out")])
 
 
 @pytest.mark.parametrize(("half", "status"), [(1, 1), (0, 0)])
@@ -295,10 +295,10 @@ def test_the_command_tells_clean_from_contaminated(
     cards = tmp_path / "cards.jsonl"
     write_jsonl(cards, [pair.card for pair in pairs("en")[1::2]])
     data = lines(tmp_path / "data.jsonl", *(pair.dialogue.model_dump(mode="json") for pair in pairs("en")[half::2]))
-    done = command(tmp_path, cards, data, "--max-examples", "2")
+    done = command(tmp_path, cards, data)
     assert done.exit_code == status, done.output
     assert "12 cards, 12 dialogues" in done.output and ("FLAGGED" in done.output) == bool(status)
-    assert done.output.count("    dialogue: ") == 2
+    assert done.output.count("    dialogue: ") == 5
     rows = [json.loads(line) for line in (tmp_path / "out" / "matches.jsonl").read_text().splitlines()]
     assert any(row["flagged"] for row in rows) == bool(status)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())

@@ -83,7 +83,7 @@ def test_readmes_example_is_searched_for_what_a_card_was_made_from(tmp_path: Pat
     corpus, cards = example(tmp_path / "mine.jsonl"), tmp_path / "cards.jsonl"
     problem = "Her flatmate was gone on Sunday, with half the rent, while she was at work."
     write_jsonl(cards, [RoleCard(id="c", language="en", problem=problem, source="x", card_method="llm")])
-    done = run("check-contamination", "--cards", cards, "--data", corpus, "--out", tmp_path / "out")
+    done = run("check", cards, "--data", corpus, "--out", tmp_path / "out")
     assert done.exit_code == 1 and "FLAGGED: 1 dialogues match 1 cards" in done.output
     assert "c ~ helpline-1" in done.output
     assert [id for id, _, _ in read_documents(corpus)] == [item.id for item in read(corpus)]

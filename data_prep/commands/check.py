@@ -1,0 +1,218 @@
+"""`check` says what a file of role cards or profiles holds, and which dialogues evaluation cards may have been made from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.text import Text
+
+from core.errors import UserError
+from core.files import check_unique
+from core.ledger import Build
+from core.options import OutIfAnyOption, console, writes
+from core.paths import IN_FILE
+from core.records import LANGUAGES, RoleCard
+from core.tables import to_console
+from data_prep.cards import is_card_file, load_cards
+from data_prep.cards import stats as card_stats
+from data_prep.cards.taxonomy import load_taxonomy
+from data_prep.profiles import load_profiles
+from data_prep.profiles import stats as profile_stats
+from data_prep.profiles.check import check_profiles, table
+from data_prep.profiles.vocabulary import load_vocabulary
+from data_prep.role_play.contamination import (
+    THRESHOLD,
+    Document,
+    Match,
+    by_chance,
+    contaminated,
+    link,
+    read_documents,
+)
+
+_BIN, _BAR, _EXCERPT = 0.2, 40, 240
+_TOP, _EXAMPLES = 10, 5  # best matches kept of each card, and the highest ones shown with excerpts
+_QUANTILES = {"min": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "max": 1.0}
+
+
+def check(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Role cards (our JSONL, or ESC-Eval's JSON), or profiles (our JSONL, or SAGE's file).", metavar="FILE..."
+        ),
+        IN_FILE,
+    ],
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data",
+            help="JSONL of role-play examples, Dialogues, SupportDialogues or your own corpus (docs/data.md). Repeat for more.",
+        ),
+        IN_FILE,
+    ] = None,
+    out: Annotated[OutIfAnyOption, writes("cards.html", "profiles.html", "matches.jsonl")] = None,
+) -> None:
+    """Say what role cards or profiles hold; with --data, search for dialogues that the cards may have been made from.
+
+    Of cards: ESC-Eval's tables 6 and 9 beside the paper's figures, and figure 5. Of profiles: what is missing, contradicts
+    itself or repeats another, and who they are (EmoHarbor's figures 3, 4 and 8). With --out, also as a page, OUT/cards.html or
+    profiles.html. Exit code 1 when a profile is wrong; what a rule of thumb doubts is for a person to look at.
+
+    With --data, exit code 1 when something is flagged. Cards that were made from none of these dialogues are flagged too:
+    beside the count stands how many of so many cards that is in a corpus of this size, the fewest and the most over corpora of
+    support that are no card's source (docs/measurements.md). Word statistics come from the data searched: give all files of a
+    set at once. OUT/matches.jsonl has each card's best matches and all flagged ones.
+    """
+    card_files = [path for path in files if is_card_file(path)]
+    profile_files = [path for path in files if path not in card_files]
+    if data and profile_files:
+        raise UserError(f"--data: searched for what role cards were made from; {profile_files[0]} holds none")
+    build = Build(out or Path(), "check", settings={"threshold": THRESHOLD, "top": _TOP} if data else None)
+    build.input(*files, *(data or []))
+    cards = [card for path in card_files for card in load_cards(path)]
+    check_unique(", ".join(map(str, card_files)), (card.id for card in cards), "card ids")
+    if data:
+        found = _search(cards, data, build, out is not None)
+    else:
+        if cards:
+            _show_cards(cards, card_files, build, out is not None)
+        found = bool(profile_files) and _show_profiles(profile_files, build, out is not None)
+    if out:
+        build.finish(console)
+    else:
+        build.print_steps(console)
+    if found:
+        raise typer.Exit(1)
+
+
+def _show_cards(cards: Sequence[RoleCard], files: Sequence[Path], build: Build, page: bool) -> None:
+    taxonomy = load_taxonomy()
+    tables = [card_stats.table6(cards, card_stats.stages_of(files)), card_stats.table9(cards, taxonomy)]
+    bars = card_stats.distribution(cards, taxonomy)
+    if page:
+        card_stats.write_figure(build.folder / "cards.html", bars, tables, [path.name for path in files])
+        build.output("cards.html")
+    for shown in tables:
+        to_console(shown, console)
+    card_stats.print_distribution(bars, console)
+
+
+def _show_profiles(files: Sequence[Path], build: Build, page: bool) -> bool:
+    """Whether anything is wrong."""
+    profiles, vocabulary = [profile for path in files for profile in load_profiles(path)], load_vocabulary()
+    check_unique(", ".join(map(str, files)), (profile.id for profile in profiles), "profile ids")
+    findings = check_profiles(profiles, vocabulary)
+    tables, gaps = profile_stats.tables(profiles, vocabulary), profile_stats.gaps(profiles, vocabulary)
+    if page:
+        names = [path.name for path in files]
+        profile_stats.write_page(build.folder / "profiles.html", tables, gaps, names, len(profiles))
+        build.output("profiles.html")
+    for shown in (*tables, table(findings, len(profiles))):
+        to_console(shown, console)
+    for gap in gaps:
+        console.print(Text(gap))
+    return any(finding.kind == "wrong" for finding in findings)
+
+
+def _search(cards: Sequence[RoleCard], data: Sequence[Path], build: Build, keep: bool) -> bool:
+    """Whether any dialogue is flagged; `keep` writes the matches."""
+    with console.status("reading the data"):
+        documents = [document for path in data for document in read_documents(path)]
+    check_unique("--data", (id for id, _, _ in documents), "dialogue ids")
+    if not {card.language for card in cards} & {language for _, language, _ in documents}:
+        raise UserError("no card and no dialogue share a language: nothing to compare (check FILE and --data)")
+    with console.status(f"searching {len(documents)} dialogues for {len(cards)} cards"):
+        matches = link(cards, documents, _TOP)
+    flagged = contaminated(matches)
+    _account(build, cards, documents, flagged)
+    figures = _figures(cards, documents, flagged)
+    build.figures |= figures
+    _report(cards, documents, matches, figures)
+    if keep:
+        build.write("matches.jsonl", matches)
+    text = "clean: no dialogue matches a card"
+    if flagged:
+        alike = len({match.document_id for match in flagged})
+        low, high = (sum(row["by_chance"][end] for row in figures.values()) for end in (0, 1))
+        text = f"FLAGGED: {alike} dialogues match {len({m.card_id for m in flagged})} cards; {_span(low, high)} by chance alone"
+    console.print(text, soft_wrap=True)
+    return bool(flagged)
+
+
+def _figures(cards: Sequence[RoleCard], documents: Sequence[Document], flagged: Sequence[Match]) -> dict[str, dict[str, Any]]:
+    """By language that both have: cards, dialogues, cards flagged, and how many would be by chance alone (fewest, most)."""
+    cards_of, dialogues_of = Counter(card.language for card in cards), Counter(language for _, language, _ in documents)
+    return {
+        language: {
+            "cards": cards_of[language],
+            "dialogues": dialogues_of[language],
+            "flagged": len({match.card_id for match in flagged if match.language == language}),
+            "by_chance": by_chance(cards_of[language], dialogues_of[language], language),
+        }
+        for language in LANGUAGES
+        if cards_of[language] and dialogues_of[language]
+    }
+
+
+def _span(low: float, high: float) -> str:
+    """A range of numbers of cards; decimals only where they matter."""
+    few, most = (f"{value:.0f}" if high >= 10 else f"{value:.1f}" for value in (low, high))
+    return f"{few} to {most}"
+
+
+def _account(build: Build, cards: Sequence[RoleCard], documents: Sequence[Document], flagged: Sequence[Match]) -> None:
+    known = {card.language for card in cards}
+    suspects = {match.document_id for match in flagged}
+
+    def suspicion(document: Document) -> str | None:
+        if document[1] not in known:
+            return "not searched: no card in its language"
+        return "matches an evaluation card" if document[0] in suspects else None
+
+    build.step("search").sieve(documents, suspicion, lambda document: document[0])
+
+
+def _report(
+    cards: Sequence[RoleCard],
+    documents: Sequence[Document],
+    matches: Sequence[Match],
+    figures: Mapping[str, dict[str, Any]],
+) -> None:
+    """Counts and those by chance, the distribution of each card's best score, and the highest matches."""
+    by_id = {card.id: card for card in cards}
+    best = [match for match in matches if match.rank == 1]
+    for language in sorted({card.language for card in cards}):
+        asked = [card.id for card in cards if card.language == language]
+        among = sum(other == language for _, other, _ in documents)
+        console.print(f"{language}: {len(asked)} cards, {among} dialogues", soft_wrap=True)
+        if among:
+            counts = figures[language]
+            console.print(f"  {counts['flagged']} cards flagged; {_span(*counts['by_chance'])} by chance alone", soft_wrap=True)
+            scores = {match.card_id: match.score for match in best}
+            _distribution([scores.get(id, 0.0) for id in asked])
+    texts = {id: text for id, _, text in documents}
+    for match in sorted(best, key=lambda match: (-match.score, match.card_id))[:_EXAMPLES]:
+        console.print(f"{match.score:.2f} {match.card_id} ~ {match.document_id}", soft_wrap=True)
+        for name, text in (("card", by_id[match.card_id].problem), ("dialogue", texts[match.document_id])):
+            console.print(f"    {name}: {_excerpt(text)}", soft_wrap=True)
+
+
+def _distribution(scores: Sequence[float]) -> None:
+    quantiles = "  ".join(f"{name} {np.quantile(scores, share):.2f}" for name, share in _QUANTILES.items())
+    console.print(f"  each card's best score: {quantiles} (flagged from {THRESHOLD:.2f})", soft_wrap=True)
+    bins = np.bincount(np.floor(np.asarray(scores) / _BIN + 1e-9).astype(int))
+    for place, count in enumerate(bins):
+        bar = "█" * max(int(count > 0), round(_BAR * count / bins.max()))
+        mark = "!" if place * _BIN >= THRESHOLD - 1e-9 else " "
+        console.print(f"  {mark} {place * _BIN:.1f}–{(place + 1) * _BIN:.1f} {count:5d} {bar}")
+
+
+def _excerpt(text: str) -> str:
+    line = " / ".join(text.split("\n"))
+    return line if len(line) <= _EXCERPT else line[: _EXCERPT - 1] + "…"
