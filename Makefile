@@ -223,7 +223,7 @@ train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS)
 
 train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of their supporters (ESCONV=its folder), one seed
 	@test -d "$(ESCONV)" || { echo "error: give ESConv's folder: make train-survey-cpu ESCONV=DIR" >&2; exit 2; }
-	$(PREP) import-scores --source esconv=$(ESCONV) --out runs/train/survey_scores
+	$(PREP) import --source esconv=$(ESCONV) --out runs/train/survey_scores
 	$(PREP) rank-sft --dialogues runs/train/survey_scores/dialogues.jsonl --gold runs/train/survey_scores/scores.jsonl \
 	  --rubric esconv_survey --dimensions empathy,relevance --prompts esc_rank --method per_dimension --out runs/train/survey_data
 	$(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl \
@@ -295,7 +295,7 @@ reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (
 	@test "$(MODE)" != paper -o -z "$(JUDGES)" -o -n "$(PROMPTS)" || \
 	  { echo "error: MODE=paper asks the ranker and JUDGES in the same prompts: give PROMPTS=, the pack that $(RANKER) has learnt" >&2; exit 2; }
 	@test -x $(BIN)/esc-eval || $(MAKE) --no-print-directory setup
-	$(BIN)/python -m data_prep import-scores --gold $(SCORES) --dialogues $(DIALOGUES) --out $(TABLE4)/gold
+	$(BIN)/python -m data_prep import --gold $(SCORES) --dialogues $(DIALOGUES) --out $(TABLE4)/gold
 	$(SCORE4) --judge $(RANKER) --out $(TABLE4)/$(call spec_name,$(RANKER))
 	$(foreach judge,$(JUDGES),$(SCORE4) --judge $(judge) --out $(TABLE4)/$(call spec_name,$(judge)) &&) true
 	$(BIN)/esc-eval agree $(foreach judge,$(RANKER) $(JUDGES),--judgements $(TABLE4)/$(call spec_name,$(judge))/judgements.jsonl) \

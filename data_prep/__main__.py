@@ -12,27 +12,24 @@ from data_prep.commands import (
     cards,
     check,
     corpora,
-    import_esc_eval,
+    imports,
     profiles,
     rank_sft,
     role_sft,
-    scores,
 )
 
 app = program("Build the data that training and evaluation use.")
 app.command("fetch")(corpora.fetch)
 app.command("read")(corpora.read)
-app.command("import-esc-eval")(import_esc_eval.import_esc_eval)
+app.command("import")(imports.import_)
 cards.app.add_typer(annotate.app, name="annotate")
 app.add_typer(cards.app, name="cards")
 app.add_typer(profiles.app, name="profiles")
 app.command("role-sft")(role_sft.role_sft)
 app.command("check")(check.check)
-app.command("import-scores")(scores.import_scores)
 app.add_typer(annotate_dialogues.app, name="annotate-dialogues")
 app.add_typer(annotate_dialogues.rescore, name="rescore")
-app.command("import-held")(scores.import_held)
-app.command("score-set")(scores.score_set)
+app.command("score-set")(rank_sft.score_set)
 app.command("rank-sft")(rank_sft.rank_sft)
 
 

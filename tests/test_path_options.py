@@ -139,7 +139,7 @@ def test_an_option_that_holds_one_value_is_not_given_twice(verb: str, refused: R
             assert "is given 2 times and takes one value: keep one" in told, typed_once
 
 
-LABELS = {"profiles import": "sage", "role-play": "seeker"}  # else a corpus
+LABELS = {"role-play": "seeker"}  # else a corpus
 BESIDE = {  # for the verbs that read something else first
     "role-sft": {"source": f"bundled_support={BUNDLED}", "out": "out"},
     "role-play": {"config": str(CONFIGS / "eval" / "role_play.yaml")},

@@ -22,6 +22,7 @@ from core.paths import IN_FILE, IN_NAME, OUT_FILE, SHEET
 from core.prompts import load_pack
 from core.records import LANGUAGES, Language, Post, RoleCard, SupportDialogue
 from core.specs import EMBEDDED_PREFIX, load_spec
+from core.verbs import Verbs
 from data_prep.cards import cardless, load_cards
 from data_prep.cards import human as card_human
 from data_prep.cards import llm as card_llm
@@ -31,7 +32,7 @@ from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.sources import draw, parse_places, read_source, source_at, wanted_items
 from serve.batch import Batch
 
-app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Role cards by a model: extract, label.")
+app = Verbs(no_args_is_help=True, help="Role cards by a model: extract, label.")
 CardsOption = Annotated[
     Path, typer.Option("--cards", help="Role cards: our JSONL, or a JSON file that ESC-Eval published."), IN_FILE
 ]

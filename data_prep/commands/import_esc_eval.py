@@ -1,4 +1,4 @@
-"""`import-esc-eval` reads a user's own clone of the published ESC-Eval repository."""
+"""What `import` makes of a user's own clone of the published ESC-Eval repository."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-import typer
 from pydantic import BaseModel
 
 from core.errors import UserError
 from core.files import write_bytes
 from core.ledger import Build
-from core.options import OutOption, StrictOption, console, writes
-from core.paths import IN_FOLDER, Writes
+from core.options import console
 from core.prompts import PUBLISHED, PromptPack
 from core.records import LANGUAGES, Language, RoleCard
 from core.rows import CorpusReader
@@ -41,8 +39,9 @@ _FILES_OF = {
     "supporter": (SUPPORTER_PAPER,),
     "judge": ("judge_paper.j2", JUDGE_SYSTEM),
 }
+CLONE, INTERNLM2 = "esc_eval", "internlm2"  # names of its sources
 _FILE = {"high cards": "cards", "test cards": "test_cards"}
-_FILES = (
+FILES = (
     "cards_*.jsonl",
     "test_cards_*.jsonl",
     "dialogues.jsonl",
@@ -53,48 +52,23 @@ _FILES = (
 )
 
 
-def import_esc_eval(
-    source: Annotated[
-        Path, typer.Option("--source", metavar="CLONE", help="Your clone of the published repository."), IN_FOLDER
-    ],
-    out: Annotated[OutOption, writes(*_FILES)],
-    prompts_out: Annotated[
-        Path | None,
-        typer.Option("--prompts-out", help="Folder for the prompt pack; OUT/prompts if not given."),
-        Writes(("en/*", "zh/*", ".gitignore", PUBLISHED)),
-    ] = None,
-    internlm2: Annotated[
-        Path | None,
-        typer.Option(
-            "--internlm2",
-            metavar="FOLDER",
-            help="internlm2-chat-7b as downloaded: its code holds the system message that the published scorer leaves to it.",
-        ),
-        IN_FOLDER,
-    ] = None,
-    strict: StrictOption = False,
-) -> None:
-    """Import cards, sample dialogues, scores and prompts of the published ESC-Eval repository from your own clone.
+def import_clone(folder: Path, internlm2: Path | None, build: Build) -> None:
+    """Write the cards, dialogues, verdicts and prompts of a clone, and how the prompts compare with its scripts.
 
-    The prompts become a prompt pack for paper mode: the published ESC-Role and ESC-RANK are asked in it. It is compared with
-    the scripts: these are run on two dialogues a language in a process where torch, transformers and peft are stand-ins that
-    write down what would be sent, and where no file, network or other module is to be had; the outcome is "equal" or the first
-    difference. Prompts that you have edited since the last import stay as they are. Cards must be right in every row; malformed
-    dialogues and scores are left out with their place. The repository states no licence: keep what is imported on your machine.
+    `internlm2` is the folder of internlm2-chat-7b as downloaded. Raises `UserError` for a folder without published files, and
+    for cards of which any row is wrong; malformed dialogues and scores are left out, which is printed with their place.
     """
-    clone = find_clone(source.expanduser())
+    clone = find_clone(folder)
     prompts_found = find_prompts(clone.scripts)
     if internlm2 is not None:
-        prompts_found.judge_system = escaped(internlm2_system(internlm2.expanduser()))
-    pack = prompts_out or out / "prompts"
-    build = Build(out, "import-esc-eval", settings={"strict": strict, "prompts": str(pack)})
+        prompts_found.judge_system = escaped(internlm2_system(internlm2))
     build.input(*clone.cards.values(), *(run.path for run in (*clone.results.values(), *clone.scores.values())))
-    build.input(*clone.scripts, *([internlm2.expanduser() / INTERNLM2_CODE] if internlm2 else []))
+    build.input(*clone.scripts, *([internlm2 / INTERNLM2_CODE] if internlm2 else []))
     cards = _cards(clone, build)
-    _runs(clone, cards, build, strict)
+    _runs(clone, cards, build)
     missing = [*clone.missing(), *_missing_prompts(prompts_found)]
     parts, reason = _compared(clone, cards, prompts_found)
-    files = _write_prompts(pack, prompts_found, parts, build)
+    _write_prompts(prompts_found, parts, build)
     build.figures["comparison"] = [part._asdict() for part in parts] if reason is None else reason
     for problem in prompts_found.problems:
         console.print(f"left out: {problem}")
@@ -102,11 +76,8 @@ def import_esc_eval(
         console.print(f"not found: {name}")
     if prompts_found.judge and internlm2 is None:
         console.print("not in the clone: the judge's system message (InternLM2's default); ours stands in, unless you give the")
-        console.print("  folder of internlm2-chat-7b with --internlm2")
+        console.print(f"  folder of internlm2-chat-7b with --source {INTERNLM2}=FOLDER")
     _tell(parts, reason)
-    build.finish(console)
-    if files:
-        console.print(f"prompt pack: {pack} ({len(files)} files; git-ignored)")
 
 
 def _cards(clone: Clone, build: Build) -> dict[tuple[str, Language], list[RoleCard]]:
@@ -123,12 +94,11 @@ def _cards(clone: Clone, build: Build) -> dict[tuple[str, Language], list[RoleCa
     return cards
 
 
-def _runs(clone: Clone, cards: dict[tuple[str, Language], list[RoleCard]], build: Build, strict: bool) -> None:
+def _runs(clone: Clone, cards: dict[tuple[str, Language], list[RoleCard]], build: Build) -> None:
     """dialogues.jsonl and scores.jsonl of all supporters."""
     dialogues = _collect(
         build,
         "dialogues",
-        strict,
         lambda reader: (
             dialogue
             for run in clone.results.values()
@@ -139,14 +109,13 @@ def _runs(clone: Clone, cards: dict[tuple[str, Language], list[RoleCard]], build
     _collect(
         build,
         "judgements",
-        strict,
         lambda reader: (score for run in clone.scores.values() for score in read_scores(run, known, reader)),
     )
 
 
-def _collect(build: Build, name: str, strict: bool, read: Callable[[CorpusReader], Iterable[R]]) -> list[R]:
+def _collect(build: Build, name: str, read: Callable[[CorpusReader], Iterable[R]]) -> list[R]:
     step = build.step(name)
-    reader = CorpusReader(step, strict, tidy=False)
+    reader = CorpusReader(step, tidy=False)
     records = list(read(reader))
     step.kept = len(records)
     for problem in reader.problems:
@@ -191,30 +160,25 @@ def _tell(parts: Sequence[Part], reason: str | None) -> None:
         console.print(text, soft_wrap=True)
 
 
-def _write_prompts(pack: Path, published: PublishedPrompts, parts: Sequence[Part], build: Build) -> list[str]:
-    """The prompt pack, but for files that somebody has edited since the last import: they stay, which is said. Its files. What
-    differed from the scripts in the comparison is not listed as published."""
-    files = pack_files(published)
+def _write_prompts(published: PublishedPrompts, parts: Sequence[Part], build: Build) -> None:
+    """The prompt pack, except files that somebody has edited since the last import: they stay, which is printed. What differed
+    from the scripts in the comparison is not listed as published."""
+    files, pack = pack_files(published), build.out / "prompts"
     ours = {name for part in parts if part.difference for name in _FILES_OF.get(part.name, ())}
     ours |= {JUDGE_SYSTEM} if published.judge_system is None else set()
     if files:
         files[PUBLISHED] = published_list(files, ours)
-    before = build.earlier()
-    same = before.get("settings", {}).get("prompts") == str(pack)
-    kept = edited(pack, files, before.get("figures", {}).get("prompts", {}) if same else {})
+    kept = edited(pack, files, build.earlier().get("figures", {}).get("prompts", {}))
     for name, content in files.items():
-        if name in kept:
-            continue
-        if pack == build.out / "prompts":
+        if name not in kept:
             write_bytes(build.folder / "prompts" / name, content)
             build.output(f"prompts/{name}")
-        else:
-            write_bytes(pack / name, content)
     build.figures = {"prompts": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}}
     if kept:
         text = f"kept as edited in {pack}: {', '.join(kept)}; to get a published one back, delete it and run this again"
         console.print(text, soft_wrap=True)
-    return list(files)
+    if files:
+        console.print(f"prompt pack: {pack} ({len(files)} files; git-ignored)")
 
 
 def _missing_prompts(published: PublishedPrompts) -> list[str]:

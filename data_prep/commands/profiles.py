@@ -1,4 +1,4 @@
-"""`profiles`: seekers for EmoHarbor, built from questionnaires or role cards, imported and inspected."""
+"""`profiles`: seekers for EmoHarbor, built from questionnaires or role cards, and inspected."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import typer
 from core.errors import UserError, near
 from core.files import check_unique
 from core.ledger import Build
-from core.options import ModelOption, OutOption, SeedOption, console, name_and_value, writes
-from core.paths import IN_FILE, IN_PLACES, SHEET
+from core.options import ModelOption, OutOption, SeedOption, console, writes
+from core.paths import IN_FILE, SHEET
 from core.prompts import load_pack
-from core.records import Dialogue
 from core.tables import to_console
 from core.verbs import Verbs
 from data_prep.cards.sheets import refuse_to_overwrite
 from data_prep.commands.cards import batch_of, exit_if_silent
-from data_prep.profiles import Profile, inspection, load_profiles, personamem, sage
+from data_prep.profiles import Profile, inspection, load_profiles
 from data_prep.profiles import build as profile_build
 from data_prep.profiles.build import Seed, load_seeds
 from data_prep.profiles.check import check_profiles, table
@@ -27,10 +26,9 @@ from data_prep.profiles.vocabulary import load_vocabulary
 app = Verbs(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Profiles of seekers (EmoHarbor section 2.1): build, import, inspect.",
+    help="Profiles of seekers (EmoHarbor section 2.1): build, inspect.",
 )
-PROFILES, REJECTED, UNBUILT, DIALOGUES = "profiles.jsonl", "rejected.jsonl", "unbuilt.jsonl", "dialogues.jsonl"
-_IMPORTS = (sage.NAME, personamem.NAME)
+PROFILES, REJECTED, UNBUILT = "profiles.jsonl", "rejected.jsonl", "unbuilt.jsonl"
 
 ProfilesOption = Annotated[
     list[Path], typer.Option("--profiles", help="Profiles: our JSONL, or SAGE's profile file. Repeat for more."), IN_FILE
@@ -76,56 +74,6 @@ def build(
     exit_if_silent(unbuilt)
 
 
-@app.command("import")
-def import_(
-    source: Annotated[
-        str,
-        typer.Option(
-            "--source",
-            metavar="NAME=PLACE",
-            help="sage=FOLDER (or its profile file): SAGE's 100 profiles. personamem=FOLDER: PersonaMem-v2's personas.",
-        ),
-        IN_PLACES,
-    ],
-    out: Annotated[OutOption, writes(PROFILES, DIALOGUES)],
-) -> None:
-    """Bring profiles that others published, and the dialogues that were held with them, into our records.
-
-    sage: simulator_profile*.jsonl becomes OUT/profiles.jsonl; every NAME_result.jsonl beside it becomes dialogues of the
-    supporter NAME in OUT/dialogues.jsonl, to be scored as given dialogues. The dialogues' topics say what kind of problem a
-    profile has; a profile whose topic is not in our list has none.
-
-    personamem: every entry of a persona's therapy_background becomes a profile, without goals and script. Example:
-
-    python -m data_prep profiles import --source sage=SAGE --out runs/sage
-    """
-    name, place = name_and_value("--source", source, f"NAME=PLACE with NAME one of {', '.join(_IMPORTS)}")
-    if name not in _IMPORTS:
-        raise UserError(f"--source: unknown source of profiles {name!r}: {near(name, _IMPORTS)}")
-    profiles, dialogues, files = _imported(name, Path(place))
-    check_unique(place, (profile.id for profile in profiles), "profile ids")
-    _held_with(dialogues, profiles)
-    made = Build(out, "profiles import", settings={"source": name})
-    made.input(*files)
-    for what, count in (("profiles", len(profiles)), ("dialogues", len(dialogues))):
-        made.step(what, count)
-    made.write(PROFILES, profiles)
-    if dialogues:
-        made.write(DIALOGUES, dialogues)
-    made.finish(console)
-
-
-def _imported(name: str, place: Path) -> tuple[list[Profile], list[Dialogue], list[Path]]:
-    """Profiles, the dialogues held with them, and the files that they were read from."""
-    if name == personamem.NAME:
-        files = personamem.find(place)
-        return [profile for file in files for profile in personamem.load_profiles(file)], [], files
-    file, results = sage.find(place)
-    topics = {key: topic for path in results.values() for key, topic in sage.load_topics(path).items()}
-    dialogues = [dialogue for supporter, path in results.items() for dialogue in sage.load_dialogues(path, supporter)]
-    return sage.load_profiles(file, topics), dialogues, [file, *results.values()]
-
-
 @app.command("inspect")
 def inspect(
     profiles: ProfilesOption,
@@ -168,10 +116,3 @@ def _known_topics(seeds: list[Seed]) -> None:
     for seed in seeds:
         if seed.topic and seed.topic not in keys:
             raise UserError(f"seed {seed.id}: topic: unknown kind of problem {seed.topic!r}: {near(seed.topic, keys)}")
-
-
-def _held_with(dialogues: list[Dialogue], profiles: list[Profile]) -> None:
-    known = {profile.id for profile in profiles}
-    for dialogue in dialogues:
-        if dialogue.profile_id not in known:
-            raise UserError(f"dialogue {dialogue.source_id} of {dialogue.supporter}: its profile is not in the profile file")

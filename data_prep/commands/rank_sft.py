@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,8 @@ from core.paths import IN_FILE, IN_NAME
 from core.prompts import PromptPack, load_pack
 from core.records import HumanScore
 from core.rubrics import Rubric, load_rubric
+from core.statistics.accuracy import majority
+from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues, read_scores
 from data_prep.scores.rank_sft import SHARES, Case, Split, SplitMethod, cases, describe, mean_targets, narrowed, split_cases
 
@@ -32,9 +35,7 @@ def rank_sft(
     dialogues: Annotated[list[Path], typer.Option("--dialogues", help="JSONL file of dialogues. Repeat for more."), IN_FILE],
     scores: Annotated[
         list[Path],
-        typer.Option(
-            "--gold", help="Human scores, JSONL or CSV (the form that import-scores reads and writes). Repeat for more."
-        ),
+        typer.Option("--gold", help="Human scores, JSONL or CSV (the form that `import` reads and writes). Repeat for more."),
         IN_FILE,
     ],
     out: Annotated[OutOption, writes(*_FILES)],
@@ -145,3 +146,23 @@ def _show(summary: dict[str, Any]) -> None:
         both = summary["on_several_sides"].get(what, 0)
         tail = f"; {both} on several sides" if both else ""
         console.print(f"{what}: {parts} % (at most {100 * off:.2f} points off 70 : 10 : 20{tail})", soft_wrap=True)
+
+
+def score_set(out: Annotated[OutOption, writes("dialogues.jsonl", "scores.jsonl")], seed: SeedOption = 0) -> None:
+    """Write the synthetic score set: dialogues whose seven scores hold by construction, en and zh.
+
+    Good hand-written dialogues and their controlled degradations; the rules are in data_prep/scores/synthetic_rules.py.
+    """
+    dialogues, scores = synthetic.build(seed)
+    build = Build(out, "score-set", seed, {"synthetic": True})
+    build.write("dialogues.jsonl", dialogues)
+    build.write("scores.jsonl", scores)
+    console.print(f"{len(dialogues)} dialogues, {len(scores)} scores (synthetic: scores hold by construction)")
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for score in scores:
+        values[score.language, score.dimension].append(score.value)
+    for (language, dimension), numbers in values.items():
+        labels = majority(numbers)
+        counts = "  ".join(f"{label}: {count}" for label, count in labels["counts"].items())
+        console.print(f"{language} {dimension:<12} {counts}  majority {100 * labels['majority_acc']:.1f} %")
+    build.finish(console)

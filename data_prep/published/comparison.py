@@ -1,4 +1,4 @@
-"""Holds this project's messages against those of the published scripts, on sample dialogues (`import-esc-eval`).
+"""Holds this project's messages against those of the published scripts, on sample dialogues (`import`).
 
 The scripts of the clone are run in a process of their own where nothing but stand-ins is to be had (`stand_ins`): two role
 cards a language are played through with replies that are awkward to copy, and the judge is asked about these dialogues and two

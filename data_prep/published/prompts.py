@@ -357,7 +357,7 @@ def internlm2_system(folder: Path) -> str:
     """
     path = folder / INTERNLM2_CODE
     if not path.is_file():
-        raise UserError(f"--internlm2 {folder}: no {path.name} there: give internlm2-chat-7b's folder as it was downloaded")
+        raise UserError(f"internlm2={folder}: no {path.name} there: give internlm2-chat-7b's folder as it was downloaded")
     try:
         tree = ast.parse(read_bytes(path, "InternLM2's code"))
     except (SyntaxError, ValueError) as error:

@@ -56,9 +56,9 @@ class _RatedDialogue(RowModel):
     dialog: list[_Rated]
 
 
-def _esconv(name: str, place: str, build: Build, console: Console, strict: bool) -> Imported:
+def _esconv(name: str, place: str, build: Build, console: Console) -> Imported:
     imported = Imported()
-    for item in read_source(name, place, build, console, strict):
+    for item in read_source(name, place, build, console):
         assert isinstance(item, SupportDialogue)
         imported.dialogues.append(item.dialogue)
         imported.scores += [
@@ -67,7 +67,7 @@ def _esconv(name: str, place: str, build: Build, console: Console, strict: bool)
     step = build.step(f"{name}: ratings of turns")
     dialogues = {dialogue.source_id: dialogue for dialogue in imported.dialogues}
     for file in corpus_files(source_named(name), place):
-        reader = CorpusReader(Step("again"), strict)  # the rows were counted above; here the ratings are
+        reader = CorpusReader(Step("again"))  # the rows were counted above; here the ratings are
         for position, row in enumerate(reader.records(file)):
             dialogue = dialogues.get(f"{file.stem}/{position}")
             if dialogue is None:
@@ -274,16 +274,17 @@ def _rater(
 
 _COUNTED: dict[str, Callable[[list[Path], CorpusReader], Imported]] = {"epitome": _epitome, "empathic_comm": _empathic_comm}
 _SURVEYED = ("esconv", "esconv_failed", "esconv_multi")
+CORPORA = (*_SURVEYED, *_COUNTED)
 
 
-def import_corpus(name: str, place: str, build: Build, console: Console, strict: bool = False) -> Imported:
+def import_corpus(name: str, place: str, build: Build, console: Console) -> Imported:
     """Dialogues and scores of one corpus from a local path or the hub; its rows (levels, utterances, ratings) are steps of the
     build.
 
-    Raises `UserError` for a corpus without scores, for files that are not there, and with `strict` at the first malformed row.
+    Raises `UserError` for a corpus without scores, and for files that are not there.
     """
     if name in _SURVEYED:
-        return _esconv(name, place, build, console, strict)
+        return _esconv(name, place, build, console)
     if name not in _COUNTED:
-        raise UserError(f"no scores come with a corpus {name!r}: {near(name, (*_SURVEYED, *_COUNTED))}")
-    return read_counted((SOURCES | SCORED)[name], place, build, console, strict, _COUNTED[name])
+        raise UserError(f"no scores come with a corpus {name!r}: {near(name, CORPORA)}")
+    return read_counted((SOURCES | SCORED)[name], place, build, console, _COUNTED[name])

@@ -120,7 +120,12 @@ T = TypeVar("T")
 
 
 def read_counted(
-    source: Source, place: str, build: Build, console: Console, strict: bool, read: Callable[[list[Path], CorpusReader], T]
+    source: Source,
+    place: str,
+    build: Build,
+    console: Console,
+    read: Callable[[list[Path], CorpusReader], T],
+    strict: bool = False,
 ) -> T:
     """What `read` makes of a corpus's files. They count among the build's inputs, their rows as the step `read NAME`.
 
@@ -159,7 +164,7 @@ def read_source(name: str, place: str, build: Build, console: Console, strict: b
             reader.step.kept += 1
         return items
 
-    items = read_counted(source, place, build, console, strict, read)
+    items = read_counted(source, place, build, console, read, strict)
     check_unique(place, (item.id for item in items), f"ids in {name}")
     return items
 

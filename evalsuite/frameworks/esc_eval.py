@@ -2,7 +2,7 @@
 
 Protocol: a fixed greeting of the supporter opens; the seeker sees it, the supporter does not; five exchanges follow.
 
-Paper mode sends what the published scripts send, with the prompts of a user's own clone (`import-esc-eval`, which compares): a
+Paper mode sends what the published scripts send, with the prompts of a user's own clone (`import`, which compares): a
 system message for every supporter, replies as they come with the white space around them, drawn as the script draws them. It
 has three models; all others answer at temperature 0, as appendix C.2 says. The report tells what is otherwise than the script.
 """
@@ -63,7 +63,7 @@ class EscEval(Resolved):
         "the greeting": ["greeting.txt"],
         "the supporter's system message": [SUPPORTER_PAPER],
     }
-    importer = "python -m data_prep import-esc-eval"
+    importer = "python -m data_prep import"
     judge_parts: ClassVar = {
         "the judge's prompt": ["judge_paper.j2", "_rules_*.j2"],
         "the judge's system message": ["judge_paper_system.j2"],

@@ -502,7 +502,7 @@ def _learnt(role: Role, spec: ModelSpec, wanted: str | None, option: str) -> str
     if "/" in pack and not Path(pack).is_dir():
         raise UserError(
             f"{role} {spec.name} has learnt the prompts in {pack}, which is no folder: see its spec (published prompts come "
-            f"from your clone: python -m data_prep import-esc-eval --source CLONE --out {Path(pack).parent})"
+            f"from your clone: python -m data_prep import --source esc_eval=CLONE --out {Path(pack).parent})"
         )
     return pack
 

@@ -300,7 +300,7 @@ def main(
     bench = Bench("coverage", "Coverage of the tables' 95 % interval, mean over populations, %", samples=samples)
     imported = Imported()
     for name, place in (name_and_value("--source", text, "NAME=PLACE") for text in source):
-        imported.add(import_corpus(name, place, Build(out / "imported", "coverage"), Console(quiet=True), False))
+        imported.add(import_corpus(name, place, Build(out / "imported", "coverage"), Console(quiet=True)))
     table, own = tabulated(populations(imported), SIZES, samples)
     to_console(table, Console(width=200))
     write_text(out / "coverage.md", to_markdown(table))

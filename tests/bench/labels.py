@@ -170,7 +170,7 @@ def main(
 ) -> None:
     """Labels that EmpathicComm's three judges save, by dimension, with the coverage of the intervals."""
     bench = Bench("labels", f"Labels saved beside {labels} of {cards}", cards=cards, labels=labels, samples=samples)
-    imported = import_corpus("empathic_comm", source, Build(out / "imported", "labels"), Console(quiet=True), False)
+    imported = import_corpus("empathic_comm", source, Build(out / "imported", "labels"), Console(quiet=True))
     for one in judged(imported):
         found = savings(one, cards, labels, samples)
         unsure = Judged(one.name, one.judge, one.people, np.abs(one.people - one.judge) + 1)

@@ -12,14 +12,8 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, HumanScore, Turn
-from core.verbs import Verbs
-from data_prep.__main__ import app as data_prep
-from data_prep.commands.scores import import_held
-from data_prep.profiles import bundled_profiles
+from data_prep.__main__ import app
 from data_prep.scores.human import read_gold
-
-app = Verbs(pretty_exceptions_enable=False)
-app.command()(import_held)
 
 DIALOGUES = """situation,supporter,language,role,text
 rain/1,alpha,en,seeker,It rains.
@@ -47,7 +41,7 @@ def given(tmp_path: Path) -> Path:
 
 
 def call(folder: Path, *more: object, dialogues: str = "d.csv", scores: str = "s.csv", out: str = "out") -> str:
-    arguments = ["--dialogues", folder / dialogues, "--gold", folder / scores, "--out", folder / out, *more]
+    arguments = ["import", "--dialogues", folder / dialogues, "--gold", folder / scores, "--out", folder / out, *more]
     result = CliRunner().invoke(app, [str(each) for each in arguments])
     if result.exception is not None:
         raise result.exception
@@ -208,7 +202,7 @@ def corpus(*situations: str | None) -> list[Dialogue]:
 
 def test_references_come_along_for_the_situations(given: Path) -> None:
     write_jsonl(given / "r.jsonl", corpus("cat/3", "dog/2", None, "rain/1"))
-    call(given, "--references", given / "r.jsonl")
+    call(given, "--dialogues", given / "r.jsonl")
     found = read_jsonl(given / "out" / "references.jsonl", Dialogue, "references")
     assert [dialogue.id for dialogue in found] == ["corpus-3", "corpus-1"]  # in the order of the situations
     manifest = json.loads((given / "out" / "manifest.json").read_text())
@@ -225,15 +219,15 @@ def test_references_come_along_for_the_situations(given: Path) -> None:
 def test_references_must_be_there_once(situations: tuple[str, ...], message: str, given: Path) -> None:
     write_jsonl(given / "r.jsonl", corpus(*situations))
     with pytest.raises(UserError, match=message):
-        call(given, "--references", given / "r.jsonl")
+        call(given, "--dialogues", given / "r.jsonl")
 
 
 def test_the_verb_is_registered_and_takes_a_rubric_of_ones_own(given: Path) -> None:
     text = "name: mine\nsource: mine\nlanguages: [en]\nscale: {min: 1, max: 2}\ndimensions:\n  warm:\n    label: {en: Warm}\n"
     (given / "mine.yaml").write_text(text + "    about: {en: Warmth}\n    levels: {en: {1: cold, 2: warm}}\n")
     (given / "s.csv").write_text(RATINGS.splitlines()[0] + "\nrain/1,alpha,ann,mine,warm,2\n")
-    arguments = ["import-held", "--dialogues", given / "d.csv", "--gold", given / "s.csv", "--out", given / "out"]
-    result = CliRunner().invoke(data_prep, [*map(str, arguments), "--rubric", str(given / "mine.yaml")])
+    arguments = ["import", "--dialogues", given / "d.csv", "--gold", given / "s.csv", "--out", given / "out"]
+    result = CliRunner().invoke(app, [*map(str, arguments), "--rubric", str(given / "mine.yaml")])
     assert result.exception is None, result.output
     scores = read_jsonl(given / "out" / "scores.jsonl", HumanScore, "scores")
     assert [(score.rubric, score.dimension, score.value) for score in scores] == [("mine", "warm", 2.0)]
@@ -254,12 +248,12 @@ dog/2,alpha,ann,emoharbor,safety,4
 def test_a_dialogue_may_say_whose_profile_or_card_its_seeker_has(given: Path) -> None:
     (given / "p.csv").write_text(PROFILED)
     (given / "r.csv").write_text(RATED)
-    call(given, "--profiles", bundled_profiles("zh"), dialogues="p.csv", scores="r.csv")
+    call(given, dialogues="p.csv", scores="r.csv")
     found = written(given)
     assert found["rain/1", "alpha"].profile_id == "profile-zh-01" and found["dog/2", "alpha"].profile_id is None
     assert found["rain/1", "alpha"].language == "zh"
-    with pytest.raises(UserError, match="profile 'profile-zh-01' is not among those given"):
-        call(given, "--profiles", bundled_profiles("en"), dialogues="p.csv", scores="r.csv")
+    with pytest.raises(UserError, match=r"p\.csv: held dialogues are imported with their ratings \(--gold\), and"):
+        call(given, "--source", f"esconv={given}", dialogues="p.csv", scores="r.csv")
     (given / "p.csv").write_text(PROFILED.replace("zh,profile-zh-01,supporter", "zh,profile-zh-02,supporter"))
     with pytest.raises(UserError, match=r"p\.csv:3: profile, card: rain/1 with alpha began with another one"):
         call(given, dialogues="p.csv", scores="r.csv")

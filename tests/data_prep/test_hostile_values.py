@@ -312,7 +312,7 @@ def test_corpora_with_scores(name: str, tmp_path: Path) -> None:
 
     def read() -> list[str]:
         console = Console(file=io.StringIO(), width=10_000)
-        build = Build(tmp_path / "out", "import-scores")
+        build = Build(tmp_path / "out", "import")
         import_corpus(name, str(folder), build, console).write(build)
         build.manifest()
         return [line for line in console.file.getvalue().splitlines() if "more malformed rows" not in line]  # type: ignore[attr-defined]

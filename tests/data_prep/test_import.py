@@ -22,9 +22,8 @@ from core.records import Dialogue, Judgement, RoleCard
 from core.rows import CorpusReader
 from core.rubrics import load_rubric
 from core.side_prompts import greeting, seeker_system
-from core.verbs import Verbs
+from data_prep.__main__ import app
 from data_prep.cards import load_cards
-from data_prep.commands.import_esc_eval import import_esc_eval
 from data_prep.published import find_clone, read_dialogues
 from data_prep.published.prompts import escaped, find_prompts
 from evalsuite.frameworks.esc_eval import EscEval
@@ -60,15 +59,11 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`import-esc-eval` on the clone, into OUT beside it; returns what was printed, in one line."""
+    """`import` on the clone, into OUT beside it; returns what was printed, in one line."""
     monkeypatch.chdir(clone.parent)
-    app = Verbs()
-    app.command()(import_esc_eval)
 
-    def call(*arguments: str) -> str:
-        result = CliRunner().invoke(
-            app, [*(() if "--source" in arguments else ("--source", "clone")), "--out", "out", *arguments]
-        )
+    def call(*arguments: str, place: str = "clone") -> str:
+        result = CliRunner().invoke(app, ["import", "--source", f"esc_eval={place}", "--out", "out", *arguments])
         if result.exception:
             raise result.exception
         return " ".join(result.output.split())
@@ -121,15 +116,14 @@ def test_prompts_come_out_as_the_scripts_would_build_them(run: Run, clone: Path,
 
 
 def test_the_pack_stays_out_of_git_and_keeps_an_edited_system_message(run: Run, clone: Path) -> None:
-    run("--prompts-out", "pack")
-    pack = clone.parent / "pack"
+    run()
+    pack = clone.parent / "out" / "prompts"
     assert (pack / ".gitignore").read_text().splitlines()[-1] == "*"
     assert (pack / "en" / "judge_paper_system.j2").read_text().strip()
     (pack / "en" / "judge_paper_system.j2").write_text("Mine.\n")
     files = {p: p.read_bytes() for p in pack.rglob("*") if p.is_file()}
-    run("--prompts-out", "pack")
+    run()
     assert {p: p.read_bytes() for p in pack.rglob("*") if p.is_file()} == files
-    assert not (clone.parent / "out" / "prompts").exists()
 
 
 def test_edited_prompts_stay_until_they_are_deleted(run: Run, clone: Path) -> None:
@@ -162,10 +156,11 @@ def test_edited_prompts_stay_until_they_are_deleted(run: Run, clone: Path) -> No
 
 
 def test_a_pack_that_no_import_is_remembered_of_is_not_touched(run: Run, clone: Path) -> None:
-    (clone.parent / "pack" / "en").mkdir(parents=True)
-    (clone.parent / "pack" / "en" / "greeting.txt").write_text("Mine.\n")
-    assert "kept as edited in pack: en/greeting.txt" in run("--prompts-out", "pack")
-    assert (clone.parent / "pack" / "en" / "greeting.txt").read_text() == "Mine.\n"
+    mine = clone.parent / "out" / "prompts" / "en" / "greeting.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("Mine.\n")
+    assert "kept as edited in out/prompts: en/greeting.txt" in run()
+    assert mine.read_text() == "Mine.\n"
 
 
 def test_a_file_that_cannot_be_read_leaves_the_last_import_whole(run: Run, clone: Path) -> None:
@@ -218,11 +213,9 @@ def test_files_may_lie_side_by_side(run: Run, clone: Path) -> None:
         ("result/2024-01-02/Model_A_zh.json", {"a\x00": lines("zh")}, "id: a control character"),
     ],
 )
-def test_malformed_rows_are_told_and_fatal_under_strict(run: Run, clone: Path, name: str, value: Any, told: str) -> None:
+def test_malformed_rows_are_told(run: Run, clone: Path, name: str, value: Any, told: str) -> None:
     (clone / name).write_text(json.dumps(value))
-    assert told in run()
-    with pytest.raises(UserError, match=name.split("/")[-1]):
-        run("--strict")
+    assert told in (printed := run()) and name.split("/")[-1] in printed
 
 
 @pytest.mark.parametrize("key", ["00", "\u0660"])
@@ -247,9 +240,9 @@ def test_two_files_of_one_name_and_folders_without_any(run: Run, clone: Path, tm
         run()
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="none of the published files"):
-        run("--source", "empty")
+        run(place="empty")
     with pytest.raises(UserError, match="no such folder"):
-        run("--source", "nowhere")
+        run(place="nowhere")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +284,7 @@ def compared(printed: str) -> dict[str, str]:
 def test_the_scripts_would_send_what_is_sent_here(run: Run, clone: Path) -> None:
     (clone.parent / "base").mkdir()
     (clone.parent / "base" / "modeling_internlm2.py").write_text(INTERNLM2)
-    printed = run("--internlm2", "base")
+    printed = run("--source", "internlm2=base")
     parts = [f"{part}, {language}" for language in ("en", "zh") for part in ("seeker", "supporter", "judge")]
     assert compared(printed) == dict.fromkeys([*parts, "how replies are drawn"], "equal")
     assert "seeker, zh (10 calls)" in printed, "two cards, five exchanges"
@@ -311,11 +304,11 @@ def test_without_internlm2s_code_its_system_message_is_ours(run: Run, clone: Pat
     assert "not in the clone: the judge's system message" in run()
     assert PromptPack(f"{clone.parent}/out/prompts").own_wording(["en"], OURS) == ["the judge's system message"]
     (clone.parent / "base").mkdir()
-    with pytest.raises(UserError, match=r"--internlm2 base: no modeling_internlm2\.py there"):
-        run("--internlm2", "base")
+    with pytest.raises(UserError, match=r"internlm2=base: no modeling_internlm2\.py there"):
+        run("--source", "internlm2=base")
     (clone.parent / "base" / "modeling_internlm2.py").write_text(INTERNLM2.replace("meta_instruction", "system"))
     with pytest.raises(UserError, match="no function chat with a default meta_instruction"):
-        run("--internlm2", "base")
+        run("--source", "internlm2=base")
 
 
 @pytest.mark.parametrize(

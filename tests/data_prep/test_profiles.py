@@ -156,7 +156,7 @@ def test_sage_is_told_apart_and_imported_with_its_dialogues(run: Run, tmp_path: 
     assert found.counselling.problem == "## 背景\n工坊漏水了。", "the story ends where the reactions begin"
     assert found.scenario.endswith("高时：平和。") and found.counselling.goals == ("想有人听他说",), "the hidden wish is a goal"
     assert found.counselling.scenario is None
-    ok(run("profiles", "import", "--source", f"sage={folder}", "--out", "out"))
+    ok(run("import", "--source", f"sage={folder}", "--out", "out"))
     (found,) = load_profiles(Path("out/profiles.jsonl"))
     assert found.counselling.scenario == "money", "the topic of the dialogue"
     (dialogue,) = read_jsonl(Path("out/dialogues.jsonl"), Dialogue, "dialogues")
@@ -182,7 +182,7 @@ def test_sage_is_told_apart_and_imported_with_its_dialogues(run: Run, tmp_path: 
     ],
 )
 def test_what_is_wrong_with_sage_files_is_named(run: Run, tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    result = run("profiles", "import", "--source", f"sage={sage_folder(tmp_path / 'sage', **change)}", "--out", "out")
+    result = run("import", "--source", f"sage={sage_folder(tmp_path / 'sage', **change)}", "--out", "out")
     assert isinstance(result.exception, UserError) and message in str(result.exception)
 
 
@@ -355,7 +355,7 @@ def persona_file(folder: Path, **fields: Any) -> Path:
 
 def test_every_background_of_a_persona_is_a_profile(run: Run, tmp_path: Path) -> None:
     persona_file(tmp_path / "pm")
-    ok(run("profiles", "import", "--source", f"personamem={tmp_path / 'pm'}", "--out", "out"))
+    ok(run("import", "--source", f"personamem={tmp_path / 'pm'}", "--out", "out"))
     first, second = load_profiles(tmp_path / "out" / "profiles.jsonl")
     assert (first.id, second.counselling.problem) == ("personamem-uuid-7-1", "She cannot sleep when it storms.")
     who = first.demographics
@@ -366,7 +366,7 @@ def test_every_background_of_a_persona_is_a_profile(run: Run, tmp_path: Path) ->
 
 def test_fields_of_the_generating_model_s_own_form_are_left_out(run: Run, tmp_path: Path) -> None:
     persona_file(tmp_path / "pm", interests={"outdoors": ["walking"]}, personalityTraits=["calm", 3, ""])
-    ok(run("profiles", "import", "--source", f"personamem={tmp_path / 'pm'}", "--out", "out"))
+    ok(run("import", "--source", f"personamem={tmp_path / 'pm'}", "--out", "out"))
     profile = load_profiles(tmp_path / "out" / "profiles.jsonl")[0]
     assert (profile.preferences.hobbies, profile.preferences.traits) == ((), ("calm",))
 
@@ -377,5 +377,5 @@ def test_fields_of_the_generating_model_s_own_form_are_left_out(run: Run, tmp_pa
 )
 def test_a_persona_that_cannot_be_used_is_named(run: Run, tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     path = persona_file(tmp_path / "pm", **fields)
-    result = run("profiles", "import", "--source", f"personamem={path}", "--out", "out")
+    result = run("import", "--source", f"personamem={path}", "--out", "out")
     assert isinstance(result.exception, UserError) and str(path) in str(result.exception) and message in str(result.exception)

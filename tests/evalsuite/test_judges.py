@@ -621,7 +621,7 @@ def test_the_papers_table_4_stands_beside_ours(tmp_path: Path) -> None:
 
 
 def test_from_human_scores_and_a_ranker_to_table_4(esc_eval: EscEval, tmp_path: Path) -> None:
-    """The reviewer's path with a scripted ranker: import-scores, score with configs/eval/table4.yaml, agree."""
+    """The reviewer's path with a scripted ranker: import, score with configs/eval/table4.yaml, agree."""
     dialogues, scores = synthetic_test()
     chosen = [d for d in dialogues if d.language == "en"][:3] + [d for d in dialogues if d.language == "zh"][:2]
     write_jsonl(tmp_path / "talks.jsonl", chosen)
@@ -629,7 +629,7 @@ def test_from_human_scores_and_a_ranker_to_table_4(esc_eval: EscEval, tmp_path: 
     columns = ("dialogue_id", "language", "annotator", "rubric", "dimension", "value")
     lines = [",".join(str(getattr(s, name)) for name in columns) for s in kept]
     (tmp_path / "human.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
-    prepare = ["import-scores", "--gold", "human.csv", "--dialogues", "talks.jsonl", "--out", "gold"]
+    prepare = ["import", "--gold", "human.csv", "--dialogues", "talks.jsonl", "--out", "gold"]
     assert CliRunner().invoke(data_prep_app, prepare).exit_code == 0
     with Endpoint(lambda body, count: Answer("3"), models=("embedded",)) as endpoint:
         asked = ("--config", CONFIGS / "eval" / "table4.yaml", "--judge", "embedded")
@@ -663,7 +663,7 @@ def test_a_reviewers_wrong_score_is_named_with_file_and_line(tmp_path: Path, lin
     header, right = "dialogue_id,language,annotator,rubric,dimension,value", "d0,en,anna,esc_eval,skill,3"
     (tmp_path / "human.csv").write_text("\n".join([header, right, line]) + "\n")
     arguments = ["--gold", tmp_path / "human.csv", "--dialogues", tmp_path / "talks.jsonl", "--out", tmp_path / "gold"]
-    failed = CliRunner().invoke(data_prep_app, ["import-scores", *map(str, arguments)])
+    failed = CliRunner().invoke(data_prep_app, ["import", *map(str, arguments)])
     assert isinstance(failed.exception, UserError)
     assert f"human.csv:3: {problem}" in str(failed.exception), failed.exception
 

@@ -50,7 +50,7 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     clone = make_clone(tmp_path / "clone")
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "modeling_internlm2.py").write_text(INTERNLM2)
-    arguments = ["import-esc-eval", "--source", "clone", "--out", "out", "--internlm2", "base"]
+    arguments = ["import", "--source", "esc_eval=clone", "--source", "internlm2=base", "--out", "out"]
     assert CliRunner().invoke(data_prep_app, arguments).exit_code == 0
     return clone
 
@@ -161,7 +161,7 @@ def test_the_console_says_what_is_in_our_words(imported: Path, tmp_path: Path) -
             for out, more in (("a", []), ("b", ["--seeker", f"other@{endpoint.url}"]))
         ]
     assert [one.exit_code for one in told] == [0, 0] and "in our words" not in told[0].output
-    published = "`python -m data_prep import-esc-eval` reads the published wording from your clone"
+    published = "`python -m data_prep import` reads the published wording from your clone"
     assert f"paper mode, in our words: {OURS}; {published}" in " ".join(told[1].output.split())
 
 
@@ -178,7 +178,7 @@ def test_a_seeker_is_asked_in_what_it_has_learnt_or_refused(
         assert code == 2 and "seeker player has learnt the prompt pack out/prompts and is not asked in esc_eval" in error
         (tmp_path / "out" / "prompts").rename(tmp_path / "gone")
         code, error = esc_eval("run", "--only", "simulate", "--config", config, "--out", "other")
-        assert code == 2 and "import-esc-eval --source CLONE --out out" in error and not (tmp_path / "other").exists()
+        assert code == 2 and "import --source esc_eval=CLONE --out out" in error and not (tmp_path / "other").exists()
 
 
 def test_a_judge_is_asked_by_the_method_that_it_has_learnt(esc_eval: EscEval, imported: Path, tmp_path: Path) -> None:

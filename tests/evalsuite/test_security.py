@@ -123,7 +123,7 @@ def calls_and_imports(path: Path) -> tuple[list[ast.Call], set[str]]:
 @pytest.mark.slow
 def test_nothing_that_is_read_can_run() -> None:
     """No pickle, no code made from text, no shell, no remote code, and YAML by its safe loader only."""
-    # `import-esc-eval` runs two scripts of a user's own clone when told to, in a process of its own and without imports, files
+    # `import` runs two scripts of a user's own clone when told to, in a process of its own and without imports, files
     # or builtins beyond a list (tests/data_prep/test_import.py holds what it refuses).
     of_the_users = {"data_prep/published/stand_ins.py": {"exec", "compile"}}
     runs = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "np.load", "yaml.unsafe_load"}

@@ -1,0 +1,177 @@
+"""`import` turns what others published, or people gave, into records: ESC-Eval's clone, profiles, scores, held dialogues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from core.errors import UserError, near
+from core.files import check_unique, first_object
+from core.ledger import Build
+from core.options import OutOption, console, name_and_value, writes
+from core.paths import IN_FILE, IN_PLACES
+from core.records import Dialogue
+from data_prep.commands.import_esc_eval import CLONE, FILES, INTERNLM2, import_clone
+from data_prep.profiles import Profile, personamem, sage
+from data_prep.scores.corpora import CORPORA, import_corpus
+from data_prep.scores.held import read_held, read_ratings, references
+from data_prep.scores.human import Check, Imported, read_dialogues, read_scores
+
+_PUBLISHED, _PROFILES = (CLONE, INTERNLM2), (sage.NAME, personamem.NAME)
+_SCORES = ("dialogues.jsonl", "scores.jsonl", "turn_scores.jsonl", "judgements.jsonl", "references.jsonl")
+
+
+def import_(
+    out: Annotated[OutOption, writes("profiles.jsonl", *_SCORES, *FILES)],
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--source",
+            metavar="NAME=PLACE",
+            help="What others published, and where it is. ESC-Eval: esc_eval=CLONE, internlm2=FOLDER beside it. Profiles: "
+            "sage, personamem. Scores: esconv, esconv_failed, esconv_multi, epitome, empathic_comm. Repeat for more.",
+        ),
+        IN_PLACES,
+    ] = None,
+    gold: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--gold",
+            help="Scores that people gave, CSV (with header) or JSONL: dialogue_id, language, annotator, rubric, dimension, "
+            "value and, for a score of one turn, turn (from 0). Of held dialogues: situation, supporter, annotator, rubric, "
+            "dimension, value and, where the dialogues have it, trial. Repeat for more.",
+        ),
+        IN_FILE,
+    ] = None,
+    dialogues: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--dialogues",
+            help="Dialogue records that --gold is about; or held dialogues, JSONL with one per line (situation, supporter, "
+            "language, turns of role and text) or CSV with one utterance per row (situation, supporter, language, role, text), "
+            "both with trial, profile or card if you like, and beside them records of the corpus's own dialogues. Repeat for "
+            "more.",
+        ),
+        IN_FILE,
+    ] = None,
+    rubric: Annotated[
+        list[Path] | None,
+        typer.Option("--rubric", help="YAML file of a rubric of your own that --gold names. Repeat for more."),
+        IN_FILE,
+    ] = None,
+) -> None:
+    """Bring what others published, or people gave, into our records. One kind is imported at a time.
+
+    esc_eval: cards, sample dialogues, scores and prompts of your own clone of the published repository, which states no
+    licence: keep what is imported on your machine. The prompts become a prompt pack, OUT/prompts, in which the published
+    ESC-Role and ESC-RANK are asked in paper mode. It is compared with the scripts: these are run on two dialogues per language
+    in a process where torch, transformers and peft are stand-ins that write down what would be sent, and where no file, network
+    or other module is to be had; the outcome is "equal" or the first difference. Prompts that you have edited stay.
+    internlm2-chat-7b's folder holds the system message that the published scorer leaves to it.
+
+    sage, personamem: profiles, and SAGE's dialogues by supporter, to be scored as given dialogues.
+
+    Scores: dialogues.jsonl and scores.jsonl and, where there are any, turn_scores.jsonl and judgements.jsonl (models' verdicts
+    that a corpus has). A missing answer gives no score. Malformed rows of corpora are left out; --gold has to be right in every
+    row.
+
+    Held dialogues (ESC-Eval's section 3.3: each situation is talked over with every supporter): the same with the ratings
+    given afterwards; references.jsonl has the corpus's own dialogue of each situation, found by its source_id.
+    `esc-eval agree --correlate system --sample source` pairs these ratings with scores of simulated dialogues on cards made
+    of the same situations. Profile or card says who the seeker is or plays, as EmoHarbor's table 1 needs.
+    """
+    places: dict[str, str] = {}
+    for text in source or []:
+        name, place = name_and_value("--source", text, "NAME=PATH, or NAME=hf:OWNER/DATASET for the hub")
+        if name not in (known := (*_PUBLISHED, *_PROFILES, *CORPORA)):
+            raise UserError(f"--source: nothing is imported from {name!r}: {near(name, known)}")
+        if name in places:
+            raise UserError(f"--source: {name} is given twice")
+        places[name] = place
+    scores = bool(gold or dialogues or rubric)
+    kinds = [_PUBLISHED, _PROFILES, CORPORA]
+    given = [kind for kind in kinds if set(kind) & places.keys() or (scores and kind is CORPORA)]
+    if not places and not gold:
+        raise UserError("nothing to import: give --source NAME=PLACE or --gold FILE")
+    if len(given) > 1:
+        raise UserError("--source: import ESC-Eval's clone, profiles and scores one at a time, each with an --out of its own")
+    build = Build(out, "import", settings={"source": [*places]})
+    if given == [_PUBLISHED]:
+        if CLONE not in places:
+            raise UserError(f"--source {INTERNLM2}: give {CLONE}=CLONE, too")
+        folders = {name: Path(place).expanduser() for name, place in places.items()}
+        import_clone(folders[CLONE], folders.get(INTERNLM2), build)
+    elif given == [_PROFILES]:
+        _import_profiles(places, build)
+    else:
+        held = [path for path in dialogues or [] if _holds_talks(path)]
+        others = [path for path in dialogues or [] if path not in held]
+        build.input(*(dialogues or []), *(gold or []), *(rubric or []))
+        if held:
+            if places or not gold:
+                raise UserError(f"{held[0]}: held dialogues are imported with their ratings (--gold), and without --source")
+            _import_held(held, gold, others, Check(rubric or []), build)
+        else:
+            _import_scores(places, gold or [], others, rubric or [], build)
+    build.finish(console)
+
+
+def _import_profiles(places: dict[str, str], build: Build) -> None:
+    profiles: list[Profile] = []
+    dialogues: list[Dialogue] = []
+    for name, place in places.items():
+        if name == personamem.NAME:
+            files = personamem.find(Path(place))
+            profiles += [profile for file in files for profile in personamem.load_profiles(file)]
+        else:
+            file, results = sage.find(Path(place))
+            topics = {key: topic for path in results.values() for key, topic in sage.load_topics(path).items()}
+            profiles += sage.load_profiles(file, topics)
+            dialogues += [talk for supporter, path in results.items() for talk in sage.load_dialogues(path, supporter)]
+            files = [file, *results.values()]
+        build.input(*files)
+    check_unique(", ".join(places.values()), (profile.id for profile in profiles), "profile ids")
+    ids = {profile.id for profile in profiles}
+    for talk in dialogues:
+        if talk.profile_id not in ids:
+            raise UserError(f"dialogue {talk.source_id} of {talk.supporter}: its profile is not in the profile file")
+    for what, count in (("profiles", len(profiles)), ("dialogues", len(dialogues))):
+        build.step(what, count)
+    build.write("profiles.jsonl", profiles)
+    if dialogues:
+        build.write("dialogues.jsonl", dialogues)
+
+
+def _import_scores(
+    places: dict[str, str], gold: Sequence[Path], dialogues: Sequence[Path], rubrics: Sequence[Path], build: Build
+) -> None:
+    imported = Imported()
+    for name, place in places.items():
+        imported.add(import_corpus(name, place, build, console))
+    imported.add(Imported(dialogues=read_dialogues(dialogues)))
+    check = Check(rubrics, imported.dialogues if imported.dialogues else None)
+    for path in gold:
+        scores = read_scores(path, check)
+        build.step(f"read {path.name}", len(scores))
+        whole, turns = [s for s in scores if s.turn is None], [s for s in scores if s.turn is not None]
+        imported.add(Imported(scores=whole, turn_scores=turns))
+    imported.write(build)
+
+
+def _holds_talks(path: Path) -> bool:
+    """Whether a file of dialogues is of the form that `read_held` reads, and not of records."""
+    return path.suffix.lower() != ".jsonl" or {"situation", "turns"} <= first_object(path, "dialogues").keys()
+
+
+def _import_held(dialogues: Sequence[Path], gold: Sequence[Path], own: Sequence[Path], check: Check, build: Build) -> None:
+    held = read_held(dialogues)
+    ratings = read_ratings(gold, held, check)
+    texts = references(own, held) if own else []
+    Imported(dialogues=list(held.values()), scores=ratings).write(build)
+    if own:
+        build.write("references.jsonl", texts)
+    situations, supporters = {talk.situation for talk in held}, {talk.supporter for talk in held}
+    console.print(f"{len(situations)} situations × {len(supporters)} supporters: {len(held)} dialogues")
