@@ -183,7 +183,7 @@ recording:  ## The recording of a run of the demo (RUN=its folder): its config a
 	  "DELETE FROM prompts; PRAGMA journal_mode = DELETE; PRAGMA page_size = 1024; VACUUM")'
 
 demo-data: setup  ## Data preparation on the bundled samples that asks no model: role-play set, contamination, score sets (runs/demo-data/)
-	$(PREP) cards annotate export --cards $(SAMPLES)/cards_en.jsonl --out $(DATA)/annotate
+	$(PREP) sheet export --cards $(SAMPLES)/cards_en.jsonl --out $(DATA)/annotate
 	$(PREP) role-sft --config configs/data/role_sft_demo.yaml --source bundled_support=$(SAMPLES) \
 	  --source bundled_role_play=$(SAMPLES) --out $(DATA)/role_sft
 	$(PREP) check $(SAMPLES)/cards_en.jsonl $(SAMPLES)/cards_zh.jsonl \

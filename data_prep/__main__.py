@@ -6,31 +6,21 @@ from core.starting import interrupted  # noqa: F401 - before what takes long to 
 
 from core.errors import run_cli
 from core.verbs import program
-from data_prep.commands import (
-    annotate,
-    annotate_dialogues,
-    cards,
-    check,
-    corpora,
-    imports,
-    profiles,
-    rank_sft,
-    role_sft,
-)
 
 app = program("Build the data that training and evaluation use.")
-app.command("fetch")(corpora.fetch)
-app.command("read")(corpora.read)
-app.command("import")(imports.import_)
-cards.app.add_typer(annotate.app, name="annotate")
-app.add_typer(cards.app, name="cards")
-app.add_typer(profiles.app, name="profiles")
-app.command("role-sft")(role_sft.role_sft)
-app.command("check")(check.check)
-app.add_typer(annotate_dialogues.app, name="annotate-dialogues")
-app.add_typer(annotate_dialogues.rescore, name="rescore")
-app.command("score-set")(rank_sft.score_set)
-app.command("rank-sft")(rank_sft.rank_sft)
+for name, place, about in (
+    ("fetch", "corpora:fetch", "Download corpora; without a name, list them."),
+    ("read", "corpora:read", "Turn corpora in their published formats into records."),
+    ("import", "imports:import_", "Bring what others published, or people gave, into our records."),
+    ("cards", "cards:app", "Role cards by a model: extract, label."),
+    ("profiles", "profiles:app", "Profiles of seekers by a model: build."),
+    ("check", "check:check", "Say what role cards or profiles hold, and what they may have been made from."),
+    ("sheet", "sheet:app", "Sheets that people fill in: export, import."),
+    ("role-sft", "role_sft:role_sft", "Build the simulator's training set."),
+    ("score-set", "rank_sft:score_set", "Write the synthetic score set."),
+    ("rank-sft", "rank_sft:rank_sft", "Build the ranker's training, validation and test sets."),
+):
+    app.add(name, f"{__package__}.commands.{place}", about)
 
 
 def main() -> None:

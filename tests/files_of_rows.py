@@ -286,7 +286,7 @@ def _sheets(rng: random.Random, folder: Path, run: Callable[..., str]) -> None:
     """What people fill in, and what a ranker is trained and tested on."""
     taxonomy = load_taxonomy()
     leaves = list(taxonomy.leaves)[:3]
-    run("data_prep cards annotate export", "--cards", "cards.jsonl", "--out", "workers")
+    run("data_prep sheet export", "--cards", "cards.jsonl", "--out", "workers")
     for name in ("worker_1", "worker_2"):
         columns, rows = read_sheet(folder / "workers" / f"{name}.csv")
         for row in rows:
@@ -295,7 +295,7 @@ def _sheets(rng: random.Random, folder: Path, run: Callable[..., str]) -> None:
         write_sheet(folder / "workers" / f"{name}.csv", columns, rows)
     people = [part for name in PEOPLE for part in ("--annotator", name)]
     given = ("--dialogues", "talks.jsonl", "--rubric", "rubric.yaml")
-    run("data_prep annotate-dialogues export", *given, *people, "--each", 3, "--out", "annotators")
+    run("data_prep sheet export", *given, *people, "--each", 3, "--out", "annotators")
     for name in PEOPLE:
         columns, rows = read_sheet(folder / "annotators" / f"{name}.csv")
         write_sheet(
@@ -303,7 +303,7 @@ def _sheets(rng: random.Random, folder: Path, run: Callable[..., str]) -> None:
             columns,
             [row | ({"score": str(rng.randint(0, 3))} if row["rules"] else {}) for row in rows],
         )
-    run("data_prep rescore export", *given, "--gold", "halves.jsonl", "--out", "again")
+    run("data_prep sheet export", *given, "--gold", "halves.jsonl", "--out", "again")
     for path in sorted((folder / "again").glob("*.csv")):
         columns, rows = read_sheet(path)
         halves = [f"{rng.randint(0, 6) / 2:g}" for _ in rows]

@@ -142,21 +142,19 @@ CASES = [
     Case("data_prep check", "cards.jsonl --data talks.jsonl --out OUT", "cards.jsonl talks.jsonl"),
     Case("data_prep check", "cards.jsonl --out OUT", "cards.jsonl"),
     Case(
-        "data_prep cards annotate import",
-        "--cards cards.jsonl --sheet workers/worker_1.csv --sheet workers/worker_2.csv --out OUT",
+        "data_prep sheet import",
+        "--cards cards.jsonl workers/worker_1.csv workers/worker_2.csv --out OUT",
         "cards.jsonl workers/worker_1.csv workers/worker_2.csv",
     ),
     Case(
-        "data_prep annotate-dialogues import",
-        "--dialogues talks.jsonl --rubric rubric.yaml --sheet annotators/anna.csv --sheet annotators/ben.csv "
-        "--sheet annotators/cleo.csv --out OUT",
+        "data_prep sheet import",
+        "--dialogues talks.jsonl --rubric rubric.yaml annotators/anna.csv annotators/ben.csv annotators/cleo.csv --out OUT",
         "talks.jsonl annotators/anna.csv annotators/ben.csv annotators/cleo.csv",
     ),
-    Case("data_prep rescore export", "--dialogues talks.jsonl --gold halves.jsonl --out OUT", "talks.jsonl halves.jsonl"),
+    Case("data_prep sheet export", "--dialogues talks.jsonl --gold halves.jsonl --out OUT", "talks.jsonl halves.jsonl"),
     Case(
-        "data_prep rescore import",
-        "--dialogues talks.jsonl --gold halves.jsonl --rubric rubric.yaml --sheet again/anna.csv --sheet again/joint.csv "
-        "--out OUT",
+        "data_prep sheet import",
+        "--dialogues talks.jsonl --gold halves.jsonl --rubric rubric.yaml again/anna.csv again/joint.csv --out OUT",
         "talks.jsonl halves.jsonl again/anna.csv again/joint.csv",
     ),
     # Not train.jsonl: what is trained on rows in another order is another model, a forest as well as a ranker.
@@ -187,13 +185,10 @@ NOT_SHUFFLED = {
     **dict.fromkeys(("data_prep fetch", "data_prep score-set", "train plan"), NO_ROWS),
     **dict.fromkeys(("esc-eval doctor", "esc-eval models"), NO_ROWS),
     **dict.fromkeys(("data_prep read", "data_prep import"), MAKES),
-    **dict.fromkeys(("data_prep cards human-filter",), MAKES),
-    **dict.fromkeys(("data_prep role-sft", "data_prep rank-sft", "data_prep cards annotate export"), DRAWS),
-    **dict.fromkeys(("data_prep annotate-dialogues export", "data_prep profiles inspect"), DRAWS),
+    **dict.fromkeys(("data_prep role-sft", "data_prep rank-sft"), DRAWS),
     "esc-eval status": "counts the calls in a run's store",
     **dict.fromkeys(("esc-eval people create", "esc-eval people suggest"), DRAWS),
     **dict.fromkeys((f"esc-eval push {what}" for what in ("adapter", "data", "results", "report")), MAKES),
-    **dict.fromkeys(("data_prep annotate-dialogues label-studio", "data_prep annotate-dialogues label-studio-import"), MAKES),
     **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "status", "export", "delete")), NO_ROWS),
     **dict.fromkeys((f"esc-eval people {name}" for name in ("backup", "restore")), NO_ROWS),
     **dict.fromkeys((f"serve {name}" for name in ("up", "embedded", "merge")), NO_ROWS),

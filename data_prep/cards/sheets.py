@@ -197,6 +197,15 @@ def read_sheet(
     return rows
 
 
+def columns_of(path: Path, sheet: str | None = None) -> frozenset[str]:
+    """The columns of a table, which tell sheets of several forms apart; none of a file that cannot be read."""
+    try:
+        lines = table_lines(path, sheet)
+    except UserError:
+        return frozenset()
+    return frozenset(lines[0][1] if lines else ())
+
+
 def named(cell: str, known: Container[str]) -> str:
     """The id in a cell, without the white space around it unless it is part of a known one."""
     return cell if cell in known else cell.strip()

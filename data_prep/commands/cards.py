@@ -18,13 +18,12 @@ from core.options import (
     console,
     writes,
 )
-from core.paths import IN_FILE, IN_NAME, OUT_FILE, SHEET
+from core.paths import IN_FILE, IN_NAME
 from core.prompts import load_pack
 from core.records import LANGUAGES, Language, Post, RoleCard, SupportDialogue
 from core.specs import EMBEDDED_PREFIX, load_spec
 from core.verbs import Verbs
 from data_prep.cards import cardless, load_cards
-from data_prep.cards import human as card_human
 from data_prep.cards import llm as card_llm
 from data_prep.cards import stats as card_stats
 from data_prep.cards.heuristic import heuristic_cards
@@ -78,7 +77,7 @@ def extract(
         drawn[name] = (len(there), len(chosen))
         items += chosen
     _print_quotas(wanted, drawn)
-    steps = _steps(build, "extract", (item.language for item in items))
+    steps = steps_of(build, "extract", (item.language for item in items))
     if model is None:
         made = heuristic_cards(items, steps)
         build.write(CARDS, made)
@@ -120,7 +119,7 @@ def label(
     with batch_of(model, out) as batch:
         asker = card_llm.Asker(batch)
         if only != "category":
-            steps = _steps(build, "filter", (card.language for card in kept))
+            steps = steps_of(build, "filter", (card.language for card in kept))
             kept, dropped, verdicts, unread = card_llm.filter_cards(kept, asker, steps)
             build.write(DROPPED, dropped)
             build.write("verdicts.jsonl", verdicts)
@@ -129,40 +128,6 @@ def label(
             kept, unsorted = card_llm.categorise(kept, load_taxonomy(), asker, levels)
             unread += unsorted
     _finish(build, kept, unread)
-
-
-@app.command("human-filter")
-def human_filter(
-    cards: CardsOption,
-    export: Annotated[
-        Path | None, typer.Option("--export", help="Write a CSV with an empty keep column to fill in."), OUT_FILE
-    ] = None,
-    decisions: Annotated[Path | None, typer.Option("--decisions", help="The CSV, filled in: keep is yes or no."), SHEET] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the cards kept; needed with --decisions."), writes("*")
-    ] = None,
-) -> None:
-    """A person's filter between the model's and the annotation (table 6): --export a sheet, import it with --decisions."""
-    if (export is None) == (decisions is None):
-        raise UserError("give either --export CSV or --decisions CSV")
-    if export is not None:
-        if export.exists():
-            raise UserError(f"--export: {export} is there already, perhaps with decisions in it; choose another name")
-        loaded = load_cards(cards)
-        card_human.write_sheet(export, loaded)
-        console.print(f"written: {export} ({len(loaded)} cards); fill in keep with yes or no")
-        return
-    if decisions is None or out is None:
-        raise UserError("--decisions needs --out")
-    loaded, build = _open(cards, out, "cards human-filter", {})
-    decided = card_human.read_decisions(decisions, loaded)
-    build.input(decisions)
-    kept, dropped = card_human.apply_decisions(
-        loaded, decided, _steps(build, "human-filter", (card.language for card in loaded))
-    )
-    build.write(CARDS, kept)
-    build.write(DROPPED, dropped)
-    build.finish(console)
 
 
 def _print_quotas(wanted: dict[str, int | None], drawn: dict[str, tuple[int, int]]) -> None:
@@ -174,7 +139,7 @@ def _print_quotas(wanted: dict[str, int | None], drawn: dict[str, tuple[int, int
         console.print(f"{name}: {'all' if asked is None else asked} asked, {there} there, {taken} taken{tail}")
 
 
-def _steps(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Language, Step]:
+def steps_of(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Language, Step]:
     """A step for each language that occurs; `check` finds stages by these names."""
     present = set(languages)
     return {language: build.step(f"{stage} {language}") for language in LANGUAGES if language in present}
@@ -186,14 +151,6 @@ def batch_of(model: str, out: Path, subject: str = "cards") -> Batch:
     if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
         console.print(f"Plumbing: what the embedded 135M model makes of {subject} says nothing about them.")
     return Batch(spec, out / CALLS, console)
-
-
-def _open(cards: Path, out: Path, command: str, settings: dict[str, Any]) -> tuple[list[RoleCard], Build]:
-    """The cards, and the build that they are an input of."""
-    loaded = load_cards(cards)
-    build = Build(out, command, settings=settings)
-    build.input(cards)
-    return loaded, build
 
 
 def _finish(build: Build, cards: list[RoleCard], unread: list[card_llm.Unread]) -> None:

@@ -1,4 +1,4 @@
-"""`profiles`: seekers for EmoHarbor, built from questionnaires or role cards, and inspected."""
+"""`profiles`: seekers for EmoHarbor, built from questionnaires or role cards, by a model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import typer
 from core.errors import UserError, near
 from core.files import check_unique
 from core.ledger import Build
-from core.options import ModelOption, OutOption, SeedOption, console, writes
-from core.paths import IN_FILE, SHEET
+from core.options import ModelOption, OutOption, console, writes
+from core.paths import IN_FILE
 from core.prompts import load_pack
 from core.tables import to_console
 from core.verbs import Verbs
-from data_prep.cards.sheets import refuse_to_overwrite
 from data_prep.commands.cards import batch_of, exit_if_silent
-from data_prep.profiles import Profile, inspection, load_profiles
 from data_prep.profiles import build as profile_build
 from data_prep.profiles.build import Seed, load_seeds
 from data_prep.profiles.check import check_profiles, table
@@ -26,13 +24,9 @@ from data_prep.profiles.vocabulary import load_vocabulary
 app = Verbs(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Profiles of seekers (EmoHarbor section 2.1): build, inspect.",
+    help="Profiles of seekers (EmoHarbor section 2.1): build.",
 )
 PROFILES, REJECTED, UNBUILT = "profiles.jsonl", "rejected.jsonl", "unbuilt.jsonl"
-
-ProfilesOption = Annotated[
-    list[Path], typer.Option("--profiles", help="Profiles: our JSONL, or SAGE's profile file. Repeat for more."), IN_FILE
-]
 
 
 @app.command("build")
@@ -52,7 +46,7 @@ def build(
 
     Writes OUT/profiles.jsonl, rejected.jsonl (what the review found inconsistent) and unbuilt.jsonl (replies that cannot be
     read, raw), and prints what the checks find. Calls are in OUT/calls.sqlite: the same command again asks only what is
-    missing. Go on with `profiles inspect`. Example:
+    missing. Go on with `sheet export --profiles`. Example:
 
     python -m data_prep profiles build --seeds data_prep/bundled/questionnaire.jsonl --model gpt-4 --out runs/profiles
     """
@@ -72,43 +66,6 @@ def build(
     made.finish(console)
     to_console(table(check_profiles(kept, load_vocabulary()), len(kept)), console)
     exit_if_silent(unbuilt)
-
-
-@app.command("inspect")
-def inspect(
-    profiles: ProfilesOption,
-    out: Annotated[OutOption, writes(PROFILES, f"{inspection.NAME}.*")],
-    sample: Annotated[int, typer.Option("--sample", min=1, help="How many profiles to draw for the sheet.")] = 20,
-    seed: SeedOption = 0,
-    sheet: Annotated[
-        Path | None, typer.Option("--sheet", help="The sheet, filled in (CSV or XLSX): rejected profiles are left out."), SHEET
-    ] = None,
-) -> None:
-    """Let a person look at a random sample: write OUT/inspection.csv and .xlsx; with --sheet, OUT/profiles.jsonl without the
-    rejected ones.
-
-    Fill in one of the two files: keep is yes or no. The share rejected in the sample says what to expect of the rest.
-    """
-    loaded = _load(profiles)
-    made = Build(out, "profiles inspect", seed)
-    made.input(*profiles, *([sheet] if sheet else []))
-    if sheet is None:
-        refuse_to_overwrite(out, [inspection.NAME], inspection.LAYOUT)
-        drawn = inspection.draw(loaded, sample, seed)
-        for name in inspection.write_inspection(made.folder, drawn, check_profiles(loaded, load_vocabulary())):
-            made.output(name, len(drawn))
-    else:
-        decisions = inspection.read_inspection(sheet, loaded)
-        inspected = [profile for profile in loaded if profile.id in decisions]
-        made.step("inspected").sieve(inspected, lambda profile: None if decisions[profile.id] else inspection.REJECTED)
-        made.write(PROFILES, [profile for profile in loaded if decisions.get(profile.id, True)])
-    made.finish(console)
-
-
-def _load(files: list[Path]) -> list[Profile]:
-    loaded = [profile for path in files for profile in load_profiles(path)]
-    check_unique("--profiles", (profile.id for profile in loaded), "profile ids over all files")
-    return loaded
 
 
 def _known_topics(seeds: list[Seed]) -> None:

@@ -119,7 +119,7 @@ class _Data(RowModel):
 
 
 class _Task(RowModel):
-    """A task of `annotate-dialogues label-studio`, as the export has it."""
+    """A task of `sheet export --form label-studio`, as its export has it."""
 
     data: _Data
     annotations: tuple[_Annotation, ...]
@@ -138,7 +138,7 @@ def read_results(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step
     with Faults() as faults:
         for where, value in _exported(path) if path.suffix.lower() == ".json" else _tabled(path, rubric):
             with faults.noting():
-                with at(f"{where} (is it of `annotate-dialogues label-studio`, exported as JSON?)"):
+                with at(f"{where} (is it of `sheet export --form label-studio`, exported as JSON?)"):
                     task = validated(_Task, value, "what Label Studio says")
                 item = task.data.item
                 if item not in known:

@@ -20,10 +20,11 @@ from core.ledger import Build
 from core.records import Language, RoleCard
 from data_prep.__main__ import app
 from data_prep.cards import load_cards
-from data_prep.cards.human import COLUMNS, read_decisions, write_sheet
 from data_prep.cards.stats import OUTSIDE, StageCounts, distribution, stages_of, table6, table9
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 from data_prep.commands import check as command
+from data_prep.keeping import CARDS as LAYOUT
+from data_prep.keeping import read_keep, write_cards
 
 LEAF = ("Family and Life", "Mental and physical health issues", "Body shape anxiety")
 LOST = ("Family and Life", "Marriage relationship", "General issues in couple relationships")
@@ -76,7 +77,7 @@ def decide(path: Path, words: dict[str, str]) -> None:
     """Fill the keep column in as a person would."""
     rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
     with path.open("w", encoding="utf-8-sig", newline="") as handle:
-        writer = csv.DictWriter(handle, COLUMNS)
+        writer = csv.DictWriter(handle, LAYOUT.columns)
         writer.writeheader()
         writer.writerows(row | {"keep": words.get(row["card_id"], "")} for row in rows)
 
@@ -84,12 +85,12 @@ def decide(path: Path, words: dict[str, str]) -> None:
 def test_a_sheet_goes_out_and_comes_back(run: Callable[..., Result]) -> None:
     cards = [card(0), card(1, problem='=HYPERLINK("x")\nwith, a "quote"'), card(2, "zh", category=LEAF)]
     write_jsonl(Path("cards.jsonl"), cards)
-    assert run("cards", "human-filter", "--cards", "cards.jsonl", "--export", "s.csv").exit_code == 0
-    rows = list(csv.DictReader(io.StringIO(Path("s.csv").read_text(encoding="utf-8-sig"))))
+    assert run("sheet", "export", "--cards", "cards.jsonl", "--form", "keep", "--out", "s").exit_code == 0
+    rows = list(csv.DictReader(io.StringIO(Path("s/keep.csv").read_text(encoding="utf-8-sig"))))
     assert [row["card_id"] for row in rows] == ["card-0", "card-1", "card-2"] and not any(row["keep"] for row in rows)
     assert rows[1]["problem"].startswith("'="), "a spreadsheet must not run it"
-    decide(Path("s.csv"), {"card-0": " Yes", "card-1": "no", "card-2": "yes"})
-    result = run("cards", "human-filter", "--cards", "cards.jsonl", "--decisions", "s.csv", "--out", "out")
+    decide(Path("s/keep.csv"), {"card-0": " Yes", "card-1": "no", "card-2": "yes"})
+    result = run("sheet", "import", "s/keep.csv", "--cards", "cards.jsonl", "--out", "out")
     assert result.exit_code == 0, result.exception
     assert load_cards(Path("out/cards.jsonl")) == [cards[0], cards[2]]
     assert load_cards(Path("out/dropped.jsonl")) == [cards[1]]
@@ -98,7 +99,7 @@ def test_a_sheet_goes_out_and_comes_back(run: Callable[..., Result]) -> None:
         ("human-filter en", 2, 1),
         ("human-filter zh", 1, 1),
     ]
-    again = run("cards", "human-filter", "--cards", "cards.jsonl", "--export", "s.csv")
+    again = run("sheet", "export", "--cards", "cards.jsonl", "--form", "keep", "--out", "s")
     assert isinstance(again.exception, UserError), "a sheet with decisions is not written over"
 
 
@@ -109,8 +110,8 @@ def test_no_cell_begins_a_formula_however_the_file_is_parted(tmp_path: Path) -> 
         card(1, id="@SUM(A1)", problem='said;"+3', occupation="\r\n-4\t=5"),
         card(2, id="'=1+1", problem="; '＝6"),
     ]
-    path = tmp_path / "s.csv"
-    write_sheet(path, cards)
+    path = tmp_path / "keep.csv"
+    write_cards(tmp_path, cards)
     text = path.read_text(encoding="utf-8-sig")
     for delimiter in (",", ";", "\t"):
         parts = [
@@ -118,42 +119,75 @@ def test_no_cell_begins_a_formula_however_the_file_is_parted(tmp_path: Path) -> 
         ]  # quotation marks do not hold it together
         assert not [part for part in parts if part.lstrip(' "').startswith(tuple("=+-@＝"))]
     path.write_text(text.replace(",,,en", ",yes,,en"), encoding="utf-8")
-    assert read_decisions(path, cards) == dict.fromkeys((one.id for one in cards), True)
+    assert decided(path, cards) == dict.fromkeys((one.id for one in cards), True)
+
+
+def decided(path: Path, cards: list[RoleCard]) -> dict[str, bool]:
+    return read_keep([path], LAYOUT, {card.id: card.problem for card in cards})
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("old", "new", "message"),
     [
-        ('card_id,keep\ncard-0,yes\n"card-1\n",yes\n', None),
-        ("card_id,keep,note\ncard-0,yes,\ncard-1,maybe,\n", r"s\.csv:3, column keep: write yes or no, not 'maybe'"),
-        ("card_id,keep,note\ncard-0,yes,\ncard-1,,\n", r"s\.csv:3, column keep: .* it is empty"),
-        ("card_id,keep\ncard-0,yes\ncard-9,no\n", r"s\.csv:3, column card_id: 'card-9' is none of the 2 cards"),
-        ("card_id,keep\ncard-0,yes\ncard-0,no\n", r"s\.csv:3, column card_id: card-0 has a decision already"),
-        ("card_id,keep\ncard-0,yes\n", r"s\.csv: card_id: no row for card-1 \(1 cards"),
-        ("card_id;keep\ncard-0;yes\ncard-1;yes\n", None),  # as spreadsheets write it where lists are parted so
-        ("card_id,keeps\ncard-0,yes\n", r"s\.csv:1: column 'keep' is missing"),
-        ("card_id,keep\ncard-0,yes,1,2\ncard-1,no\n", r"s\.csv:2: 4 cells, expected 2"),
-        ("", r"s\.csv: empty; expected a header with the columns card_id, keep"),
+        ("card-1,,", '"card-1\n",yes,', None),
+        ("card-1,,", "card-1,maybe,", r"keep\.csv:3, column keep: write yes or no, not 'maybe'"),
+        ("card-1,,", "card-1,,", r"keep\.csv:3, column keep: .* it is empty"),
+        ("card-1,,", "card-9,no,", r"keep\.csv:3, column card_id: unknown card 'card-9': did you mean card-1"),
+        ("card-1,,", "card-0,no,", r"keep\.csv:3, column card_id: card card-0 stands twice"),
+        ("Flat 1", "Flat 3", r"keep\.csv:3, column problem: not the problem of card card-1"),
+        ("card_id,keep", "card_id,keeps", r"keep\.csv:1: unknown column 'keeps': did you mean keep"),
+        ("card-1,,", "card-1,no,x,y,", r"keep\.csv:3: 12 cells, expected 10"),
     ],
 )
-def test_decisions_are_read_or_refused_with_their_line(tmp_path: Path, text: str, message: str | None) -> None:
-    path = tmp_path / "s.csv"
-    path.write_text(text, encoding="utf-8")
+def test_decisions_are_read_or_refused_with_their_line(tmp_path: Path, old: str, new: str, message: str | None) -> None:
+    path, cards = tmp_path / "keep.csv", [card(0), card(1)]
+    write_cards(tmp_path, cards)
+    path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,").replace(old, new), encoding="utf-8")
     if message is None:
-        assert read_decisions(path, [card(0), card(1)]) == {"card-0": True, "card-1": True}
+        assert decided(path, cards) == {"card-0": True, "card-1": True}
     else:
         with pytest.raises(UserError, match=message):
-            read_decisions(path, [card(0), card(1)])
+            decided(path, cards)
+
+
+def test_a_card_without_a_decision_is_an_error(run: Callable[..., Result]) -> None:
+    write_jsonl(Path("some.jsonl"), [card(0)])
+    write_jsonl(Path("cards.jsonl"), [card(0), card(1)])
+    assert run("sheet", "export", "--cards", "some.jsonl", "--form", "keep", "--out", "s").exit_code == 0
+    decide(Path("s/keep.csv"), {"card-0": "yes"})
+    error = run("sheet", "import", "s/keep.csv", "--cards", "cards.jsonl", "--out", "out").exception
+    assert isinstance(error, UserError) and "keep.csv: card_id: no row for card-1 (1 cards" in str(error)
 
 
 def test_lines_are_counted_over_cells_of_several_lines(tmp_path: Path) -> None:
-    path = tmp_path / "s.csv"
-    write_sheet(path, [card(0, problem="one\ntwo\nthree"), card(1)])
-    with pytest.raises(UserError, match=r"s\.csv:2, column keep"):
-        read_decisions(path, [card(0), card(1)])
+    path, cards = tmp_path / "keep.csv", [card(0, problem="one\ntwo\nthree"), card(1)]
+    write_cards(tmp_path, cards)
+    with pytest.raises(UserError, match=r"keep\.csv:2, column keep"):
+        decided(path, cards)
     path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,"), encoding="utf-8")
-    with pytest.raises(UserError, match=r"s\.csv:5, column keep"):
-        read_decisions(path, [card(0), card(1)])
+    with pytest.raises(UserError, match=r"keep\.csv:5, column keep"):
+        decided(path, cards)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "say what the sheets are of: --cards, --profiles, --dialogues, or --dialogues with --gold"),
+        (("--cards", "c.jsonl", "--profiles", "c.jsonl"), "--profiles: says nothing of two workers' sheets of role cards"),
+        (("--cards", "c.jsonl", "--form", "label-studio"), "--form: says nothing of two workers' sheets"),
+        (("--cards", "c.jsonl", "--form", "keep", "--sample", "3"), "--sample: says nothing of role cards that a person keeps"),
+        (("--profiles", "c.jsonl", "--mode", "paper"), "--mode: says nothing of profiles that a person keeps"),
+        (("--dialogues", "c.jsonl", "--gold", "c.jsonl", "--each", "2"), "--each: says nothing of scores that are given again"),
+        (("--dialogues", "c.jsonl", "--annotator", "a", "--form", "keep"), "--form: says nothing of sheets of dialogues"),
+        (("--dialogues", "c.jsonl"), "name who scores the dialogues: --annotator NAME"),
+    ],
+)
+def test_options_that_say_nothing_of_a_sheet_are_refused(
+    run: Callable[..., Result], arguments: tuple[str, ...], message: str
+) -> None:
+    Path("c.jsonl").write_text("")
+    error = run("sheet", "export", *arguments, "--out", "out").exception
+    assert isinstance(error, UserError) and message in str(error)
 
 
 # --- statistics ------------------------------------------------------------------------------------------------------------

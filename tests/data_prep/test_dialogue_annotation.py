@@ -58,7 +58,7 @@ def score(n: int, who: str, value: float, key: str = "empathy", language: str = 
 
 
 def command(*arguments: object) -> tuple[str, UserError | None]:
-    result = CliRunner().invoke(app, ["annotate-dialogues", *map(str, arguments)])
+    result = CliRunner().invoke(app, ["sheet", *map(str, arguments)])
     if result.exception is not None and not isinstance(result.exception, UserError):
         raise result.exception
     return result.output, result.exception
@@ -135,9 +135,7 @@ def test_export_and_import_round_trip(files: Path) -> None:
         "import",
         "--dialogues",
         files / "d.jsonl",
-        "--sheet",
         files / "ann.csv",
-        "--sheet",
         files / "bo.csv",
         "--out",
         files,
@@ -150,7 +148,7 @@ def test_export_and_import_round_trip(files: Path) -> None:
     asked = [(row["row"], row["given"]) for row in review if row["rules"]]
     assert asked == [(f"{one} score empathy", "1 / 3"), (f"{one} score skill", "1 / 3")] and len(review) == 2 + 2
     fill(files / "review.csv", {one: {"empathy": "2", "skill": "0"}})
-    _, error = command(*call, "--review", files / "review.csv")
+    _, error = command(*call, files / "review.csv")
     assert error is None
     accepted = {(s.dialogue_id, s.dimension): s for s in read_jsonl(files / "accepted.jsonl", HumanScore, "scores")}
     assert len(accepted) == 6 * 7 and {s.annotator for s in accepted.values()} == {"accepted"}
@@ -163,12 +161,12 @@ def test_export_and_import_round_trip(files: Path) -> None:
 
 def test_in_paper_mode_a_reviewer_goes_over_everything(files: Path) -> None:
     fill(files / "ann.csv", same(3))
-    call = ["import", "--dialogues", files / "d.jsonl", "--sheet", files / "ann.csv", "--out", files, "--mode", "paper"]
+    call = ["import", "--dialogues", files / "d.jsonl", files / "ann.csv", "--out", files, "--mode", "paper"]
     output, error = command(*call)
     assert error is None and "agreement is not defined" in output
     assert len({row["item"] for row in rows_of(files / "review.csv")}) == 6 and not (files / "accepted.jsonl").read_bytes()
     fill(files / "review.csv", same(1))
-    assert command(*call, "--review", files / "review.csv")[1] is None
+    assert command(*call, files / "review.csv")[1] is None
     assert {s.value for s in read_jsonl(files / "accepted.jsonl", HumanScore, "scores")} == {1}
 
 
@@ -177,7 +175,7 @@ def test_a_sheet_in_work_is_not_overwritten_and_a_row_without_scores_is_counted(
     call = ["--dialogues", files / "d.jsonl", "--out", files]
     _, error = command("export", *call, "--annotator", "ann", "--each", "1")
     assert "ann.csv holds answers" in str(error)
-    output, error = command("import", *call, "--sheet", files / "ann.csv")
+    output, error = command("import", *call, files / "ann.csv")
     assert error is None and "no score given yet 5" in output
 
 
@@ -194,13 +192,13 @@ def test_a_sheet_in_work_is_not_overwritten_and_a_row_without_scores_is_counted(
 def test_what_cannot_be_read_is_told_with_its_place(files: Path, column: str, text: str, problem: str) -> None:
     one = item_of(dialogue(1))
     fill(files / "ann.csv", {one: dict.fromkeys(KEYS, "1") | {column: text}})
-    _, error = command("import", "--dialogues", files / "d.jsonl", "--sheet", files / "ann.csv", "--out", files)
+    _, error = command("import", "--dialogues", files / "d.jsonl", files / "ann.csv", "--out", files)
     assert re.search(problem, str(error))
 
 
 def test_a_sheet_with_nothing_but_its_header_is_refused(files: Path) -> None:
     (files / "ann.csv").write_bytes((files / "ann.csv").read_bytes().split(b"\r\n")[0] + b"\r\n")
-    output, error = command("import", "--dialogues", files / "d.jsonl", "--sheet", files / "ann.csv", "--out", files / "new")
+    output, error = command("import", "--dialogues", files / "d.jsonl", files / "ann.csv", "--out", files / "new")
     assert str(error) == f"{files / 'ann.csv'}: no row below the header"
     assert not output and not (files / "new").exists()
 
@@ -208,7 +206,7 @@ def test_a_sheet_with_nothing_but_its_header_is_refused(files: Path) -> None:
 def test_one_persons_sheet_under_two_names_is_refused(files: Path) -> None:
     fill(files / "ann.csv", same(3))
     (files / "bo.csv").write_bytes((files / "ann.csv").read_bytes())
-    call = ["import", "--dialogues", files / "d.jsonl", "--out", files, "--sheet", files / "ann.csv", "--sheet"]
+    call = ["import", "--dialogues", files / "d.jsonl", "--out", files, files / "ann.csv"]
     assert "the same to the byte" in str(command(*call, files / "bo.csv")[1])
     assert "ann is given twice" in str(command(*call, files / "ann.xlsx")[1])
 
@@ -219,10 +217,10 @@ def test_feels_sheets_take_halves_as_its_criteria_ask_for(files: Path) -> None:
     assert "1.5" in (files / "feel" / "guide.txt").read_text()
     sheet, item = files / "feel" / "cy.csv", item_of(dialogue(0))
     fill(sheet, {item: dict.fromkeys(load_rubric("feel").dimensions, "1.5")})
-    assert command("import", *call, "--sheet", sheet)[1] is None
+    assert command("import", *call, sheet)[1] is None
     assert {score.value for score in read_jsonl(files / "feel" / "scores.jsonl", HumanScore, "scores")} == {1.5}
     fill(sheet, {item: {"safety": "1.7"}})
-    assert "'1.7' is not a whole or half number from 0 to 3 (safety)" in str(command("import", *call, "--sheet", sheet)[1])
+    assert "'1.7' is not a whole or half number from 0 to 3 (safety)" in str(command("import", *call, sheet)[1])
 
 
 def test_sheets_of_played_seekers_show_the_card_and_tell_raters_to_judge_the_seeker(tmp_path: Path) -> None:
@@ -239,10 +237,10 @@ def test_sheets_of_played_seekers_show_the_card_and_tell_raters_to_judge_the_see
     guide = (tmp_path / "x" / "guide.txt").read_text()
     assert "Judge how the seeker is played" in guide and "Judge the supporter" not in guide
     fill(tmp_path / "x" / "ann.csv", {item_of(dialogue(0)): dict.fromkeys(load_rubric("role_play").dimensions, "2")})
-    assert command("import", *call, "--sheet", tmp_path / "x" / "ann.csv")[1] is None
+    assert command("import", *call, tmp_path / "x" / "ann.csv")[1] is None
     other = card.model_copy(update={"problem": "The dog is gone."})
     write_jsonl(tmp_path / "c.jsonl", [other])
-    assert "not the text of row" in str(command("import", *call, "--sheet", tmp_path / "x" / "ann.csv")[1])
+    assert "not the text of row" in str(command("import", *call, tmp_path / "x" / "ann.csv")[1])
     write_jsonl(tmp_path / "c.jsonl", [card.model_copy(update={"id": "c2"})])
     assert "card 'c1' is not among those given (--cards)" in str(command("export", *call, *named)[1])
     refused = command("export", *call[:4], "--cards", tmp_path / "c.jsonl", *named)[1]

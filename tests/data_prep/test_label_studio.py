@@ -19,6 +19,7 @@ from data_prep.__main__ import app
 from data_prep.cards.sheets import write_xlsx
 from data_prep.scores.annotation import item_of
 from tests.data_prep.test_dialogue_annotation import dialogue
+from tests.files_of_rows import read_sheet, write_sheet
 
 FEEL = load_rubric("feel")
 KEYS = list(FEEL.dimensions)
@@ -26,7 +27,7 @@ NO_CHOICE: list[Any] = [None, [], {}, {"choices": []}, {"choices": None}, {"choi
 
 
 def command(*arguments: object) -> str:
-    result = CliRunner().invoke(app, ["annotate-dialogues", *map(str, arguments), "--rubric", "feel"])
+    result = CliRunner().invoke(app, ["sheet", *map(str, arguments), "--rubric", "feel"])
     if result.exception is not None:
         raise result.exception
     return result.output
@@ -50,7 +51,7 @@ def given(tmp_path: Path) -> Path:
 
 
 def test_tasks_are_blind_and_the_configuration_holds_the_rules_with_halves(given: Path) -> None:
-    command("label-studio", "--dialogues", given / "d.jsonl", "--out", given / "ls")
+    command("export", "--form", "label-studio", "--dialogues", given / "d.jsonl", "--out", given / "ls")
     tasks = json.loads((given / "ls" / "tasks_en.json").read_text())
     assert {task["data"]["item"] for task in tasks} == {item_of(dialogue(n)) for n in range(2)}
     assert tasks[0]["data"]["turns"][1]["author"] == "Supporter" and "secret" not in json.dumps(tasks)
@@ -67,7 +68,7 @@ def test_results_become_scores(given: Path) -> None:
         exported(1, annotation(1, "0", was_cancelled=True)),
     ]
     (given / "r.json").write_text(json.dumps(tasks))
-    shown = command("label-studio-import", "--dialogues", given / "d.jsonl", "--result", given / "r.json", "--out", given / "s")
+    shown = command("import", "--dialogues", given / "d.jsonl", given / "r.json", "--out", given / "s")
     scores = read_jsonl(given / "s" / "scores.jsonl", HumanScore, "scores")
     assert {(s.annotator, s.value, s.dialogue_id) for s in scores} == {
         ("annotator-1", 1.5, dialogue(0).id),
@@ -124,15 +125,27 @@ def test_what_cannot_be_read_is_told(given: Path, change: Callable[[Any], object
     change(tasks)
     (given / "r.json").write_text(json.dumps(tasks))
     with pytest.raises(UserError, match=message):
-        command("label-studio-import", "--dialogues", given / "d.jsonl", "--result", given / "r.json", "--out", given / "s")
+        command("import", "--dialogues", given / "d.jsonl", given / "r.json", "--out", given / "s")
 
 
 def test_a_task_that_the_export_repeats_counts_once(given: Path) -> None:
     (given / "r.json").write_text(json.dumps([exported(0, annotation(1, "1")), exported(0, annotation(1, "1"))]))
-    shown = command("label-studio-import", "--dialogues", given / "d.jsonl", "--result", given / "r.json", "--out", given / "s")
+    shown = command("import", "--dialogues", given / "d.jsonl", given / "r.json", "--out", given / "s")
     assert (
         len(read_jsonl(given / "s" / "scores.jsonl", HumanScore, "scores")) == len(KEYS) and "exported twice, equal 1" in shown
     )
+
+
+def test_its_scores_are_settled_and_reviewed_as_those_of_sheets(given: Path) -> None:
+    (given / "r.json").write_text(json.dumps([exported(0, annotation(3, "1"), annotation(4, "3", id=8)), exported(1)]))
+    call = ("--dialogues", given / "d.jsonl", "--out", given / "s")
+    assert "1 dialogues wait for a reviewer" in command("import", given / "r.json", *call)
+    assert not read_jsonl(given / "s" / "accepted.jsonl", HumanScore, "scores", allow_empty=True)
+    columns, rows = read_sheet(given / "s" / "review.csv")
+    write_sheet(given / "review.csv", columns, [row | ({"score": "2.5"} if row["rules"] else {}) for row in rows])
+    command("import", given / "review.csv", given / "r.json", *call)
+    accepted = read_jsonl(given / "s" / "accepted.jsonl", HumanScore, "scores")
+    assert {(score.dialogue_id, score.value) for score in accepted} == {(dialogue(0).id, 2.5)}
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".xlsx"])
@@ -160,6 +173,6 @@ def test_a_table_is_read_as_json_is(suffix: str, given: Path) -> None:
     )
     found = []
     for result in (path, given / "export.json"):
-        command("label-studio-import", "--dialogues", given / "d.jsonl", "--result", result, "--out", given / "out")
+        command("import", "--dialogues", given / "d.jsonl", result, "--out", given / "out")
         found.append(read_jsonl(given / "out" / "scores.jsonl", HumanScore, "scores"))
     assert found[0] == found[1] and [score.value for score in found[0]] == [2.5] * len(KEYS) + [1] * len(KEYS)

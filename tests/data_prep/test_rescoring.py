@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import write_jsonl
 from core.records import Dialogue, HumanScore, Turn
-from data_prep.commands.annotate_dialogues import rescore as app
+from data_prep.__main__ import app
 from data_prep.scores.annotation import ACCEPTED
 from data_prep.scores.annotator_agreement import agreement
 from data_prep.scores.rescoring import contested, finish, who_again
@@ -126,7 +126,7 @@ def test_agreement_in_halves() -> None:
 
 
 def call(*arguments: Any) -> str:
-    return CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False).stdout
+    return CliRunner().invoke(app, ["sheet", *map(str, arguments)], catch_exceptions=False).stdout
 
 
 def test_through_the_sheets_and_back(tmp_path: Path) -> None:
@@ -152,17 +152,17 @@ def test_through_the_sheets_and_back(tmp_path: Path) -> None:
             writer.writerows(rows)
 
     fill("a", "1.7")
-    sheets = ("--sheet", tmp_path / "x" / "a.csv", "--sheet", tmp_path / "x" / "joint.csv")
+    sheets = (tmp_path / "x" / "a.csv", tmp_path / "x" / "joint.csv")
     with pytest.raises(UserError, match=r"a\.csv:4, column score: '1\.7' is not a whole or half number from 0 to 3 \(safety\)"):
-        call("import", *base, *sheets[:2], "--out", tmp_path / "y")
+        call("import", *base, sheets[0], "--out", tmp_path / "y")
     fill("a", "1.5")
     fill("joint", "2")
     with pytest.raises(UserError, match="holds answers and would be overwritten"):
         call("export", *base, "--out", tmp_path / "x")
     (tmp_path / "x" / "eve.csv").write_bytes((tmp_path / "x" / "a.csv").read_bytes())
     for more, message in [
-        (("--sheet", tmp_path / "x" / "eve.csv"), "nobody named 'eve' was asked again: known: a, joint"),
-        (sheets[:2], "--sheet: a is given twice"),
+        ((tmp_path / "x" / "eve.csv",), "nobody named 'eve' was asked again: known: a, joint"),
+        (sheets[:1], "the sheet of a is given twice"),
         (base[2:], "an annotator scored a dialogue's dimension twice, in two files"),
         (("--rubric", "epitome"), r"s\.jsonl: a on d1 / safety: rubric: 'feel', but --rubric is epitome"),
     ]:

@@ -1,4 +1,4 @@
-"""Sheets: exact round trips, nothing that a spreadsheet would run, and `cards annotate` from export to the settled cards."""
+"""Sheets: exact round trips, nothing that a spreadsheet would run, and two workers' sheets from export to the settled cards."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.records import Language, RoleCard
 from core.tables import guarded, unguarded
+from data_prep.__main__ import app
 from data_prep.cards.annotation import ANSWERS, COLUMNS, SHEET, THIRD_COLUMNS, WORKERS_SHEET, write_sheets
 from data_prep.cards.sheets import read_filled, read_sheet, write_csv, write_xlsx
 from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.commands.annotate import app
 
 LEAVES = list(load_taxonomy().leaves.items())
 NASTY = [
@@ -114,7 +114,7 @@ def test_xlsx_that_cannot_be_read(tmp_path: Path) -> None:
         read_sheet(path, SHEET, ("id",))
 
 
-# --- cards annotate ---------------------------------------------------------------------------------------------------------
+# --- role cards of two workers -----------------------------------------------------------------------------------------------
 
 
 def test_an_xlsx_cell_that_cannot_be_read(tmp_path: Path) -> None:
@@ -180,14 +180,14 @@ class Bench:
 
     def __call__(self, verb: str, *arguments: object) -> str:
         """Run a verb; returns the error's text ("" if none)."""
-        result = CliRunner().invoke(app, [verb, "--cards", str(self.cards), *map(str, arguments)])
+        result = CliRunner().invoke(app, ["sheet", verb, "--cards", str(self.cards), *map(str, arguments)])
         if result.exception and not isinstance(result.exception, UserError):
             raise result.exception
         self.printed = " ".join(result.output.split())
         return str(result.exception or "")
 
     def settle(self, *more: object, out: str = "out") -> str:
-        sheets = ("--sheet", self.folder / "first.csv", "--sheet", self.folder / "second.xlsx")
+        sheets = (self.folder / "first.csv", self.folder / "second.xlsx")
         return self("import", *sheets, "--out", self.folder / out, *more)
 
     def kept(self, out: str = "out") -> dict[str, tuple[Any, Any]]:
@@ -281,7 +281,7 @@ def test_from_two_sheets_to_settled_cards(bench: Bench) -> None:
     assert (c4["first_category"], c4["second_category"]) == (LEAVES[4][1].zh, LEAVES[5][1].zh)
 
     fill_csv(bench.folder / "out" / "third.csv", bench.folder / "third.csv", CHOSEN, chinese=True)
-    assert bench.settle("--third", bench.folder / "third.csv") == ""
+    assert bench.settle(bench.folder / "third.csv") == ""
     expected = {"c1": ("high", 1), "c2": ("middle", 2), "c3": ("middle", 3), "c4": ("middle", 30), "c6": ("high", 6)}
     assert bench.kept() == expected
     assert not (bench.folder / "out" / "third.csv").exists()  # nothing is left to decide
@@ -291,7 +291,7 @@ def test_from_two_sheets_to_settled_cards(bench: Bench) -> None:
     assert figures["agreement"][0]["question"] == "quality"
     assert len(manifest["inputs"]) == 4
 
-    assert bench.settle("--third", bench.folder / "third.csv", "--mode", "paper", out="paper") == ""
+    assert bench.settle(bench.folder / "third.csv", "--mode", "paper", out="paper") == ""
     assert bench.kept("paper") == expected | {"c1": ("middle", 1)}
 
 
@@ -300,20 +300,20 @@ def test_a_third_sheet_may_come_in_parts(bench: Bench) -> None:
     for name, ids in (("a.csv", ["c3"]), ("b.csv", ["c4", "c6"])):
         chosen = {card_id: CHOSEN[card_id] for card_id in ids}
         fill_csv(bench.folder / "out" / "third.csv", bench.folder / name, chosen, keep=ids)
-    assert bench.settle("--third", bench.folder / "a.csv") == ""
+    assert bench.settle(bench.folder / "a.csv") == ""
     assert "2 cards wait for a third person" in bench.printed
     assert set(bench.kept()) == {"c1", "c2", "c3"}
-    assert bench.settle("--third", bench.folder / "a.csv", "--third", bench.folder / "b.csv") == ""
+    assert bench.settle(bench.folder / "a.csv", bench.folder / "b.csv") == ""
     assert len(bench.kept()) == 5
     (bench.folder / "c.csv").write_bytes((bench.folder / "a.csv").read_bytes())
-    assert "duplicate cards" in bench.settle("--third", bench.folder / "a.csv", "--third", bench.folder / "c.csv")
+    assert "duplicate cards" in bench.settle(bench.folder / "a.csv", bench.folder / "c.csv")
 
 
 def test_what_the_third_person_says_unasked_changes_nothing_and_is_told(bench: Bench) -> None:
     bench.settle()
     more = CHOSEN | {"c3": ("middle", "9")}
     fill_csv(bench.folder / "out" / "third.csv", bench.folder / "third.csv", more)
-    assert bench.settle("--third", bench.folder / "third.csv") == ""
+    assert bench.settle(bench.folder / "third.csv") == ""
     assert bench.kept()["c3"] == ("middle", 3)
     assert "not used: the third person's answers on 1 cards (c3)" in bench.printed
 
@@ -324,7 +324,7 @@ def test_answers_are_never_overwritten(bench: Bench) -> None:
     fill_csv(third, third, CHOSEN)
     before = third.read_bytes()
     assert "holds answers and would be overwritten" in bench.settle()
-    assert bench.settle("--third", third) == ""
+    assert bench.settle(third) == ""
     assert third.read_bytes() == before
     fill_csv(bench.folder / "sheets" / "worker_1.csv", bench.folder / "sheets" / "worker_1.csv", FIRST)
     assert "worker_1.csv holds answers" in bench("export", "--out", bench.folder / "sheets")
@@ -369,16 +369,16 @@ def test_a_card_without_a_row_is_an_error(bench: Bench) -> None:
 def test_third_sheets_that_are_wrong(bench: Bench, column: str, value: str, message: str) -> None:
     bench.settle()
     fill_csv(bench.folder / "out" / "third.csv", bench.folder / "third.csv", CHOSEN, c3=change(column, value))
-    error = bench.settle("--third", bench.folder / "third.csv")
+    error = bench.settle(bench.folder / "third.csv")
     assert message in error and "third.csv:" in error and "column quality" in error
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sheet", "first.csv"], "given 1 times"),
-        (["--sheet", "first.csv", "--sheet", "first.csv"], "the same file is given twice"),
-        (["--sheet", "first.csv", "--sheet", "second.xlsx", "--mode", "papr"], "unknown mode 'papr': did you mean paper"),
+        (["first.csv"], "1 sheets of workers are given"),
+        (["first.csv", "first.csv"], "the same file is given twice"),
+        (["first.csv", "second.xlsx", "--mode", "papr"], "unknown mode 'papr': did you mean paper"),
     ],
 )
 def test_options_that_do_not_fit(bench: Bench, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str) -> None:

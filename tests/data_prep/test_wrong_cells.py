@@ -12,10 +12,9 @@ from core.errors import UserError
 from core.ledger import Step
 from core.people_tables import TOLD
 from core.records import RoleCard
+from data_prep import keeping
 from data_prep.cards import annotation as card_sheets
-from data_prep.cards import human
 from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.profiles import inspection
 from data_prep.scores import annotation, label_studio
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
@@ -23,7 +22,6 @@ from data_prep.scores.weights import read_weights
 from evalsuite.commands import scored_runs
 from evalsuite.commands.verdicts import read_judgements
 from tests.data_prep.test_dialogue_annotation import KEYS, RUBRIC, dialogue
-from tests.data_prep.test_profiles import profile
 from tests.files_of_rows import read_sheet, write_sheet
 
 N = 12  # rows of each table
@@ -32,7 +30,6 @@ CARDS = [
     RoleCard(id=f"c{n}", language="en", problem=f"My cat {n}.", source="s", source_id=str(n), card_method="written")
     for n in range(N)
 ]
-PROFILES = [profile(id=f"p{n}", counselling={"problem": f"{n} boats sank near island {n}."}) for n in range(N)]
 TALKS = [dialogue(n) for n in range(N)]
 ASKED: dict[str, tuple[str, ...]] = {talk.id: ("empathy",) for talk in TALKS}
 Write = Callable[[Path], Any]
@@ -72,14 +69,9 @@ KINDS: dict[str, tuple[Write, Read, list[str]]] = {
         ),
         ["quality", "category"],
     ),
-    "filter": (
-        lambda folder: human.write_sheet(folder / "filter.csv", CARDS),
-        lambda path: human.read_decisions(path, CARDS),
-        ["keep"],
-    ),
-    "inspection": (
-        lambda folder: inspection.write_inspection(folder, PROFILES, []),
-        lambda path: inspection.read_inspection(path, PROFILES),
+    "keep": (
+        lambda folder: keeping.write_cards(folder, CARDS),
+        lambda path: keeping.read_keep([path], keeping.CARDS, {card.id: card.problem for card in CARDS}),
         ["keep"],
     ),
     "scores": (

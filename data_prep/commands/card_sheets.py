@@ -1,24 +1,21 @@
-"""`cards annotate`: sheets for two workers and a third person, and the cards as the three settled them."""
+"""Sheets of role cards for two workers and a third person, and the cards as the three settled them (ESC-Eval, appendix A.2)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, get_args
-
-import typer
+from typing import Any
 
 from core.errors import UserError
 from core.files import check_unique, sha256_file
 from core.ledger import Build
-from core.options import OutOption, SeedOption, choice, console, writes
-from core.paths import IN_FILE, SHEET
+from core.options import console
 from core.records import RoleCard
 from core.statistics.bootstrap import SMOOTHED
 from core.statistics.reliability import AGREEMENT
 from core.tables import Table, to_console
-from core.verbs import Verbs
-from data_prep.cards import annotation, load_cards
+from data_prep.cards import annotation
 from data_prep.cards.annotation import (
     Agreement,
     Decision,
@@ -30,26 +27,21 @@ from data_prep.cards.annotation import (
     readings_differ,
     settle,
 )
-from data_prep.cards.sheets import refuse_to_overwrite, remove_unanswered
+from data_prep.cards.sheets import columns_of, refuse_to_overwrite, remove_unanswered
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 
-app = Verbs(no_args_is_help=True, help="Annotation of role cards by two workers and a third person (appendix A.2).")
 _WORKERS = ("worker_1", "worker_2")
 
-CardsOption = Annotated[Path, typer.Option("--cards", help="Role cards: JSONL, or a published JSON file."), IN_FILE]
 
-
-@app.command("export")
-def export(cards: CardsOption, out: Annotated[OutOption, writes("worker_*", "guide.txt")], seed: SeedOption = 0) -> None:
+def export_marks(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, seed: int) -> None:
     """Write one sheet for each of two workers, as CSV and XLSX, in an order of their own, and the rules as guide.txt."""
-    loaded = load_cards(cards)
     refuse_to_overwrite(out, _WORKERS, annotation.WORKERS_SHEET)
     taxonomy = load_taxonomy()
-    build = Build(out, "cards annotate export", seed)
-    build.input(cards)
-    build.step("cards on each sheet", len(loaded))
+    build = Build(out, "sheet export", seed)
+    build.input(*files)
+    build.step("cards on each sheet", len(cards))
     for worker in _WORKERS:
-        order = annotation.shuffled(loaded, seed, worker)
+        order = annotation.shuffled(cards, seed, worker)
         for name in annotation.write_sheets(build.folder, worker, order, taxonomy):
             build.output(name, len(order))
     annotation.write_guide(build.folder / "guide.txt", taxonomy)
@@ -57,37 +49,25 @@ def export(cards: CardsOption, out: Annotated[OutOption, writes("worker_*", "gui
     build.finish(console)
 
 
-@app.command("import")
-def import_(
-    cards: CardsOption,
-    sheet: Annotated[
-        list[Path], typer.Option("--sheet", help="A worker's sheet, CSV or XLSX; give it twice, one a worker."), SHEET
-    ],
-    out: Annotated[OutOption, writes("cards.jsonl", "dropped.jsonl", "third.*")],
-    third: Annotated[
-        list[Path], typer.Option("--third", help="A sheet of the third person, CSV or XLSX; may be repeated."), SHEET
-    ] = [],  # noqa: B006 (typer wants a list; it is not changed)
-    mode: Annotated[
-        str, typer.Option("--mode", help="native: high stays high where both say it. paper: appendix A.2 word by word.")
-    ] = "native",
-    seed: SeedOption = 0,
+def import_marks(
+    cards: Sequence[RoleCard], files: Sequence[Path], sheets: Sequence[Path], mode: Mode, out: Path, seed: int
 ) -> None:
     """Settle every card by the rules of appendix A.2; what needs a third person goes to OUT/third.csv and third.xlsx.
 
-    Fill in one of the two and run this again with --third. CSV may be UTF-8 with or without a byte-order mark, parted by
-    commas, semicolons or tabs. The seed draws the intervals of the agreement.
+    `sheets` are those of two workers and, with a column `decide`, of the third person; `files` are what the cards were read
+    from. Raises `UserError` for other numbers of sheets, and for one that is given twice.
     """
-    chosen: Mode = choice("--mode", mode, get_args(Mode))
-    sheets = [*sheet, *third]
-    if len(sheet) != 2:
-        raise UserError(f"--sheet: given {len(sheet)} times; give one sheet of each of the two workers")
+    third = [path for path in sheets if "decide" in columns_of(path, annotation.SHEET)]
+    workers = [path for path in sheets if path not in third]
     if len({path.resolve() for path in sheets}) < len(sheets):
-        raise UserError("--sheet, --third: the same file is given twice")
-    if sha256_file(sheet[0]) == sha256_file(sheet[1]):
-        raise UserError(f"--sheet: {sheet[0]} and {sheet[1]} are the same to the byte: two workers' own sheets are needed")
+        raise UserError("the same file is given twice: two workers' own sheets are needed")
+    if len(workers) != 2:
+        raise UserError(f"{len(workers)} sheets of workers are given: give one of each of the two workers")
+    if sha256_file(workers[0]) == sha256_file(workers[1]):
+        raise UserError(f"{workers[0]} and {workers[1]} are the same to the byte: two workers' own sheets are needed")
     taxonomy = load_taxonomy()
-    loaded = {card.id: card for card in load_cards(cards)}
-    marks = [annotation.read_marks(path, loaded, taxonomy) for path in sheet]
+    loaded = {card.id: card for card in cards}
+    marks = [annotation.read_marks(path, loaded, taxonomy) for path in workers]
     first, second = marks
     asked = {card_id: questions(first[card_id], second[card_id]) for card_id in loaded}
     decisions: dict[str, Decision] = {}
@@ -95,23 +75,23 @@ def import_(
         more = annotation.read_decisions(path, loaded, asked, taxonomy)
         check_unique(path, [*decisions, *more], "cards in the third person's sheets")
         decisions |= more
-    outcomes = {i: settle(first[i], second[i], decisions.get(i), chosen) for i in loaded}
-    waiting = [card for card in loaded.values() if outcomes[card.id].state == "open"]
+    outcomes = {i: settle(first[i], second[i], decisions.get(i), mode) for i in loaded}
+    waiting = [card for card in cards if outcomes[card.id].state == "open"]
     if waiting:
         refuse_to_overwrite(out, ["third"], annotation.THIRD_SHEET)
     pairs = [(first[i], second[i]) for i in loaded]
     agreed = agreement(pairs, seed)
     figures = _figures(pairs, outcomes)
-    build = Build(out, "cards annotate import", seed, {"mode": chosen})
+    build = Build(out, "sheet import", seed, {"mode": mode})
     build.figures = {**figures, "agreement": [asdict(row) for row in agreed]}
-    build.input(cards, *sheets)
-    _write(build, list(loaded.values()), outcomes)
+    build.input(*files, *workers, *third)
+    _write(build, cards, outcomes)
     _write_third(build, waiting, outcomes, marks, taxonomy)
-    _print(agreed, figures, chosen)
+    _print(agreed, figures, mode)
     build.finish(console)
 
 
-def _write(build: Build, cards: list[RoleCard], outcomes: dict[str, Outcome]) -> None:
+def _write(build: Build, cards: Sequence[RoleCard], outcomes: dict[str, Outcome]) -> None:
     """cards.jsonl and dropped.jsonl, in the order of the cards' file; the step that counts them."""
 
     def unsettled(card: RoleCard) -> str | None:

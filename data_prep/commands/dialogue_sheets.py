@@ -1,0 +1,284 @@
+"""Blind sheets for people who score dialogues, their scores as records, and FEEL's second round: what is contested, and the
+final means."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from core.errors import UserError, near
+from core.files import check_unique, sha256_file, write_json, write_text
+from core.ledger import Build
+from core.names import Spellings, composed
+from core.options import console
+from core.records import Dialogue, HumanScore
+from core.rubrics import Rubric, load_rubric
+from core.tables import to_console
+from data_prep.cards.sheets import columns_of, refuse_to_overwrite, remove_unanswered
+from data_prep.played import load_played, played_text
+from data_prep.scores import annotation, label_studio
+from data_prep.scores.annotation import Mode
+from data_prep.scores.annotator_agreement import Agreed, agreement, agreement_table
+from data_prep.scores.human import Check, read_dialogues, read_scores
+from data_prep.scores.rescoring import JOINT, contested, finish
+
+
+class Scored(NamedTuple):
+    """What people score: files of dialogues, the rubric by name, and files of who the seekers play."""
+
+    dialogues: list[Path]
+    rubric: str
+    cards: list[Path]
+    profiles: list[Path]
+
+
+def export_scores(scored: Scored, annotators: list[str], each: int, out: Path, seed: int) -> None:
+    """Write one sheet per annotator, as CSV and XLSX, and the rules as guide.txt; each dialogue goes to `each` of them."""
+    if not annotators:
+        raise UserError("name who scores the dialogues: --annotator NAME, once for each (or --form label-studio)")
+    rules = load_rubric(scored.rubric)
+    build = Build(out, "sheet export", seed, {"rubric": rules.name, "each": each})
+    loaded, played = _to_score(scored, rules, build)
+    sheets = annotation.assign(loaded, annotators, each, seed)
+    refuse_to_overwrite(out, annotators, annotation.LAYOUT)
+    for name, assigned in sheets.items():
+        for file in annotation.write_sheet(build.folder, name, assigned, rules, played):
+            build.output(file, len(assigned))
+    languages = {dialogue.language for dialogue in loaded}
+    annotation.write_guide(
+        build.folder / "guide.txt", rules, [language for language in rules.languages if language in languages]
+    )
+    build.output("guide.txt")
+    build.finish(console)
+
+
+def export_tasks(scored: Scored, out: Path) -> None:
+    """Write the same for Label Studio: tasks to import and a labelling configuration, for each language of the dialogues."""
+    rules = load_rubric(scored.rubric)
+    build = Build(out, "sheet export", settings={"rubric": rules.name})
+    loaded, played = _to_score(scored, rules, build)
+    for language in rules.languages:
+        if spoken := [dialogue for dialogue in loaded if dialogue.language == language]:
+            write_json(build.folder / f"tasks_{language}.json", label_studio.tasks(spoken, played))
+            build.output(f"tasks_{language}.json", len(spoken))
+            write_text(build.folder / f"labels_{language}.xml", label_studio.configuration(rules, language, bool(played)))
+            build.output(f"labels_{language}.xml")
+    build.finish(console)
+
+
+def import_scores(scored: Scored, files: list[Path], mode: Mode, out: Path, seed: int) -> None:
+    """Annotators' and reviewers' sheets, and Label Studio's exports → OUT/scores.jsonl (every annotator's) and accepted.jsonl
+    (settled); what waits → OUT/review.csv, .xlsx. A form is told by its columns."""
+    rules = load_rubric(scored.rubric)
+    exports = [path for path in files if path.suffix.lower() == ".json" or "annotation_id" in columns_of(path)]
+    reviews = [path for path in files if "given" in columns_of(path, annotation.SHEET)]
+    _check_files([path for path in files if path not in (*exports, *reviews)], files)
+    build = Build(out, "sheet import", seed, {"mode": mode, "rubric": rules.name})
+    loaded, played = _to_score(scored, rules, build)
+    build.input(*files)
+    scores: list[HumanScore] = []
+    for path in (path for path in files if path not in reviews):
+        if path in exports:
+            scores += label_studio.read_results(path, loaded, rules, build.step(f"results {path.name}"))
+        else:
+            scores += annotation.read_scores(path, loaded, rules, build.step(f"sheet of {path.stem}"), played)
+    if not scores:
+        raise UserError(f"no annotator's score in {', '.join(map(str, files))}")
+    names = (f"{score.annotator}/{score.dialogue_id}/{score.dimension}" for score in scores)
+    check_unique(", ".join(map(str, files)), names, "scores of one annotator")
+    asked = annotation.to_review(scores, rules, mode)
+    decided: list[HumanScore] = []
+    for path in reviews:
+        decided += annotation.read_review(path, loaded, asked, rules, build.step(f"review {path.name}"), played=played)
+    check_unique(", ".join(map(str, reviews)), [f"{s.dialogue_id}/{s.dimension}" for s in decided], "decisions")
+    settled = annotation.settle(scores, decided, asked)
+    if settled.waiting:
+        refuse_to_overwrite(out, [annotation.REVIEW], annotation.REVIEW_LAYOUT)
+    _count(build, scores, {"waits for a reviewer": _items(settled.waiting)})
+    rows = agreement(scores, [rules], seed)
+    build.figures = {"agreement": [asdict(row) for row in rows]}
+    build.write("scores.jsonl", scores)
+    build.write("accepted.jsonl", settled.accepted)
+    _write_review(build, loaded, settled.waiting, scores, rules, played)
+    if rows:
+        to_console(agreement_table(rows), console)
+    else:
+        console.print("no dialogue has scores of two people: agreement is not defined")
+    build.finish(console)
+
+
+def _dialogues(paths: list[Path], rubric: Rubric, build: Build) -> list[Dialogue]:
+    """The dialogues that can be scored: those in which the supporter answers at least once."""
+    build.input(*paths)
+
+    def unscored(dialogue: Dialogue) -> str | None:
+        if dialogue.exchanges and dialogue.language not in rubric.languages:
+            raise UserError(f"dialogue {dialogue.id}: rubric {rubric.name} has no {dialogue.language} text")
+        return None if dialogue.exchanges else "no answer of a supporter"
+
+    kept = build.step("dialogues").sieve(read_dialogues(paths), unscored)
+    if not kept:
+        raise UserError(f"{', '.join(map(str, paths))}: no dialogue in which a supporter answers")
+    return kept
+
+
+def _to_score(scored: Scored, rubric: Rubric, build: Build) -> tuple[list[Dialogue], dict[str, str]]:
+    """The dialogues that can be scored and, where the rubric rates seekers, dialogue id → who its seeker is meant to be. Raises
+    `UserError` where that is unknown."""
+    dialogues, people = _dialogues(scored.dialogues, rubric, build), [*scored.cards, *scored.profiles]
+    if rubric.rates != "seeker":
+        if people:
+            raise UserError(f"--cards, --profiles: rubric {rubric.name} rates the supporter, who knows neither: leave them out")
+        return dialogues, {}
+    if not people:
+        raise UserError(f"--rubric {rubric.name} rates the seeker against who it plays: give --cards FILE or --profiles FILE")
+    build.input(*people)
+    known = load_played(scored.cards, scored.profiles)
+    return dialogues, {dialogue.id: played_text(dialogue, known) for dialogue in dialogues}
+
+
+def _check_files(sheets: Sequence[Path], files: Sequence[Path]) -> None:
+    """Two people's work is two files, with names of their own."""
+    _check_names(sheets)
+    if annotation.ACCEPTED in (path.stem for path in sheets):
+        raise UserError(f"a sheet is named {annotation.ACCEPTED}: rename it to its annotator's name")
+    seen: dict[str, Path] = {}
+    for path in files:
+        key = sha256_file(path)
+        if key in seen:
+            raise UserError(f"{seen[key]} and {path} are the same to the byte: people's own sheets are needed")
+        seen[key] = path
+
+
+def _check_names(sheets: Sequence[Path]) -> None:
+    if doubled := [name for name, count in Counter(composed(path.stem) for path in sheets).items() if count > 1]:
+        raise UserError(f"the sheet of {min(doubled)} is given twice; a file's name is its annotator's: one sheet each")
+    spellings = Spellings()
+    for path in sheets:
+        spellings.add("annotator", composed(path.stem), path)
+
+
+def _count(build: Build, scores: Sequence[HumanScore], unsettled: Mapping[str, Set[str]]) -> None:
+    """Count what was scored, a dialogue and dimension each; `unsettled` has those that are dropped, by the reason."""
+    reasons = {item: reason for reason, items in unsettled.items() for item in items}
+    scored = sorted({f"{score.dialogue_id}/{score.dimension}" for score in scores})
+    build.step("scores of a dialogue on a dimension").sieve(scored, reasons.get, str)
+
+
+def _items(asked: annotation.Asked) -> set[str]:
+    return {f"{dialogue}/{dimension}" for dialogue, dimensions in asked.items() for dimension in dimensions}
+
+
+def _write_review(
+    build: Build,
+    dialogues: list[Dialogue],
+    waiting: annotation.Asked,
+    scores: list[HumanScore],
+    rubric: Rubric,
+    played: annotation.Texts,
+) -> None:
+    if not waiting:
+        remove_unanswered(build.out, annotation.REVIEW, annotation.REVIEW_LAYOUT)
+        return
+    sheet, workbook = annotation.write_review(build.folder, dialogues, waiting, scores, rubric, played=played)
+    for name in (sheet, workbook):
+        build.output(name, len(waiting))
+    console.print(f"{len(waiting)} dialogues wait for a reviewer: fill in {build.out / sheet} or {workbook}", soft_wrap=True)
+
+
+# --- FEEL's second round -----------------------------------------------------------------------------------------------------
+
+
+def export_again(dialogues: list[Path], gold: list[Path], rubric: str, mode: Mode, out: Path) -> None:
+    """Write a sheet for each annotator who must score again (NAME.csv, NAME.xlsx), and joint.* for what all review together: a
+    row for each dimension that is asked for, with all scores given, without names."""
+    build = Build(out, "sheet export", settings={"rubric": rubric, "mode": mode})
+    rules, first_round, spoken = _first_round(dialogues, gold, rubric, build)
+    open_items = contested(first_round, mode)
+    sheets = {**open_items.by_annotator, **({JOINT: open_items.joint} if open_items.joint else {})}
+    refuse_to_overwrite(out, list(sheets), annotation.REVIEW_LAYOUT)
+    for name, asked in sheets.items():
+        for file in annotation.write_review(build.folder, spoken, asked, first_round, rules, name, halves=True):
+            build.output(file, len(asked))
+    again = set().union(*map(_items, open_items.by_annotator.values()))
+    _count(build, first_round, {"scored again by some": again, "reviewed jointly": _items(open_items.joint)})
+    build.finish(console)
+
+
+def import_again(
+    dialogues: list[Path], gold: list[Path], files: list[Path], rubric: str, mode: Mode, out: Path, seed: int
+) -> None:
+    """First round and sheets → OUT/scores.jsonl (everybody's, after the second round) and OUT/accepted.jsonl (final means).
+
+    What is not answered yet waits and has no mean.
+    """
+    build = Build(out, "sheet import", seed, {"rubric": rubric, "mode": mode})
+    rules, first_round, spoken = _first_round(dialogues, gold, rubric, build)
+    open_items = contested(first_round, mode)
+    again: list[HumanScore] = []
+    jointly: list[HumanScore] = []
+    _check_names(files)
+    for path in files:
+        name = composed(path.stem)
+        if name != JOINT and name not in open_items.by_annotator:
+            names = [*open_items.by_annotator, JOINT]
+            raise UserError(f"{path}: nobody named {name!r} was asked again: {near(name, names)}")
+        build.input(path)
+        asked = open_items.joint if name == JOINT else open_items.by_annotator[name]
+        read = annotation.read_review(path, spoken, asked, rules, build.step(f"sheet {path.name}"), halves=True)
+        (jointly if name == JOINT else again).extend(read)
+    final = finish(first_round, again, jointly, mode)
+    waiting = {f"{dialogue}/{dimension}" for dialogue, dimension in final.waiting}
+    _count(build, first_round, {"waits for a second score or the joint review": waiting})
+    rows = {
+        "before": agreement(first_round, [rules], seed),
+        "after": agreement(final.scores, [rules], seed),
+    }
+    build.figures = {
+        "agreement": {when: [asdict(row) for row in agreed] for when, agreed in rows.items()},
+        "still_apart": [f"{dialogue}/{dimension}" for dialogue, dimension in final.still_apart],
+    }
+    build.write("scores.jsonl", final.scores)
+    build.write("accepted.jsonl", final.accepted)
+    _show(rows)
+    if final.still_apart:
+        console.print(f"{len(final.still_apart)} means are over scores still more than a point apart")
+    build.finish(console)
+
+
+def _first_round(
+    dialogues: Sequence[Path], scores: Sequence[Path], rubric: str, build: Build
+) -> tuple[Rubric, list[HumanScore], list[Dialogue]]:
+    """The rubric, its first-round scores (whole or half, of people whose names can name a file), and the dialogues."""
+    rules = load_rubric(rubric)
+    spoken = read_dialogues(dialogues)
+    check = Check([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], spoken)
+    first_round: list[HumanScore] = []
+    build.input(*dialogues, *scores)
+    for path in scores:
+        for score in read_scores(path, check):
+            where = f"{path}: {score.annotator} on {score.dialogue_id} / {score.dimension}"
+            if score.rubric != rules.name:
+                raise UserError(f"{where}: rubric: {score.rubric!r}, but --rubric is {rules.name}")
+            if (2 * score.value) % 1:
+                raise UserError(f"{where}: value: {score.value:g} is neither a whole nor a half number")
+            first_round.append(score)
+    names = sorted({score.annotator for score in first_round})
+    annotation.check_names(names, "annotator")
+    if JOINT in names:
+        raise UserError(f"annotator {JOINT!r}: this name is kept for the joint review")
+    keys = [(s.annotator, s.dialogue_id, s.dimension) for s in first_round]
+    if len(set(keys)) < len(keys):
+        raise UserError("--gold: an annotator scored a dialogue's dimension twice, in two files")
+    return rules, first_round, spoken
+
+
+def _show(rows: dict[str, list[Agreed]]) -> None:
+    for when, agreed in rows.items():
+        if agreed:
+            table = agreement_table(agreed)
+            notes = (table.notes[0].replace("Before any review. ", ""), *table.notes[1:])
+            to_console(replace(table, title=f"{table.title}, {when} the second round", notes=notes), console)

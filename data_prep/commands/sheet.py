@@ -1,0 +1,271 @@
+"""`sheet export` writes what people fill in, `sheet import` reads it back: marks of role cards, scores of dialogues, and what a
+person keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import typer
+
+from core.errors import UserError
+from core.files import check_unique
+from core.ledger import Build
+from core.options import OutOption, SeedOption, choice, console, writes
+from core.paths import IN_FILE, IN_NAME, SHEET
+from core.records import RoleCard
+from core.verbs import Verbs
+from data_prep import keeping
+from data_prep.cards import load_cards
+from data_prep.cards.sheets import columns_of, refuse_to_overwrite
+from data_prep.commands import card_sheets, dialogue_sheets
+from data_prep.commands.cards import CARDS, DROPPED, steps_of
+from data_prep.profiles import Profile, load_profiles
+from data_prep.profiles.check import check_profiles
+from data_prep.profiles.vocabulary import load_vocabulary
+from data_prep.scores.annotation import REVIEW, Mode
+
+app = Verbs(no_args_is_help=True, help="Sheets that people fill in: export them, import what came back.")
+_NOTHING = "say what the sheets are of: --cards, --profiles, --dialogues, or --dialogues with --gold"
+_SAMPLE, _EACH = 20, 2  # profiles drawn, and people who score each dialogue
+
+CardsOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--cards",
+        help="Role cards (our JSONL, or ESC-Eval's JSON); beside --dialogues those that the seekers play, for a rubric that "
+        "rates seekers. Repeat for more.",
+    ),
+    IN_FILE,
+]
+ProfilesOption = Annotated[
+    list[Path] | None, typer.Option("--profiles", help="The same of EmoHarbor's profiles. Repeat for more."), IN_FILE
+]
+DialoguesOption = Annotated[
+    list[Path] | None, typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE
+]
+GoldOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--gold",
+        help="The first round of scores, for FEEL's second one: HumanScore records (JSONL, or CSV with its columns); halves "
+        "may be given.",
+    ),
+    IN_FILE,
+]
+RubricOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rubric",
+        help="What dialogues are scored on: a rubric by name (configs/rubrics) or the path of a YAML file. Default: "
+        "esc_eval_human; with --gold, feel.",
+    ),
+    IN_NAME,
+]
+ModeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mode",
+        help="Default: native. Cards: high stays high where both say it (paper: appendix A.2 word by word). Dialogues: a "
+        "reviewer decides where scores lie more than one point apart (paper: everywhere). With --gold: the paper's condition "
+        "as it is written (paper: the rule of the authors' script, for three annotators).",
+    ),
+]
+
+
+@app.command("export")
+def export(
+    out: Annotated[OutOption, writes("*.csv", "*.xlsx", "guide.txt", "tasks_*.json", "labels_*.xml")],
+    cards: CardsOption = None,
+    profiles: ProfilesOption = None,
+    dialogues: DialoguesOption = None,
+    gold: GoldOption = None,
+    annotator: Annotated[
+        list[str] | None, typer.Option("--annotator", help="An annotator of dialogues by name; repeat for more.")
+    ] = None,
+    each: Annotated[
+        int | None, typer.Option("--each", help="How many people score each dialogue (default: 2; the paper: 1).")
+    ] = None,
+    rubric: RubricOption = None,
+    form: Annotated[
+        Literal["keep", "label-studio"] | None,
+        typer.Option("--form", help="keep: one person keeps or drops role cards. label-studio: its tasks and configuration."),
+    ] = None,
+    mode: ModeOption = None,
+    sample: Annotated[
+        int | None, typer.Option("--sample", min=1, help="How many profiles are drawn for the sheet (default: 20).")
+    ] = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Write sheets as CSV and XLSX, of what is given; fill in one of the two files for `sheet import`.
+
+    --cards: a sheet for each of two workers, in an order of their own, and the rules as guide.txt (ESC-Eval, appendix A.2).
+    With --form keep: one sheet with a column keep, between the model's filter and the annotation (table 6).
+
+    --profiles: a random sample for a person, with a column keep. The share rejected says what to expect of the rest.
+
+    --dialogues: a blind sheet for each --annotator, in an order of its own, and guide.txt (table 16). A row per turn, then a
+    row per dimension, with its rules beside the score; where the rubric rates the seeker (role_play), the role card or profile
+    stands above. Sheets name neither supporter nor simulator (what a supporter says of itself stays: it is part of what is
+    judged). With --form label-studio: the same as tasks and a labelling configuration for each language.
+
+    --dialogues with --gold: NAME.* for each annotator who must score again, and joint.* for what all review together (FEEL,
+    section 3.2). An annotator scores again who differs from another by more than one point while the others lie within one
+    point of each other; other discrepancies of more than a point are reviewed jointly. In paper mode all three score again
+    where every two lie a point or more apart, and otherwise the one who is farthest from the middle.
+    """
+    given: dict[str, Any] = {
+        "cards": cards,
+        "profiles": profiles,
+        "dialogues": dialogues,
+        "gold": gold,
+        "annotator": annotator,
+        "each": each,
+    }
+    given |= {"rubric": rubric, "form": form, "mode": mode, "sample": sample}
+    if dialogues and gold:
+        _only("scores that are given again", given, "dialogues", "gold", "rubric", "mode")
+        dialogue_sheets.export_again(dialogues, gold, rubric or "feel", _mode(mode), out)
+    elif dialogues:
+        scored = dialogue_sheets.Scored(dialogues, rubric or "esc_eval_human", cards or [], profiles or [])
+        if form == "label-studio":
+            _only("Label Studio's files", given, "dialogues", "cards", "profiles", "rubric", "form")
+            dialogue_sheets.export_tasks(scored, out)
+        else:
+            _only("sheets of dialogues", given, "dialogues", "cards", "profiles", "rubric", "annotator", "each")
+            dialogue_sheets.export_scores(scored, annotator or [], _EACH if each is None else each, out, seed)
+    elif cards and form != "keep":
+        _only("two workers' sheets of role cards", given, "cards")
+        card_sheets.export_marks(_cards(cards), cards, out, seed)
+    elif cards:
+        _only("role cards that a person keeps or drops", given, "cards", "form")
+        build = Build(out, "sheet export")
+        build.input(*cards)
+        refuse_to_overwrite(out, [keeping.NAME], keeping.CARDS)
+        shown = _cards(cards)
+        for name in keeping.write_cards(build.folder, shown):
+            build.output(name, len(shown))
+        build.finish(console)
+    elif profiles:
+        _only("profiles that a person keeps or drops", given, "profiles", "sample")
+        build = Build(out, "sheet export", seed)
+        build.input(*profiles)
+        refuse_to_overwrite(out, [keeping.NAME], keeping.PROFILES)
+        loaded = _profiles(profiles)
+        drawn = keeping.draw(loaded, sample or _SAMPLE, seed)
+        for name in keeping.write_profiles(build.folder, drawn, check_profiles(loaded, load_vocabulary())):
+            build.output(name, len(drawn))
+        build.finish(console)
+    else:
+        raise UserError(_NOTHING)
+
+
+@app.command("import")
+def import_(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Filled-in sheets, CSV or XLSX, or Label Studio's export (JSON, CSV or XLSX)."),
+        SHEET,
+    ],
+    out: Annotated[
+        OutOption,
+        writes(CARDS, DROPPED, "third.*", "profiles.jsonl", "scores.jsonl", "accepted.jsonl", f"{REVIEW}.*"),
+    ],
+    cards: CardsOption = None,
+    profiles: ProfilesOption = None,
+    dialogues: DialoguesOption = None,
+    gold: GoldOption = None,
+    rubric: RubricOption = None,
+    mode: ModeOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Read sheets that came back, with the records and the mode that they were written with. The seed draws intervals.
+
+    Of --cards: the sheets of two workers settle every card by the rules of appendix A.2; what needs a third person goes to
+    OUT/third.csv and third.xlsx. Fill in one of them and give it beside the workers' sheets. Of sheets with a column keep:
+    cards.jsonl and dropped.jsonl.
+
+    Of --profiles: profiles.jsonl without those that a person rejected.
+
+    Of --dialogues: scores.jsonl has every annotator's scores (a sheet's file name is its annotator's name; Label Studio's
+    annotators go by their number there), accepted.jsonl what is settled: the reviewer's score where one was asked for, else the
+    mean of the annotators. What waits for a reviewer goes to OUT/review.csv and review.xlsx: fill in one, and give it, too.
+
+    With --gold: scores.jsonl has everybody's scores after the second round, accepted.jsonl the final means; what is not
+    answered yet waits. Agreement is shown before and after. `esc-eval agree --gold`, `esc-eval feel fit --gold` and training
+    take accepted.jsonl.
+    """
+    given: dict[str, Any] = {
+        "cards": cards,
+        "profiles": profiles,
+        "dialogues": dialogues,
+        "gold": gold,
+        "rubric": rubric,
+        "mode": mode,
+    }
+    if dialogues and gold:
+        _only("scores that were given again", given, "dialogues", "gold", "rubric", "mode")
+        dialogue_sheets.import_again(dialogues, gold, files, rubric or "feel", _mode(mode), out, seed)
+    elif dialogues:
+        _only("sheets of dialogues", given, "dialogues", "cards", "profiles", "rubric", "mode")
+        scored = dialogue_sheets.Scored(dialogues, rubric or "esc_eval_human", cards or [], profiles or [])
+        dialogue_sheets.import_scores(scored, files, _mode(mode), out, seed)
+    elif cards and not any("keep" in columns_of(path, keeping.CARDS.sheet) for path in files):
+        _only("two workers' sheets of role cards", given, "cards", "mode")
+        card_sheets.import_marks(_cards(cards), cards, files, _mode(mode), out, seed)
+    elif cards:
+        _only("role cards that a person keeps or drops", given, "cards")
+        _import_cards(cards, files, out)
+    elif profiles:
+        _only("profiles that a person keeps or drops", given, "profiles")
+        _import_profiles(profiles, files, out)
+    else:
+        raise UserError(_NOTHING)
+
+
+def _only(what: str, given: Mapping[str, Any], *options: str) -> None:
+    """Raise `UserError` for an option that is given and says nothing of such sheets."""
+    if unused := [name for name, value in given.items() if value and name not in options]:
+        raise UserError(f"--{unused[0]}: says nothing of {what}: leave it out")
+
+
+def _mode(mode: str | None) -> Mode:
+    return choice("--mode", mode or "native", get_args(Mode))
+
+
+def _cards(paths: list[Path]) -> list[RoleCard]:
+    cards = [card for path in paths for card in load_cards(path)]
+    check_unique("--cards", (card.id for card in cards), "card ids")
+    return cards
+
+
+def _profiles(paths: list[Path]) -> list[Profile]:
+    profiles = [profile for path in paths for profile in load_profiles(path)]
+    check_unique("--profiles", (profile.id for profile in profiles), "profile ids")
+    return profiles
+
+
+def _import_cards(paths: list[Path], files: list[Path], out: Path) -> None:
+    """Decisions cost a person's time, so none is guessed: every card needs one."""
+    cards, build = _cards(paths), Build(out, "sheet import")
+    build.input(*paths, *files)
+    keep = keeping.read_keep(files, keeping.CARDS, {card.id: card.problem for card in cards})
+    if undecided := [card.id for card in cards if card.id not in keep]:
+        listed = f"{', '.join(undecided[:3])} ({len(undecided)} cards without a decision)"
+        raise UserError(f"{', '.join(map(str, files))}: card_id: no row for {listed}")
+    for language, step in steps_of(build, "human-filter", (card.language for card in cards)).items():
+        step.sieve([card for card in cards if card.language == language], lambda c: None if keep[c.id] else keeping.REJECTED)
+    build.write(CARDS, [card for card in cards if keep[card.id]])
+    build.write(DROPPED, [card for card in cards if not keep[card.id]])
+    build.finish(console)
+
+
+def _import_profiles(paths: list[Path], files: list[Path], out: Path) -> None:
+    profiles, build = _profiles(paths), Build(out, "sheet import")
+    build.input(*paths, *files)
+    keep = keeping.read_keep(files, keeping.PROFILES, {profile.id: keeping.shown(profile) for profile in profiles})
+    inspected = [profile for profile in profiles if profile.id in keep]
+    build.step("inspected").sieve(inspected, lambda profile: None if keep[profile.id] else keeping.REJECTED)
+    build.write("profiles.jsonl", [profile for profile in profiles if keep.get(profile.id, True)])
+    build.finish(console)

@@ -1,0 +1,85 @@
+"""Sheets on which a person keeps or drops: role cards between the model's filter and the annotation (third column of ESC-Eval's
+table 6), or a random sample of profiles to look at (EmoHarbor, appendix B)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from core.files import check_unique
+from core.records import RoleCard
+from data_prep.cards.sheets import YES_OR_NO, Choice, Layout, read_filled, write_both
+from data_prep.profiles.check import Finding
+from data_prep.profiles.record import Profile, profile_text
+
+NAME = "keep"
+REJECTED = "rejected by a person"
+_CARD = ("language", "age", "gender", "occupation", "problem")
+CARDS = Layout("cards", ("card_id", "keep", "note", *_CARD, "category", "source"), ("keep", "note"), "card_id", "problem")
+PROFILES = Layout(
+    "profiles", ("profile_id", "language", "profile", "findings", "keep", "note"), ("keep", "note"), "profile_id", "profile"
+)
+_RULES = {
+    CARDS: (
+        "yes: it tells what happened, to one person. no: feelings without an event, or what does not fit together.",
+        "yes：写明了一个人遇到的事。no：只有情绪没有事件，或前后不符。",
+    ),
+    PROFILES: (
+        "yes: one believable person, the parts fit together, nothing tells who a real person is. no: anything else.",
+        "yes：一个可信的人，各部分对得上，看不出真实个人。no：其他情况。",
+    ),
+}
+
+
+def write_cards(folder: Path, cards: Sequence[RoleCard]) -> list[str]:
+    """The cards as keep.csv and keep.xlsx with empty answers; returns the names."""
+    rows = [
+        {name: getattr(card, name) for name in (*_CARD, "source")}
+        | {"card_id": card.id, "category": " / ".join(card.category or ())}
+        for card in cards
+    ]
+    return _write(folder, CARDS, rows)
+
+
+def draw(profiles: Sequence[Profile], count: int, seed: int) -> list[Profile]:
+    """A seeded random sample in the file's order; all where there are no more than `count`."""
+    places = random.Random(f"{seed}/profiles/inspect").sample(range(len(profiles)), min(count, len(profiles)))
+    return [profiles[place] for place in sorted(places)]
+
+
+def write_profiles(folder: Path, profiles: Sequence[Profile], findings: Sequence[Finding]) -> list[str]:
+    """The profiles as keep.csv and keep.xlsx with what the checks found and empty answers; returns the names."""
+    rows = [
+        {
+            "profile_id": profile.id,
+            "language": profile.language,
+            "profile": shown(profile),
+            "findings": "\n".join(f"{one.field}: {one.problem}" for one in findings if one.profile_id == profile.id),
+        }
+        for profile in profiles
+    ]
+    return _write(folder, PROFILES, rows)
+
+
+def _write(folder: Path, layout: Layout, rows: Sequence[Mapping[str, str]]) -> list[str]:
+    rules = [[line] for line in ("keep", *YES_OR_NO, *_RULES[layout])]
+    return write_both(folder, NAME, layout, rows, [Choice("keep", 0, len(rows) - 1, "rules!$A$2:$A$3")], {"rules": rules})
+
+
+def shown(profile: Profile) -> str:
+    """What a sheet shows of a profile."""
+    return profile_text(profile, profile.language)
+
+
+def read_keep(paths: Sequence[Path], layout: Layout, texts: Mapping[str, str]) -> dict[str, bool]:
+    """Whether to keep each card or profile of the sheets, by its id; what has no row was not looked at. `texts` maps the ids
+    that can be there to what the sheets show of them.
+
+    Raises `UserError` with file, line and column for an unknown or doubled id, a text that has changed since, and a `keep` that
+    is empty or another word than yes or no.
+    """
+    kind = layout.sheet.removesuffix("s")
+    sheets = [read_filled(path, layout, texts, kind, lambda _, row: row.keep) for path in paths]
+    check_unique(", ".join(map(str, paths)), (id for sheet in sheets for id in sheet), layout.sheet)
+    return {id: keep for sheet in sheets for id, keep in sheet.items()}
