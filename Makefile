@@ -188,9 +188,7 @@ demo-data: setup  ## Data preparation on the bundled samples that asks no model:
 	  --source bundled_role_play=$(SAMPLES) --out $(DATA)/role_sft
 	$(PREP) check $(SAMPLES)/cards_en.jsonl $(SAMPLES)/cards_zh.jsonl \
 	  --data $(DATA)/role_sft/train.jsonl --data $(DATA)/role_sft/valid.jsonl --out $(DATA)/contamination
-	$(PREP) score-set --out $(DATA)/scores
-	$(PREP) rank-sft --dialogues $(DATA)/scores/dialogues.jsonl --gold $(DATA)/scores/scores.jsonl --rubric esc_eval \
-	  --out $(DATA)/rank_sft
+	$(PREP) rank-sft --gold synthetic --rubric esc_eval --out $(DATA)/rank_sft
 
 demo-cards:  ## Data preparation that asks a model, which is already served (SERVE_URL_EMBEDDED)
 	$(PREP) cards extract --source bundled_support=$(SAMPLES) --limit 2 $(ASK) --out $(DATA)/extract
@@ -206,16 +204,14 @@ train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder
 	  --out runs/train/role_compare $(PRECISION)
 
 train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS) and test it; with ESCONV=its folder on its survey too
-	$(PREP) score-set --out runs/train/scores
-	$(PREP) rank-sft --dialogues runs/train/scores/dialogues.jsonl --gold runs/train/scores/scores.jsonl --rubric esc_eval \
-	  --prompts esc_rank --method per_dimension --out runs/train/rank_data
+	$(PREP) rank-sft --gold synthetic --rubric esc_eval --prompts esc_rank --method per_dimension --out runs/train/rank_data
 	for seed in $(SEEDS); do \
 	  $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --seed $$seed --output_dir runs/train/rank-$$seed $(SETTINGS) || exit $$?; done
 	$(BIN)/python -m train rank-test $(RANK_RECIPE) --test runs/train/rank_data/test.jsonl \
 	  $(foreach seed,$(SEEDS),--adapter trained@$(seed)=runs/train/rank-$(seed)/adapter) --out runs/train/rank_test
 	@# Untrained, the whole model is asked: its lower layers alone say nothing.
 	$(BIN)/python -m train rank-test $(RANK_RECIPE) $(WHOLE) --test runs/train/rank_data/test.jsonl --untrained --out runs/train/rank_test
-	$(AGREE) --split runs/train/rank_data --dialogues runs/train/scores/dialogues.jsonl --gold runs/train/scores/scores.jsonl \
+	$(AGREE) --split runs/train/rank_data --dialogues runs/train/rank_data/dialogues.jsonl --gold runs/train/rank_data/scores.jsonl \
 	  --judgements runs/train/rank_test/judgements-untrained.jsonl \
 	  $(foreach seed,$(SEEDS),--judgements runs/train/rank_test/judgements-trained@$(seed).jsonl) --reference trained \
 	  --out runs/train/rank_table
@@ -236,9 +232,8 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 	  --judgements runs/train/survey_test/judgements-trained.jsonl --reference trained --out runs/train/survey_table
 
 rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, English, EXAMPLES= dialogues a run (399; paper: a seventh): one table
-	$(PREP) score-set --out $(METHODS)/scores
 	for method in joint per_dimension paper; do \
-	  $(PREP) rank-sft --dialogues $(METHODS)/scores/dialogues.jsonl --gold $(METHODS)/scores/scores.jsonl --rubric esc_eval \
+	  $(PREP) rank-sft --gold synthetic --rubric esc_eval \
 	    --prompts esc_rank --method $$method --out $(METHODS)/$$method/data || exit $$?; \
 	  reads=$$(test $$method = paper && echo 7 || echo 1); \
 	  for loss in cross_entropy ordinal; do \
@@ -251,7 +246,7 @@ rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, Engl
 	    --out $(METHODS)/$$method/test || exit $$?; \
 	done
 	@# Paper: trained on a seventh of the dialogues, each read seven times.
-	$(AGREE) --split $(METHODS)/joint/data --dialogues $(METHODS)/scores/dialogues.jsonl --gold $(METHODS)/scores/scores.jsonl \
+	$(AGREE) --split $(METHODS)/joint/data --dialogues $(METHODS)/joint/data/dialogues.jsonl --gold $(METHODS)/joint/data/scores.jsonl \
 	  $(foreach method,joint per_dimension paper,$(foreach judge,cross_entropy ordinal,--judgements \
 	  $(METHODS)/$(method)/test/judgements-$(judge).jsonl)) --reference 'cross_entropy · per_dimension' \
 	  --reference 'majority (train)' --reference surface --out $(METHODS)/table

@@ -47,6 +47,14 @@ SourceOption = Annotated[list[str], _SOURCE, IN_PLACES]
 SourceIfAnyOption = Annotated[list[str] | None, _SOURCE, IN_PLACES]
 OutOption = Annotated[Path, _OUT]  # with `writes(…)`
 OutIfAnyOption = Annotated[Path | None, _OUT]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Set any field of the config, as YAML, a field in a section by SECTION.FIELD=VALUE. Repeat for more.",
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes; another one draws other rows.")]
 StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at the first malformed row instead of leaving it out.")]
 _MODEL = typer.Option(

@@ -48,10 +48,12 @@ class _Unloaded(TyperCommand):
         """The verb itself."""
         module, _, attribute = self.place.partition(":")
         found = getattr(import_module(module), attribute)
-        if not isinstance(found, typer.Typer):
-            found, verb = Verbs(), found
-            found.command(self.name)(verb)
-        command = typer.main.get_command(found)
+        if isinstance(found, typer.Typer):
+            command: Any = typer.main.get_group(found)  # of one verb, too
+        else:
+            app = Verbs()
+            app.command(self.name)(found)
+            command = typer.main.get_command(app)
         command.name = self.name
         return command
 

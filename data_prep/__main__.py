@@ -17,7 +17,6 @@ for name, place, about in (
     ("check", "check:check", "Say what role cards or profiles hold, and what they may have been made from."),
     ("sheet", "sheet:app", "Sheets that people fill in: export, import."),
     ("role-sft", "role_sft:role_sft", "Build the simulator's training set."),
-    ("score-set", "rank_sft:score_set", "Write the synthetic score set."),
     ("rank-sft", "rank_sft:rank_sft", "Build the ranker's training, validation and test sets."),
 ):
     app.add(name, f"{__package__}.commands.{place}", about)

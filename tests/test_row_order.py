@@ -182,7 +182,7 @@ NOT_SHUFFLED = {
     **dict.fromkeys(
         ("esc-eval reported check", "esc-eval reported show", "esc-eval ecdbench plan", "esc-eval ecdbench registry"), NO_ROWS
     ),
-    **dict.fromkeys(("data_prep fetch", "data_prep score-set", "train plan"), NO_ROWS),
+    **dict.fromkeys(("data_prep fetch", "train plan"), NO_ROWS),
     **dict.fromkeys(("esc-eval doctor", "esc-eval models"), NO_ROWS),
     **dict.fromkeys(("data_prep read", "data_prep import"), MAKES),
     **dict.fromkeys(("data_prep role-sft", "data_prep rank-sft"), DRAWS),

@@ -30,6 +30,7 @@ from data_prep.cards.annotation import (
 from data_prep.cards.sheets import columns_of, refuse_to_overwrite, remove_unanswered
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 
+_SEED = 0  # of the draws behind the intervals
 _WORKERS = ("worker_1", "worker_2")
 
 
@@ -49,9 +50,7 @@ def export_marks(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, se
     build.finish(console)
 
 
-def import_marks(
-    cards: Sequence[RoleCard], files: Sequence[Path], sheets: Sequence[Path], mode: Mode, out: Path, seed: int
-) -> None:
+def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Sequence[Path], mode: Mode, out: Path) -> None:
     """Settle every card by the rules of appendix A.2; what needs a third person goes to OUT/third.csv and third.xlsx.
 
     `sheets` are those of two workers and, with a column `decide`, of the third person; `files` are what the cards were read
@@ -80,9 +79,9 @@ def import_marks(
     if waiting:
         refuse_to_overwrite(out, ["third"], annotation.THIRD_SHEET)
     pairs = [(first[i], second[i]) for i in loaded]
-    agreed = agreement(pairs, seed)
+    agreed = agreement(pairs, _SEED)
     figures = _figures(pairs, outcomes)
-    build = Build(out, "sheet import", seed, {"mode": mode})
+    build = Build(out, "sheet import", _SEED, {"mode": mode})
     build.figures = {**figures, "agreement": [asdict(row) for row in agreed]}
     build.input(*files, *workers, *third)
     _write(build, cards, outcomes)

@@ -25,6 +25,8 @@ from data_prep.scores.annotator_agreement import Agreed, agreement, agreement_ta
 from data_prep.scores.human import Check, read_dialogues, read_scores
 from data_prep.scores.rescoring import JOINT, contested, finish
 
+_SEED = 0  # of the draws behind the intervals
+
 
 class Scored(NamedTuple):
     """What people score: files of dialogues, the rubric by name, and files of who the seekers play."""
@@ -69,14 +71,14 @@ def export_tasks(scored: Scored, out: Path) -> None:
     build.finish(console)
 
 
-def import_scores(scored: Scored, files: list[Path], mode: Mode, out: Path, seed: int) -> None:
+def import_scores(scored: Scored, files: list[Path], mode: Mode, out: Path) -> None:
     """Annotators' and reviewers' sheets, and Label Studio's exports → OUT/scores.jsonl (every annotator's) and accepted.jsonl
     (settled); what waits → OUT/review.csv, .xlsx. A form is told by its columns."""
     rules = load_rubric(scored.rubric)
     exports = [path for path in files if path.suffix.lower() == ".json" or "annotation_id" in columns_of(path)]
     reviews = [path for path in files if "given" in columns_of(path, annotation.SHEET)]
     _check_files([path for path in files if path not in (*exports, *reviews)], files)
-    build = Build(out, "sheet import", seed, {"mode": mode, "rubric": rules.name})
+    build = Build(out, "sheet import", _SEED, {"mode": mode, "rubric": rules.name})
     loaded, played = _to_score(scored, rules, build)
     build.input(*files)
     scores: list[HumanScore] = []
@@ -98,7 +100,7 @@ def import_scores(scored: Scored, files: list[Path], mode: Mode, out: Path, seed
     if settled.waiting:
         refuse_to_overwrite(out, [annotation.REVIEW], annotation.REVIEW_LAYOUT)
     _count(build, scores, {"waits for a reviewer": _items(settled.waiting)})
-    rows = agreement(scores, [rules], seed)
+    rows = agreement(scores, [rules], _SEED)
     build.figures = {"agreement": [asdict(row) for row in rows]}
     build.write("scores.jsonl", scores)
     build.write("accepted.jsonl", settled.accepted)
@@ -208,14 +210,12 @@ def export_again(dialogues: list[Path], gold: list[Path], rubric: str, mode: Mod
     build.finish(console)
 
 
-def import_again(
-    dialogues: list[Path], gold: list[Path], files: list[Path], rubric: str, mode: Mode, out: Path, seed: int
-) -> None:
+def import_again(dialogues: list[Path], gold: list[Path], files: list[Path], rubric: str, mode: Mode, out: Path) -> None:
     """First round and sheets → OUT/scores.jsonl (everybody's, after the second round) and OUT/accepted.jsonl (final means).
 
     What is not answered yet waits and has no mean.
     """
-    build = Build(out, "sheet import", seed, {"rubric": rubric, "mode": mode})
+    build = Build(out, "sheet import", _SEED, {"rubric": rubric, "mode": mode})
     rules, first_round, spoken = _first_round(dialogues, gold, rubric, build)
     open_items = contested(first_round, mode)
     again: list[HumanScore] = []
@@ -234,8 +234,8 @@ def import_again(
     waiting = {f"{dialogue}/{dimension}" for dialogue, dimension in final.waiting}
     _count(build, first_round, {"waits for a second score or the joint review": waiting})
     rows = {
-        "before": agreement(first_round, [rules], seed),
-        "after": agreement(final.scores, [rules], seed),
+        "before": agreement(first_round, [rules], _SEED),
+        "after": agreement(final.scores, [rules], _SEED),
     }
     build.figures = {
         "agreement": {when: [asdict(row) for row in agreed] for when, agreed in rows.items()},

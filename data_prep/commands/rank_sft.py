@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,27 +17,34 @@ from core.ledger import Build
 from core.options import OutOption, SeedOption, console, writes
 from core.paths import IN_FILE, IN_NAME
 from core.prompts import PromptPack, load_pack
-from core.records import HumanScore
+from core.records import Dialogue, HumanScore
 from core.rubrics import Rubric, load_rubric
-from core.statistics.accuracy import majority
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues, read_scores
 from data_prep.scores.rank_sft import SHARES, Case, Split, SplitMethod, cases, describe, mean_targets, narrowed, split_cases
 
+SYNTHETIC = "synthetic"
 _FILES = (
     *("train.jsonl", "valid.jsonl", "test.jsonl", "dialogues_test.jsonl", "scores_test.jsonl"),
-    *("rubric.yaml", "labels.json"),
+    *("rubric.yaml", "labels.json", "dialogues.jsonl", "scores.jsonl"),
 )
 
 
 def rank_sft(
-    dialogues: Annotated[list[Path], typer.Option("--dialogues", help="JSONL file of dialogues. Repeat for more."), IN_FILE],
-    scores: Annotated[
-        list[Path],
-        typer.Option("--gold", help="Human scores, JSONL or CSV (the form that `import` reads and writes). Repeat for more."),
-        IN_FILE,
+    gold: Annotated[
+        list[str],
+        typer.Option(
+            "--gold",
+            metavar="FILE",
+            help="Human scores, JSONL or CSV (the form that `import` reads and writes; repeat for more), or `synthetic`: the "
+            "bundled set.",
+        ),
+        IN_NAME,
     ],
     out: Annotated[OutOption, writes(*_FILES)],
+    dialogues: Annotated[
+        list[Path] | None, typer.Option("--dialogues", help="JSONL file of the dialogues scored. Repeat for more."), IN_FILE
+    ] = None,
     rubric: Annotated[
         str, typer.Option("--rubric", help="Rubric that the ranker is asked, by name (configs/rubrics) or YAML file."), IN_NAME
     ] = "esc_eval",
@@ -56,49 +62,41 @@ def rank_sft(
     dimensions: Annotated[
         str, typer.Option("--dimensions", help="Only these dimensions, with commas; score with OUT/rubric.yaml then.")
     ] = "",
-    score_rubric: Annotated[
-        str | None,
-        typer.Option(
-            "--gold-rubric",
-            help="Name of the rubric that people scored on, where it is another (as esc_eval_human is to esc_eval).",
-        ),
-    ] = None,
-    annotator: Annotated[
-        list[str] | None,
-        typer.Option("--annotator", help="Only scores of this annotator. Repeat for more; their mean is taken."),
-    ] = None,
     prompts: Annotated[
         str, typer.Option("--prompts", help="Prompt pack by name (configs/prompts) or folder."), IN_NAME
     ] = "esc_eval",
 ) -> None:
     """Ranker examples from human scores: train, valid and test as prompt and completion, with exactly the scorer's messages.
 
-    Several annotators' scores of one dimension are averaged and rounded, halves up. Beside the examples: the test split's
-    dialogues and scores (to score and measure agreement on), rubric.yaml (the rubric that was asked), and labels.json with
-    label counts and majority baselines.
+    Several annotators' scores of one dimension are averaged and rounded, halves up. Where no score is on the rubric asked, but
+    all are on another one (as esc_eval_human is to esc_eval), these are taken. Beside the examples: the test split's dialogues
+    and scores (to score and measure agreement on), rubric.yaml (the rubric that was asked), and labels.json with label counts
+    and majority baselines.
+
+    --gold synthetic: good hand-written dialogues and their controlled degradations, en and zh, whose seven scores hold by
+    construction; the rules are in data_prep/scores/synthetic_rules.py. They are written to dialogues.jsonl and scores.jsonl.
     """
     chosen = [name.strip() for name in dimensions.split(",") if name.strip()]
     asked, pack = narrowed(load_rubric(rubric), chosen), load_pack(prompts)
-    settings = {
+    settings: dict[str, Any] = {
         "rubric": asked.model_dump(mode="json"),
         "prompts": {"pack": prompts, "fingerprint": pack.fingerprint()},
         "method": method,
         "split": split,
-        "score_rubric": score_rubric or asked.name,
-        "annotators": sorted(annotator or []),
     }
     build = Build(out, "rank-sft", seed, settings)
-    talks = {dialogue.id: dialogue for dialogue in read_dialogues(dialogues)}
-    human_scores = [score for path in scores for score in read_scores(path)]
-    _refuse_other_languages(human_scores, {name: talk.language for name, talk in talks.items()})
-    build.input(*dialogues, *scores)
-    targets, used = mean_targets(human_scores, talks, asked, build.step("scores"), score_rubric, annotator or ())
+    talks, scores = _scored(gold, dialogues or [], seed, build)
+    named = {score.rubric for score in scores}
+    score_rubric = settings["score_rubric"] = min(named) if len(named) == 1 else asked.name
+    if score_rubric != asked.name:
+        console.print(f"people scored on rubric {score_rubric}, the ranker is asked {asked.name}")
+    targets, used = mean_targets(scores, talks, asked, build.step("scores"), score_rubric)
     step = build.step("mean scores")
     examples = cases(talks.values(), targets, asked, method, step)
     if not examples:
         reasons = {**build.steps[0].dropped, **step.dropped}
         listed = "; ".join(f"{reason}: {count}" for reason, count in sorted(reasons.items()))
-        raise UserError(f"no example can be made of {', '.join(map(str, scores))} with rubric {asked.name} ({listed})")
+        raise UserError(f"no example can be made of {', '.join(gold)} with rubric {asked.name} ({listed})")
     splits = split_cases(examples, split, seed)
     _write(build, splits, used, pack, asked)
     summary = describe(splits, asked)
@@ -108,10 +106,28 @@ def rank_sft(
     build.finish(console)
 
 
-def _refuse_other_languages(scores: Sequence[HumanScore], languages: dict[str, str]) -> None:
+def _scored(
+    gold: Sequence[str], dialogues: Sequence[Path], seed: int, build: Build
+) -> tuple[dict[str, Dialogue], list[HumanScore]]:
+    """The dialogues by id, and their scores: of files, or the synthetic set, which is written."""
+    if SYNTHETIC in gold:
+        if len(gold) > 1 or dialogues:
+            raise UserError(f"--gold {SYNTHETIC}: the set has its own dialogues and scores: give no files with it")
+        made, scores = synthetic.build(seed)
+        build.write("dialogues.jsonl", made)
+        build.write("scores.jsonl", scores)
+        console.print(f"{len(made)} dialogues, {len(scores)} scores (synthetic: scores hold by construction)")
+        return {dialogue.id: dialogue for dialogue in made}, scores
+    if not dialogues:
+        raise UserError("give the dialogues that were scored with --dialogues FILE")
+    files = [Path(name) for name in gold]
+    build.input(*dialogues, *files)
+    talks = {dialogue.id: dialogue for dialogue in read_dialogues(dialogues)}
+    scores = [score for path in files for score in read_scores(path)]
     for score in scores:
-        if languages.get(score.dialogue_id, score.language) != score.language:
-            raise UserError(f"scores: dialogue {score.dialogue_id} is in {languages[score.dialogue_id]}, not {score.language}")
+        if score.dialogue_id in talks and (language := talks[score.dialogue_id].language) != score.language:
+            raise UserError(f"scores: dialogue {score.dialogue_id} is in {language}, not {score.language}")
+    return talks, scores
 
 
 def _write(
@@ -146,23 +162,3 @@ def _show(summary: dict[str, Any]) -> None:
         both = summary["on_several_sides"].get(what, 0)
         tail = f"; {both} on several sides" if both else ""
         console.print(f"{what}: {parts} % (at most {100 * off:.2f} points off 70 : 10 : 20{tail})", soft_wrap=True)
-
-
-def score_set(out: Annotated[OutOption, writes("dialogues.jsonl", "scores.jsonl")], seed: SeedOption = 0) -> None:
-    """Write the synthetic score set: dialogues whose seven scores hold by construction, en and zh.
-
-    Good hand-written dialogues and their controlled degradations; the rules are in data_prep/scores/synthetic_rules.py.
-    """
-    dialogues, scores = synthetic.build(seed)
-    build = Build(out, "score-set", seed, {"synthetic": True})
-    build.write("dialogues.jsonl", dialogues)
-    build.write("scores.jsonl", scores)
-    console.print(f"{len(dialogues)} dialogues, {len(scores)} scores (synthetic: scores hold by construction)")
-    values: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for score in scores:
-        values[score.language, score.dimension].append(score.value)
-    for (language, dimension), numbers in values.items():
-        labels = majority(numbers)
-        counts = "  ".join(f"{label}: {count}" for label, count in labels["counts"].items())
-        console.print(f"{language} {dimension:<12} {counts}  majority {100 * labels['majority_acc']:.1f} %")
-    build.finish(console)

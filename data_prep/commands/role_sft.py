@@ -11,9 +11,10 @@ from rich.progress import Progress
 from core.errors import UserError, need_modules
 from core.files import CONFIGS, read_yaml, validated
 from core.ledger import Build
-from core.options import OutIfAnyOption, SeedOption, SourceIfAnyOption, StrictOption, console, writes
+from core.options import OutIfAnyOption, SeedOption, SetOption, SourceIfAnyOption, console, writes
 from core.paths import IN_FILE, IN_NAME, IN_PLACES
 from core.rows import CorpusItem
+from core.settings import with_settings
 from core.tables import Table, to_console
 from data_prep.cards import bundled_cards, cardless, load_cards
 from data_prep.role_play.held_out import HeldOut, check_source
@@ -56,12 +57,11 @@ def role_sft(
         ),
         IN_PLACES,
     ] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Counts lengths: `embedded`, a folder, or a hub id."), IN_NAME] = None,
+    settings: SetOption = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only say what each quota asks for and what its corpus can give; needs no data.")
     ] = False,
     seed: SeedOption = 0,
-    strict: StrictOption = False,
 ) -> None:
     """Build the role-play training set: support dialogues with their cards and general role play, by quota.
 
@@ -75,7 +75,8 @@ def role_sft(
     places, held_places = parse_places(source or []), parse_places(valid_source or [], "--valid-source")
     for name in held_places:
         check_source(name)
-    mix = _config(config, tokenizer)
+    mix = read_yaml(config, RoleSftConfig, "role-play mix")
+    mix = validated(RoleSftConfig, with_settings(mix.model_dump(), settings or [], RoleSftConfig), "--set")
     check_quotas(mix, config, places)
     if plan:
         _print_plan(mix)
@@ -91,10 +92,10 @@ def role_sft(
     evaluation = [card for path in files for card in load_cards(path)]
     build = Build(out, "role-sft", seed, {"config": mix.model_dump(mode="json"), "eval_cards": eval_names})
     build.input(*(cards or []), *files)
-    items = {name: read_source(name, place, build, console, strict) for name, place in places.items()}
+    items = {name: read_source(name, place, build, console) for name, place in places.items()}
     held: dict[str, list[CorpusItem]] = {}
     for name, place in held_places.items():
-        held[name] = read_source(name, place, build, console, strict)
+        held[name] = read_source(name, place, build, console)
         build.steps[-1].name += " (held out)"
     with Progress(*Progress.get_default_columns(), console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("building", total=STEPS + STEPS_HELD * bool(held))
@@ -132,11 +133,6 @@ def _print_plan(mix: RoleSftConfig) -> None:
         raise typer.Exit(1)
     unknown = sum(row.gives is None for row in rows)
     console.print("every quota can be met" + (f", but {unknown} of corpora of your own are not known" if unknown else ""))
-
-
-def _config(path: Path, tokenizer: str | None) -> RoleSftConfig:
-    mix = read_yaml(path, RoleSftConfig, "role-play mix")
-    return validated(RoleSftConfig, mix.model_dump() | ({"tokenizer": tokenizer} if tokenizer else {}), "command line")
 
 
 def _print_held(held: HeldOut) -> None:

@@ -178,9 +178,8 @@ def import_(
     gold: GoldOption = None,
     rubric: RubricOption = None,
     mode: ModeOption = None,
-    seed: SeedOption = 0,
 ) -> None:
-    """Read sheets that came back, with the records and the mode that they were written with. The seed draws intervals.
+    """Read sheets that came back, with the records and the mode that they were written with.
 
     Of --cards: the sheets of two workers settle every card by the rules of appendix A.2; what needs a third person goes to
     OUT/third.csv and third.xlsx. Fill in one of them and give it beside the workers' sheets. Of sheets with a column keep:
@@ -206,14 +205,14 @@ def import_(
     }
     if dialogues and gold:
         _only("scores that were given again", given, "dialogues", "gold", "rubric", "mode")
-        dialogue_sheets.import_again(dialogues, gold, files, rubric or "feel", _mode(mode), out, seed)
+        dialogue_sheets.import_again(dialogues, gold, files, rubric or "feel", _mode(mode), out)
     elif dialogues:
         _only("sheets of dialogues", given, "dialogues", "cards", "profiles", "rubric", "mode")
         scored = dialogue_sheets.Scored(dialogues, rubric or "esc_eval_human", cards or [], profiles or [])
-        dialogue_sheets.import_scores(scored, files, _mode(mode), out, seed)
+        dialogue_sheets.import_scores(scored, files, _mode(mode), out)
     elif cards and not any("keep" in columns_of(path, keeping.CARDS.sheet) for path in files):
         _only("two workers' sheets of role cards", given, "cards", "mode")
-        card_sheets.import_marks(_cards(cards), cards, files, _mode(mode), out, seed)
+        card_sheets.import_marks(_cards(cards), cards, files, _mode(mode), out)
     elif cards:
         _only("role cards that a person keeps or drops", given, "cards")
         _import_cards(cards, files, out)

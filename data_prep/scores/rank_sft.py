@@ -10,7 +10,7 @@ import random
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -103,19 +103,18 @@ def mean_targets(
     rubric: Rubric,
     step: Step,
     score_rubric: str | None = None,
-    annotators: Collection[str] = (),
 ) -> tuple[Targets, list[HumanScore]]:
     """Means over annotators by dialogue and dimension, and the scores that went into them.
 
-    Counts every score: those of other rubrics (than `score_rubric`, by default the rubric itself), dimensions, annotators,
-    dialogues, and those of single turns are dropped with a reason. Raises `UserError` for a value off the rubric's scale and
+    Counts every score: those of other rubrics (than `score_rubric`, by default the rubric itself), dimensions, dialogues,
+    and those of single turns are dropped with a reason. Raises `UserError` for a value off the rubric's scale and
     for an annotator's second score of one thing.
     """
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     seen: set[tuple[str, str, str]] = set()
     used = step.sieve(
         scores,
-        lambda score: _unused(score, dialogues, rubric, score_rubric or rubric.name, annotators),
+        lambda score: _unused(score, dialogues, rubric, score_rubric or rubric.name),
         lambda score: f"{score.dialogue_id}/{score.dimension}",
     )
     for score in used:
@@ -129,17 +128,13 @@ def mean_targets(
     return {name: {key: exact_mean(numbers) for key, numbers in by.items()} for name, by in values.items()}, used
 
 
-def _unused(
-    score: HumanScore, dialogues: dict[str, Dialogue], rubric: Rubric, score_rubric: str, annotators: Collection[str]
-) -> str | None:
+def _unused(score: HumanScore, dialogues: dict[str, Dialogue], rubric: Rubric, score_rubric: str) -> str | None:
     if score.rubric != score_rubric:
         return f"of rubric {score.rubric}"
     if score.dimension not in rubric.dimensions:
         return f"dimension {score.dimension} not asked"
     if score.turn is not None:
         return "of a single turn"
-    if annotators and score.annotator not in annotators:
-        return "annotator not asked for"
     dialogue = dialogues.get(score.dialogue_id)
     if dialogue is None:
         return "no such dialogue"

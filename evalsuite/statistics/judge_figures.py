@@ -33,7 +33,7 @@ from evalsuite.statistics.judges import (
 )
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, dimension_label, scorer_of
 
-SYNTHETIC = "construction"  # who `python -m data_prep score-set` says gave its scores
+SYNTHETIC = "construction"  # who the synthetic set says gave its scores
 Families = dict[str, list[str]]  # name of a mean over seeds → its judges
 
 

@@ -92,7 +92,6 @@ def test_several_annotators_are_averaged_and_rounded_half_up() -> None:
         ({"rubric": "esc_eval_human"}, "of rubric esc_eval_human"),
         ({"dimension": "skill"}, "dimension skill not asked"),
         ({"turn": 1}, "of a single turn"),
-        ({"annotator": "eve"}, "annotator not asked for"),
         ({"dialogue_id": "gone"}, "no such dialogue"),
         ({"dialogue_id": "zh"}, "the rubric has no zh text"),
         ({"dialogue_id": "greeting"}, "dialogue that no judge is asked about (no answered seeker turn, or a server failed)"),
@@ -105,7 +104,7 @@ def test_every_unused_score_has_its_reason(fields: dict[str, Any], reason: str) 
     dialogues = [talk("d"), talk("zh", "zh"), talk("greeting", turns=opening), talk("lost", termination="infrastructure")]
     step = Step("scores")
     score = given("d", "empathy", 2).model_copy(update=fields)
-    targets, used = mean_targets([score], {d.id: d for d in dialogues}, rubric, step, annotators=["ann"])
+    targets, used = mean_targets([score], {d.id: d for d in dialogues}, rubric, step)
     assert (targets, used) == ({}, []) and dict(step.dropped) == {reason: 1}
     step.check()
 
@@ -271,9 +270,45 @@ def test_every_dimension_of_the_papers_split_is_tested_on_the_same_dialogues(tmp
 
 
 def test_nothing_to_learn_from_says_why(score_set: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no example can be made of .*scores.jsonl with rubric epitome .of rubric esc_eval: "):
+    with pytest.raises(
+        UserError, match="no example can be made of .*scores.jsonl with rubric epitome .dimension empathy not asked: "
+    ):
         call(score_set, tmp_path, "--rubric", "epitome")
     assert not (tmp_path / "manifest.json").exists()
+
+
+def test_scores_on_one_other_rubric_are_taken_and_told(tmp_path: Path) -> None:
+    dialogues = [talk(f"{number}") for number in range(30)]
+    write_jsonl(tmp_path / "dialogues.jsonl", dialogues)
+    scores = [given(d.id, "empathy", 2, rubric="esc_eval_human") for d in dialogues]
+    write_jsonl(tmp_path / "scores.jsonl", scores)
+    output = call(tmp_path, tmp_path / "out", "--prompts", "esc_rank")
+    assert "people scored on rubric esc_eval_human, the ranker is asked esc_eval" in output
+    assert sum(len(read_jsonl(tmp_path / "out" / file, RankExample, "examples")) for file in FILES) == 30
+    write_jsonl(tmp_path / "scores.jsonl", [*scores, given("0", "empathy", 2, rubric="feel")])
+    with pytest.raises(UserError, match=r"no example can be made .*of rubric esc_eval_human: 30; of rubric feel: 1"):
+        call(tmp_path, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_the_synthetic_set_is_written_beside_its_examples(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["--gold", "synthetic", "--method", "joint", "--out", str(tmp_path / "one")])
+    assert result.exception is None and "2232 dialogues, 15624 scores (synthetic" in result.output
+    call(tmp_path / "one", tmp_path / "two", "--method", "joint")
+    for file in (*FILES, "dialogues_test.jsonl", "scores_test.jsonl", "labels.json"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--gold", "synthetic", "--dialogues", __file__), "the set has its own dialogues and scores"),
+        (("--gold", __file__), "give the dialogues that were scored with --dialogues FILE"),
+    ],
+)
+def test_what_gold_goes_with(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
+    assert isinstance(result.exception, UserError) and message in str(result.exception)
 
 
 def test_languages_must_agree(tmp_path: Path) -> None:

@@ -29,14 +29,11 @@ def training() -> Training:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The synthetic set's training data, by the commands of the Makefile."""
+    """The synthetic set's training data, by the command of the Makefile."""
     folder = tmp_path_factory.mktemp("rank")
-    scores = folder / "scores"
-    given = ["--dialogues", scores / "dialogues.jsonl", "--gold", scores / "scores.jsonl", "--rubric", "esc_eval"]
-    asked = ["--prompts", "esc_rank", "--method", "per_dimension", "--out", folder / "data"]
-    for words in (["score-set", "--out", scores], ["rank-sft", *given, *asked]):
-        result = CliRunner().invoke(app, [str(word) for word in words])
-        assert result.exit_code == 0, result.output
+    asked = ["--rubric", "esc_eval", "--prompts", "esc_rank", "--method", "per_dimension", "--out", str(folder / "data")]
+    result = CliRunner().invoke(app, ["rank-sft", "--gold", "synthetic", *asked])
+    assert result.exit_code == 0, result.output
     return folder / "data"
 
 
