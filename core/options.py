@@ -52,11 +52,10 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="Set any field of the config, as YAML, a field in a section by SECTION.FIELD=VALUE. Repeat for more.",
+        help="Set any field of the config, as YAML: --set FIELD=VALUE, or --set SECTION.FIELD=VALUE. Repeat for more.",
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes; another one draws other rows.")]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Stop at the first malformed row instead of leaving it out.")]
 _MODEL = typer.Option(
     "--model",
     metavar="MODEL",

@@ -12,14 +12,20 @@ from rich.text import Text
 
 from core.errors import UserError, say
 from core.ledger import Build
-from core.options import OutOption, SourceOption, StrictOption, console, writes
+from core.options import OutOption, SourceOption, console, writes
 from core.paths import Writes
 from data_prep.sources import SOURCES, corpus_files, parse_places, read_source, source_named
 from data_prep.sources.fetch import fetch as fetched
 from data_prep.sources.fetch import origin_of
 
 
-def read(source: SourceOption, out: Annotated[OutOption, writes("*.jsonl")], strict: StrictOption = False) -> None:
+def read(
+    source: SourceOption,
+    out: Annotated[OutOption, writes("*.jsonl")],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first malformed row instead of leaving it out.")
+    ] = False,
+) -> None:
     """Turn corpora in their published formats into records: OUT/NAME.jsonl for each, with every dropped row accounted for."""
     build = Build(out, "read", settings={"strict": strict})
     for name, place in parse_places(source).items():

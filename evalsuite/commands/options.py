@@ -59,14 +59,6 @@ OutOption = Annotated[
 ]
 ResumedOption = Annotated[str, typer.Option("--out", help="Run folder. The same folder and command resume.")]
 MaybeResumedOption = Annotated[str | None, typer.Option("--out", help="Run folder. The same folder and command resume.")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="FIELD=VALUE",
-        help="Set any field of the config, as YAML: --set exchanges=3 --set gold.limit=5. Repeat for more.",
-    ),
-]
 _MODELS = "Models: a name in configs/models, a spec file, or NAME@URL (NAME@URL#VARIABLE: with the key in that variable)"
 SupporterOption = Annotated[
     MaybeModels,

@@ -12,7 +12,7 @@ import typer
 
 from core.errors import UserError, printable, say
 from core.machine import Machine
-from core.options import choice, console
+from core.options import SetOption, choice, console
 from core.paths import Reads, Writes
 from core.records import Dialogue
 from core.tables import Table, to_console
@@ -34,7 +34,6 @@ from evalsuite.commands.options import (
     PeopleOption,
     RoleModelOption,
     SeekerOption,
-    SetOption,
     ShardOption,
     SupporterOption,
     TrialsOption,
