@@ -95,7 +95,7 @@ $(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
 	@echo "4/5 bytecode of what servers and commands import: else each of their first starts takes 15 s more"
 	@$(BIN)/python -c "import $(IMPORTED)" 2> $(VENV)/bytecode.log || { cat $(VENV)/bytecode.log >&2; exit 1; }
 	@echo "5/5 the embedded model, made into a checkpoint"
-	@$(BIN)/python -m serve embedded
+	@$(BIN)/python -m serve convert embedded
 	@touch $@
 
 setup-browser:  ## Install Debian's Chromium for the report's browser test (root)

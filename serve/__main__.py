@@ -17,21 +17,25 @@ from typing import Annotated
 import typer
 
 from core.errors import UserError, run_cli, say
-from core.files import CONFIGS
+from core.files import CONFIGS, read_object
 from core.machine import Machine
 from core.masking import mask_paths
-from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads, Writes
-from core.specs import ModelSpec, load_spec
+from core.paths import IN_MODEL, IN_SPEC, OUT_FOLDER, Reads
+from core.specs import ModelSpec, load_spec, place_of
 from core.tables import Screen, to_console
 from core.verbs import program
+from serve.checkpoints import lora
 from serve.checkpoints.chatglm import convert_chatglm
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.internlm2 import convert_checkpoint
-from serve.checkpoints.internlm2_adapter import convert_adapter
+from serve.checkpoints.internlm2_adapter import convert_adapter, on_internlm2
 from serve.checkpoints.merge import merge_adapter
 from serve.checkpoints.places import base_folder
 from serve.launch import START_TIMEOUT, Servers
 from serve.plan import overview, plan_servers
+
+CONVERSIONS = {"internlm2": convert_checkpoint, "chatglm": convert_chatglm}
+LOGS = Path("runs/serve")  # of `up`: server-NAME.log
 
 app = program(
     "Bring models up as OpenAI-compatible servers on this machine. `esc-eval run` does this by itself; use this to keep "
@@ -61,9 +65,6 @@ def up(
     start_timeout: Annotated[
         int, typer.Option(min=1, help="Seconds that a server may take to load its model and answer, once it is downloaded.")
     ] = int(START_TIMEOUT),
-    log_dir: Annotated[Path, typer.Option(help="Folder for server-NAME.log files."), Writes(("server-*.log",))] = Path(
-        "runs/serve"
-    ),
     command: Annotated[
         str | None,
         typer.Option(
@@ -99,7 +100,7 @@ def up(
     machine = Machine.parse(gpus) if gpus else Machine.here()
     needs = dict.fromkeys((spec.name for spec in chosen), context) if context else None
     if print_only:
-        plans = plan_servers(chosen, log_dir, port, resolve=False, machine=machine, needs=needs)
+        plans = plan_servers(chosen, LOGS, port, resolve=False, machine=machine, needs=needs)
         to_console(overview([plans], machine), Screen(stderr=True))
         ports = {plan.name: plan.port or 8000 + number for number, plan in enumerate(plans)}
         spare = max(ports.values())
@@ -110,7 +111,7 @@ def up(
             say(plan.shell(ports[plan.name], [ports[name] for name in plan.workers], spare))
         return
     try:
-        with Servers(plan_servers(chosen, log_dir, port, machine=machine, needs=needs), start_timeout) as servers:
+        with Servers(plan_servers(chosen, LOGS, port, machine=machine, needs=needs), start_timeout) as servers:
             _show(dict(zip(specs, chosen, strict=True)), servers)
             if words:
                 urls = {"SERVE_URL_" + re.sub(r"\W", "_", name).upper(): url for name, url in servers.endpoints.items()}
@@ -142,98 +143,85 @@ def _show(given: Mapping[str, ModelSpec], servers: Servers) -> None:
     config = CONFIGS / "eval" / "demo.yaml"
     config = config.relative_to(Path.cwd()) if config.is_relative_to(Path.cwd()) else config
     words = ["esc-eval", "run", "--config", str(config)]
-    free = dict(given)
+    used = set[str]()
     for role in ("supporter", "seeker", "judge"):
-        able = [name for name, spec in free.items() if role in spec.roles and (role != "judge" or spec.roles == ("judge",))]
+        able = [name for name, spec in given.items() if role in spec.roles and (role != "judge" or spec.roles == ("judge",))]
         if able:
-            words += [f"--{role}", able[0]]
-            del free[able[0]]
-    say(shlex.join([*words, *(f"--endpoint={name}={url}" for name, url in servers.endpoints.items())]))
+            name = min(able, key=used.__contains__)  # the first that has no role yet, if there is one
+            address = servers.endpoints.get(given[name].name)  # none where the spec has one of its own
+            words += [f"--{role}", f"{name}@{address}" if address else name]
+            used.add(name)
+    say(shlex.join(words))
 
 
 @app.command()
-def embedded() -> None:
-    """Turn the embedded model into a checkpoint folder (once, about 20 s) and print the folder."""
-    say(materialise())
-
-
-@app.command("convert-internlm2")
-def convert_internlm2(
-    src: Annotated[Path, typer.Argument(help="Folder of the InternLM2 checkpoint: safetensors, config, tokenizer."), IN_MODEL],
-    dst: Annotated[Path, typer.Argument(help="Folder to make, with the same model as a LlamaForCausalLM."), OUT_FOLDER],
-) -> None:
-    """Rewrite an InternLM2 checkpoint in Llama layout, which transformers, PEFT and vLLM load without remote code.
-
-    Exact, and in the source's dtype. Needs free disk for a copy of the weights (15.5 GB for the 7B) and little memory. Example:
-
-    python -m serve convert-internlm2 runs/internlm2-chat-7b runs/internlm2-chat-7b-llama
-    """
-    done = convert_checkpoint(src, dst)
-    say(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
-
-
-@app.command("convert-internlm2-adapter")
-def convert_internlm2_adapter(
-    src: Annotated[Path, typer.Argument(help="Folder of a PEFT LoRA adapter trained on InternLM2."), IN_MODEL],
-    dst: Annotated[
-        Path, typer.Argument(help="Folder to make, with the same adapter for the base in Llama layout."), OUT_FOLDER
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of a LoRA adapter (PEFT's) or of an InternLM2, ChatGLM2 or ChatGLM3 checkpoint, or `embedded`.",
+        ),
+        Reads("name", IN_MODEL.files),
     ],
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder to make; `embedded` has its own, in the cache."), OUT_FOLDER
+    ] = None,
     base: Annotated[
-        Path | None,
-        typer.Option(help="Folder or config.json of its base, in either layout. Without it, heads are taken to be 128 wide."),
-        Reads("place", IN_MODEL.files),
+        str | None,
+        typer.Option(help="Base of an adapter: a folder, hub id, or embedded:NAME. Default: the one that the adapter names."),
+        Reads("name", IN_MODEL.files),
     ] = None,
 ) -> None:
-    """Rewrite a LoRA adapter trained on InternLM2 (wqkv, wo, w1, w2, w3) for its base in Llama layout. Exact. Example:
+    """Write a model in the form that transformers, PEFT and vLLM load without remote code. What is given decides the form:
 
-    python -m serve convert-internlm2-adapter runs/esc-rank-published/fluency_en runs/esc-rank-llama/fluency_en
+    - an adapter is merged into a copy of its base, in the base's dtype and layout; `up` does this itself where it has to;
+    - an InternLM2 checkpoint, or an adapter on InternLM2's own layers, is rewritten in Llama layout, exactly;
+    - a ChatGLM2 or ChatGLM3 checkpoint gets a tokenizer without code, which vLLM's own model then uses;
+    - `embedded` is written as a checkpoint (once, about 20 s), and its folder is printed.
+
+    A checkpoint or merged model needs free disk for a copy of the weights (15.5 GB for a 7B) and little memory. Examples:
+
+    python -m serve convert runs/internlm2-chat-7b runs/internlm2-chat-7b-llama
+
+    python -m serve convert runs/adapter runs/merged --base embedded:smollm2-135m-instruct
     """
-    done = convert_adapter(src, dst, base)
-    if base is None:
-        say("note: heads 128 wide, as in every published InternLM2; --base says for certain", err=True)
-    say(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
+    if source == "embedded":
+        if folder or base:
+            raise UserError("embedded: its folder and base are fixed: give neither")
+        say(materialise())
+        return
+    place = place_of(source)
+    if not place.is_dir():
+        raise UserError(f"SOURCE {source}: no such folder, and not `embedded`")
+    if folder is None:
+        raise UserError(f"FOLDER: name the folder that {source} is converted to")
+    if (place / lora.CONFIG).is_file() or (place / lora.WEIGHTS).is_file():
+        done = _convert_adapter(place, folder, base)
+    elif base is not None:
+        raise UserError(f"--base {base}: only an adapter has a base; {source} has no {lora.CONFIG}")
+    else:
+        kind = read_object(place / "config.json", "a model's config").get("model_type")
+        if kind not in CONVERSIONS:
+            raise UserError(
+                f"{place / 'config.json'}: model_type: {kind!r}: only {' and '.join(CONVERSIONS)} need conversion; other "
+                "checkpoints are served as they are"
+            )
+        done = CONVERSIONS[kind](place, folder)
+    say(str(folder) if done else f"{folder}: already there, every file as written", err=not done)
 
 
-@app.command("convert-chatglm")
-def convert_chatglm_checkpoint(
-    src: Annotated[
-        Path,
-        typer.Argument(help="Folder of the checkpoint: safetensors, config, tokenizer.model and the tokenizer's .py."),
-        IN_MODEL,
-    ],
-    dst: Annotated[
-        Path, typer.Argument(help="Folder to make, with the same weights and a tokenizer without code."), OUT_FOLDER
-    ],
-) -> None:
-    """Give a ChatGLM2 or ChatGLM3 checkpoint a tokenizer that loads without remote code, which vLLM's own model then uses.
-
-    The weights are linked, or copied to another disk. Example:
-
-    python -m serve convert-chatglm runs/chatglm3-6b runs/chatglm3-6b-plain
-    """
-    done = convert_chatglm(src, dst)
-    say(str(dst) if done else f"{dst}: already converted, every file as written", err=not done)
-
-
-@app.command()
-def merge(
-    base: Annotated[
-        str, typer.Argument(help="Folder of the base, hub id (org/name), or embedded:NAME."), Reads("name", IN_MODEL.files)
-    ],
-    adapter: Annotated[Path, typer.Argument(help="Folder of a PEFT LoRA adapter trained on it."), IN_MODEL],
-    dst: Annotated[
-        Path, typer.Argument(help="Folder to make, with the whole model, its tokenizer and a model card."), OUT_FOLDER
-    ],
-    revision: Annotated[str | None, typer.Option(help="Revision of a hub id.")] = None,
-) -> None:
-    """Merge a LoRA adapter into a copy of its base, shard by shard, in the base's dtype and layout.
-
-    Needs free disk for a copy of the base and little memory. `up` merges by itself where it has to. Example:
-
-    python -m serve merge embedded:smollm2-135m-instruct runs/adapter runs/merged
-    """
-    done = merge_adapter(base_folder(base, revision, "checkpoint"), adapter, dst)
-    say(str(dst) if done else f"{dst}: already merged, every file as written", err=not done)
+def _convert_adapter(adapter: Path, folder: Path, base: str | None) -> bool:
+    """Rewrite an adapter on InternLM2's layers, merge any other one; False when that was done before."""
+    lora.adapter_rank(adapter)
+    if on_internlm2(adapter):
+        if base is None:
+            say("note: heads 128 wide, as in every published InternLM2; --base says for certain", err=True)
+        return convert_adapter(adapter, folder, place_of(base) if base else None)
+    config = read_object(adapter / lora.CONFIG, "an adapter's config")
+    named, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if not (base := base or named):
+        raise UserError(f"{adapter / lora.CONFIG}: base_model_name_or_path: names no base: give it with --base")
+    return merge_adapter(base_folder(base, revision if base == named else None, "checkpoint"), adapter, folder)
 
 
 def main() -> None:

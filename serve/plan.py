@@ -252,7 +252,7 @@ def _checkpoint(spec: ModelSpec, resolve: bool, notes: list[str]) -> str:
     if where.startswith(EMBEDDED_PREFIX):
         folder = embedded_folder(where.removeprefix(EMBEDDED_PREFIX))
         if not folder.exists():
-            notes.append(f"{folder} does not exist yet: `python -m serve embedded` makes it")
+            notes.append(f"{folder} does not exist yet: `python -m serve convert embedded` makes it")
         return str(folder)
     return str(_folder(where, what, notes) or where)
 

@@ -191,8 +191,7 @@ NOT_SHUFFLED = {
     **dict.fromkeys((f"esc-eval push {what}" for what in ("adapter", "data", "results", "report")), MAKES),
     **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "status", "export", "delete")), NO_ROWS),
     **dict.fromkeys((f"esc-eval people {name}" for name in ("backup", "restore")), NO_ROWS),
-    **dict.fromkeys((f"serve {name}" for name in ("up", "embedded", "merge")), NO_ROWS),
-    **dict.fromkeys(("serve convert-internlm2", "serve convert-internlm2-adapter", "serve convert-chatglm"), NO_ROWS),
+    **dict.fromkeys(("serve up", "serve convert"), NO_ROWS),
 }
 
 

@@ -51,7 +51,7 @@ def base_folder(recipe: Recipe[Any]) -> str:
     if config.is_file() and read_object(config, "a model's config").get("model_type") == "internlm2":
         raise UserError(
             f"model_name_or_path: {place} is in InternLM2's layout, which transformers no longer loads: "
-            f"python -m serve convert-internlm2 {place} {place}-llama"
+            f"python -m serve convert {place} {place}-llama"
         )
     return place
 

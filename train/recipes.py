@@ -369,7 +369,7 @@ def _check(recipe: Recipe[Any]) -> None:
         and not (data.length_cost >= 0 and data.free_characters > 0),
         f"attn_implementation: {model.attn_implementation!r} is not one of {', '.join(ATTENTION)}, or a kernel on the hub as "
         "kernels-community/flash-attn2": model.attn_implementation not in (None, *ATTENTION) and hub_kernel(model) is None,
-        "trust_remote_code: remote code is never run here; convert the base first (serve convert-internlm2)": (
+        "trust_remote_code: remote code is never run here; convert the base first (serve convert)": (
             training.trust_remote_code
         ),
     }

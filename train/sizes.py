@@ -86,7 +86,7 @@ def architecture(name: str) -> tuple[PretrainedConfig, str]:
             line = str(error).split("\n")[0]
             raise UserError(
                 f"model_name_or_path: {folder}: no config.json that transformers reads ({line}); InternLM2 has to be converted "
-                f"first: python -m serve convert-internlm2 {folder} {folder}-llama"
+                f"first: python -m serve convert {folder} {folder}-llama"
             ) from None
         raise UserError(
             f"model_name_or_path: {name} is neither a folder here nor in the hub cache nor in {ARCHITECTURES}: download its "

@@ -16,7 +16,7 @@ from core.files import read_object, write_json, write_text
 from serve.checkpoints.folders import build_folder, folder_content
 from serve.checkpoints.internlm2 import LINEAR, QKV, Architecture, Heads, planned_tensor, read_architecture
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank, check_plain, module_pairs, module_scales
-from serve.checkpoints.tensors import Planned, Stored, write_tensors
+from serve.checkpoints.tensors import Planned, Stored, stored_tensors, write_tensors
 
 ADAPTER_CONVERSION = 1  # raise it when the conversion changes what it writes
 HEAD_DIM = 128  # of every published InternLM2 (1.8B, 7B, 20B)
@@ -33,11 +33,6 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
     Raises `UserError`, and leaves nothing, for pickled or half-written adapters; for what vLLM does not serve (DoRA, biases,
     modules_to_save, inits that change the base, ranks above 512); for other modules; and when sizes do not fit.
     """
-    if not (src / WEIGHTS).is_file() and (src / "adapter_model.bin").is_file():
-        raise UserError(
-            f"InternLM2 adapter refused: {src / 'adapter_model.bin'} is a pickle, which can run code when it is loaded; save "
-            "it as adapter_model.safetensors where you trust it"
-        )
     adapter_rank(src, "InternLM2 adapter")
     config = read_object(src / CONFIG, "an adapter's config")
     check_plain(src / CONFIG, config)
@@ -62,6 +57,11 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
         "base": facts.model_dump(mode="json") if facts else None,
     }
     return build_folder(dst, src, made_from, build)
+
+
+def on_internlm2(adapter: Path) -> bool:
+    """Whether a whole adapter folder (see `adapter_rank`) adapts layers that only InternLM2's layout has."""
+    return any(_MODULE.search(name) for name in stored_tensors([adapter / WEIGHTS]))
 
 
 def _modules(path: Path) -> dict[str, dict[str, Stored]]:
@@ -181,6 +181,6 @@ def _note(config: dict[str, Any], heads: Heads) -> str:
     return (
         "# LoRA adapter, converted\n\n"
         f"Trained on `{base}`, which `base_model_name_or_path` still names.\n"
-        "It now fits that model in Llama layout, as `python -m serve convert-internlm2` writes it, not the original.\n"
+        "It now fits that model in Llama layout, as `python -m serve convert` writes it, not the original.\n"
         f"Rows of wqkv were regrouped for {heads.heads} heads, {heads.kv_heads} key/value heads, head width {heads.head_dim}.\n"
     )

@@ -44,6 +44,10 @@ def adapter_rank(folder: Path, what: str = "adapter") -> int:
     adapter's, a rank that vLLM cannot serve, and weights that are not finite.
     """
     config_file, weights = folder / CONFIG, folder / WEIGHTS
+    if not weights.is_file() and (pickle := folder / "adapter_model.bin").is_file():
+        raise UserError(
+            f"{what} refused: {pickle} is a pickle, which can run code when it is loaded; save it as {WEIGHTS} if you trust it"
+        )
     for path in (config_file, weights):
         if not path.is_file():
             raise UserError(f"{what} missing or half written: {folder} has no {path.name}")

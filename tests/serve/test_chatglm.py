@@ -165,7 +165,7 @@ def test_the_first_generation_is_named(source: Source, tmp_path: Path) -> None:
     folder = source()
     first = {key: value for key, value in CONFIG.items() if key != "padded_vocab_size"} | {"position_encoding_2d": True}
     (folder / "config.json").write_text(json.dumps(first))
-    done = CliRunner().invoke(app, ["convert-chatglm", str(folder), str(tmp_path / "plain")])
+    done = CliRunner().invoke(app, ["convert", str(folder), str(tmp_path / "plain")])
     assert isinstance(done.exception, UserError) and "the first generation, which nothing here serves" in str(done.exception)
     (folder / "tokenization_chatglm.py").unlink()
     (folder / "config.json").write_text(json.dumps(CONFIG))

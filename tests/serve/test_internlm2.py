@@ -638,10 +638,10 @@ def test_a_base_that_does_not_fit_is_refused(
         convert_adapter(tmp_path / "adapter", tmp_path / "converted", tmp_path / "base.json" if changes else None)
 
 
-# ---- the commands
+# ---- the command
 
 
-def test_both_commands(
+def test_the_command(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def call(*arguments: object) -> tuple[int, str, str]:
@@ -653,17 +653,17 @@ def test_both_commands(
 
     folder, llama, adapter = source(), tmp_path / "llama", tmp_path / "adapter"
     lora(adapter)
-    assert call("convert-internlm2", folder, llama)[:2] == (0, f"{llama}\n")
-    code, out, err = call("convert-internlm2", folder, llama)
-    assert (code, out) == (0, "") and "already converted" in err
-    code, out, err = call("convert-internlm2-adapter", adapter, tmp_path / "a", "--base", llama)
+    assert call("convert", folder, llama)[:2] == (0, f"{llama}\n")
+    code, out, err = call("convert", folder, llama)
+    assert (code, out) == (0, "") and "already there" in err
+    code, out, err = call("convert", adapter, tmp_path / "a", "--base", llama)
     assert (code, out) == (0, f"{tmp_path / 'a'}\n") and "128" not in err
-    with_source = call("convert-internlm2-adapter", adapter, tmp_path / "b", "--base", folder / "config.json")
+    with_source = call("convert", adapter, tmp_path / "b", "--base", folder / "config.json")
     assert with_source[0] == 0
     assert [(tmp_path / n / "adapter_model.safetensors").read_bytes() for n in "ab"] == [
         (tmp_path / "a" / "adapter_model.safetensors").read_bytes()
     ] * 2
-    code, out, err = call("convert-internlm2-adapter", adapter, tmp_path / "c")
+    code, out, err = call("convert", adapter, tmp_path / "c")
     assert code == 0 and "heads 128 wide" in err
-    code, out, err = call("convert-internlm2", tmp_path / "nowhere", tmp_path / "d")
-    assert (code, out) == (2, "") and err.endswith("nowhere: no such folder\n")
+    code, out, err = call("convert", tmp_path / "nowhere", tmp_path / "d")
+    assert (code, out) == (2, "") and err.endswith("nowhere: no such folder, and not `embedded`\n")

@@ -267,6 +267,7 @@ EMBEDDING = "base_model__model__model__embed_tokens__lora_embedding_A"
         (spoil_base(np.full((2, 3), 65504, np.float16)), "infinite or undefined numbers .*F16"),
         (lambda source, adapter: (adapter / "training.json").write_text("{}"), "training.json: kind, base, .*: Field required"),
         (pickled, "pytorch_model.bin is a pickle.*convert it to safetensors"),
+        (lambda source, adapter: (adapter / WEIGHTS).rename(adapter / "adapter_model.bin"), "adapter_model.bin is a pickle"),
     ],
 )
 def test_what_cannot_be_merged_exactly_is_refused(spoil: Callable[[Path, Path], object], message: str, tmp_path: Path) -> None:
@@ -299,7 +300,7 @@ def test_a_head_of_its_own_is_merged(tmp_path: Path) -> None:
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr("sys.argv", ["serve", "merge", *map(str, arguments)])
+    monkeypatch.setattr("sys.argv", ["serve", "convert", *map(str, arguments)])
     with pytest.raises(SystemExit) as end:
         run_cli(app)
     return int(end.value.code or 0)
@@ -308,23 +309,23 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 def test_the_command_merges_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     source, adapter = small(tmp_path)
     out = tmp_path / "out"
-    assert command(monkeypatch, source, adapter, out) == 0
+    assert command(monkeypatch, adapter, out, "--base", source) == 0
     assert capsys.readouterr().out.strip() == str(out)
     stamp = (out / "model.safetensors").stat().st_mtime_ns
-    assert command(monkeypatch, source, adapter, out) == 0
-    assert capsys.readouterr().err.strip() == f"{out}: already merged, every file as written"
+    assert command(monkeypatch, adapter, out, "--base", source) == 0
+    assert capsys.readouterr().err.strip() == f"{out}: already there, every file as written"
     assert (out / "model.safetensors").stat().st_mtime_ns == stamp
 
     spoil_config(lora_alpha=5)(source, adapter)
-    assert command(monkeypatch, source, adapter, out) == 2
+    assert command(monkeypatch, adapter, out, "--base", source) == 2
     assert "out exists and is not the finished" in capsys.readouterr().err
-    assert command(monkeypatch, "embedded:nope", adapter, tmp_path / "other") == 2
+    assert command(monkeypatch, adapter, tmp_path / "other", "--base", "embedded:nope") == 2
     assert "unknown embedded model 'nope'" in capsys.readouterr().err
-    assert command(monkeypatch, "./nowhere", adapter, tmp_path / "other") == 2
+    assert command(monkeypatch, adapter, tmp_path / "other", "--base", "./nowhere") == 2
     assert "checkpoint missing: ./nowhere does not exist" in capsys.readouterr().err
 
 
-def test_a_hub_id_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_base_that_an_adapter_names_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = pytest.importorskip("huggingface_hub")
     source, adapter = small(tmp_path)
     asked = []
@@ -337,8 +338,27 @@ def test_a_hub_id_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return str(source)
 
     monkeypatch.setattr(hub, "snapshot_download", snapshot)
-    assert command(monkeypatch, "org/name", adapter, tmp_path / "out", "--revision", "abc") == 0
+    spoil_config(base_model_name_or_path="org/name", revision="abc")(source, adapter)
+    assert command(monkeypatch, adapter, tmp_path / "out") == 0
     assert asked == [("org/name", "abc")] and (tmp_path / "out" / "model.safetensors").is_file()
+    assert command(monkeypatch, adapter, tmp_path / "other", "--base", "org/other") == 0
+    assert asked[1:] == [("org/other", None)]
+
+
+def test_what_cannot_be_converted_says_what_to_give(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    source, adapter = small(tmp_path)
+    spoil_config(base_model_name_or_path=None)(source, adapter)
+    out = tmp_path / "out"
+    for arguments, message in [
+        ((adapter,), "FOLDER: name the folder that"),
+        ((adapter, out), "base_model_name_or_path: names no base: give it with --base"),
+        ((source, out), "model_type: 'llama': only internlm2 and chatglm need conversion"),
+        ((source, out, "--base", source), "only an adapter has a base"),
+        (("embedded", out), "give neither"),
+        (("runs/none", out), "SOURCE runs/none: no such folder"),
+    ]:
+        assert command(monkeypatch, *arguments) == 2
+        assert message in capsys.readouterr().err and not out.exists()
 
 
 # ---- whole models, against PEFT

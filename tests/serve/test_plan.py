@@ -456,7 +456,7 @@ def test_print_needs_neither_vllm_nor_the_checkpoint(cpu: None, tmp_path: Path, 
     assert first[0] == "env" and "HF_HUB_OFFLINE=1" in first and "VLLM_USE_AOT_COMPILE=0" in first
     assert value(first, "--model") == str(tmp_path / "my cache" / "smollm2-135m-instruct")
     assert (value(first, "--port"), value(second, "--port")) == ("8100", "8101")
-    assert any("python -m serve embedded" in note for note in notes)
+    assert any("python -m serve convert embedded" in note for note in notes)
     assert any("missing does not exist" in note for note in notes)
     assert not (tmp_path / "my cache").exists()
 

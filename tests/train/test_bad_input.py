@@ -139,7 +139,7 @@ def test_base_in_internlm2_layout(refused: Callable[..., str], tmp_path: Path, t
     base = shutil.copytree(tiny["llama"], tmp_path / "old")
     config = orjson.loads((base / "config.json").read_bytes()) | {"model_type": "internlm2"}
     (base / "config.json").write_bytes(orjson.dumps(config))
-    assert f"python -m serve convert-internlm2 {base} {base}-llama" in refused("rank", base=base)
+    assert f"python -m serve convert {base} {base}-llama" in refused("rank", base=base)
 
 
 def test_base_half_written(refused: Callable[..., str], tmp_path: Path, tiny: dict[str, Path]) -> None:

@@ -130,7 +130,7 @@ def test_unknown_bases_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         architecture(str(tmp_path / "absent"))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "internlm2"}))
-    with pytest.raises(UserError, match="convert-internlm2"):
+    with pytest.raises(UserError, match="serve convert"):
         architecture(str(tmp_path))
 
 
