@@ -200,17 +200,16 @@ train-role-cpu: setup  ## Train the embedded seeker on ESConv (ESCONV=its folder
 	$(PREP) role-sft --config configs/data/role_esconv.yaml --source esconv=$(ESCONV)/train.jsonl \
 	  --valid-source esconv=$(ESCONV)/valid.jsonl --out runs/train/role_data
 	$(TRAIN) train/esc_role.py --config configs/train/esc_role_embedded.yaml $(PRECISION) $(SETTINGS)
-	$(BIN)/python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/train/role/adapter --max-length 512 \
-	  --out runs/train/role_compare $(PRECISION)
+	$(BIN)/python -m train test configs/train/esc_role_embedded.yaml --adapter runs/train/role/adapter --out runs/train/role_compare $(PRECISION)
 
 train-rank-cpu: setup  ## Train the embedded ranker on the synthetic set (SEEDS) and test it; with ESCONV=its folder on its survey too
 	$(PREP) rank-sft --gold synthetic --rubric esc_eval --prompts esc_rank --method per_dimension --out runs/train/rank_data
 	for seed in $(SEEDS); do \
 	  $(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --seed $$seed --output_dir runs/train/rank-$$seed $(SETTINGS) || exit $$?; done
-	$(BIN)/python -m train rank-test $(RANK_RECIPE) --test runs/train/rank_data/test.jsonl \
+	$(BIN)/python -m train test $(RANK_RECIPE) \
 	  $(foreach seed,$(SEEDS),--adapter trained@$(seed)=runs/train/rank-$(seed)/adapter) --out runs/train/rank_test
 	@# Untrained, the whole model is asked: its lower layers alone say nothing.
-	$(BIN)/python -m train rank-test $(RANK_RECIPE) $(WHOLE) --test runs/train/rank_data/test.jsonl --untrained --out runs/train/rank_test
+	$(BIN)/python -m train test $(RANK_RECIPE) $(WHOLE) --out runs/train/rank_test
 	$(AGREE) --split runs/train/rank_data --dialogues runs/train/rank_data/dialogues.jsonl --gold runs/train/rank_data/scores.jsonl \
 	  --judgements runs/train/rank_test/judgements-untrained.jsonl \
 	  $(foreach seed,$(SEEDS),--judgements runs/train/rank_test/judgements-trained@$(seed).jsonl) --reference trained \
@@ -224,9 +223,9 @@ train-survey-cpu: setup  ## The same ranker on what ESConv's seekers said of the
 	  --rubric esconv_survey --dimensions empathy,relevance --prompts esc_rank --method per_dimension --out runs/train/survey_data
 	$(TRAIN) train/esc_rank.py --config $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl \
 	  --valid_file runs/train/survey_data/valid.jsonl --output_dir runs/train/survey $(SETTINGS)
-	$(BIN)/python -m train rank-test $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl --test runs/train/survey_data/test.jsonl \
+	$(BIN)/python -m train test $(RANK_RECIPE) --train_file runs/train/survey_data/train.jsonl \
 	  --adapter trained=runs/train/survey/adapter --out runs/train/survey_test
-	$(BIN)/python -m train rank-test $(RANK_RECIPE) $(WHOLE) --test runs/train/survey_data/test.jsonl --untrained --out runs/train/survey_test
+	$(BIN)/python -m train test $(RANK_RECIPE) $(WHOLE) --train_file runs/train/survey_data/train.jsonl --out runs/train/survey_test
 	$(AGREE) --split runs/train/survey_data --dialogues runs/train/survey_scores/dialogues.jsonl \
 	  --gold runs/train/survey_scores/scores.jsonl --judgements runs/train/survey_test/judgements-untrained.jsonl \
 	  --judgements runs/train/survey_test/judgements-trained.jsonl --reference trained --out runs/train/survey_table
@@ -241,7 +240,7 @@ rank-methods-cpu: setup  ## The ranker, two losses × three ways of asking, Engl
 	      --valid_file $(METHODS)/$$method/data/valid.jsonl --language en --loss $$loss --max_train_examples $$((($(EXAMPLES) + reads - 1) / reads)) \
 	      --max_valid_examples $$((28 / reads)) --output_dir $(METHODS)/$$method/$$loss $(SETTINGS) || exit $$?; \
 	  done; \
-	  $(BIN)/python -m train rank-test $(RANK_RECIPE) --language en --test $(METHODS)/$$method/data/test.jsonl \
+	  $(BIN)/python -m train test $(RANK_RECIPE) --language en --data $(METHODS)/$$method/data/test.jsonl \
 	    --adapter cross_entropy=$(METHODS)/$$method/cross_entropy/adapter --adapter ordinal=$(METHODS)/$$method/ordinal/adapter \
 	    --out $(METHODS)/$$method/test || exit $$?; \
 	done

@@ -176,8 +176,7 @@ NOT_SHUFFLED = {
     **dict.fromkeys(("esc-eval role-play score", "esc-eval health probe", "esc-eval ecdbench run"), ASKS),
     **dict.fromkeys(("esc-eval judge-card", "esc-eval fork", "esc-eval study"), ASKS),
     **dict.fromkeys(("data_prep cards extract", "data_prep cards label"), ASKS),
-    **dict.fromkeys(("data_prep profiles build", "train rank-test"), ASKS),
-    "train compare": "loads a base and an adapter: tests/train/test_compare.py shuffles its dialogues",
+    **dict.fromkeys(("data_prep profiles build", "train test"), ASKS),
     "esc-eval merge": "puts the parts of a run together; its figures are those of `report`",
     **dict.fromkeys(
         ("esc-eval reported check", "esc-eval reported show", "esc-eval ecdbench plan", "esc-eval ecdbench registry"), NO_ROWS

@@ -6,17 +6,15 @@ from core.starting import interrupted  # noqa: F401 - before what takes long to 
 
 from core.errors import run_cli
 from core.verbs import program
-from train.compare import compare
 from train.plan import plan
-from train.rank_test import rank_test
+from train.test import test
 
 app = program(
     "Before and after training. Training itself: accelerate launch train/esc_role.py (or esc_rank.py) --config RECIPE.",
 )
 OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # --learning_rate 1e-4 and the like go to the recipe
-app.command("compare", context_settings=OVERRIDES)(compare)
 app.command("plan", context_settings=OVERRIDES)(plan)
-app.command("rank-test", context_settings=OVERRIDES)(rank_test)
+app.command("test", context_settings=OVERRIDES)(test)
 
 
 def main() -> None:

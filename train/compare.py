@@ -1,7 +1,7 @@
 """Does the trained simulator play the seeker better than its base? Perplexity of real seeker lines, and lines it writes.
 
-`python -m train compare RECIPE --adapter FOLDER --out DIR` reads the recipe's validation dialogues of emotional support;
-general role-play has no seeker and is left out.
+`python -m train test RECIPE --adapter FOLDER --out DIR` reads the recipe's validation dialogues of emotional support; general
+role-play has no seeker and is left out.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 
 from core.errors import UserError
 from core.files import sha256_file, write_json, write_jsonl, write_text
-from core.paths import IN_FILE, IN_MODEL, Writes
 from core.records import Count, Language, Record
 from core.statistics.accuracy import share
 from core.statistics.bootstrap import interval, resampled_means
@@ -39,8 +37,9 @@ from train.models import (
     precision,
     stock_rows,
 )
-from train.recipes import Recipe, read_recipe
+from train.recipes import Recipe
 
+LINES = 32  # seeker lines that are asked for, one a dialogue
 VOICES = ("base", "adapter", "real")  # whose lines are compared
 
 
@@ -76,7 +75,7 @@ class Line(Record):
     adapter_ended: bool
 
 
-def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int) -> list[tuple[RoleExample, int]]:
+def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int | None) -> list[tuple[RoleExample, int]]:
     """`count` dialogues (all, if there are fewer) drawn by the seed, each with one seeker line that is not its first.
 
     Only lines that begin within `max_length` tokens take part. Raises `UserError` when there is none.
@@ -90,7 +89,8 @@ def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int) -> li
         if turns:
             usable.append((example, turns))
     if not usable:
-        raise UserError(f"{prepared.path}: no dialogue within {max_length} tokens has a second seeker line to ask for")
+        within = f" within {max_length} tokens" if max_length else ""
+        raise UserError(f"{prepared.path}: no dialogue{within} has a second seeker line to ask for")
     chosen = sorted(rng.sample(range(len(usable)), min(count, len(usable))))
     return [(usable[place][0], rng.choice(usable[place][1])) for place in chosen]
 
@@ -160,6 +160,7 @@ def perplexity_figures(languages: Sequence[Language], tokens: Floats, nll: dict[
 
 def tables(figures: dict[str, Any]) -> list[Table]:
     """What is printed and written to compare.md."""
+    cut = f"{figures['cut']} dialogues cut to {figures['max_length']} tokens" if figures["max_length"] else "no dialogue cut"
     perplexities = Table(
         "perplexity",
         "Perplexity of real seeker lines",
@@ -173,9 +174,8 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         ),
         (
             f"Validation dialogues of {figures['data']['file']}, seeker lines only, the same tokens in every column; "
-            f"{figures['cut']} dialogues cut to {figures['max_length']} tokens, {figures['left_out']} without a seeker left "
-            "out. Base and adapter under the training template; the base under its own, too. Interval: 95 %, paired bootstrap "
-            "over dialogues.",
+            f"{cut}, {figures['left_out']} without a seeker left out. Base and adapter under the training template; the base "
+            "under its own, too. Interval: 95 %, paired bootstrap over dialogues.",
             f"The base's own template: {figures['stock_template']}.",
         ),
     )
@@ -201,7 +201,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 def make_comparison(
-    model: BaseAndAdapter, prepared: Prepared, count: int, seed: int, max_length: int
+    model: BaseAndAdapter, prepared: Prepared, count: int, seed: int, max_length: int | None
 ) -> tuple[dict[str, Any], list[Line]]:
     """All figures (see `perplexity_figures`, `line_figures`) and the lines they are about."""
     turns = draw_turns(prepared, count, seed, max_length)
@@ -247,41 +247,18 @@ def read_held_out(recipe: Recipe[Any], path: Path) -> tuple[list[RoleExample], i
     return support, len(examples) - len(support)
 
 
-def compare(
-    context: typer.Context,
-    config: Annotated[
-        Path, typer.Argument(metavar="RECIPE", help="The recipe that trained the adapter: its base and precision."), IN_FILE
-    ],
-    adapter: Annotated[Path, typer.Option(help="Folder of the trained adapter."), IN_MODEL],
-    out: Annotated[
-        Path,
-        typer.Option(help="Folder for compare.json, compare.md and lines.jsonl."),
-        Writes(("compare.json", "compare.md", "lines.jsonl")),
-    ],
-    valid: Annotated[
-        Path | None, typer.Option(help="Held-out dialogues. Default: the recipe's valid_file, all of it."), IN_FILE
-    ] = None,
-    lines: Annotated[int, typer.Option(min=1, help="Seeker lines to write, one a dialogue.")] = 32,
-    max_length: Annotated[int, typer.Option("--max-length", min=16, help="Cut longer dialogues to this many tokens.")] = 2048,
-    draw_seed: Annotated[int, typer.Option("--draw-seed", help="Another one asks for other lines.")] = 0,
-) -> None:
-    """Whether the trained simulator plays the seeker better than its base: perplexity, and what both say next.
+def run(recipe: Recipe[Any], path: Path, adapter: Path, out: Path, count: int = LINES) -> None:
+    """Compare an adapter with its base on a file's held-out dialogues, write the figures to `out` and print them.
 
-    The recipe's settings can be overridden as for training. Example:
-
-    python -m train compare configs/train/esc_role_embedded.yaml --adapter runs/role/adapter --out runs/role/compare
+    `count` seeker lines are asked for, one a dialogue, drawn by the recipe's seed.
     """
-    recipe = read_recipe(config, context.args)
-    if recipe.task != "role":
-        raise UserError(f"{config}: task: {recipe.task}: only recipes of the role-play simulator can be compared")
     check_adapters(recipe, [adapter])
-    path = valid or Path(recipe.data.valid_file)
     examples, left_out = read_held_out(recipe, path)
     tokenizer = load_tokenizer(recipe)
-    prepared = prepare_role(path, examples, tokenizer, max_length)
+    prepared = prepare_role(path, examples, tokenizer, recipe.training.max_length)
     model = load_adapters(load_base(recipe), recipe, {adapter.name: adapter}).to(recipe.training.device)
     pair = BaseAndAdapter(model, tokenizer, partial(precision, recipe))
-    figures, said = make_comparison(pair, prepared, lines, draw_seed, max_length)
+    figures, said = make_comparison(pair, prepared, count, recipe.training.seed, recipe.training.max_length)
     figures |= {
         "left_out": left_out,
         "base": recipe.model.model_name_or_path,

@@ -125,10 +125,10 @@ def _numbered_words(prompts: Sequence[Sequence[Message]]) -> list[list[int]]:
     ]
 
 
-def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1, mfu: float = MFU) -> dict[str, Any]:
+def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict[str, Any]:
     """Everything that is printed, as JSON: parameters, bytes by part for each strategy, steps, tokens, hours.
 
-    `mfu` is the share of the GPU's peak that is reached (0 to 1). Raises `UserError` for recipes that vLLM could not serve,
+    Hours assume that the share `MFU` of the GPUs' peak is reached. Raises `UserError` for recipes that vLLM could not serve,
     quantised bases, and what `architecture` and `measure` refuse.
     """
     training, model = recipe.training, recipe.model
@@ -156,7 +156,7 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1, mfu: fl
         for strategy in STRATEGIES
     }
     flops = {n: float(seen) * n * flops_per_token(shape, n, checkpointing) for n in (mean, longest)}
-    hours = {n: total / (gpus * peak * 1e12 * mfu) / 3600 for n, total in flops.items()}
+    hours = {n: total / (gpus * peak * 1e12 * MFU) / 3600 for n, total in flops.items()}
     return {
         "recipe": str(recipe.file),
         "task": recipe.task,
@@ -183,17 +183,17 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1, mfu: fl
         "tokens": round(seen * mean),
         "tokens_at_most": seen * longest,
         "flops": flops[mean],
-        "mfu": mfu,
+        "mfu": MFU,
         "hours": hours[mean],
         "hours_at_most": hours[longest],
-        "notes": _notes(recipe, checkpointing, peak, mfu),
+        "notes": _notes(recipe, checkpointing, peak),
     }
 
 
-def _notes(recipe: Recipe[Any], checkpointing: bool, peak: float, mfu: float) -> list[str]:
+def _notes(recipe: Recipe[Any], checkpointing: bool, peak: float) -> list[str]:
     cost = "6 N a token, with gradient checkpointing" if checkpointing else "4 N a token, without gradient checkpointing"
     notes = [
-        f"hours: ({cost}, + the adapter's and attention's) / (GPUs × {peak:g} TFLOP/s × {mfu:g} reached); without evaluations, "
+        f"hours: ({cost}, + the adapter's and attention's) / (GPUs × {peak:g} TFLOP/s × {MFU:g} reached); without evaluations, "
         "padding and loading",
         "memory: at the longest examples; activations for sdpa or FlashAttention; overhead assumed",
         "trainable share: of base and adapter together",
@@ -254,7 +254,6 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON (bytes, not GiB).")] = False,
     gpu: Annotated[GpuName, typer.Option(help="GPU that memory and hours are for.")] = "h100",
     gpus: Annotated[int, typer.Option(min=1, help="How many of them.")] = 1,
-    mfu: Annotated[float, typer.Option(min=0.01, max=1.0, help="Share of the GPU's peak that training reaches.")] = MFU,
 ) -> None:
     """What a recipe takes: parameters, memory by part and GPU, steps, tokens, hours. Nothing is loaded or downloaded.
 
@@ -267,7 +266,7 @@ def plan(
     # A plan for GPUs is made without one, where the trainer's settings refuse bf16 unless they hear of a CPU.
     recipe = read_recipe(config, [*context.args, "--use_cpu", "true"])
     with at(config):
-        figures = make_plan(recipe, gpu, gpus, mfu)
+        figures = make_plan(recipe, gpu, gpus)
     if as_json:
         say(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode())
         return

@@ -1,4 +1,4 @@
-"""`python -m train rank-test`: score a test split with a recipe's base, untrained and under each adapter, without a server.
+"""Score a test split with a ranker's base, untrained and under each adapter, without a server (`python -m train test`).
 
 The answers are generated as a constrained server generates them (`train.models.Decoder`). Examples of one dialogue share the
 reading of what their prompts have in common, as a server's prefix cache does, so that the methods' times compare.
@@ -6,20 +6,17 @@ reading of what their prompts have in common, as a server's prefix cache does, s
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
-import typer
 from rich.progress import track
 
-from core.errors import UserError, need_modules
+from core.errors import UserError
 from core.files import read_object, write_json, write_jsonl
 from core.judge_prompts import PromptMethod
-from core.paths import IN_FILE, IN_MODEL, Reads, Writes
 from core.records import Judgement
 from core.rubrics import Rubric
 from core.tables import Screen
@@ -39,65 +36,17 @@ from train.models import (
     prompt_groups,
     token_batches,
 )
-from train.recipes import Recipe, may_read_trees, read_recipe
+from train.recipes import UNTRAINED, Recipe, may_read_trees
 from train.run import check_numbers, say
-
-UNTRAINED = "untrained"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
-
-
-def rank_test(
-    context: typer.Context,
-    recipe: Annotated[
-        Path, typer.Argument(help="Recipe (configs/train): says which base and precision. Overrides may follow."), IN_FILE
-    ],
-    test: Annotated[Path, typer.Option("--test", help="test.jsonl of `python -m data_prep rank-sft`."), IN_FILE],
-    out: Annotated[
-        Path,
-        typer.Option("--out", help="Folder for judgements-NAME.jsonl and timing.json."),
-        Writes(("judgements-*.jsonl", "timing.json")),
-    ],
-    adapter: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--adapter", metavar="[NAME=]FOLDER", help="An adapter of that base. Repeat for more; write NAME@SEED for seeds."
-        ),
-        Reads("folder", IN_MODEL.files, labelled=True),
-    ] = None,
-    untrained: Annotated[bool, typer.Option("--untrained", help="Score with the base alone, too.")] = False,
-    batch_tokens: Annotated[int, typer.Option("--batch-tokens", min=1, help="Tokens in the cache at a time.")] = BATCH_TOKENS,
-) -> None:
-    """Judgements of a test split by adapters, and by the untrained base, as constrained serving would give them."""
-    adapters = named_adapters(adapter or [])
-    if not adapters and not untrained:
-        raise UserError("nothing to score with: give --adapter, --untrained, or both")
-    need_modules("torch", "transformers", "trl", "peft", purpose="scoring without a server")
-    run(read_recipe(recipe, context.args), test, adapters, untrained, out, batch_tokens)
-
-
-def named_adapters(options: Sequence[str]) -> dict[str, Path]:
-    """{name: folder} of `NAME=FOLDER` or `FOLDER`; a folder called adapter… is named by the folder that it is in."""
-    adapters: dict[str, Path] = {}
-    for option in options:
-        name, equals, place = option.partition("=")
-        folder = Path(place)
-        if not equals or "/" in name:
-            folder = Path(option)
-            name = folder.absolute().parent.name if folder.name.startswith("adapter") else folder.name
-        if not _NAME.fullmatch(name):
-            raise UserError(f"--adapter {option}: {name!r} cannot be part of a file's name; write NAME=FOLDER")
-        if name in adapters or name == UNTRAINED:
-            raise UserError(f"--adapter {option}: the name {name} is taken; write NAME=FOLDER with another")
-        adapters[name] = folder
-    return adapters
 
 
 def run(
     recipe: Recipe[Any], test: Path, adapters: dict[str, Path], untrained: bool, out: Path, batch_tokens: int = BATCH_TOKENS
 ) -> None:
-    """What the verb does. Everything that can be wrong with data and adapters is found before the first forward pass."""
-    if recipe.task != "rank":
-        raise UserError(f"{recipe.file}: task: {recipe.task}: a recipe of the ranker is needed")
+    """Write the judgements of a test split by each adapter and, with `untrained`, by the base alone.
+
+    Everything that can be wrong with data and adapters is found before the first forward pass.
+    """
     rubric, method = rubric_beside(test), method_beside(test)
     examples = read_rank(test, recipe.data.dimension, recipe.data.language)
     check_adapters(recipe, adapters.values())

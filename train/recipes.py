@@ -119,6 +119,7 @@ class SupporterArguments(DataArguments):
     """What every further so many characters cost, of a reward from 0 to 1. 0: length is free."""
 
 
+UNTRAINED = "untrained"  # what a base is called beside its adapters
 SERVABLE_MODULES = {"classifier", "score"}  # modules_to_save that vLLM takes
 # Attention that transformers has by itself, or with the package flash-attn. Prebuilt kernels on the hub are OWNER/NAME.
 ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4")

@@ -132,7 +132,7 @@ def agree(
     (--cluster).
 
     With --split, rankers beside what they have to beat: the majority class, a classifier on surface features, and the untrained
-    base where `python -m train rank-test --untrained` judged as well.
+    base where `python -m train test` without an adapter judged as well.
 
     Without --judgements, people among themselves, per language, rubric and dimension: Krippendorff's alpha, weighted kappa (of
     every two people, too), the shares of equal scores and of those within one point. No dialogue texts are needed. Halves,
@@ -212,7 +212,7 @@ def agree(
 
 
 def _seconds(paths: Sequence[Path]) -> dict[tuple[str, str], float]:
-    """Seconds a dialogue by judge and method, from the timing.json that `python -m train rank-test` writes beside judgements.
+    """Seconds a dialogue by judge and method, from the timing.json that `python -m train test` writes beside judgements.
     Those of a judge that is spread over files (one adapter a dimension) add up."""
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     for path in paths:

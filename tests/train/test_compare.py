@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from core.errors import UserError
-from core.files import write_jsonl
+from core.files import CONFIGS, write_jsonl
 from core.records import Message
 from core.tables import Estimate
 from data_prep.role_play.examples import RoleExample
@@ -209,11 +209,11 @@ def test_lines_are_greedy_whatever_stands_beside_them(
 
 
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[int, str, str]:
-    """`python -m train compare …`: exit code, stdout, stderr."""
+    """`python -m train test …`: exit code, stdout, stderr."""
     from core.errors import run_cli
     from train.__main__ import app
 
-    monkeypatch.setattr("sys.argv", ["train", "compare", *map(str, arguments)])
+    monkeypatch.setattr("sys.argv", ["train", "test", *map(str, arguments)])
     code = 0
     try:
         run_cli(app)
@@ -247,9 +247,7 @@ def test_the_command(
     write_jsonl(tmp_path / "valid.jsonl", [*role_examples(6, first=1000), *other])
     recipe = write_recipe(tmp_path / "r.yaml", "role", tiny["llama"], data, tmp_path / "out", max_valid_examples=2)
     out = tmp_path / "compared"
-    code, printed, _ = call(
-        capsys, monkeypatch, recipe, "--seed", 9, "--adapter", adapters["llama"], "--lines", 3, "--out", out
-    )
+    code, printed, _ = call(capsys, monkeypatch, recipe, "--seed", 9, "--adapter", adapters["llama"], "--out", out)
     assert code == 0 and "Perplexity of real seeker lines" in printed
     found = orjson.loads((out / "compare.json").read_bytes())
     [row] = found["perplexity"]
@@ -257,7 +255,7 @@ def test_the_command(
     assert row["perplexity"]["base"] == row["perplexity"]["base_stock"] != row["perplexity"]["adapter"]
     assert "the same tokens for all 6 dialogues" in found["stock_template"]
     assert row["ratio"]["mean"] == pytest.approx(row["perplexity"]["adapter"] / row["perplexity"]["base"])
-    assert [(each["lines"], each["n"]) for each in found["lines"]] == [("base", 3), ("adapter", 3), ("real", 3)]
+    assert [(each["lines"], each["n"]) for each in found["lines"]] == [("base", 6), ("adapter", 6), ("real", 6)]
     lines = [orjson.loads(line) for line in (out / "lines.jsonl").read_bytes().splitlines()]
     assert all(line["real"].endswith("weeks now.") and line["asked"].startswith("How long") for line in lines)
     assert str(tmp_path) not in (out / "compare.md").read_text()
@@ -274,11 +272,14 @@ def test_the_command(
         (("--adapter", tmp_path / "missing"), "do not fit: "),
         (("--adapter", tmp_path / "larger"), "do not fit: "),
         (("--adapter", tmp_path), "no adapter_config.json"),
-        (("--adapter", adapters["llama"], "--valid", tmp_path / "train.jsonl"), "shares 16 dialogues"),
-        (("--adapter", adapters["llama"], "--valid", tmp_path / "none.jsonl"), "no such file"),
+        ((), "give one, not 0"),
+        (("--adapter", adapters["llama"], "--data", tmp_path / "train.jsonl"), "shares 16 dialogues"),
+        (("--adapter", adapters["llama"], "--data", tmp_path / "none.jsonl"), "no such file"),
     ):
         code, _, error = call(capsys, monkeypatch, recipe, "--out", out, *arguments)
         assert code == 2 and problem in error, error
-    recipe = write_recipe(tmp_path / "k.yaml", "rank", tiny["llama"], data, tmp_path / "out")
-    code, _, error = call(capsys, monkeypatch, recipe, "--adapter", adapters["llama"], "--out", out)
-    assert code == 2 and "task: rank" in error
+    ranker = write_recipe(tmp_path / "k.yaml", "rank", tiny["llama"], data, tmp_path / "out")
+    supporter = CONFIGS / "train" / "esc_supporter.yaml"
+    for recipe, problem in ((ranker, "test.jsonl"), (supporter, "`esc-eval run` measures supporters")):
+        code, _, error = call(capsys, monkeypatch, recipe, "--out", out, "--use_cpu", "true")
+        assert code == 2 and problem in error, error

@@ -73,8 +73,8 @@ def test_weights_that_are_not_finite_are_refused_by_whatever_would_use_them(tmp_
     broken = with_nan(adapter, tmp_path / "broken", WEIGHTS)
     recipe = parse_recipe("rank", ["--config", str(write_recipe(tmp_path / "r.yaml", "rank", base, data, tmp_path / "out"))])
     uses: dict[str, Callable[[], object]] = {
-        "train, rank-test, compare": lambda: load_base(recipe),
-        "rank-test, compare": lambda: check_adapters(recipe, [broken]),
+        "train, test": lambda: load_base(recipe),
+        "test": lambda: check_adapters(recipe, [broken]),
         "merge, base": lambda: merge_adapter(base, adapter, tmp_path / "merged"),
         "merge, adapter": lambda: merge_adapter(tiny["llama"], broken, tmp_path / "merged"),
         "serve up": lambda: base_folder(str(base), None, "model m: checkpoint"),

@@ -18,8 +18,9 @@ from data_prep.scores.rank_sft import RankExample
 from tests.train.conftest import write_data, write_recipe
 from train import rank_test
 from train.models import PromptGroup, prompt_groups, token_batches
-from train.rank_test import answers, judgements, method_beside, named_adapters
+from train.rank_test import answers, judgements, method_beside
 from train.recipes import read_recipe
+from train.test import named_adapters
 
 SCALE = [5, 6, 7, 8, 9]  # the tokens of the scores 0 to 4
 RUBRIC = load_rubric("esc_eval")

@@ -1,0 +1,91 @@
+"""`python -m train test RECIPE`: what a trained adapter is worth on data that it was not trained on, without a server.
+
+The recipe's task decides what is measured: a ranker scores a test split (`train.rank_test`), a seeker is compared with its
+base on held-out dialogues (`train.compare`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from core.errors import UserError, need_modules
+from core.paths import IN_FILE, IN_MODEL, Reads, Writes
+from train.recipes import UNTRAINED, read_recipe
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]*")
+
+
+def test(
+    context: typer.Context,
+    recipe: Annotated[
+        Path, typer.Argument(help="Recipe (configs/train): says which task, base and precision. Overrides may follow."), IN_FILE
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder for judgements-NAME.jsonl and timing.json, or for compare.json, compare.md and lines.jsonl."),
+        Writes(("judgements-*.jsonl", "timing.json", "compare.json", "compare.md", "lines.jsonl")),
+    ],
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]FOLDER",
+            help="An adapter of that base. A ranker has several (NAME@SEED for seeds), or none: its base alone is asked.",
+        ),
+        Reads("folder", IN_MODEL.files, labelled=True),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Held-out data. Default: test.jsonl beside a ranker's train_file, the whole valid_file of a seeker."),
+        IN_FILE,
+    ] = None,
+) -> None:
+    """Measure trained adapters on held-out data, without a server. The recipe's task decides what is measured.
+
+    A ranker's test split is judged as constrained serving would judge it; `esc-eval agree --split` makes the table. A seeker is
+    compared with its base: perplexity of real seeker lines, and what both say next. Examples:
+
+    python -m train test configs/train/esc_rank_embedded.yaml --adapter runs/train/rank-0/adapter --out runs/train/rank_test
+
+    python -m train test configs/train/esc_role_embedded.yaml --adapter runs/role/adapter --out runs/role/compare
+    """
+    adapters = named_adapters(adapter or [])
+    need_modules("torch", "transformers", "trl", "peft", purpose="asking a model without a server")
+    settings = read_recipe(recipe, context.args)
+    if settings.task == "rank":
+        from train import rank_test
+
+        split = data or Path(settings.data.train_file).with_name("test.jsonl")
+        rank_test.run(settings, split, adapters, not adapters, out)
+    elif settings.task == "role":
+        from train import compare
+
+        if len(adapters) != 1:
+            raise UserError(f"--adapter: one seeker is compared with its base: give one, not {len(adapters)}")
+        [folder] = adapters.values()
+        compare.run(settings, data or Path(settings.data.valid_file), folder, out)
+    else:
+        raise UserError(
+            f"{recipe}: task: {settings.task}: rankers and seekers are tested here; `esc-eval run` measures supporters"
+        )
+
+
+def named_adapters(options: Sequence[str]) -> dict[str, Path]:
+    """{name: folder} of `NAME=FOLDER` or `FOLDER`; a folder called adapter… is named by the folder that it is in."""
+    adapters: dict[str, Path] = {}
+    for option in options:
+        name, equals, place = option.partition("=")
+        folder = Path(place)
+        if not equals or "/" in name:
+            folder = Path(option)
+            name = folder.absolute().parent.name if folder.name.startswith("adapter") else folder.name
+        if not _NAME.fullmatch(name):
+            raise UserError(f"--adapter {option}: {name!r} cannot be part of a file's name; write NAME=FOLDER")
+        if name in adapters or name == UNTRAINED:
+            raise UserError(f"--adapter {option}: the name {name} is taken; write NAME=FOLDER with another")
+        adapters[name] = folder
+    return adapters
