@@ -29,7 +29,7 @@ for panel, verbs in {
         ("trajectories", "scored_runs:trajectories", "Show when seekers leave and how scores change from round to round."),
         ("fork", "fork:fork", "Replace one reply of a dialogue and play on: what did that reply change?"),
         ("study", "study:study", "Run several frameworks on the same supporters and compare what they say."),
-        ("push", "push:app", "Publish on the Hugging Face hub."),
+        ("push", "push:push", "Publish an adapter, a data set, a run's report or its scores on the hub."),
         ("ecdbench", "ecdbench:app", "ECDBench: from the results of its tasks to capabilities and a total."),
     ),
     "Judges and people": (

@@ -187,7 +187,7 @@ NOT_SHUFFLED = {
     **dict.fromkeys(("data_prep role-sft", "data_prep rank-sft"), DRAWS),
     "esc-eval status": "counts the calls in a run's store",
     **dict.fromkeys(("esc-eval people create", "esc-eval people suggest"), DRAWS),
-    **dict.fromkeys((f"esc-eval push {what}" for what in ("adapter", "data", "results", "report")), MAKES),
+    "esc-eval push": MAKES,
     **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "status", "export", "delete")), NO_ROWS),
     **dict.fromkeys((f"esc-eval people {name}" for name in ("backup", "restore")), NO_ROWS),
     **dict.fromkeys(("serve up", "serve convert"), NO_ROWS),

@@ -144,7 +144,7 @@ IDLE = {
         *("dataloader_drop_last", "prediction_loss_only", "batch_eval_metrics", "eval_do_concat_batches"),
         *("include_for_metrics", "do_train", "do_predict"),
     ),
-    "an adapter is published with its model card, by `esc-eval push adapter`": (
+    "an adapter is published with its model card, by `esc-eval push`": (
         *("push_to_hub", "hub_always_push", "hub_model_id", "hub_revision", "hub_strategy"),
         "trackio_static_space_id",
     ),

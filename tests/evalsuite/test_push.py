@@ -98,7 +98,7 @@ made.save_pretrained("adapter")
     hub.repos["model", "org/base"] = {"README.md": b"---\nlicense: llama3\n---\n# A base\n"}
     rows = [{"id": str(place), "text": f"text {place}"} for place in range(5)]
     made_folder(tmp_path / "data", "esconv", train=rows[:3], valid=rows[3:], cards=rows[:1])
-    said = push(hub, tmp_path, "adapter adapter me/adapter", "data data me/data --private", "data data me/data --private")
+    said = push(hub, tmp_path, "adapter me/adapter", "data me/data --private", "data me/data --private")
     assert said.count("exit 0") == 3, said
     card = hub.repos["model", "me/adapter"]["README.md"].decode()
     head = yaml.safe_load(card.split("---")[1])
@@ -131,7 +131,7 @@ def test_a_supporters_card_has_its_reward_beside_the_base_and_the_floors(hub: Fa
     """An adapter that train/esc_supporter.py has trained, for one step of the toy."""
     with Endpoint(behave=behave, models=("seeker", "judge")) as started:
         train_toy(tmp_path, started.url, 0, 1)
-    assert "exit 0" in push(hub, tmp_path, "adapter out-0/adapter me/supporter")
+    assert "exit 0" in push(hub, tmp_path, "out-0/adapter me/supporter")
     made = read_training(tmp_path / "out-0" / "adapter")
     assert made is not None
     pushed = hub.repos["model", "me/supporter"]
@@ -159,15 +159,15 @@ def test_what_may_not_be_passed_on_is_refused_before_anything_is_sent(esc_eval: 
     (tmp_path / "changed" / "train.jsonl").write_text("{}\n")
     (tmp_path / "empty").mkdir()
     refused = {
-        "data closed": "closed: holds texts of epitome, whose licence does not let us pass them on: two documents",
-        "data unknown": "unknown: holds texts of 'my_notes', whose licence is not known here",
-        "data changed": "changed/train.jsonl: is not what the manifest says",
-        "data empty": "empty: no manifest.json",
-        "adapter empty": "empty: no adapter_config.json: not an adapter's folder",
-        "report empty": "not a run folder (no config.json): empty",
+        "closed": "closed: holds texts of epitome, whose licence does not let us pass them on: two documents",
+        "unknown": "unknown: holds texts of 'my_notes', whose licence is not known here",
+        "changed": "changed/train.jsonl: is not what the manifest says",
+        "empty": "empty: holds no adapter (adapter_config.json), no data set (manifest.json) and no run (config.json)",
+        "closed --judge me": "--judge: is for a run's scores; closed is no run",
     }
     for line, sentence in refused.items():
-        code, err = esc_eval("push", *line.split(), "me/there", "--dry-run")
+        folder, *options = line.split()
+        code, err = esc_eval("push", folder, "me/there", "--dry-run", *options)
         assert code == 2 and err.startswith("error: ") and sentence in err and err.count("\n") == 1, err
 
 
@@ -177,19 +177,21 @@ def test_a_runs_scores_and_its_report(esc_eval: EscEval, hub: FakeHub, tmp_path:
     with Endpoint(models=("embedded",)) as started:
         Path("c.yaml").write_text(yaml.safe_dump(demo_config(**settings, endpoints={"embedded": started.url})))
         assert esc_eval("run", "--config", "c.yaml", "--out", "run")[0] == 0
-    code, err = esc_eval("push", "report", "run", "me/report", "--dry-run")
+    code, err = esc_eval("push", "run", "me/report", "--dry-run")
     assert (code, err) == (0, "")
-    results = "results run me/model --benchmark me/cards --report me/report"
+    results = "run me/model --benchmark me/cards --report me/report"
     said = push(
         hub,
         tmp_path,
-        "report run me/report",
+        "run me/report",
         results,
         f"{results} --supporter nobody",
-        "report run nonsense//name",
-        "report run me/report --private",
+        "run me/model --supporter embedded",
+        "run nonsense//name",
+        "run me/report --private",
     )
     assert said.count("exit 0") == 2 and "--supporter nobody: run has " in said
+    assert "--supporter: give --benchmark, too" in said
     assert "no name of a repository" in said and "me/report: is there already, and public" in said
     space = hub.repos["space", "me/report"]
     assert space["index.html"] == Path("run/report.html").read_bytes() and b"sdk: static" in space["README.md"]
@@ -199,5 +201,5 @@ def test_a_runs_scores_and_its_report(esc_eval: EscEval, hub: FakeHub, tmp_path:
     entries = parse_eval_result_entries(yaml.safe_load(written))
     assert len(entries) == 8 and {entry.dataset_id for entry in entries} == {"me/cards"}
     assert all("n = 2" in str(e.notes) and "floor silent" in str(e.notes) and "Plumbing" in str(e.notes) for e in entries)
-    denied = push(hub, tmp_path, "report run me/report", token=None)
+    denied = push(hub, tmp_path, "run me/report", token=None)
     assert "exit 2 error: me/report: " in denied and "`hf auth login`, or set HF_TOKEN" in denied
