@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -23,9 +24,34 @@ def passes(*command: str | Path) -> None:
     assert not done.returncode, done.stdout + done.stderr
 
 
-def test_the_workflow_is_one_by_the_forges_own_schema() -> None:
-    assert WORKFLOWS
-    passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS)
+def test_what_the_forge_reads_is_valid_by_its_own_schemas() -> None:
+    forge = ROOT / ".github"
+    forms = [path for path in (forge / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config"]
+    files = {
+        "github-workflows": WORKFLOWS,
+        "github-issue-forms": forms,
+        "github-issue-config": [forge / "ISSUE_TEMPLATE/config.yml"],
+        "dependabot": [forge / "dependabot.yml"],
+    }
+    assert WORKFLOWS and len(forms) == 3
+    for schema, paths in files.items():
+        passes(BIN / "check-jsonschema", "--builtin-schema", f"vendor.{schema}", *paths)
+
+
+def test_every_python_that_the_metadata_promise_is_checked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = SpecifierSet(project["requires-python"])
+    promised = {version for version in (f"3.{minor}" for minor in range(100)) if version in required}
+    named = {line.split()[-1] for line in project["classifiers"] if re.search(r":: Python :: 3\.\d", line)}
+    jobs = yaml.safe_load(WORKFLOWS[0].read_text())["jobs"]
+    assert promised == named == set(jobs["install"]["strategy"]["matrix"]["python"])
+    pinned = {
+        step["with"]["python-version"]
+        for job in jobs.values()
+        for step in job["steps"]
+        if "with" in step and "python-version" in step["with"]
+    }
+    assert pinned - {"${{ matrix.python }}"} == {min(promised)}
 
 
 def test_what_the_workflow_runs_exists() -> None:
