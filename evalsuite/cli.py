@@ -19,8 +19,8 @@ for panel, verbs in {
         ("run", "run:run", "Hold dialogues, judge them, measure the judge on the gold set and write the report."),
         ("models", "models:models", "List the models that a role can be given, and what each needs."),
         ("status", "run:status", "Say how far a run is, and what is missing."),
-        ("merge", "run:merge", "Put the shards of one run together."),
-        ("report", "run:report", "Write the report of a run folder again, from its records."),
+        ("merge", "report:merge", "Put the shards of one run together."),
+        ("report", "report:report", "Write the report of a run folder again, from its records."),
         (
             "leaderboard",
             "scored_runs:leaderboard",

@@ -18,7 +18,7 @@ import typer.main
 
 from core.files import CONFIGS, load_yaml
 from core.specs import load_spec
-from evalsuite.commands.run import merge
+from evalsuite.commands.report import merge
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.shards import Shard
 from tests.surface import COMMANDS

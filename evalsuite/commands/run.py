@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,38 +13,25 @@ import typer
 from core.errors import UserError, printable, say
 from core.machine import Machine
 from core.options import SetOption, choice, console
-from core.paths import Reads, Writes
-from core.records import Dialogue
-from core.tables import Table, to_console
-from core.wandb_offline import need_wandb
+from core.paths import Reads
+from core.tables import to_console
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
-    OUT_RUN,
-    AgainstOption,
     CardsOption,
     ConfigOption,
     InRun,
-    InRuns,
     JudgesOption,
     LanguageOption,
     LimitOption,
-    MaybeRun,
     OutOption,
-    OwnRubricOption,
-    PeopleOption,
     RoleModelOption,
     SeekerOption,
     ShardOption,
     SupporterOption,
     TrialsOption,
     UntilOption,
-    WandbOption,
     resolve,
 )
-from evalsuite.report.by_people import by_people, people_scores
-from evalsuite.report.content import report_run
-from evalsuite.report.gates import Gates
-from evalsuite.report.inspect_logs import write_inspect_logs
 from evalsuite.runner import pipeline
 from evalsuite.runner import until as until_decided
 from evalsuite.runner.engine import Launched, Runner
@@ -146,82 +133,6 @@ def status(
         run.store.close()
 
 
-def merge(
-    folders: Annotated[InRuns, typer.Argument(metavar="RUN…", help="The run folders of all shards, in any order.")],
-    out: Annotated[Path, typer.Option("--out", help="Run folder to make: what one unsharded run would have left."), OUT_RUN],
-) -> None:
-    """Put the shards of one run (--shard I/N) together, and write its report.
-
-    Records, config, usage and finished calls are those of one run, byte for byte; seconds are added up. A shard that is
-    missing, doubled, unfinished or of another config is refused, before anything is written. Example:
-
-    esc-eval merge runs/full-1 runs/full-2 runs/full-3 runs/full-4 --out runs/full
-    """
-    dialogues = shards.merge(folders, out)
-    console.print(f"{out}: {len(dialogues)} dialogues of {len(folders)} shards", soft_wrap=True)
-    with open_run(out) as run:
-        if "score" in run.config():
-            report_run(run, console)
-    if lost := sum(dialogue.lost for dialogue in dialogues):
-        say(
-            f"error: {lost} dialogues are missing because a server failed. Run the shards' command without --shard and with "
-            f"--out {out} to ask only for those",
-            err=True,
-        )
-        raise typer.Exit(1)
-
-
-def report(
-    folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run folder."), OUT_RUN],
-    gold: PeopleOption = None,
-    rubric: OwnRubricOption = None,
-    versus: AgainstOption = None,
-    fail_under: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DIMENSION=SCORE",
-            help="For CI: exit code 1 where a model's mean on 0–100 is below this: average=60. Repeat for more.",
-        ),
-    ] = None,
-    fail_if_worse: Annotated[
-        MaybeRun,
-        typer.Option(
-            metavar="RUN", help="For CI: exit code 1 where a model's average is significantly worse than in this run."
-        ),
-    ] = None,
-    inspect: Annotated[
-        Path | None,
-        typer.Option("--inspect", metavar="DIR", help="Write the run as logs of Inspect, too: `inspect view --log-dir DIR`."),
-        Writes(("*.eval",)),
-    ] = None,
-    wandb: WandbOption = False,
-) -> None:
-    """Write report.html, report.json, report.md and every table as CSV (tables/) of a run folder again, from its records.
-
-    With --gold, people's scores of these dialogues too, as a leaderboard of their own (table 2 of ESC-Eval). A later report
-    without the option leaves them out. Gates (--fail-under, --fail-if-worse) are for the verdicts of the first judge; their
-    outcome is also in report.junit.xml.
-    """
-    if wandb:
-        need_wandb()
-    if rubric and not gold:
-        raise UserError("--rubric: it is for --gold: give both or leave it out")
-    config = shards.whole(folder)
-    first = config.scored
-    judge = first.judge.name if first and first.judge else None
-    gates = Gates.parse(fail_under or [], fail_if_worse, first.rubric, judge) if first else None
-
-    def people(dialogues: Sequence[Dialogue]) -> Iterator[Table]:
-        return by_people(dialogues, *people_scores(gold or [], rubric or [], dialogues), config.floors())
-
-    with open_run(folder) as opened:
-        report_run(opened, console, wandb, versus, people if gold else None)
-        for path in write_inspect_logs(opened, inspect) if inspect else ():
-            _say(str(path))
-    if gates and gates.failed(folder):
-        raise typer.Exit(1)
-
-
 def _dialogues(resolved: Resolved, given: Path | None) -> Path:
     return given or resolved.out / "dialogues.jsonl"
 
@@ -289,6 +200,8 @@ def _work(judges: Sequence[Resolved], retry: str | None, simulated: bool, scored
         elif simulated and scored and shard:
             _say(f"shard {shard} is done: `esc-eval merge` puts all {shard.of} together and writes the report")
         elif simulated and scored:
+            from evalsuite.report.content import report_run  # what makes tables and pages is loaded when there are any
+
             report_run(opened, console)
         elif scored and shard is None:
             _say(f"no report yet with these verdicts: `esc-eval report {opened.folder}` writes it")

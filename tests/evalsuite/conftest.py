@@ -60,4 +60,4 @@ def browsed_database(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+    monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)

@@ -139,7 +139,7 @@ def test_a_grown_run_asks_only_what_is_new_and_is_a_run_made_at_once(
         """How many calls a command makes that leaves the report as it is."""
         before = len(endpoint.requests)
         with monkeypatch.context() as patch:
-            patch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+            patch.setattr("evalsuite.report.content.report_run", lambda *given: None)
             assert esc_eval(*arguments) == (0, "")
         return len(endpoint.requests) - before
 

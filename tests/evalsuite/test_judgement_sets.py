@@ -170,7 +170,7 @@ def test_shards_with_two_judges_merge_and_a_status_counts_both(
             if (out, judge) == ("s2", "judge-b.yaml"):
                 one_line(esc_eval("merge", "s1", "s2", "--out", "m"), 2, "stage score judge-b has not begun in shard 2/2")
             assert esc_eval(*score(out, judge, *shard)) == (0, "")
-    monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+    monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
     assert esc_eval("merge", "s1", "s2", "--out", "m") == (0, "")
     for name in (*sets("whole"), "usage.json", "config.json", "agreement.json", "judges/judge-b/agreement.json"):
         assert Path("m", name).read_bytes() == Path("whole", name).read_bytes(), name

@@ -50,7 +50,7 @@ def test_what_a_fault_that_stays_makes_of_a_dialogue_and_what_a_healthy_endpoint
     faults = LASTING[outcome]
     again = outcome in LOST
     if outcome != "rejected":  # once is enough for what the report says
-        monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+        monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
     monkeypatch.setattr(
         "evalsuite.runner.engine.ChatClient", partial(ChatClient, attempts=3, backoff_s=0.001, lost_in_a_row=99)
     )
@@ -137,7 +137,7 @@ def test_a_run_ends_early_by_its_threshold_and_writes_everything(
     """From the ninth request on every call fails, two at a time; one exchange, so three calls a dialogue, 36 in all."""
     with_report = fault.status == 401  # once is enough, for the gold set too
     if not with_report:
-        monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+        monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
     gold = {"dialogues": "synthetic_test", "limit": 1} if with_report else None
     config(tmp_path, 12, exchanges=1, concurrency=2, gold=gold)
     with Endpoint(lambda body, count: echo(body, count) if count <= 8 else fault, models=MODELS) as endpoint:

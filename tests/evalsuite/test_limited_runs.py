@@ -25,7 +25,7 @@ from tests.evalsuite.test_faults import MODELS, config, one_line, outputs, run_a
 
 @pytest.fixture(autouse=True)
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+    monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
 
 
 def test_a_run_stops_at_its_limits_and_goes_on_with_larger_ones(esc_eval: EscEval, tmp_path: Path) -> None:

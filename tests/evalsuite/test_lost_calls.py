@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("no_report")
 
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+    monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
 
 
 class Poisoned:

@@ -36,7 +36,7 @@ def bad(body: dict[str, Any], count: int) -> Answer:
 
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+    monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
 
 
 def reasons(store: Path) -> dict[str, int]:

@@ -20,7 +20,7 @@ import core.files
 from core.errors import UserError
 from core.files import CONFIGS, write_json, write_jsonl
 from core.records import Dialogue, Judgement, Turn
-from evalsuite.commands.run import merge
+from evalsuite.commands.report import merge
 from evalsuite.frameworks import esc_eval as esc_eval_prompts
 from evalsuite.frameworks.esc_eval import EscEval as Framework
 from evalsuite.frameworks.esc_eval import EscEvalConfig

@@ -85,4 +85,4 @@ def test_the_revision_is_the_checkouts_own_and_says_where_files_differ(tmp_path:
 def quiet(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report takes seconds: only where it is read."""
     if "told" not in request.node.name:
-        monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+        monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)

@@ -108,7 +108,7 @@ def write_agent(url: str, **changes: Any) -> None:
 @pytest.fixture
 def run(esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("AGENT_KEY", "the-agents-own-key")
-    monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+    monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
     config(tmp_path, 4)
     with Endpoint(echo, models=("embedded",)) as endpoint:
         models = ("--supporter", "agent.yaml", "--seeker", "embedded", "--judge", "embedded")

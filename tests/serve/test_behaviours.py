@@ -32,13 +32,13 @@ def test_a_server_as_reported_gets_the_run_that_its_file_says(
     monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, backoff_s=0.001))
     monkeypatch.setattr("serve.http._LIST_S", 0.3)
     if expected.exit == 0 and not expected.page:  # nobody looks at it
-        monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+        monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
     with Player(behaviour) as player:
         code, said = headline(player.url, monkeypatch, capsys)
         assert code == expected.exit, said
         asked = len(player.requests)
         if code == 0:
-            monkeypatch.setattr("evalsuite.commands.run.report_run", lambda *given: None)
+            monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
             assert headline(player.url, monkeypatch, capsys)[0] == 0 and len(player.requests) == asked, "asked again"
     assert not missing(expected.console, said), said
     assert expected.calls is None or asked <= expected.calls
