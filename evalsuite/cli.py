@@ -13,7 +13,7 @@ app = program(
     "Example: esc-eval run --config configs/eval/api.yaml --model my-model@http://127.0.0.1:8000/v1",
 )
 
-_HERE = "evalsuite.commands"
+_HERE = f"{__package__}.commands"  # in the wheel, the harness is below esc_eval
 for panel, verbs in {
     "Runs": (
         ("run", "run:run", "Hold dialogues, judge them, measure the judge on the gold set and write the report."),
