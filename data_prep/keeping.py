@@ -32,14 +32,13 @@ _RULES = {
 }
 
 
-def write_cards(folder: Path, cards: Sequence[RoleCard]) -> list[str]:
-    """The cards as keep.csv and keep.xlsx with empty answers; returns the names."""
-    rows = [
+def card_rows(cards: Sequence[RoleCard]) -> list[dict[str, str]]:
+    """A row per card, without an answer."""
+    return [
         {name: getattr(card, name) for name in (*_CARD, "source")}
         | {"card_id": card.id, "category": " / ".join(card.category or ())}
         for card in cards
     ]
-    return _write(folder, CARDS, rows)
 
 
 def draw(profiles: Sequence[Profile], count: int, seed: int) -> list[Profile]:
@@ -48,21 +47,21 @@ def draw(profiles: Sequence[Profile], count: int, seed: int) -> list[Profile]:
     return [profiles[place] for place in sorted(places)]
 
 
-def write_profiles(folder: Path, profiles: Sequence[Profile], findings: Sequence[Finding]) -> list[str]:
-    """The profiles as keep.csv and keep.xlsx with what the checks found and empty answers; returns the names."""
-    rows = [
+def profile_rows(profiles: Sequence[Profile], findings: Sequence[Finding]) -> list[dict[str, str]]:
+    """A row per profile, with what the checks found and without an answer."""
+    return [
         {
             "profile_id": profile.id,
             "language": profile.language,
             "profile": shown(profile),
-            "findings": "\n".join(f"{one.field}: {one.problem}" for one in findings if one.profile_id == profile.id),
+            "findings": "\n".join(f"{found.field}: {found.problem}" for found in findings if found.profile_id == profile.id),
         }
         for profile in profiles
     ]
-    return _write(folder, PROFILES, rows)
 
 
-def _write(folder: Path, layout: Layout, rows: Sequence[Mapping[str, str]]) -> list[str]:
+def write_keep(folder: Path, layout: Layout, rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """keep.csv and keep.xlsx; returns the two names."""
     rules = [[line] for line in ("keep", *YES_OR_NO, *_RULES[layout])]
     return write_both(folder, NAME, layout, rows, [Choice("keep", 0, len(rows) - 1, "rules!$A$2:$A$3")], {"rules": rules})
 

@@ -198,12 +198,8 @@ def read_sheet(
 
 
 def columns_of(path: Path, sheet: str | None = None) -> frozenset[str]:
-    """The columns of a table, which tell sheets of several forms apart; none of a file that cannot be read."""
-    try:
-        lines = table_lines(path, sheet)
-    except UserError:
-        return frozenset()
-    return frozenset(lines[0][1] if lines else ())
+    """The columns of a table, which tell sheets of several forms apart; none of an empty file."""
+    return frozenset(name for _, header in table_lines(path, sheet)[:1] for name in header)
 
 
 def named(cell: str, known: Container[str]) -> str:

@@ -61,7 +61,7 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
     if len({path.resolve() for path in sheets}) < len(sheets):
         raise UserError("the same file is given twice: two workers' own sheets are needed")
     if len(workers) != 2:
-        raise UserError(f"{len(workers)} sheets of workers are given: give one of each of the two workers")
+        raise UserError(f"{len(workers)} sheets of workers are given: give one of each of the two (or one with a column keep)")
     if sha256_file(workers[0]) == sha256_file(workers[1]):
         raise UserError(f"{workers[0]} and {workers[1]} are the same to the byte: two workers' own sheets are needed")
     taxonomy = load_taxonomy()

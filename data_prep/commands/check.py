@@ -18,10 +18,10 @@ from core.options import OutIfAnyOption, console, writes
 from core.paths import IN_FILE
 from core.records import LANGUAGES, RoleCard
 from core.tables import to_console
-from data_prep.cards import is_card_file, load_cards
+from data_prep.cards import load_cards
 from data_prep.cards import stats as card_stats
 from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.profiles import load_profiles
+from data_prep.profiles import is_profile_file, load_profiles
 from data_prep.profiles import stats as profile_stats
 from data_prep.profiles.check import check_profiles, table
 from data_prep.profiles.vocabulary import load_vocabulary
@@ -69,8 +69,8 @@ def check(
     support that are no card's source (docs/measurements.md). Word statistics come from the data searched: give all files of a
     set at once. OUT/matches.jsonl has each card's best matches and all flagged ones.
     """
-    card_files = [path for path in files if is_card_file(path)]
-    profile_files = [path for path in files if path not in card_files]
+    profile_files = [path for path in files if is_profile_file(path)]
+    card_files = [path for path in files if path not in profile_files]
     if data and profile_files:
         raise UserError(f"--data: searched for what role cards were made from; {profile_files[0]} holds none")
     build = Build(out or Path(), "check", settings={"threshold": THRESHOLD, "top": _TOP} if data else None)

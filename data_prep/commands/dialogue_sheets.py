@@ -76,7 +76,7 @@ def import_scores(scored: Scored, files: list[Path], mode: Mode, out: Path) -> N
     (settled); what waits → OUT/review.csv, .xlsx. A form is told by its columns."""
     rules = load_rubric(scored.rubric)
     exports = [path for path in files if path.suffix.lower() == ".json" or "annotation_id" in columns_of(path)]
-    reviews = [path for path in files if "given" in columns_of(path, annotation.SHEET)]
+    reviews = [path for path in files if path not in exports and "given" in columns_of(path, annotation.SHEET)]
     _check_files([path for path in files if path not in (*exports, *reviews)], files)
     build = Build(out, "sheet import", _SEED, {"mode": mode, "rubric": rules.name})
     loaded, played = _to_score(scored, rules, build)

@@ -138,24 +138,20 @@ def export(
     elif cards and form != "keep":
         _only("two workers' sheets of role cards", given, "cards")
         card_sheets.export_marks(_cards(cards), cards, out, seed)
-    elif cards:
-        _only("role cards that a person keeps or drops", given, "cards", "form")
-        build = Build(out, "sheet export")
-        build.input(*cards)
-        refuse_to_overwrite(out, [keeping.NAME], keeping.CARDS)
-        shown = _cards(cards)
-        for name in keeping.write_cards(build.folder, shown):
-            build.output(name, len(shown))
-        build.finish(console)
-    elif profiles:
-        _only("profiles that a person keeps or drops", given, "profiles", "sample")
+    elif cards or profiles:
+        layout, paths = (keeping.CARDS, cards) if cards else (keeping.PROFILES, profiles or [])
+        _only(f"{layout.sheet} that a person keeps or drops", given, layout.sheet, "form" if cards else "sample")
+        refuse_to_overwrite(out, [keeping.NAME], layout)
         build = Build(out, "sheet export", seed)
-        build.input(*profiles)
-        refuse_to_overwrite(out, [keeping.NAME], keeping.PROFILES)
-        loaded = _profiles(profiles)
-        drawn = keeping.draw(loaded, sample or _SAMPLE, seed)
-        for name in keeping.write_profiles(build.folder, drawn, check_profiles(loaded, load_vocabulary())):
-            build.output(name, len(drawn))
+        build.input(*paths)
+        if cards:
+            rows = keeping.card_rows(_cards(cards))
+        else:
+            loaded = _profiles(paths)
+            drawn = keeping.draw(loaded, sample or _SAMPLE, seed)
+            rows = keeping.profile_rows(drawn, check_profiles(loaded, load_vocabulary()))
+        for name in keeping.write_keep(build.folder, layout, rows):
+            build.output(name, len(rows))
         build.finish(console)
     else:
         raise UserError(_NOTHING)
@@ -214,7 +210,7 @@ def import_(
         _only("two workers' sheets of role cards", given, "cards", "mode")
         card_sheets.import_marks(_cards(cards), cards, files, _mode(mode), out)
     elif cards:
-        _only("role cards that a person keeps or drops", given, "cards")
+        _only("cards that a person keeps or drops", given, "cards")
         _import_cards(cards, files, out)
     elif profiles:
         _only("profiles that a person keeps or drops", given, "profiles")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.files import check_unique, read_jsonl
+from core.files import check_unique, first_object, read_jsonl
 from core.records import Language
 from data_prep.bundled import BUNDLED
 from data_prep.profiles import sage
@@ -21,6 +21,11 @@ def load_profiles(path: Path) -> list[Profile]:
     profiles = sage.load_profiles(path) if sage.is_sage(path) else read_jsonl(path, Profile, "profile file")
     check_unique(path, (profile.id for profile in profiles), "profile ids")
     return profiles
+
+
+def is_profile_file(path: Path) -> bool:
+    """Whether `load_profiles` reads this file, by its first line."""
+    return sage.is_sage(path) or "counselling" in first_object(path, "profile file")
 
 
 def bundled_profiles(language: Language) -> Path:

@@ -24,7 +24,8 @@ from data_prep.cards.stats import OUTSIDE, StageCounts, distribution, stages_of,
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 from data_prep.commands import check as command
 from data_prep.keeping import CARDS as LAYOUT
-from data_prep.keeping import read_keep, write_cards
+from data_prep.keeping import card_rows, read_keep, write_keep
+from data_prep.profiles import bundled_profiles
 
 LEAF = ("Family and Life", "Mental and physical health issues", "Body shape anxiety")
 LOST = ("Family and Life", "Marriage relationship", "General issues in couple relationships")
@@ -111,7 +112,7 @@ def test_no_cell_begins_a_formula_however_the_file_is_parted(tmp_path: Path) -> 
         card(2, id="'=1+1", problem="; '＝6"),
     ]
     path = tmp_path / "keep.csv"
-    write_cards(tmp_path, cards)
+    write_keep(tmp_path, LAYOUT, card_rows(cards))
     text = path.read_text(encoding="utf-8-sig")
     for delimiter in (",", ";", "\t"):
         parts = [
@@ -141,7 +142,7 @@ def decided(path: Path, cards: list[RoleCard]) -> dict[str, bool]:
 )
 def test_decisions_are_read_or_refused_with_their_line(tmp_path: Path, old: str, new: str, message: str | None) -> None:
     path, cards = tmp_path / "keep.csv", [card(0), card(1)]
-    write_cards(tmp_path, cards)
+    write_keep(tmp_path, LAYOUT, card_rows(cards))
     path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,").replace(old, new), encoding="utf-8")
     if message is None:
         assert decided(path, cards) == {"card-0": True, "card-1": True}
@@ -161,7 +162,7 @@ def test_a_card_without_a_decision_is_an_error(run: Callable[..., Result]) -> No
 
 def test_lines_are_counted_over_cells_of_several_lines(tmp_path: Path) -> None:
     path, cards = tmp_path / "keep.csv", [card(0, problem="one\ntwo\nthree"), card(1)]
-    write_cards(tmp_path, cards)
+    write_keep(tmp_path, LAYOUT, card_rows(cards))
     with pytest.raises(UserError, match=r"keep\.csv:2, column keep"):
         decided(path, cards)
     path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,"), encoding="utf-8")
@@ -175,7 +176,7 @@ def test_lines_are_counted_over_cells_of_several_lines(tmp_path: Path) -> None:
         ((), "say what the sheets are of: --cards, --profiles, --dialogues, or --dialogues with --gold"),
         (("--cards", "c.jsonl", "--profiles", "c.jsonl"), "--profiles: says nothing of two workers' sheets of role cards"),
         (("--cards", "c.jsonl", "--form", "label-studio"), "--form: says nothing of two workers' sheets"),
-        (("--cards", "c.jsonl", "--form", "keep", "--sample", "3"), "--sample: says nothing of role cards that a person keeps"),
+        (("--cards", "c.jsonl", "--form", "keep", "--sample", "3"), "--sample: says nothing of cards that a person keeps"),
         (("--profiles", "c.jsonl", "--mode", "paper"), "--mode: says nothing of profiles that a person keeps"),
         (("--dialogues", "c.jsonl", "--gold", "c.jsonl", "--each", "2"), "--each: says nothing of scores that are given again"),
         (("--dialogues", "c.jsonl", "--annotator", "a", "--form", "keep"), "--form: says nothing of sheets of dialogues"),
@@ -296,6 +297,26 @@ def test_stats_of_published_and_own_files(run: Callable[..., Result]) -> None:
     assert re.search(r"Work and Study +1 +14\.3 %  █+", result.output)
     doubled = run("check", "own.jsonl", "own.jsonl")
     assert isinstance(doubled.exception, UserError) and "duplicate card ids" in str(doubled.exception)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "c", "language": "en", "problem": "x", "source": "s"}', r"f\.jsonl:1: card_method: "),
+        ('{"id": "p", "language": "en", "counselling": {"problem": "x"}}', r"f\.jsonl:1: demographics: "),
+        ("{]", r"f\.jsonl:1: malformed JSON"),
+    ],
+)
+def test_what_a_file_holds_is_told_by_its_first_line(run: Callable[..., Result], line: str, message: str) -> None:
+    Path("f.jsonl").write_text(line + "\n")
+    error = run("check", "f.jsonl").exception
+    assert isinstance(error, UserError) and re.search(message, str(error))
+
+
+def test_data_is_searched_for_what_cards_were_made_from_alone(run: Callable[..., Result]) -> None:
+    profiles = str(bundled_profiles("en"))
+    error = run("check", profiles, "--data", profiles).exception
+    assert isinstance(error, UserError) and "profiles_en.jsonl holds none" in str(error)
 
 
 def test_the_page_needs_no_network_and_escapes_names(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ KINDS: dict[str, tuple[Write, Read, list[str]]] = {
         ["quality", "category"],
     ),
     "keep": (
-        lambda folder: keeping.write_cards(folder, CARDS),
+        lambda folder: keeping.write_keep(folder, keeping.CARDS, keeping.card_rows(CARDS)),
         lambda path: keeping.read_keep([path], keeping.CARDS, {card.id: card.problem for card in CARDS}),
         ["keep"],
     ),
