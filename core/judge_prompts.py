@@ -21,7 +21,8 @@ from core.records import Dialogue, Language, Message, Turn
 from core.rubrics import Rubric
 
 PromptMethod = Literal["joint", "per_dimension", "paper"]
-JudgeMethod = Literal[PromptMethod, "bands", "json"]
+NativeMethod = Literal["joint", "per_dimension", "json", "bands"]
+JudgeMethod = Literal[NativeMethod, "paper"]
 SPEAKERS = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
 _INWARDLY = {"en": ", inwardly", "zh": "（心里）"}
 _TEMPLATES: dict[JudgeMethod, str] = {

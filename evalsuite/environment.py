@@ -24,7 +24,7 @@ from evalsuite.dialogues.floors import FLOORS, with_floors
 from evalsuite.dialogues.hold import ModelSide, Plan, Side, Utterance, hold, utterance
 from evalsuite.judge.judge import Judge
 from evalsuite.runs.config import EvalConfig
-from evalsuite.runs.framework import framework_of, opened_freely
+from evalsuite.runs.framework import framework_of, opens_freely
 from evalsuite.runs.resolved import Resolved
 from evalsuite.statistics.reply_length import mean_reply_length
 from serve.answers import Reply
@@ -207,7 +207,7 @@ class Environment:
     async def rewarded(self, client: ChatClient, dialogue: Dialogue) -> Rewarded:
         """A dialogue's verdicts and reward."""
         of = self.resolved
-        judge = Judge(client, of.judge, of.rubric, of.judge_prompts, of.method, shown=of.shown, opened_freely=opened_freely())
+        judge = Judge(client, of.judge, of.rubric, of.judge_prompts, of.method, shown=of.shown, opens_freely=opens_freely)
         verdicts = await judge.score(dialogue)
         return Rewarded(dialogue, verdicts, judged(dialogue, verdicts, of.rubric), self.brevity.of(dialogue))
 

@@ -28,7 +28,7 @@ from evalsuite.checks.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVE
 from evalsuite.dialogues.floors import FLOORS, answered_by
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
-from evalsuite.runs.framework import opened_freely
+from evalsuite.runs.framework import opens_freely
 from evalsuite.runs.identity import hashed
 from serve.client import ChatClient
 
@@ -161,7 +161,7 @@ def probe(
             prompts,
             method,
             shown=resolved.shown,
-            opened_freely=opened_freely(),
+            opens_freely=opens_freely,
             repeat=variant.repeat,
         )
         verdicts = await judge.score(variant.dialogue)

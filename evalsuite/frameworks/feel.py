@@ -32,7 +32,7 @@ from evalsuite.judge.base import Bands
 from evalsuite.judge.judge import Judge
 from evalsuite.runs.config import EvalConfig, overridden
 from evalsuite.runs.folder import Run
-from evalsuite.runs.framework import Framework, ScoredRun, opened_freely
+from evalsuite.runs.framework import Framework, ScoredRun, opens_freely
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Resolved
 from evalsuite.statistics.feel_tables import Cost, method_table
@@ -240,7 +240,7 @@ def _work(config: FeelConfig, member: Member, method: Method) -> Callable[[ChatC
     spec, bands = member.sampled(method, config.temperature), Bands(config.rounds, config.off_sum)
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
-        judge = Judge(client, spec, member.rubric, member.prompts, _ASKED[method], bands, opened_freely=opened_freely())
+        judge = Judge(client, spec, member.rubric, member.prompts, _ASKED[method], bands, opens_freely=opens_freely)
         return [_named(judgement, method, member.entry.persona) for judgement in await judge.score(dialogue)]
 
     return judged

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -67,8 +67,8 @@ class BaseJudge:
     method: JudgeMethod
     bands: Bands = field(default_factory=Bands)
     shown: Shown = field(default_factory=Shown)
-    opened_freely: Collection[str] = ()
-    """Frameworks whose supporters open dialogues in words of their own."""
+    opens_freely: Callable[[str | None], bool] = lambda framework: False
+    """Whether a framework's supporters open dialogues in words of their own."""
     repeat: int = 0
     """Which repetition of every question this is, from 0."""
 

@@ -41,5 +41,5 @@ class Judge(BaseJudge):
     def _supported(self, dialogue: Dialogue) -> bool:
         """Whether there is anything of the supporter's to score. A fixed greeting answers nobody; but where supporters open in
         words of their own, a seeker who leaves at once has judged them."""
-        opened = dialogue.framework in self.opened_freely and any(turn.role == "supporter" for turn in dialogue.turns)
+        opened = self.opens_freely(dialogue.framework) and any(turn.role == "supporter" for turn in dialogue.turns)
         return opened or dialogue.exchanges > 0

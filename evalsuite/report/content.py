@@ -389,7 +389,7 @@ def _wording(config: RunConfig) -> Iterator[tuple[str, str]]:
 
 
 def _title(framework: str) -> str:
-    return framework_of(framework).title if framework in entries() else framework
+    return framework_of(framework).title if ":" in framework or framework in entries() else framework
 
 
 def _fingerprints(config: RunConfig, scored: Judged) -> dict[str, str]:

@@ -28,7 +28,7 @@ from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
 from evalsuite.runs.folder import Run
-from evalsuite.runs.framework import opened_freely
+from evalsuite.runs.framework import opens_freely
 from evalsuite.runs.identity import hashed
 from evalsuite.runs.people import read_people
 from evalsuite.statistics.leaderboard import card_of, ends
@@ -198,7 +198,7 @@ def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
         pack = resolved.judge_prompts.with_values(card=seekers.cards[dialogue.id])  # a seeker cannot be rated without it
-        judge = Judge(client, resolved.judge, resolved.rubric, pack, resolved.method, opened_freely=opened_freely())
+        judge = Judge(client, resolved.judge, resolved.rubric, pack, resolved.method, opens_freely=opens_freely)
         return await judge.score(dialogue)
 
     claim(runner.run, "role_play", resolved.score_identity(), seekers)

@@ -17,7 +17,7 @@ from core.tables import Cell, Table
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.lengths import MARKS, counter
-from evalsuite.runs.framework import opened_freely
+from evalsuite.runs.framework import opens_freely
 from evalsuite.runs.resolved import Resolved
 from serve.answers import Reply
 from serve.budget import Budget, Share, cost
@@ -98,7 +98,7 @@ async def load_of(job: Plan | Dialogue, judges: Sequence[Resolved]) -> Load:
     dialogue = await hold(job, stand) if isinstance(job, Plan) else job
     for of in judges:
         complete = dialogue if isinstance(job, Plan) else await of.completed(stand, dialogue)
-        judge = Judge(stand, of.judge, of.rubric, of.judge_prompts, of.method, shown=of.shown, opened_freely=opened_freely())
+        judge = Judge(stand, of.judge, of.rubric, of.judge_prompts, of.method, shown=of.shown, opens_freely=opens_freely)
         await judge.score(complete)
     return Load(stand.usage, stand.specs)
 

@@ -15,7 +15,7 @@ from evalsuite.dialogues.hold import Plan, Side, Utterance, hold
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.lengths import needs
-from evalsuite.runs.framework import opened_freely
+from evalsuite.runs.framework import opens_freely
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Resolved
 from serve.client import ChatClient
@@ -142,7 +142,7 @@ def fork(runner: Runner, forked: Fork, draws: int, temperature: float) -> Forked
     async def go_on(client: ChatClient, plan: Plan) -> tuple[Dialogue, list[Judgement]]:
         how = resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method
         dialogue = await hold(plan, client)
-        judge = Judge(client, *how, shown=resolved.shown, opened_freely=opened_freely())
+        judge = Judge(client, *how, shown=resolved.shown, opens_freely=opens_freely)
         return dialogue, await judge.score(dialogue)
 
     plans = forked.branches(said.text, temperature, draws)

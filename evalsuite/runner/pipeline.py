@@ -25,7 +25,7 @@ from evalsuite.runner.forecast import shares_of
 from evalsuite.runner.lengths import needs
 from evalsuite.runner.outcome import Outcome
 from evalsuite.runs.folder import Run
-from evalsuite.runs.framework import opened_freely
+from evalsuite.runs.framework import opens_freely
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import hashed
 from evalsuite.runs.judgement_sets import JudgementSet, claim_set, set_of, sets_of
@@ -277,7 +277,7 @@ def _execute(
     judge = None
     if judging:  # refused before anything is asked
         how = resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method
-        judge = Judge(ChatClient(run.store), *how, shown=resolved.shown, opened_freely=opened_freely())
+        judge = Judge(ChatClient(run.store), *how, shown=resolved.shown, opens_freely=opens_freely)
 
     spool = Spool(run.folder)
 

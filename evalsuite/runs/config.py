@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from core.errors import UserError
 from core.files import read_yaml, validated
+from core.judge_prompts import NativeMethod
 from core.masking import PlainUrl
 from core.paths import IN_FILE, IN_NAME, IN_SPEC, check_config
 from core.records import Language
 from core.settings import fields_set, with_settings
-from evalsuite.runs.framework import entries, framework_of
+from evalsuite.runs.framework import framework_of, frameworks
 from evalsuite.runs.shard import Shard
 from serve.launch import START_TIMEOUT
 from serve.limits import HOUR
@@ -50,13 +51,27 @@ class GoldConfig(BaseModel):
     """Draw this many dialogues a language (seed 0)."""
 
 
+def _forbid_unknown(model: type[BaseModel]) -> bool:
+    """Have the sections of a model forbid unknown fields where they do not say; whether any had to be changed."""
+    kinds = [kind for field in model.model_fields.values() for kind in (field.annotation, *get_args(field.annotation))]
+    changed = False
+    for section in (kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)):
+        own = "extra" not in section.model_config
+        if _forbid_unknown(section) or own:
+            if own:
+                section.model_config["extra"] = "forbid"
+            section.model_rebuild(force=True)
+            changed = True
+    return changed
+
+
 class EvalConfig(BaseModel):
     """One run. A model is a name in configs/models, a spec file, or NAME@URL (NAME@URL#VARIABLE: with the key in that
     environment variable). Durations are seconds, or as in 90s, 30m, 4h."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     framework: str = "esc_eval"
-    """The published procedure that is followed."""
+    """The published procedure that is followed, or one's own at module:Class."""
     mode: Literal["paper", "native"] = "native"
     """paper: as published, odd parts included. native: as we would do it."""
     model: Annotated[str | None, IN_SPEC] = None
@@ -78,7 +93,7 @@ class EvalConfig(BaseModel):
     """Model that scores."""
     rubric: Annotated[str, IN_NAME] = "esc_eval"
     """The rubric that dialogues are scored on: a name in configs/rubrics, or a file."""
-    method: Literal["joint", "per_dimension", "json", "bands"] = "joint"
+    method: NativeMethod = "joint"
     """How the judge is asked: for all dimensions at once, one at a time, JSON with reasons, or band probabilities."""
     prompts: Annotated[str | None, IN_NAME] = None
     """Prompt pack that seekers are told from: a strategy, by name (configs/prompts) or folder. Default: the one that the
@@ -141,11 +156,17 @@ class EvalConfig(BaseModel):
     def _misplaced(cls, values: Any) -> Any:
         """Say which framework a field belongs to that this one does not have."""
         for field in sorted(map(str, set(values) - set(cls.model_fields))) if isinstance(values, dict) else ():
-            for name in entries():
-                if field in framework_of(name).config_model.model_fields:
+            for other in frameworks():
+                if field in other.config_model.model_fields:
                     framework = values.get("framework", cls.model_fields["framework"].default)
-                    raise ValueError(f"{field}: belongs to framework {name}, this config's is {framework}")
+                    raise ValueError(f"{field}: belongs to framework {other.name}, this config's is {framework}")
         return values
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **settings: Any) -> None:
+        """No section of a framework's config takes an unknown field, whoever wrote it."""
+        if _forbid_unknown(cls):
+            cls.model_rebuild(force=True)
 
 
 def load_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] = ()) -> EvalConfig:

@@ -1,7 +1,9 @@
 """The door of a framework: what it brings to a run, and where it is found.
 
-A framework is one class in one module. Those of this project are listed here; a package of one's own adds its class by an entry
-point of the group `esc_eval.frameworks`:
+A framework is one class in one module. Those of this project are listed here. One's own is named in a config by its place, or
+by a name that its package gives it by an entry point of the group `esc_eval.frameworks`:
+
+    framework: my_package.my_module:MyFramework
 
     [project.entry-points."esc_eval.frameworks"]
     my_framework = "my_package.my_module:MyFramework"
@@ -19,7 +21,7 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel
 
-from core.errors import UserError, near
+from core.errors import UserError, near, say
 from core.records import RoleCard
 from core.tables import Table
 from evalsuite.dialogues.hold import Plan
@@ -99,7 +101,7 @@ class Framework(Protocol):
     @classmethod
     def wrote(cls, run: ScoredRun) -> bool:
         """Whether a run folder is of this framework."""
-        return run.framework == cls.name
+        return run.framework in (cls.name, f"{cls.__module__}:{cls.__qualname__}")
 
     @classmethod
     def tables(cls, run: ScoredRun) -> Iterable[Table]:
@@ -124,20 +126,43 @@ def entries() -> dict[str, EntryPoint]:
 
 
 def framework_of(name: str) -> type[Framework]:
-    """The framework of a name. Raises `UserError` for an unknown one."""
+    """The framework of a name, or at `module:Class`. Raises `UserError` for an unknown one and one that cannot be loaded."""
     known = entries()
-    if name not in known:
-        raise UserError(f"unknown framework {name[:100]!r}: {near(name[:100], known)}")
-    framework: type[Framework] = known[name].load()
+    entry = EntryPoint(name, name, GROUP) if ":" in name else known.get(name)
+    if entry is None:
+        raise UserError(f"unknown framework {name[:100]!r}: {near(name[:100], known)}, or module:Class for one of your own")
+    try:
+        framework: type[Framework] = entry.load()
+    except (ImportError, AttributeError) as error:
+        package = f" (package {entry.dist.name})" if entry.dist else ""
+        raise UserError(f"framework {name}{package} cannot be loaded: {error}") from None
     return framework
+
+
+@lru_cache
+def _loaded(path: tuple[str, ...]) -> list[type[Framework]]:
+    found = []
+    for name in entries():
+        try:
+            found.append(framework_of(name))
+        except UserError as error:
+            say(f"warning: {error}; it is left out", err=True)
+    return found
+
+
+def frameworks() -> list[type[Framework]]:
+    """Every framework that can be loaded; of others a warning is printed once."""
+    return _loaded(tuple(sys.path))
 
 
 def framework_of_run(run: ScoredRun) -> type[Framework] | None:
     """The framework that wrote a run folder, None where none did."""
-    return next((framework for framework in map(framework_of, entries()) if framework.wrote(run)), None)
+    if ":" in run.framework:
+        return framework_of(run.framework)
+    return next((framework for framework in frameworks() if framework.wrote(run)), None)
 
 
 @lru_cache
-def opened_freely() -> frozenset[str]:
-    """The frameworks whose supporters open dialogues in words of their own."""
-    return frozenset(name for name in entries() if framework_of(name).opens_freely)
+def opens_freely(name: str | None) -> bool:
+    """Whether the supporters of a framework open dialogues in words of their own."""
+    return name is not None and name in entries() and framework_of(name).opens_freely

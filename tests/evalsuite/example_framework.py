@@ -1,9 +1,6 @@
 """A framework of one's own, whole: a warm line, whose callers each have one worry and speak first.
 
-It needs this module and a line in pyproject.toml:
-
-    [project.entry-points."esc_eval.frameworks"]
-    warm_line = "my_package.my_module:WarmLine"
+It needs this module alone. A config names it: `framework: my_package.my_module:WarmLine`.
 """
 
 from __future__ import annotations
@@ -11,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from statistics import mean
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -33,7 +30,6 @@ class WarmLineSection(BaseModel):
 class WarmLineConfig(EvalConfig):
     """A run's config, with the section and with defaults of its own."""
 
-    framework: Literal["warm_line"] = "warm_line"
     exchanges: int = 2
     warm_line: WarmLineSection = WarmLineSection()
 

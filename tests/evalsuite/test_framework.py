@@ -12,10 +12,11 @@ from core.errors import UserError
 from core.files import read_jsonl
 from core.records import Dialogue, RoleCard
 from evalsuite.runs.config import load_config
-from evalsuite.runs.framework import entries, framework_of
+from evalsuite.runs.framework import entries, framework_of, frameworks
 from evalsuite.runs.resolved import Resolved
 from tests.conftest import EscEval
 from tests.endpoint import Endpoint
+from tests.evalsuite.example_framework import WarmLine
 
 
 @pytest.fixture
@@ -52,6 +53,41 @@ def test_a_framework_of_ones_own_runs_resumes_and_is_reported(esc_eval: EscEval,
     config.write_text(yaml.safe_dump(settings))
     code, err = esc_eval("run", "--config", config)
     assert code == 2 and "another simulate config: callers.count: 2 → 1" in err
+
+
+def test_a_framework_is_named_by_its_place_without_being_installed(esc_eval: EscEval, tmp_path: Path) -> None:
+    """Its section takes no unknown field, though its author said nothing of that."""
+    place = f"{WarmLine.__module__}:WarmLine"
+    models = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded"}
+    settings = {"framework": place, **models, "languages": ["en"], "patience": 0, "out": "run"}
+    Path("c.yaml").write_text(yaml.safe_dump(settings))
+    with Endpoint(models=("embedded",)) as endpoint:
+        command = ("run", "--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}")
+        assert esc_eval(*command, "--set", "warm_line.worries=[I moved.]") == (0, "")
+        code, err = esc_eval(*command, "--set", "warm_line.worry=I moved.")
+        assert code == 2 and "--set warm_line.worry: unknown field 'worry': did you mean worries?" in err
+    assert "Warm line · run" in Path("run/report.md").read_text()
+    Path("c.yaml").write_text(yaml.safe_dump(settings | {"warm_line": {"worry": ["I moved."]}}))
+    code, err = esc_eval("run", "--config", "c.yaml", "--out", "other")
+    assert code == 2 and "c.yaml:" in err and "warm_line.worry: unknown field" in err
+    Path("c.yaml").write_text(yaml.safe_dump(settings | {"framework": "no_such_package:WarmLine"}))
+    code, err = esc_eval("run", "--config", "c.yaml", "--out", "other")
+    assert code == 2 and "framework no_such_package:WarmLine cannot be loaded: No module named 'no_such_package'" in err
+
+
+def test_a_package_that_cannot_be_loaded_ends_no_run_of_another_framework(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed = tmp_path / "site" / "broken-1.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-line\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[esc_eval.frameworks]\nbroken = no_such_package:Broken\n")
+    monkeypatch.syspath_prepend(str(installed.parent))
+    assert [framework.name for framework in frameworks()] == ["esc_eval", "emoharbor", "feel"] == [f.name for f in frameworks()]
+    warned = "warning: framework broken (package broken-line) cannot be loaded: No module named 'no_such_package'"
+    assert capsys.readouterr().err == f"{warned}; it is left out\n"
+    with pytest.raises(UserError, match="framework broken .package broken-line. cannot be loaded"):
+        framework_of("broken")
 
 
 def test_its_fields_belong_to_it_alone(tmp_path: Path, config: Path) -> None:
