@@ -322,7 +322,7 @@ def _framework(settings: Mapping[str, Any]) -> type[Resolved]:
     name = str(settings.get("framework", EvalConfig.model_fields["framework"].default))
     framework = framework_of(name)
     if not issubclass(framework, Resolved):
-        raise UserError(f"framework {name} holds no dialogues and is not for Python: `esc-eval {name}`")
+        raise UserError(f"framework {name} holds no dialogues and is not for Python: `esc-eval paper {name}`")
     return framework
 
 

@@ -91,10 +91,6 @@ def write_all(folder: Path, run: Callable[..., str]) -> None:
     write_sheet(folder / "ratings.csv", ["user", "model", "score"], ratings)
     for name in ("run", "other"):
         _run_folder(rng, folder / name, cards, talks)
-    write(folder / "feel" / "judgements.jsonl", rounds)
-    cost = {"dialogues": len(talks), "calls": 9, "prompt_tokens": 99, "completion_tokens": 9}
-    write(folder / "feel" / "costs.jsonl", [{"judge": f"rounds · {method}"} | cost for method in ("bands", "tokens")])
-    (folder / "feel" / "config.json").write_bytes(orjson.dumps({"feel": {"rubric": RUBRIC.model_dump(mode="json")}}))
     _benchmark(rng, folder)
     _sheets(rng, folder, run)
     write_sheet(folder / "choices.csv", ["item", "a", "b", "annotator", "question", "degree", "order"], _choices(rng))
@@ -245,7 +241,7 @@ def _run_folder(rng: random.Random, folder: Path, cards: list[dict[str, Any]], t
 
 
 def _benchmark(rng: random.Random, folder: Path) -> None:
-    """Score files of a benchmark in one file (test_fdaef's small one), and summaries with a judge's verdicts."""
+    """Score files of a benchmark in one file (test_fdaef's small one)."""
     (folder / "small.yaml").write_text(SMALL)
     rows = [
         {"model": model, "dataset": dataset, "metric": metric, "item": str(item), "value": value}
@@ -255,22 +251,6 @@ def _benchmark(rng: random.Random, folder: Path) -> None:
         for value in [rng.choice(values)]
     ]
     write(folder / "scores.jsonl", rows)
-    summaries = [
-        {"id": f"sum{n}", "language": "zh", "framework": "ecdbench", "source": "lcsts", "source_id": f"summary:{n}"}
-        | {"supporter": "m1", "termination": "max_turns"}
-        | {"turns": [{"role": "seeker", "text": "text"}, {"role": "supporter", "text": "summary"}]}
-        for n in range(6)
-    ]
-    write(folder / "summaries.jsonl", summaries)
-    judged = {"language": "zh", "judge": "j", "rubric": "summary"}
-    write(
-        folder / "judged.jsonl",
-        [
-            {"dialogue_id": s["id"], "dimension": name, "value": rng.randint(1, 5)} | judged
-            for s in summaries
-            for name in load_rubric("summary").dimensions
-        ],
-    )
 
 
 def _profiles(rng: random.Random) -> list[dict[str, Any]]:

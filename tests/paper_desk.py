@@ -270,7 +270,7 @@ def ratings(folder: Path) -> None:
 
 
 def scores_of_tasks(folder: Path) -> None:
-    """The publishers' files, and scores as `ecdbench run` writes them."""
+    """The publishers' files, and scores as `paper ecdbench run` writes them."""
     write_corpora(folder / "corpora", released())
     (folder / "runs/ecdbench").mkdir(parents=True)
     given = [{"model": "embedded", "dataset": name, "metric": "accuracy", "value": 0.5, "n": 300} for name in ("wic", "piqa")]

@@ -105,7 +105,7 @@ def test_every_command_is_one_that_the_programs_take(page: Path) -> None:
     ("line", "mistake"),
     [
         ("esc-eval runn", "no verb runn"),
-        ("esc-eval feel score --judged", "no option --judged"),
+        ("esc-eval paper feel score --judged", "no option --judged"),
         ("esc-eval run --config c.yaml --judge esc-rang", "no model esc-rang"),
         ("python -m data_prep cards paint", "no verb paint"),
         ("python -m tests.bench clients", "no verb clients"),
@@ -257,7 +257,7 @@ def test_score_files_shown_are_read(tmp_path: Path) -> None:
     scores, choices = blocks(people, "csv")
     (tmp_path / "scores.csv").write_text(scores)
     (tmp_path / "choices.csv").write_text(choices)
-    for words in (["agree", "--gold", str(tmp_path / "scores.csv")], ["pairwise", str(tmp_path / "choices.csv")]):
+    for words in (["agree", "--gold", str(tmp_path / "scores.csv")], ["paper", "pairwise", str(tmp_path / "choices.csv")]):
         result = CliRunner().invoke(surface.APPS["esc-eval"], words)
         assert result.exit_code == 0, result.output
     (items,) = blocks((ROOT / "docs/frameworks/ecdbench.md").read_text(), "jsonl")

@@ -36,7 +36,7 @@ REPORTED = {"ESC-Eval": "esc_eval", "EmoHarbor": "emoharbor", "FEEL": "feel", "E
 
 # What has to be found where an item says that it stands.
 STANDS = {
-    "ESC-Eval: figures 1, 2, 4": ["esc-eval respond", "three steps", "cards extract", "cards label", "sheet export"],
+    "ESC-Eval: figures 1, 2, 4": ["esc-eval paper respond", "three steps", "cards extract", "cards label", "sheet export"],
     "ESC-Eval: figures 6, 7, 8": ["exactly four lines", "situation of the seeker is summed up", "at least one event"],
     "ESC-Eval: figure 9": ["^> My sister moved out", "^Age: 27$", "^Problem: Their sister moved out"],
     "ESC-Eval: figures 10, 11": ['"id": ?"bundled-support-en', '"role": ?"seeker"', '"id": ?"role-play-en'],
@@ -170,7 +170,7 @@ def test_every_command_is_taken_by_its_program(line: str) -> None:
 def test_a_wrong_command_is_noticed() -> None:
     for line, said in (
         ("esc-eval discriminate --against", "requires an argument"),
-        ("esc-eval feel fit --judgements a.jsonl", "Missing parameter: human"),
+        ("esc-eval paper feel ensemble --judgements a.jsonl", "Missing parameter: out"),
         ("esc-eval run --limit two --config c.yaml", "valid integer"),
     ):
         with pytest.raises(Exception, match=said):

@@ -142,7 +142,7 @@ def test_an_option_that_holds_one_value_is_not_given_twice(verb: str, refused: R
 LABELS = {"role-play": "seeker"}  # else a corpus
 BESIDE = {  # for the verbs that read something else first
     "role-sft": {"source": f"bundled_support={BUNDLED}", "out": "out"},
-    "role-play": {"config": str(CONFIGS / "eval" / "role_play.yaml")},
+    **{verb: {"config": str(CONFIGS / "eval" / "role_play.yaml"), "out": "out"} for verb in ("role-play", "pairwise")},
 }
 
 
@@ -275,7 +275,7 @@ def test_what_a_config_names_is_not_replaced(
 
 # What names a path in an option's help, so that it has to be declared even where it is a string; and what only mentions one.
 PATH_WORDS = re.compile(r"\b(file|files|folder|folders|PLACE|FOLDER|FILE|CSV|JSONL)\b")
-MENTIONED = {("esc-eval ecdbench judged", "judge"), ("esc-eval feel fit", "method")}
+MENTIONED = {("esc-eval paper feel ensemble", "method")}
 
 
 def undeclared(verb: Callable[..., Any]) -> set[str]:

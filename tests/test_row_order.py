@@ -47,8 +47,8 @@ CASES = [
     ),
     Case("esc-eval agree", "--gold people_turns.jsonl --json --out OUT", "people_turns.jsonl"),
     Case("esc-eval agree", "--gold people.csv --rubric rubric.yaml --json", "people.csv"),
-    Case("esc-eval pairwise", "choices.csv --json --out OUT", "choices.csv"),
-    Case("esc-eval pairwise", "choices.csv --mode paper --json", "choices.csv"),
+    Case("esc-eval paper pairwise", "choices.csv --json --out OUT", "choices.csv"),
+    Case("esc-eval paper pairwise", "choices.csv --mode paper --json", "choices.csv"),
     Case(
         "esc-eval agree",
         "--correlate dialogue --judgements verdicts.jsonl --judgements rounds.jsonl "
@@ -79,9 +79,13 @@ CASES = [
         "run/dialogues.jsonl run/judgements.jsonl run/turn_judgements.jsonl run/cards.jsonl run/gold_judgements.jsonl "
         "run/gold_scores.jsonl",
     ),
-    Case("esc-eval metrics", "--responses replies.jsonl --json --out OUT --judgements-out OUT/values.jsonl", "replies.jsonl"),
     Case(
-        "esc-eval metrics",
+        "esc-eval paper respond",
+        "--responses replies.jsonl --json --out OUT",
+        "replies.jsonl",
+    ),
+    Case(
+        "esc-eval paper respond",
         "--dialogues spoken.jsonl --references references.jsonl --json --out OUT",
         "spoken.jsonl references.jsonl",
     ),
@@ -100,44 +104,35 @@ CASES = [
         "verdicts.jsonl rounds.jsonl talks.jsonl",
     ),
     Case(
-        "esc-eval feel fit",
-        "--judgements verdicts.jsonl --gold people.jsonl --dialogues talks.jsonl --weights OUT/fitted.json --json --out OUT",
+        "esc-eval paper feel ensemble",
+        "--judgements verdicts.jsonl --gold people.jsonl --dialogues talks.jsonl --json --out OUT",
         "verdicts.jsonl people.jsonl talks.jsonl",
     ),
     Case(
-        "esc-eval feel apply",
-        "--judgements verdicts.jsonl --weights weights.json --ablation --to OUT/scores.jsonl --json",
+        "esc-eval paper feel ensemble",
+        "--judgements verdicts.jsonl --weights weights/weights_native.json --json --out OUT",
         "verdicts.jsonl",
     ),
     Case(
-        "esc-eval feel rank",
+        "esc-eval paper feel rank",
         "--judgements verdicts.jsonl --preferences preferences.jsonl --dialogues talks.jsonl --json --out OUT",
         "verdicts.jsonl preferences.jsonl talks.jsonl",
     ),
     Case(
-        "esc-eval feel compare-methods",
-        "feel --gold people.jsonl --json --out OUT",
-        "feel/judgements.jsonl feel/costs.jsonl people.jsonl",
-    ),
-    Case(
-        "esc-eval role-play table",
+        "esc-eval paper role-play",
         "--dialogues talks.jsonl --judgements rounds.jsonl --gold people_turns.jsonl --rubric rubric.yaml --json --out OUT",
         "talks.jsonl rounds.jsonl people_turns.jsonl",
     ),
     Case(
-        "esc-eval role-play pairwise",
-        "--preferences seekers.jsonl --dialogues talks.jsonl --json --out OUT",
+        "esc-eval paper pairwise",
+        "seekers.jsonl --dialogues talks.jsonl --json --out OUT",
         "seekers.jsonl talks.jsonl",
     ),
-    Case("esc-eval ecdbench aggregate", "--benchmark small.yaml --scores scores.jsonl --json --out OUT", "scores.jsonl"),
-    Case("esc-eval ecdbench leaderboard", "--benchmark small.yaml --scores scores.jsonl --json --out OUT", "scores.jsonl"),
+    Case("esc-eval paper ecdbench table", "--benchmark small.yaml --scores scores.jsonl --json --out OUT", "scores.jsonl"),
     Case(
-        "esc-eval ecdbench explain", "--benchmark small.yaml --scores scores.jsonl --model m2 --items 3 --json", "scores.jsonl"
-    ),
-    Case(
-        "esc-eval ecdbench judged",
-        "--judgements judged.jsonl --summaries summaries.jsonl --to OUT/scores.jsonl",
-        "judged.jsonl summaries.jsonl",
+        "esc-eval paper ecdbench table",
+        "--benchmark small.yaml --scores scores.jsonl --model m2 --node total --json --out OUT",
+        "scores.jsonl",
     ),
     Case("data_prep check", "cards.jsonl --data talks.jsonl --out OUT", "cards.jsonl talks.jsonl"),
     Case("data_prep check", "cards.jsonl --out OUT", "cards.jsonl"),
@@ -172,15 +167,13 @@ MAKES = "makes data of data, row by row, and computes no figure"
 DRAWS = "a seed draws from the rows as they stand: another order is another draw, and no figure is computed"
 NO_ROWS = "reads no rows"
 NOT_SHUFFLED = {
-    **dict.fromkeys(("esc-eval run", "esc-eval respond", "esc-eval feel score"), ASKS),
-    **dict.fromkeys(("esc-eval role-play score", "esc-eval health probe", "esc-eval ecdbench run"), ASKS),
+    **dict.fromkeys(("esc-eval run", "esc-eval paper feel score"), ASKS),
+    **dict.fromkeys(("esc-eval health probe", "esc-eval paper ecdbench run"), ASKS),
     **dict.fromkeys(("esc-eval judge-card", "esc-eval fork", "esc-eval study"), ASKS),
     **dict.fromkeys(("data_prep cards extract", "data_prep cards label"), ASKS),
     **dict.fromkeys(("data_prep profiles build", "train test"), ASKS),
     "esc-eval merge": "puts the parts of a run together; its figures are those of `report`",
-    **dict.fromkeys(
-        ("esc-eval reported check", "esc-eval reported show", "esc-eval ecdbench plan", "esc-eval ecdbench registry"), NO_ROWS
-    ),
+    "esc-eval paper reported": NO_ROWS,
     **dict.fromkeys(("data_prep fetch", "train plan"), NO_ROWS),
     **dict.fromkeys(("esc-eval doctor", "esc-eval models"), NO_ROWS),
     **dict.fromkeys(("data_prep read", "data_prep import"), MAKES),
@@ -210,7 +203,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         write_all(folder, run)
-        run("esc-eval feel fit", "--judgements", "verdicts.jsonl", "--gold", "people.jsonl", "--weights", "weights.json")
+        run("esc-eval paper feel ensemble", "--judgements", "verdicts.jsonl", "--gold", "people.jsonl", "--out", "weights")
     return folder
 
 

@@ -188,8 +188,8 @@ def import_(
     mean of the annotators. What waits for a reviewer goes to OUT/review.csv and review.xlsx: fill in one, and give it, too.
 
     With --gold: scores.jsonl has everybody's scores after the second round, accepted.jsonl the final means; what is not
-    answered yet waits. Agreement is shown before and after. `esc-eval agree --gold`, `esc-eval feel fit --gold` and training
-    take accepted.jsonl.
+    answered yet waits. Agreement is shown before and after. `esc-eval agree --gold`, `esc-eval paper feel ensemble --gold` and
+    training take accepted.jsonl.
     """
     given: dict[str, Any] = {
         "cards": cards,

@@ -157,6 +157,13 @@ def value_of(text: str) -> Value:
     return choice("--value", text, get_args(Value))
 
 
+def refuse(why: str, **given: object) -> None:
+    """Raise `UserError` for the first option that is given though it has no meaning here, `why` says in what case."""
+    for name, value in given.items():
+        if value:
+            raise UserError(f"--{name.replace('_', '-')}: {why}")
+
+
 def endpoints_of(pairs: Sequence[str] | None) -> dict[str, str]:
     """What --endpoint says: model name → base URL."""
     endpoints = dict[str, str]()

@@ -312,8 +312,8 @@ def export(
     ] = False,
     database: DatabaseOption = None,
 ) -> None:
-    """What people gave, as records: `agree` and `leaderboard` read scores.jsonl, `role-play` preferences.jsonl,
-    `pairwise` choices.csv.
+    """What people gave, as records: `agree` and `leaderboard` read scores.jsonl, `paper pairwise` preferences.jsonl and
+    choices.csv.
 
     After a second round, final.jsonl holds everybody's score then, and accepted.jsonl the means; scores.jsonl stays the
     first round's. Where there are reviewers, accepted.jsonl holds their score where raters lie more than a point apart, else

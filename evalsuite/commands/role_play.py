@@ -1,57 +1,46 @@
-"""`esc-eval role-play …`: which seeker plays its cards best (table 1, figure 3); `audit-simulator`: what gives it away."""
+"""`esc-eval paper role-play`: how well seekers play their cards (table 1); `audit-simulator`: what gives them away."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from core.errors import UserError
 from core.files import check_unique, write_jsonl
-from core.options import choice, console
-from core.paths import InFile, InName, MaybeFile, MaybeFiles, MaybeModel, Reads, Writes
+from core.options import SetOption
+from core.paths import InName, MaybeFile, MaybeFiles, MaybeModel, Reads, Writes
 from core.prompts import load_pack
-from core.records import LOST, Dialogue, Preference, RoleCard
+from core.records import Dialogue, RoleCard
 from core.rubrics import load_rubric
 from core.specs import load_spec
-from core.tables import Table
-from core.verbs import Verbs
 from data_prep.cards import load_cards
 from data_prep.profiles import Profile
-from data_prep.scores.human import Check, read_dialogues, read_preferences, read_scores
-from evalsuite.commands.options import (
-    AgainstOption,
-    EndpointOption,
-    JudgeOption,
-    LanguageOption,
-    MaybeRuns,
-    out_tables,
-    resolve,
-)
+from data_prep.scores.human import Check, read_dialogues, read_scores
+from evalsuite.commands.options import AgainstOption, JsonOption, MaybeRuns, out_tables, refuse, resolve
 from evalsuite.commands.output import deliver, exit_if_lost, plain, talk
 from evalsuite.commands.verdicts import read_judgements
 from evalsuite.reported.against import against
 from evalsuite.role_play.audit import audit, audit_tables, judge_cards
-from evalsuite.role_play.pairwise import PairAnswer, compare_seekers, given_answers, pairs_of, pairwise_tables
 from evalsuite.role_play.seekers import Cards, Field, given_dialogues, read_field, role_play_tables, score_seekers
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.resolved import Resolved
-from evalsuite.statistics.win_rates import Mode
 from serve.batch import Batch
 
 PACK = "role_play_judge"
 IN_SEEKER = Reads("place", ("dialogues.jsonl", "cards.jsonl", "profiles.jsonl"), labelled=True)
-BESIDE = Reads(beside=True)  # with people's choices, only OUT/tables is written
-app = Verbs(no_args_is_help=True, help="Which model plays the seeker best: scores and pairwise choices, by a judge or people.")
+BESIDE = Reads(beside=True)  # records of the folder that the tables go to
 
-ConfigOption = Annotated[InFile, typer.Option("--config", help="Judge, rubric and prompts; see configs/eval/role_play.yaml.")]
+ConfigOption = Annotated[
+    MaybeFile, typer.Option("--config", help="Judge, rubric and prompts; see configs/eval/role_play.yaml.")
+]
 SeekersOption = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         "--seeker",
         metavar="NAME=PLACE",
@@ -62,139 +51,74 @@ SeekersOption = Annotated[
 CardsOption = Annotated[
     MaybeFiles, typer.Option("--cards", help="Role cards beside those of the run folders; needed for corpora. Repeat.")
 ]
-ProfilesOption = Annotated[
-    MaybeFiles, typer.Option("--profiles", help="Profiles beside those of EmoHarbor's run folders. Repeat.")
-]
-LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="At most this many cards a language.")]
-ModeOption = Annotated[
-    str | None, typer.Option("--mode", help="native: answers that change with the order are a tie. paper: no.")
-]
 OutOption = Annotated[
-    str,
+    Path | None,
     typer.Option("--out", help="Folder for records and tables. The same folder and command resume."),
     Writes(("role_play_*.jsonl", "pairwise_*.jsonl", "answers.jsonl", "preferences.jsonl", "tables/*")),
 ]
-TablesOption = Annotated[Path | None, typer.Option("--out", help="Folder for the tables as CSV."), out_tables("role_play")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")]
 
 
-@app.command("score")
-def score(
-    config: ConfigOption,
-    seeker: SeekersOption,
-    out: OutOption,
+def role_play(
+    config: ConfigOption = None,
+    seeker: SeekersOption = None,
     cards: CardsOption = None,
-    judge: JudgeOption = None,
-    endpoint: EndpointOption = None,
-    language: LanguageOption = None,
-    limit: LimitOption = None,
+    dialogues: Annotated[
+        Path | None, typer.Option("--dialogues", help="With scores: the dialogues that they are of (JSONL)."), BESIDE
+    ] = None,
+    judgements: Annotated[
+        list[Path] | None, typer.Option("--judgements", help="A judge's scores (Judgement records, JSONL). Repeat."), BESIDE
+    ] = None,
+    gold: Annotated[
+        list[Path] | None, typer.Option("--gold", help="People's scores (HumanScore records, CSV or JSONL). Repeat."), BESIDE
+    ] = None,
+    rubric: Annotated[InName, typer.Option("--rubric", help="With scores: their rubric, by name or file.")] = "role_play",
+    settings: SetOption = None,
+    versus: AgainstOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Table 1 by a judge: every dialogue rated on six metrics, with the role card in sight.
+    """Table 1 of ESC-Eval: how well seekers play their role cards, on six metrics.
 
-    Writes OUT/role_play_judgements.jsonl, and what they are about to OUT/role_play_dialogues.jsonl and role_play_cards.jsonl.
+    With --config and --seeker a judge scores every dialogue, with the card in sight: OUT/role_play_judgements.jsonl, and what
+    they are about in OUT/role_play_dialogues.jsonl and role_play_cards.jsonl. With --dialogues and scores that are there (any
+    judge's, people's or both), nothing is asked. The tables are in OUT/tables.
+
+    Example: esc-eval paper role-play --config configs/eval/role_play.yaml --seeker gpt-4=runs/gpt-4 --out runs/role_play
     """
-    resolved = resolve(config, endpoint, judge=judge, language=language, out=out)
+    if judgements or gold:
+        refuse("with scores that are there nothing is asked", config=config, seeker=seeker, cards=cards, set=settings)
+        if dialogues is None:
+            raise UserError("--judgements, --gold: give the dialogues that were scored with --dialogues")
+        rated = read_dialogues([dialogues])
+        check = Check([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], rated)
+        verdicts = [judgement for path in judgements or [] for judgement in read_judgements(path)]
+        people = [human for path in gold or [] for human in read_scores(path, check)]
+        tables = role_play_tables(rated, load_rubric(rubric), verdicts, people)
+        shown = against(tables, versus)
+        deliver("role_play", plain(shown), shown, out and out / "tables", as_json)
+        return
+    if config is None or not seeker or out is None:
+        raise UserError(
+            "give --config, --seeker NAME=PLACE and --out to ask a judge, or --dialogues with --judgements or --gold"
+        )
+    refuse("needs scores that are there: --judgements or --gold", dialogues=dialogues)
+    progress = talk(as_json)
+    resolved = resolve(config, settings=settings, out=str(out))
     if resolved.method != "paper":  # which score_seekers refuses
         resolved.score_identity()
-    seekers = _field(seeker, cards, resolved, limit, console)
-    with open_run(Path(out)) as run, Runner(run, resolved, console) as runner:
-        judgements = score_seekers(runner, seekers)
-        _write_field(run.folder, "role_play", seekers)
-        write_jsonl(run.folder / "role_play_judgements.jsonl", judgements)
-        shown = role_play_tables(seekers.dialogues, resolved.rubric, judgements)
-        _show("role_play", shown, run.folder / "tables", as_json=False)
+    seekers = read_seekers(seeker, cards, resolved, progress)
+    with open_run(out) as run, Runner(run, resolved, progress) as runner:
+        asked = score_seekers(runner, seekers)
+        write_seekers(run.folder, "role_play", seekers)
+        write_jsonl(run.folder / "role_play_judgements.jsonl", asked)
+        tables = role_play_tables(seekers.dialogues, resolved.rubric, asked)
+        shown = against(tables, versus)
+        deliver("role_play", plain(shown), shown, run.folder / "tables", as_json)
     cut = {dialogue.id for dialogue in seekers.dialogues if dialogue.lost}
     if cut:
-        console.print(f"{len(cut)} dialogues were cut off by a failing server when held: they are not judged", soft_wrap=True)
-    lost = sum(judgement.lost and judgement.dialogue_id not in cut for judgement in judgements)
-    exit_if_lost(lost, len(judgements), "answers", run.failures())
-
-
-@app.command("table")
-def table(
-    dialogues: Annotated[InFile, typer.Option(help="Dialogue records (JSONL), as `role-play score` and runs write them.")],
-    judgements: Annotated[MaybeFiles, typer.Option(help="Judgement records (JSONL) on the rubric. Repeat.")] = None,
-    gold: Annotated[MaybeFiles, typer.Option("--gold", help="People's scores, CSV or JSONL (HumanScore). Repeat.")] = None,
-    rubric: Annotated[InName, typer.Option(help="Rubric by name or file.")] = "role_play",
-    versus: AgainstOption = None,
-    out: TablesOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Table 1 from scores that are there already: any judge's, people's, or both side by side."""
-    if not judgements and not gold:
-        raise UserError("nothing to show: give --judgements FILE or --gold FILE")
-    known = read_dialogues([dialogues])
-    rules = load_rubric(rubric)
-    check = Check([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], known)
-    verdicts = [judgement for path in judgements or [] for judgement in read_judgements(path)]
-    people = [human for path in gold or [] for human in read_scores(path, check)]
-    _show("role_play", against(role_play_tables(known, rules, verdicts, people), versus), out, as_json)
-
-
-@app.command("pairwise")
-def pairwise(
-    out: OutOption,
-    config: Annotated[MaybeFile, typer.Option("--config", help="Judge and prompts; see configs/eval/role_play.yaml.")] = None,
-    seeker: Annotated[
-        list[str] | None,
-        typer.Option("--seeker", metavar="NAME=PLACE", help="A seeker and its run folder or JSONL file. Twice or more."),
-        IN_SEEKER,
-    ] = None,
-    cards: CardsOption = None,
-    profiles: ProfilesOption = None,
-    preferences: Annotated[
-        Path | None,
-        typer.Option(
-            help="People's choices (Preference records, JSONL) instead of a judge's. Those in a table, without dialogues: see "
-            "`esc-eval pairwise`."
-        ),
-        BESIDE,
-    ] = None,
-    dialogues: Annotated[
-        Path | None,
-        typer.Option(help="With --preferences: the dialogues they are about. Default: OUT/pairwise_dialogues.jsonl."),
-        BESIDE,
-    ] = None,
-    judge: JudgeOption = None,
-    endpoint: EndpointOption = None,
-    language: LanguageOption = None,
-    limit: LimitOption = None,
-    mode: ModeOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Figure 3: which of two seekers on one card is closer to a human. A judge sees every pair in both orders.
-
-    With run folders of EmoHarbor, its figure 5: seekers on one profile. Writes OUT/answers.jsonl (all answers),
-    OUT/preferences.jsonl (the readable ones), and what they are about to OUT/pairwise_dialogues.jsonl and pairwise_cards.jsonl
-    or pairwise_profiles.jsonl. With --preferences nothing is asked.
-    """
-    if preferences is not None:
-        if seeker or config or judge:
-            raise UserError("--preferences: people's choices are read, nothing is asked: leave out --seeker, --config, --judge")
-        compared = read_dialogues([dialogues or Path(out) / "pairwise_dialogues.jsonl"])
-        answers = given_answers(read_preferences([preferences]))
-        _show(
-            "pairwise",
-            pairwise_tables(answers, compared, choice("--mode", mode or "native", get_args(Mode))),
-            Path(out) / "tables",
-            as_json,
-        )
-        return
-    if config is None or not seeker:
-        raise UserError("give --config and two or more --seeker NAME=PLACE to ask a judge, or --preferences FILE")
-    resolved = resolve(config, endpoint, judge=judge, language=language, mode=mode, out=out)
-    said = talk(as_json)
-    seekers = _field(seeker, cards, resolved, limit, said, profiles)
-    pairs, left_out = pairs_of(seekers)
-    for name, count in sorted(left_out.items()):
-        said.print(f"{name}: {count} dialogues, unanswered or cut off by a failing server, are in no pair", soft_wrap=True)
-    with open_run(Path(out)) as run, Runner(run, resolved, said) as runner:
-        answers = compare_seekers(runner, seekers, pairs)
-        _write_field(run.folder, "pairwise", seekers)
-        write_jsonl(run.folder / "answers.jsonl", answers)
-        write_jsonl(run.folder / "preferences.jsonl", _readable(answers))
-        _show("pairwise", pairwise_tables(answers, seekers.dialogues, resolved.config.mode), run.folder / "tables", as_json)
-    exit_if_lost(sum(answer.failure in LOST for answer in answers), len(answers), "answers", run.failures())
+        progress.print(f"{len(cut)} dialogues were cut off by a failing server when held: they are not judged", soft_wrap=True)
+    lost = sum(judgement.lost and judgement.dialogue_id not in cut for judgement in asked)
+    exit_if_lost(lost, len(asked), "answers", run.failures())
 
 
 def audit_simulator(
@@ -233,7 +157,8 @@ def audit_simulator(
     if out is not None:
         findings = [finding for one in audited for of_check in one.findings.values() for finding in of_check or []]
         write_jsonl(out / "findings.jsonl", findings)
-    _show("simulator_audit", audit_tables(audited, examples), out, as_json)
+    tables = audit_tables(audited, examples)
+    deliver("simulator_audit", plain(tables), tables, out, as_json)
 
 
 def _audit_input(
@@ -259,32 +184,24 @@ def _audit_input(
     return dialogues, held
 
 
-def _field(
+def read_seekers(
     seekers: list[str],
     cards: list[Path] | None,
     resolved: Resolved,
-    limit: int | None,
-    said: Console,
+    progress: Console,
     profiles: list[Path] | None = None,
 ) -> Field:
-    field = read_field(seekers, cards or [], resolved.config.languages, limit or resolved.config.limit, profiles or [])
+    """The seekers given with --seeker; dialogues that belong to none of the cards are counted on the console."""
+    field = read_field(seekers, cards or [], resolved.config.languages, resolved.config.limit, profiles or [])
     for name, count in sorted(field.unplaced.items()):
-        said.print(f"{name}: {count} dialogues belong to none of the cards given and are left out", soft_wrap=True)
+        progress.print(f"{name}: {count} dialogues belong to none of the cards given and are left out", soft_wrap=True)
     return field
 
 
-def _write_field(folder: Path, stage: str, seekers: Field) -> None:
+def write_seekers(folder: Path, stage: str, seekers: Field) -> None:
     """The dialogues and cards of a stage under names of its own: another stage in the same folder may have others."""
     write_jsonl(folder / f"{stage}_dialogues.jsonl", seekers.dialogues)
     people = list({person.id: person for person in seekers.cards.values()}.values())
     for name, kind in (("cards", RoleCard), ("profiles", Profile)):
         if of_kind := [person for person in people if isinstance(person, kind)]:
             write_jsonl(folder / f"{stage}_{name}.jsonl", of_kind)
-
-
-def _readable(answers: Sequence[PairAnswer]) -> list[Preference]:
-    return [preference for answer in answers if (preference := answer.preference()) is not None]
-
-
-def _show(name: str, tables: Sequence[Table], out: Path | None, as_json: bool) -> None:
-    deliver(name, plain(tables), tables, out, as_json)

@@ -18,7 +18,7 @@ from evalsuite.commands.options import EndpointOption, LanguageOption, endpoints
 from evalsuite.commands.output import deliver_page, exit_if_lost
 from evalsuite.fdaef.aggregate import aggregate
 from evalsuite.fdaef.asking import Examination
-from evalsuite.fdaef.local_data import load_layout
+from evalsuite.fdaef.local_data import layout_of
 from evalsuite.fdaef.plan import TaskPlan, plan_tasks
 from evalsuite.fdaef.registry import load_benchmark
 from evalsuite.fdaef.scores import read_scores
@@ -55,7 +55,7 @@ def study(
     language: LanguageOption = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="ECDBench's data sets, as `ecdbench plan --data` takes them: it is asked, too."),
+        typer.Option("--data", help="ECDBench's data sets, as `paper ecdbench run --data` takes them: it is asked, too."),
         IN_FOLDER,
     ] = None,
     items: Annotated[int, typer.Option("--items", min=2, metavar="N", help="Items of each of ECDBench's data sets.")] = 20,
@@ -146,7 +146,7 @@ def _panel(feel: Feel, folder: Path, first: Framework, servers: Launched) -> Fra
 def _planned(data: Path) -> TaskPlan:
     """What ECDBench can ask on these data, without its summaries. Raises `UserError` where that is nothing."""
     need_modules("lm_eval", purpose="ECDBench's tasks")
-    planned = replace(plan_tasks(load_benchmark("ecdbench"), load_layout(None), data, None, False), summaries={})
+    planned = replace(plan_tasks(load_benchmark("ecdbench"), layout_of(data), data, None, False), summaries={})
     planned.check()
     return planned
 
@@ -163,7 +163,7 @@ def _examined(planned: TaskPlan, models: Sequence[ModelSpec], servers: Launched,
         at = {"base_url": up[model.name]} if model.name in up else {}
         spec = model.model_copy(update={"endpoint": model.endpoint.model_copy(update=at)})
         with open_run(out / model.name) as run:
-            scores, _ = Examination(benchmark, spec, model.name, items, 0, False, None, console).ask(run, planned)
+            scores, _ = Examination(benchmark, spec, items, False, console).ask(run, planned)
             write_jsonl(run.folder / "scores.jsonl", scores)
         (one,) = read_scores([out / model.name / "scores.jsonl"], benchmark)
         totals[model.name] = aggregate(benchmark, one, "left_out").root.values

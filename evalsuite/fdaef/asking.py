@@ -39,20 +39,17 @@ CONCURRENCY = 32
 
 @dataclass(frozen=True)
 class Examination:
-    """A model and the items that it is asked: `limit` of each dataset, drawn by `seed`; recorded under the name `model`.
+    """A model and the items that it is asked: `limit` of each dataset, drawn by `seed`.
 
-    `chat` puts questions into its chat template;
-    `tokenizer` is for a model without a checkpoint. `console` gets a line a dataset.
+    `chat` puts questions into its chat template; `console` gets a line per dataset.
     """
 
     benchmark: Benchmark
     spec: ModelSpec
-    model: str
     limit: int
-    seed: int
     chat: bool
-    tokenizer: str | None
     console: Console
+    seed: int = 0
 
     def ask(self, run: Run, plan: TaskPlan) -> tuple[list[TaskScore], list[Dialogue]]:
         """Scores of lm-eval's tasks, and summaries, which are also in summaries.jsonl.
@@ -79,7 +76,7 @@ class Examination:
             summaries = []
             if documents:  # first: chat is less than what lm-eval needs of a server
                 with Batch(self.spec, run.store.path, self.console, url) as batch:
-                    summaries = summarise(batch, documents, self.model)
+                    summaries = summarise(batch, documents, self.spec.name)
                 write_jsonl(run.folder / "summaries.jsonl", summaries)
             if datasets and url:
                 scores += self._ask_tasks(url, datasets, plan.missing)
@@ -91,7 +88,7 @@ class Examination:
             {
                 "benchmark": {"name": self.benchmark.name, "sha256": digest(self.benchmark.model_dump(mode="json"))},
                 "model": identity(self.spec),
-                "as": self.model,
+                "as": self.spec.name,
                 "limit": self.limit,
                 "seed": self.seed,
                 "chat_template": self.chat,
@@ -115,24 +112,24 @@ class Examination:
     ) -> Iterator[TaskScore]:
         """Ask dataset by dataset; the scores of each are written when it is finished."""
         spec = self.spec
-        source = self.tokenizer
-        if source is None and spec.checkpoint is not None:
+        source = None
+        if spec.checkpoint is not None:
             source = resolve_checkpoint(spec.checkpoint, f"model {spec.name}: checkpoint")
         context = spec.context_length or CONTEXT
         try:
             lm = tasks.language_model(url, spec.served_name(), source, spec.api_key(), context, CONCURRENCY)
         except Exception as error:  # of the server, the hub or the tokenizer's files
             why = " ".join(f"{type(error).__name__}: {error}".replace(spec.api_key() or "\0", "…").split())[:300]
-            where = f"--tokenizer {source}: cannot be loaded" if source else f"the server at {url} offers no tokenizer"
+            where = f"tokenizer of {source}: cannot be loaded" if source else f"the server at {url} offers no tokenizer"
             raise UserError(
-                f"{spec.name}: {where} ({why}). Give --tokenizer: a folder with the model's tokenizer, or its name on the hub"
+                f"{spec.name}: {where} ({why}). Name a checkpoint with the model's tokenizer in its spec, a folder or a hub id"
             ) from None
         manager = tasks.load_manager()
         for number, (key, path, parts) in enumerate(datasets, start=1):
             started = time.perf_counter()
             try:
                 loaded = tasks.local_tasks(manager, parts) if parts else tasks.hub_tasks(manager, self.benchmark.datasets[key])
-                asked = tasks.ask(self.benchmark, key, loaded, lm, self.model, self.limit, self.seed, self.chat)
+                asked = tasks.ask(self.benchmark, key, loaded, lm, spec.name, self.limit, self.seed, self.chat)
             except tasks.Unavailable as error:  # the others can still be asked
                 missing[key] = str(error)
                 continue

@@ -75,6 +75,12 @@ class Layout(Settings):
     datasets: dict[str, list[Part]]
 
 
+def layout_of(data: Path | None) -> Layout:
+    """Where a data folder's files lie: by a layout.yaml of its own, else by configs/ecdbench/local.yaml."""
+    own = data and data / "layout.yaml"
+    return load_layout(own if own and own.is_file() else None)
+
+
 def load_layout(path: Path | None) -> Layout:
     """Where files lie: configs/ecdbench/local.yaml, or one's own. Raises `UserError` for a form that there is not, or that does
     not fit the task."""

@@ -70,7 +70,7 @@ def _why_not(benchmark: Benchmark, key: str, parts: list[Part], data: Path | Non
     if file:
         return f"no {file}" if data else f"needs {file}"
     form = "documents" if _judged(benchmark, key) else "items"
-    return f"needs a file in the form `{form}` and --layout (see configs/ecdbench/local.yaml)"
+    return f"needs a file in the form `{form}` and a layout.yaml (see configs/ecdbench/local.yaml)"
 
 
 def _judged(benchmark: Benchmark, key: str) -> bool:
@@ -161,7 +161,7 @@ def coverage(benchmark: Benchmark, plan: TaskPlan) -> Iterator[str]:
     yield ", ".join(parts) + (", with a judge of the summaries (--judge)." if plan.summaries else ".")
     if benchmark.not_runnable:
         yield (
-            "What cannot be run is left out of the second total (`aggregate --missing left_out`): "
+            "What cannot be run is left out of the second total (`ecdbench table --missing left_out`): "
             f"{', '.join(name for name in benchmark.not_runnable if name not in asked)}."
         )
 

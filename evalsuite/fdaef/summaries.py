@@ -115,11 +115,13 @@ def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -
     rubric, written = load_rubric(SUMMARY), {dialogue.id: dialogue for dialogue in read_dialogues([summaries])}
     for dialogue in written.values():
         if dialogue.framework != FRAMEWORK or dialogue.source_id is None or dialogue.supporter is None:
-            raise UserError(f"{summaries}: dialogue {dialogue.id}: not a summary that `esc-eval ecdbench run` had written")
+            raise UserError(
+                f"{summaries}: dialogue {dialogue.id}: not a summary that `esc-eval paper ecdbench run` had written"
+            )
         if dialogue.lost:
             raise UserError(
                 f"{summaries}: {dialogue.source} {dialogue.source_id} has no summary because a server failed "
-                f"({dialogue.termination}): run the same `ecdbench run` again, then score"
+                f"({dialogue.termination}): run the same `paper ecdbench run` again, then score"
             )
     judged = _of_judge(judgements, read_jsonl(judgements, Judgement, "judgements"), judge)
     verdicts = {(verdict.dialogue_id, verdict.dimension): verdict for verdict in judged}
@@ -153,5 +155,5 @@ def _of_judge(path: Path, every_verdict: Sequence[Judgement], judge: str | None)
     if judge is not None and judge not in names:
         raise UserError(f"--judge: {path} has no verdict of {judge!r}: {near(judge, names)}")
     if judge is None and len(names) > 1:
-        raise UserError(f"{path}: verdicts of {len(names)} judges, name one with --judge: {', '.join(names[:12])}")
+        raise UserError(f"{path}: verdicts of {len(names)} judges, give those of one: {', '.join(names[:12])}")
     return [verdict for verdict in every_verdict if judge in (None, verdict.judge)]

@@ -25,11 +25,12 @@ LEFT_OUT = "not_run"
 PARTIAL_NOTE = "partial: over what was run; a score needs all of its datasets."
 
 
-def leaderboard(benchmark: Benchmark, results: Sequence[ModelResult]) -> Table:
+def leaderboard(benchmark: Benchmark, results: Sequence[ModelResult], missing: Missing = "null") -> Table:
     """Models by their totals, as the paper lists them and by algorithm 5, with every capability."""
     ranked = comparable(results)
     complete = any(result.gated is not None for result in ranked)
     whole = all(result.root.complete for result in results)
+    partial = "total, missing as 0" if missing == "zero" else PARTIAL
     rows: list[tuple[Cell, ...]] = []
     for result in sorted(results, key=lambda one: (one not in ranked, -(one.root.partial or 0) if one in ranked else 0)):
         total = _rounded(result)
@@ -53,12 +54,12 @@ def leaderboard(benchmark: Benchmark, results: Sequence[ModelResult]) -> Table:
             "rank",
             LISTED,
             GATED,
-            *([] if whole else [PARTIAL, SHARE]),
+            *([] if whole else [partial, SHARE]),
             *([] if benchmark.gate is None else ["gate"]),
             *(part.label for part in benchmark.capabilities.values()),
         ),
         rows=tuple(rows),
-        notes=tuple(_board_notes(benchmark, results, ranked, complete, whole)),
+        notes=tuple(_board_notes(benchmark, results, ranked, complete, whole or missing == "zero")),
         section="Leaderboard",
     )
 
@@ -144,7 +145,7 @@ def _range(ranks: RankRange) -> str:
 
 
 def places(result: ModelResult, missing: Missing = "null", root: Node | None = None) -> Table:
-    """A model's scores place by place, from the total to single methods: what `explain` prints."""
+    """A model's scores place by place, from the total to single methods: what `table --node` prints."""
     gate = result.gate.path if result.gate else None
     root = root or result.root
     rows = [
@@ -225,25 +226,6 @@ def separation_table(separations: Sequence[Separation]) -> Table:
             "A dash: items are not known.",
         ),
         section="Discrimination",
-    )
-
-
-def totals_table(benchmark: Benchmark, results: Sequence[ModelResult], missing: str) -> Table:
-    """Every model's total and capabilities: what `aggregate` prints."""
-    labels = [part.label for part in benchmark.capabilities.values()]
-    partial = PARTIAL if missing == "null" else "total, missing as 0"
-    return Table(
-        key="totals",
-        title=f"{benchmark.title}: totals and capabilities, 0 to 100",
-        columns=("model", LISTED, GATED, partial, SHARE, "gate", *labels),
-        rows=tuple(
-            (r.model, r.root.score, r.gated, cell_of(r.root), 100 * r.root.share, gate_of(r), *map(cell_of, r.root.children))
-            for r in results
-        ),
-        notes=(
-            *(f"{r.model} has no total: {'; '.join(r.reasons)}." for r in results if r.reasons),
-            *filter(None, [undefined_note(results)]),
-        ),
     )
 
 

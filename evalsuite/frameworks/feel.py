@@ -35,7 +35,7 @@ from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import Framework, ScoredRun, opens_freely
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Resolved
-from evalsuite.statistics.feel_tables import Cost, method_table
+from evalsuite.statistics.feel_tables import Cost, agreement_table, method_table
 from evalsuite.statistics.summary import scorer_of
 from serve.batch import Answers
 from serve.client import ChatClient
@@ -90,9 +90,9 @@ class FeelConfig(BaseModel):
         return self
 
 
-def load_feel_config(path: Path, overrides: dict[str, Any]) -> FeelConfig:
+def load_feel_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] = ()) -> FeelConfig:
     """A panel's config (`evalsuite.runs.config.overridden`)."""
-    return overridden(path, FeelConfig, "FEEL config", overrides)
+    return overridden(path, FeelConfig, "FEEL config", overrides, settings)
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,11 @@ class Feel(Framework):
 
     @classmethod
     def tables(cls, run: ScoredRun) -> Iterator[Table]:
-        """Verdicts, spread of the rounds and cost of every judge."""
+        """Verdicts, spread of the rounds and cost of every judge; where both methods asked it, how they agree."""
         costs = read_jsonl(run.folder / "costs.jsonl", Cost, "costs")
         yield method_table(run.tally.judgements, costs, partial(off_sum_share, rubric=run.tally.rubric))
+        if (agreement := agreement_table(run.tally.judgements)).rows:
+            yield agreement
 
 
 def _members(config: FeelConfig) -> list[Member]:

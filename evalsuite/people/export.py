@@ -50,7 +50,7 @@ def preferences_of(store: Store, submitted_only: bool = True) -> Iterator[Prefer
 
 
 def comparisons_of(store: Store, submitted_only: bool = True) -> Iterator[Comparison]:
-    """The same choices as rows of `esc-eval pairwise`: between systems, on what both did."""
+    """The same choices as rows of `esc-eval paper pairwise`: between systems, on what both did."""
     dialogues = {dialogue.id: dialogue for dialogue in dialogues_of(store)}
     for one in preferences_of(store, submitted_only):
         a, b = dialogues[one.dialogue_a], dialogues[one.dialogue_b]
@@ -102,8 +102,8 @@ def _given(
 def write_export(store: Store, out: Path, comments: bool, submitted_only: bool) -> dict[str, int]:
     """Write what the study has into a folder; returns file → rows.
 
-    `scores.jsonl` and `scores.csv` (which `agree` reads), `preferences.jsonl` and `choices.csv` (which `role-play pairwise` and
-    `pairwise` read), `dialogues.jsonl`; `profiles.jsonl` and `moods.csv` where people told of themselves; `weights.csv` where
+    `scores.jsonl` and `scores.csv` (which `agree` reads), `preferences.jsonl` and `choices.csv` (which `paper pairwise`
+    reads), `dialogues.jsonl`; `profiles.jsonl` and `moods.csv` where people told of themselves; `weights.csv` where
     the dialogues were drawn with weights; `control.csv` holds repeated items,
     attention checks and what could not be judged; `comments.csv` only with `comments`.
     """

@@ -140,7 +140,7 @@ def content_of(run: Run) -> ReportContent:
     scored = config.scored
     if scored is None and "role_play" in config:
         raise UserError(
-            f"{run.folder} holds scores of seekers, not of supporters: show them with `esc-eval role-play table --dialogues "
+            f"{run.folder} holds scores of seekers, not of supporters: show them with `esc-eval paper role-play --dialogues "
             f"{run.folder}/role_play_dialogues.jsonl --judgements {run.folder}/role_play_judgements.jsonl`"
         )
     if scored is None and (others := config.stages.keys() - {"simulate", "dialogues", "gold"}):

@@ -209,7 +209,7 @@ def _recomputed(table: ReportedTable, disagreement: Disagreement) -> str:
 
 
 def disagreement_table(paper: Reported, checked: Checked) -> Table:
-    """What `esc-eval reported check` prints: a row a cell that does not follow, with the reasons."""
+    """What `esc-eval paper reported` prints: a row a cell that does not follow, with the reasons."""
 
     def row(one: Disagreement) -> tuple[Cell, ...]:
         table = paper.tables[one.table]

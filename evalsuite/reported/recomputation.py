@@ -40,7 +40,7 @@ class Disagreement:
     notes: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """Without the notes: what `esc-eval reported check --json` lists."""
+        """Without the notes: what `esc-eval paper reported --json` lists."""
         return {name: getattr(self, name) for name in ("paper", "table", "row", "column", "printed", "recomputed", "slack")}
 
 

@@ -187,13 +187,13 @@ def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
     """A judgement of every dialogue on every dimension of the rubric, by a judge who sees the role card. Native mode only."""
     resolved = runner.resolved
     if resolved.method == "paper":
-        raise UserError("--mode paper: people rated the seekers in the paper; give their scores to `role-play table --gold`")
+        raise UserError("--mode paper: people rated the seekers in the paper; give their scores to `paper role-play --gold`")
 
     profiles = sorted({card.id for card in seekers.cards.values() if not isinstance(card, RoleCard)})
     if profiles:
         raise UserError(
             f"{profiles[0]} is a profile: rubric {resolved.rubric.name} rates seekers against role cards; "
-            "`esc-eval role-play pairwise` compares seekers of profiles"
+            "`esc-eval paper pairwise` compares seekers of profiles"
         )
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:

@@ -178,7 +178,7 @@ def load_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] =
     except UserError as error:
         raise UserError(f"{path}: framework: {error}") from None
     if not issubclass(model, EvalConfig):
-        raise UserError(f"{path}: framework: {framework} is no run's; it has a verb of its own: `esc-eval {framework}`")
+        raise UserError(f"{path}: framework: {framework} is no run's; it has verbs of its own: `esc-eval paper {framework}`")
     return overridden(path, model, "eval config", overrides, settings)
 
 

@@ -75,7 +75,7 @@ def panel_of(judgements: Iterable[Judgement]) -> Panel:
     by_judge = group_by(judgements, lambda judgement: scorer_of(judgement).name)
     rubrics = {judgement.rubric for rounds in by_judge.values() for judgement in rounds}
     if len(rubrics) > 1:
-        raise UserError(f"judgements on several rubrics ({', '.join(sorted(rubrics))}): choose one with --rubric")
+        raise UserError(f"judgements on several rubrics ({', '.join(sorted(rubrics))}): give those on one")
     return {
         judge: _scores(((Aspect(j.language, j.dimension), j.dialogue_id), j.value) for j in rounds if j.value is not None)
         for judge, rounds in by_judge.items()
@@ -104,7 +104,9 @@ def people_of(scores: Iterable[HumanScore], aspects: Mapping[str, str]) -> Score
         source = (score.rubric, score.dimension)
         if sources.setdefault(aspect, source) != source:
             listed = " and ".join(sorted(f"{rubric}/{dimension}" for rubric, dimension in {sources[aspect], source}))
-            raise UserError(f"human scores: {listed} would both stand for {stands_for}; choose with --gold-rubric or --map")
+            raise UserError(
+                f"human scores: {listed} would both stand for {stands_for}; choose with --map, or give scores on one rubric"
+            )
         turns.append(((aspect, score.dialogue_id, score.annotator), score.value))
     return _scores(((aspect, dialogue), mean) for (aspect, dialogue, _), mean in means_by(turns).items())
 
@@ -131,7 +133,7 @@ class Weight(Settings):
 
 
 class Weights(Settings):
-    """What `feel fit` saves. `data` is the hash of the scores that were fitted on, `fitted_on` their dialogues."""
+    """What `paper feel ensemble` saves. `data` is the hash of the scores that were fitted on, `fitted_on` their dialogues."""
 
     rubric: str
     mode: Mode

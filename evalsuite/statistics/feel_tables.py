@@ -4,7 +4,6 @@ band probabilities beside one call for token probabilities.
 - Spread of the rounds: per dialogue and aspect the standard deviation (n − 1) of the rounds' scores, averaged; it needs two
   readable rounds. A single call has none, and a dash.
 - Agreement of two methods of one model and persona: the scores after equation 1, on dialogues that both scored.
-- Correlation with people, where there are scores of theirs: on dialogues that they, all judges and all methods scored.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from core.statistics.bootstrap import estimate, resampled_means
 from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.statistics import ensemble
 from evalsuite.statistics.coefficients import Coefficient, figures
-from evalsuite.statistics.ensemble import ENSEMBLE, Aspect, Mode, Panel, Scores, Weights, panel_of
+from evalsuite.statistics.ensemble import ENSEMBLE, Mode, Panel, Scores, Weights, panel_of
 from evalsuite.statistics.summary import scorer_of
 
 FEEL = "FEEL"  # heading of the tables
@@ -77,12 +76,12 @@ def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[s
 
 
 def fit_modes(
-    panel: Panel, people: Scores, rubric: str, known: Mapping[str, str] | None, share: float, seed: int, needed: Mode
+    panel: Panel, people: Scores, rubric: str, known: Mapping[str, str] | None, share: float = 0.5, seed: int = 0
 ) -> tuple[list[Weights], list[Row], str | None]:
-    """Weights of both modes with their rows, and why native mode is left out where it cannot be had and is not `needed`.
+    """Weights of both modes with their rows, and why native mode is left out where it cannot be had.
 
-    `known` maps dialogue → its group, which stays in one part; without it, each is on its own. Raises `UserError` for a
-    dialogue that it lacks.
+    `known` maps dialogue → its group, which stays in one part; without it, each is on its own. Native mode fits on about
+    `share` (0–1) of the dialogues, drawn by the seed. Raises `UserError` for a dialogue that `known` lacks.
     """
     shared = {
         i
@@ -98,8 +97,6 @@ def fit_modes(
     try:
         chosen = ensemble.part({i: groups[i] for i in shared}, share, seed)
     except UserError as error:
-        if needed == "native":
-            raise
         return weights, rows, str(error)
     native = ensemble.fit(panel, people, chosen, rubric, "native", seed)
     return [paper, native], rows + report(panel, people, native, shared - chosen), None
@@ -155,7 +152,7 @@ def _weight_table(fitted: Sequence[Weights]) -> Table:
 
 
 class Cost(Record):
-    """What one scorer (`Scorer.name`) cost on all dialogues together, as its server counted: costs.jsonl of `feel score`."""
+    """What one scorer (`Scorer.name`) cost on all dialogues together, as its server counted: a line of costs.jsonl."""
 
     judge: Annotated[Name, Spelt("judge")]
     dialogues: Annotated[Count, Field(gt=0)]
@@ -214,30 +211,6 @@ def _mean(values: Mapping[str, Sequence[float]]) -> Estimate:
     sums = np.array([[sum(listed)] for listed in values.values()], dtype=np.float64)
     counts = np.array([[len(listed)] for listed in values.values()], dtype=np.float64)
     return estimate(float(sums.sum() / counts.sum()), resampled_means(sums, counts)[:, 0], len(values), len(values))
-
-
-def people_table(panel: Panel, people: Scores) -> Table:
-    """Spearman's correlation of every scorer with people, scorers and languages × aspects. What a scorer has no score on at all
-    is a dash and takes no dialogue from the others."""
-    cells: dict[tuple[str, Language], dict[str, Estimate]] = defaultdict(dict)
-    aspects: dict[Aspect, None] = dict.fromkeys(aspect for scores in panel.values() for aspect in scores if aspect in people)
-    for aspect in aspects:
-        scored = {scorer: scores[aspect] for scorer, scores in panel.items() if scores.get(aspect)}
-        ids = sorted(set(people[aspect]).intersection(*scored.values()))
-        for scorer, scores in scored.items():
-            cells[scorer, aspect.language][aspect.dimension] = correlated(scores, people[aspect], ids)["spearman"]
-    names = list(dict.fromkeys(aspect.dimension for aspect in aspects))
-    return Table(
-        key="feel_methods_people",
-        title="Methods against people (spearman)",
-        columns=("scorer", "language", *names),
-        rows=tuple((*who, *(scores.get(name) for name in names)) for who, scores in cells.items()),
-        notes=(
-            "From -1 to 1, [95 % percentile bootstrap over dialogues], n = dialogues that people and all these scorers scored.",
-        ),
-        section=FEEL,
-        decimals=3,
-    )
 
 
 def agreement_table(judgements: Sequence[Judgement]) -> Table:

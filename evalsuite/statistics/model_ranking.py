@@ -4,9 +4,8 @@
   two dialogues on a topic is better, on any number of questions. A supporter's tally there is wins minus losses (a tie is
   neither); tallies become ranks, 1 the best, equal ones at their mean rank.
 - A metric (any scorer) ranks the supporters of a topic by its scores. The paper does not say how six aspects become one rank.
-  Our rule (`mean`): a supporter's score is the mean of its aspects, which are on one scale. `ranks`: the mean of its ranks on
-  the aspects, for metrics whose dimensions are on different scales. A supporter that lacks a score on an aspect that the
-  metric gave others on that topic has no score there.
+  Our rule: a supporter's score is the mean of its aspects where these are on one scale, else the mean of its ranks on them. A
+  supporter that lacks a score on an aspect that the metric gave others on that topic has no score there.
 - Within a topic, over the supporters that both ranked: Spearman, Kendall (tau-b), RMSE and MAE of the ranks (equations 4 to 7);
   then the mean over topics. A coefficient is not defined where one side ranks all alike, nothing is for fewer than two.
 - Intervals: 95 %, percentile bootstrap over topics.
@@ -15,9 +14,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,6 @@ from evalsuite.statistics.correlation import Pairing, known_dialogue
 from evalsuite.statistics.feel_tables import FEEL
 from evalsuite.statistics.summary import scorer_of
 
-Combine = Literal["mean", "ranks"]
 FIGURES = ("spearman", "kendall", "rmse", "mae")
 Ranks = dict[str, dict[str, float]]  # topic → supporter → rank
 
@@ -65,9 +63,10 @@ def human_ranks(preferences: Iterable[Preference], dialogues: Sequence[Dialogue]
 
 
 def metric_ranks(
-    judgements: Iterable[Judgement], dialogues: Sequence[Dialogue], pairing: Pairing, combine: Combine
+    judgements: Iterable[Judgement], dialogues: Sequence[Dialogue], pairing: Pairing, mixed: Collection[str] = ()
 ) -> dict[str, Ranks]:
-    """Every scorer's ranks by the rule above: scorer → topic → supporter → rank. Repeats, turns and dialogues of one supporter
+    """Every scorer's ranks by the rule above: scorer → topic → supporter → rank; `mixed` names the rubrics with several scales.
+    Repeats, turns and dialogues of one supporter
     on one topic are averaged first; `condition.supporter`, where there is one, names the supporter.
 
     Raises `UserError` for an unknown dialogue, and for a scorer with verdicts on several rubrics: their scales may differ.
@@ -78,7 +77,7 @@ def metric_ranks(
     for judgement in judgements:
         name = scorer_of(judgement).without("supporter").name
         if rubrics.setdefault(name, judgement.rubric) != judgement.rubric:
-            raise UserError(f"{name}: verdicts on rubrics {rubrics[name]} and {judgement.rubric}: choose one with --rubric")
+            raise UserError(f"{name}: verdicts on rubrics {rubrics[name]} and {judgement.rubric}: give those on one")
         if judgement.value is not None:
             dialogue = known_dialogue(by_id, judgement.dialogue_id, f"judgement by {judgement.judge}")
             unit = pairing.unit(dialogue, judgement.condition.get("supporter"))
@@ -90,7 +89,7 @@ def metric_ranks(
     for (name, topic), aspects in means.items():
         complete = sorted(set.intersection(*map(set, aspects.values())))
         sides = [{s: by_system[s] for s in complete} for by_system in aspects.values()]
-        if combine == "ranks":  # a low rank is good, a high score is
+        if rubrics[name] in mixed:  # a low rank is good, a high score is
             ranked = [ranks_of({s: comparable(score) for s, score in side.items()}) for side in sides]
             sides = [{s: -rank for s, rank in side.items()} for side in ranked]
         ranks[name][topic] = ranks_of({s: comparable(exact_mean(side[s] for side in sides)) for s in complete})
@@ -158,9 +157,8 @@ def _averaged(values: Floats) -> dict[str, Estimate]:
     return figures
 
 
-def ranking_table(rankings: Sequence[Ranking], combine: Combine) -> Table:
+def ranking_table(rankings: Sequence[Ranking]) -> Table:
     """Table 3 (and, with the ensembles that lack a judge, table 4) of FEEL."""
-    rule = "the mean of its aspects" if combine == "mean" else "the mean of its ranks on the aspects"
     return Table(
         key="feel_ranking",
         title="Ranks of the supporters against people's",
@@ -172,7 +170,7 @@ def ranking_table(rankings: Sequence[Ranking], combine: Combine) -> Table:
         notes=(
             "Within each topic, then averaged; [95 % percentile bootstrap over topics], n = topics in which it is defined. "
             "People: wins minus losses over all questions, ties neither; equal ones share their mean rank.",
-            f"A scorer's rank of a supporter comes from {rule}.",
+            "A scorer ranks a supporter by the mean of its aspects; where their scales differ, by that of its ranks.",
         ),
         section=FEEL,
         decimals=3,

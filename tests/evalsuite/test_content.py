@@ -152,7 +152,7 @@ def test_a_folder_of_other_records_is_not_told_to_score(run: Run) -> None:
 
 def test_scores_of_seekers_are_no_report_on_supporters(run: Run) -> None:
     write_json(run.folder / "config.json", {"role_play": run.config().root["score"]})
-    with pytest.raises(UserError, match="esc-eval role-play table --dialogues .*role_play_dialogues.jsonl"):
+    with pytest.raises(UserError, match="esc-eval paper role-play --dialogues .*role_play_dialogues.jsonl"):
         content_of(run)
 
 

@@ -166,7 +166,7 @@ def two_models(tmp_path: Path) -> Path:
 
 
 def test_aggregate_gives_null_with_the_reason_beside_a_partial_total(tmp_path: Path) -> None:
-    figures = call("aggregate", "--scores", two_models(tmp_path))["models"]
+    figures = call("table", "--scores", two_models(tmp_path))["models"]
     first = figures[0]
     total = first["total"]
     assert total["listed"] is None and total["algorithm_5"] is None
@@ -180,15 +180,15 @@ def test_aggregate_gives_null_with_the_reason_beside_a_partial_total(tmp_path: P
     assert first["gate"]["passing_draws"] is None, "most of the gate is missing"
     low, high = total["interval"]
     assert low < total["partial"]["listed"] < high
-    zero = call("aggregate", "--scores", two_models(tmp_path), "--missing", "zero", "--model", "b")["models"][0]["total"]
+    zero = call("table", "--scores", two_models(tmp_path), "--missing", "zero", "--model", "b")["models"][0]["total"]
     as_zero = 0.3 * 0.6 * 20 / 4 + 0.4 * 0.15 * 15 / 5
     assert zero["listed"] is None and zero["partial"]["listed"] == pytest.approx(as_zero)
     assert zero["interval"][0] < as_zero < zero["interval"][1]
 
 
 def test_leaderboard_of_two_on_partial_scores_and_its_page(tmp_path: Path) -> None:
-    page = tmp_path / "board.html"
-    out = call("leaderboard", "--scores", two_models(tmp_path), "--html", page, "--out", tmp_path / "out")
+    page = tmp_path / "out" / "ecdbench.html"
+    out = call("table", "--scores", two_models(tmp_path), "--out", tmp_path / "out")
     board = out["tables"][0]
     rows = [dict(zip(board["columns"], row, strict=True)) for row in board["rows"]]
     assert "partial scores only" in board["title"] and "Scores are partial where something is missing" in page.read_text()
@@ -201,26 +201,30 @@ def test_leaderboard_of_two_on_partial_scores_and_its_page(tmp_path: Path) -> No
 
 def test_models_that_rest_on_different_parts_are_not_ranked(tmp_path: Path) -> None:
     records = [r | {"model": m} for m, d in (("a", "wic"), ("b", "lcqmc")) for r in whole(d, "accuracy", 0.5)]
-    out = call("leaderboard", "--scores", write_all(tmp_path / "s.jsonl", records))
+    out = call("table", "--scores", write_all(tmp_path / "s.jsonl", records))
     board = out["tables"][0]
     assert [row[1] for row in board["rows"]] == [None, None] and any("rest on different parts" in note for note in out["notes"])
     records = [
         {"model": "a", "node": name, "value": 59} for name in ("values_safety", "foundational", "emotional", "companionship")
     ]
-    out = call("leaderboard", "--scores", write_all(tmp_path / "s.jsonl", records))
+    out = call("table", "--scores", write_all(tmp_path / "s.jsonl", records))
     assert out["tables"][0]["rows"][0][:4] == ["a", None, 59, 0]
     assert any("No ranks: every complete total is that of a model below the gate" in note for note in out["notes"])
 
 
 def test_explain_goes_down_to_single_items(tmp_path: Path) -> None:
     scores = two_models(tmp_path)
-    found = call("explain", "--scores", scores, "--model", "b", "--node", "safetybench_1", "--items", 2)
+    found = call("table", "--scores", scores, "--model", "b", "--node", "safetybench_1")
     method = found["tree"]["children"][0]
-    assert method["items"] == {"99": None, "70": 0} and method["unread"] == 1 and method["raw"] == pytest.approx(0.7)
-    with pytest.raises(UserError, match="--model: the files hold 2 models"):
-        call("explain", "--scores", scores)
+    assert (
+        method["items"] == {"99": None, **dict.fromkeys(("70", "71", "72", "73"), 0)}
+        and method["unread"] == 1
+        and method["raw"] == pytest.approx(0.7)
+    )
+    with pytest.raises(UserError, match="--node: the scores are of 2 models, name one with --model: <b>a</b>, b"):
+        call("table", "--scores", scores, "--node", "total")
     with pytest.raises(UserError, match="--node: no part 'wick': did you mean wic"):
-        call("explain", "--scores", scores, "--model", "b", "--node", "wick")
+        call("table", "--scores", scores, "--model", "b", "--node", "wick")
 
 
 def test_another_benchmark_in_yaml_runs_through_every_verb(tmp_path: Path) -> None:
@@ -229,19 +233,20 @@ def test_another_benchmark_in_yaml_runs_through_every_verb(tmp_path: Path) -> No
     scores = write(
         tmp_path / "s.jsonl", [{"node": "safe", "value": 60}, {"node": "base", "value": 50}, {"node": "heart", "value": 75}]
     )
-    (figures,) = call("aggregate", "--scores", scores, "--benchmark", own)["models"]
+    found = call("table", "--scores", scores, "--benchmark", own)
+    (figures,) = found["models"]
     assert figures["total"]["algorithm_5"] == pytest.approx(65) and figures["gate"]["passed"] is True
-    assert call("leaderboard", "--scores", scores, "--benchmark", own)["tables"][0]["rows"][0][1] == 1
-    assert call("explain", "--scores", scores, "--benchmark", own, "--node", "base")["tree"]["score"] == 50
-    assert [table["key"] for table in call("registry", "--benchmark", own)["tables"]] == ["registry", "metrics"]
+    assert found["tables"][0]["rows"][0][1] == 1
+    assert call("table", "--scores", scores, "--benchmark", own, "--node", "base")["tree"]["score"] == 50
+    assert [table["key"] for table in call("table", "--benchmark", own)["tables"]] == ["registry", "metrics"]
     with pytest.raises(UserError, match="--published is ECDBench's table 5"):
-        call("leaderboard", "--published", "--benchmark", own)
-    with pytest.raises(UserError, match="nothing to rank"):
-        call("leaderboard")
+        call("table", "--published", "--benchmark", own)
+    with pytest.raises(UserError, match="--node: there are no scores"):
+        call("table", "--node", "total")
 
 
 def test_tables_for_people() -> None:
-    result = CliRunner().invoke(app, ["leaderboard", "--published"], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["table", "--published"], catch_exceptions=False)
     assert result.exit_code == 0 and "ECDBench 1.0: leaderboard" in result.stdout
-    result = CliRunner().invoke(app, ["registry"], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["table"], catch_exceptions=False)
     assert result.exit_code == 0 and "our counts beside table 1" in result.stdout

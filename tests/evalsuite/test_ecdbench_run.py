@@ -1,4 +1,4 @@
-"""`esc-eval ecdbench run`: publishers' files → documents → lm-eval → scores, with a scripted model whose answers are known."""
+"""`esc-eval paper ecdbench run`: publishers' files → documents → lm-eval → scores, with a scripted model of known answers."""
 
 from __future__ import annotations
 
@@ -524,7 +524,7 @@ def test_a_run_resumes_and_says_what_was_left_out(
     lm = Scripted(lambda _, option: len(option))
     monkeypatch.setattr(running, "load_manager", lambda: manager)
     monkeypatch.setattr(running, "language_model", lambda *_: lm)
-    command = ["ecdbench", "run", "--model", f"embedded@{served}", "--data", corpora]
+    command = ["paper", "ecdbench", "run", "--model", f"embedded@{served}", "--data", corpora]
     assert esc_eval(*command, "--out", "run", "--dataset", "piqa")[0] == 0
     assert lm.asked == 16
     (record, *_) = [json.loads(line) for line in (tmp_path / "run" / "scores.jsonl").read_text().splitlines()]
@@ -537,11 +537,11 @@ def test_a_run_resumes_and_says_what_was_left_out(
     assert "ag_news" in missing and "licensed copy" in missing and "no MuTual/mutual_dev.jsonl" in missing
     assert "mnli,MNLI,lm-eval downloads it with --hub; no MNLI/dev_matched.tsv" in missing
     assert "piqa,Accuracy,8,0.50,0.50" in (tables / "methods.csv").read_text()
-    # Another file is another question; another seed is another run.
+    # Another file is another question; another number of items is another run.
     (corpora / "LCQMC" / "dev.tsv").write_text("去哪儿？\t到哪里？\t1\n")
     assert esc_eval(*command, "--out", "run")[0] == 0 and lm.asked == 20 + 2
-    code, said = esc_eval(*command, "--out", "run", "--seed", "1")
-    assert code == 2 and "seed" in said
+    code, said = esc_eval(*command, "--out", "run", "--limit", "1")
+    assert code == 2 and "limit" in said
     for extra, error in (
         (["--dataset", "pica"], "did you mean piqa"),
         (["--dataset", "ag_news"], "nothing to ask: ag_news"),
@@ -558,7 +558,7 @@ def test_what_cannot_be_downloaded_is_left_out(
         monkeypatch.setattr(f"{module}.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(running, "load_manager", lambda: manager)
     monkeypatch.setattr(running, "language_model", lambda *_: Scripted(lambda _, option: len(option)))
-    command = ["ecdbench", "run", "--model", f"embedded@{served}", "--data", corpora]
+    command = ["paper", "ecdbench", "run", "--model", f"embedded@{served}", "--data", corpora]
     assert esc_eval(*command, "--out", "run", "--dataset", "piqa", "--dataset", "wic", "--hub")[0] == 0
     assert "wic,WiC,lm-eval could not load its task wic: " in Path("run/not_run.csv").read_text()
     assert len(Path("run/scores.jsonl").read_text().splitlines()) == 8
@@ -575,22 +575,29 @@ def test_a_server_that_cannot_tell_likelihoods_is_named(
     monkeypatch.setattr(running, "language_model", lambda *_: Scripted(refuse))
     spec = f"name: far\nabout: a test\nroles: [supporter]\nlanguages: [en]\nendpoint: {{base_url: '{served}', "
     Path("far.yaml").write_text(spec + "api_key_env: PLANTED}\n")
-    code, said = esc_eval("ecdbench", "run", "--model", "far.yaml", "--data", corpora, "--out", "run", "--dataset", "piqa")
+    code, said = esc_eval(
+        "paper", "ecdbench", "run", "--model", "far.yaml", "--data", corpora, "--out", "run", "--dataset", "piqa"
+    )
     assert code == 2 and "did not answer piqa" in said and "echo" in said and "sk-planted" not in said
 
 
 @pytest.mark.parametrize(
     ("more", "told"),
-    [((), "offers no tokenizer"), (("--tokenizer", "nobody/nothing"), "--tokenizer nobody/nothing: cannot be loaded")],
+    [
+        ("", "offers no tokenizer"),
+        ("checkpoint: nobody/nothing\ncontext_length: 4096\n", "tokenizer of nobody/nothing: cannot be loaded"),
+    ],
 )
 def test_a_tokenizer_that_nobody_has_is_one_line(
-    esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch, more: Any, told: str
+    esc_eval: EscEval, corpora: Path, manager: TaskManager, served: str, monkeypatch: pytest.MonkeyPatch, more: str, told: str
 ) -> None:
     monkeypatch.setattr(running, "load_manager", lambda: manager)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else the hub is tried again and again
-    command = ("ecdbench", "run", "--model", f"m@{served}", "--data", corpora, "--out", "run", "--dataset", "piqa")
-    code, error = esc_eval(*command, *more)
-    assert code == 2 and told in error and "Give --tokenizer" in error and error.count("\n") == 1
+    spec = f"name: far\nabout: a test\nroles: [supporter]\nlanguages: [en]\nendpoint: {{base_url: '{served}'}}\n"
+    Path("far.yaml").write_text(spec + more)
+    command = ("paper", "ecdbench", "run", "--model", "far.yaml", "--data", corpora, "--out", "run", "--dataset", "piqa")
+    code, error = esc_eval(*command)
+    assert code == 2 and told in error and "Name a checkpoint" in error and error.count("\n") == 1
 
 
 def summaries_and_verdicts(body: dict[str, Any], count: int) -> Answer:
@@ -604,7 +611,7 @@ def total_of(table: Path) -> dict[str, str]:
 
 def test_a_plan_says_what_runs_and_what_does_not_and_why(esc_eval: EscEval, tmp_path: Path) -> None:
     data = write(tmp_path / "corpora", {name: text for name, text in released().items() if not name.startswith("COPA")})
-    assert esc_eval("ecdbench", "plan", "--data", data, "--out", "plan")[0] == 0
+    assert esc_eval("paper", "ecdbench", "run", "--data", data, "--out", "plan")[0] == 0
     figures = json.loads(Path("plan/plan.json").read_text())
     (table,) = figures["tables"]
     rows = {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
@@ -620,7 +627,7 @@ def test_a_plan_says_what_runs_and_what_does_not_and_why(esc_eval: EscEval, tmp_
     assert rows["stereoset"]["% of gate"] == pytest.approx(5)
     assert figures["notes"][0].startswith("54 of 60 datasets are asked, 82.0 % of the weights of the total, 100.0 % of")
     write(data, {"RTE/val.jsonl": lines({"premise": "p", "hypothesis": "h", "label": "maybe"})})
-    code, said = esc_eval("ecdbench", "plan", "--data", data)
+    code, said = esc_eval("paper", "ecdbench", "run", "--data", data)
     assert code == 2 and "RTE/val.jsonl:1: label:" in said and said.count("\n") == 1
 
 
@@ -633,7 +640,7 @@ def test_a_run_on_every_published_form_ends_with_a_total(
     data = write(tmp_path / "corpora", released())
     with Endpoint(summaries_and_verdicts, models=("embedded",)) as endpoint:
         model = f"embedded@{endpoint.url}"
-        command = ["ecdbench", "run", "--model", model, "--judge", model, "--data", data, "--out", "run"]
+        command = ["paper", "ecdbench", "run", "--model", model, "--judge", model, "--data", data, "--out", "run"]
         assert esc_eval(*command)[0] == 0
         calls, items = len(endpoint.requests), lm.asked
         assert esc_eval(*command)[0] == 0
@@ -652,16 +659,16 @@ def test_a_run_on_every_published_form_ends_with_a_total(
     write_jsonl(Path("bleurt.jsonl"), [bleurt])
     files = ["--scores", "run/scores.jsonl", "--scores", "bleurt.jsonl"]
     for rule in ("null", "left_out"):
-        assert esc_eval("ecdbench", "aggregate", *files, "--missing", rule, "--out", rule)[0] == 0
-        (figures,) = json.loads(Path(f"{rule}/aggregate.json").read_text())["models"]
+        assert esc_eval("paper", "ecdbench", "table", *files, "--missing", rule, "--out", rule)[0] == 0
+        (figures,) = json.loads(Path(f"{rule}/ecdbench.json").read_text())["models"]
         assert figures["total"]["listed"] is not None and figures["total"]["reasons"] == []
         shares = {key: one["share"] for key, one in figures["capabilities"].items()}
         assert set(shares) == {"values_safety", "foundational", "emotional", "companionship"}
         assert all(share == pytest.approx(1) for share in shares.values())
-    board = ["ecdbench", "leaderboard", "--scores", "run/scores.jsonl", "--missing", "left_out", "--out", "board"]
+    board = ["paper", "ecdbench", "table", "--scores", "run/scores.jsonl", "--missing", "left_out", "--out", "board"]
     assert esc_eval(*board)[0] == 0
     assert total["ECDBench 1.0, what can be run"] in Path("board/leaderboard.csv").read_text()
-    left_out = json.loads(Path("left_out/aggregate.json").read_text())["models"][0]["total"]["listed"]
+    left_out = json.loads(Path("left_out/ecdbench.json").read_text())["models"][0]["total"]["listed"]
     assert f"{left_out:.2f}" == total["ECDBench 1.0, what can be run"]  # copies of one's own change nothing there
 
 
@@ -674,7 +681,7 @@ def test_the_embedded_model_has_a_total(
     """On vLLM: every published form, summaries and their judge, down to one total."""
     monkeypatch.setattr(running, "load_manager", lambda: manager)
     data, model = write(tmp_path / "corpora", released()), f"{embedded.spec_file}@{embedded.url}"
-    assert esc_eval("ecdbench", "run", "--model", model, "--judge", model, "--data", data, "--out", "run")[0] == 0
+    assert esc_eval("paper", "ecdbench", "run", "--model", model, "--judge", model, "--data", data, "--out", "run")[0] == 0
     total = total_of(Path("run/runnable.csv"))
     assert all(re.fullmatch(r"\d+\.\d\d", score) for score in total.values()), total
 
@@ -688,7 +695,7 @@ def test_the_embedded_model_answers(
     (corpora / "PIQA" / "valid.jsonl").write_text(
         lines({"goal": "How do I boil water?", "sol1": "Heat it in a pot.", "sol2": "Heat it in a paper sock."}) * 8
     )
-    command = ["ecdbench", "run", "--model", f"{embedded.spec_file}@{embedded.url}", "--data", corpora, "--out", "run"]
+    command = ["paper", "ecdbench", "run", "--model", f"{embedded.spec_file}@{embedded.url}", "--data", corpora, "--out", "run"]
     assert esc_eval(*command)[0] == 0
     records = [json.loads(line) for line in (tmp_path / "run" / "scores.jsonl").read_text().splitlines()]
     values = [record["value"] for record in records if record["dataset"] == "piqa"]

@@ -48,7 +48,7 @@ def corpora(tmp_path: Path) -> Path:
     documents = "[{task: summary, form: documents, files: [%s/documents.jsonl]}]"
     own = [f"  {name.lower()}: {documents % name}" for name in DOCUMENTS]
     own.append("  lcqmc: [{task: esc_lcqmc, form: lcqmc, files: [LCQMC/dev.tsv]}]")
-    (tmp_path / "layout.yaml").write_text("\n".join(["datasets:", *own]))
+    (tmp_path / "corpora" / "layout.yaml").write_text("\n".join(["datasets:", *own]))
     return tmp_path / "corpora"
 
 
@@ -57,8 +57,8 @@ def no_model(*_: object) -> None:
 
 
 def run(url: str, corpora: Path, *more: object) -> list[object]:
-    wanted = ["--dataset", "lcsts", "--dataset", "vcsum", "--data", corpora, "--layout", "layout.yaml"]
-    return ["ecdbench", "run", "--model", f"embedded@{url}", "--as", "mine", "--out", "run", *wanted, *more]
+    wanted = ["--dataset", "lcsts", "--dataset", "vcsum", "--data", corpora]
+    return ["paper", "ecdbench", "run", "--model", f"embedded@{url}", "--out", "run", *wanted, *more]
 
 
 def test_from_documents_to_one_table(esc_eval: EscEval, corpora: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +77,7 @@ def test_from_documents_to_one_table(esc_eval: EscEval, corpora: Path, monkeypat
         judge = ["run", "--only", "score", "--config", config, "--dialogues", "run/summaries.jsonl", "--out", "run/judged"]
         assert esc_eval(*judge, "--set", f"endpoints.embedded={endpoint.url}")[0] == 0
         asked = [body["messages"] for body in endpoint.requests[7:]]
+        assert esc_eval(*run(endpoint.url, corpora))[0] == 0 and len(endpoint.requests) == 13, "it takes what was judged"
     assert len(asked) == 6  # nobody is asked about a summary that there is not
     (tricked,) = (messages[-1]["content"] for messages in asked if "开会了" in messages[-1]["content"])
     assert re.findall(r"^ *\[END \w+\]$", tricked, re.M) == ["    [END DOCUMENT]", "[END TRANSCRIPT]"]
@@ -86,23 +87,21 @@ def test_from_documents_to_one_table(esc_eval: EscEval, corpora: Path, monkeypat
     }
     assert "summarise" in requests["summary:1"] and "概括" in requests["summary:0"]
 
-    files = ["--judgements", "run/judged/judgements.jsonl", "--summaries", "run/summaries.jsonl"]
-    assert esc_eval("ecdbench", "judged", *files, "--to", "run/judged_scores.jsonl")[0] == 0
-    found = {(s.dataset, s.item, s.metric): s.value for s in read_jsonl(Path("run/judged_scores.jsonl"), TaskScore, "scores")}
+    found = {(s.dataset, s.item, s.metric): s.value for s in read_jsonl(Path("run/scores.jsonl"), TaskScore, "scores")}
     usual: dict[str, float | None] = {"completeness": 4, "conciseness": 2}
     expected = {(d, f"summary:{i}", m): v for d, n in (("lcsts", 5), ("vcsum", 2)) for i in range(n) for m, v in usual.items()}
     expected |= {("lcsts", "summary:1", metric): None for metric in usual}
     expected |= {("lcsts", "summary:3", metric): 1 for metric in usual}
     assert found == expected
 
-    write_jsonl(Path("s.jsonl"), [TaskScore(model="mine", dataset="piqa", metric="accuracy", value=0.5, n=8)])
-    both = ["--scores", "s.jsonl", "--scores", "run/judged_scores.jsonl"]
-    assert esc_eval("ecdbench", "aggregate", *both, "--out", "all")[0] == 0
+    write_jsonl(Path("s.jsonl"), [TaskScore(model="embedded", dataset="piqa", metric="accuracy", value=0.5, n=8)])
+    both = ["--scores", "s.jsonl", "--scores", "run/scores.jsonl"]
+    assert esc_eval("paper", "ecdbench", "table", *both, "--out", "all")[0] == 0
     methods = Path("all/methods.csv").read_text()
     # (4 + 4 + 4 + 1) / 4: the unread verdict is left out, the summary that was refused is not
     assert "lcsts,Completeness (judge),5,,3.25" in methods and "piqa,Accuracy,8,0.50,0.50" in methods
-    totals = orjson.loads(Path("all/aggregate.json").read_bytes())["models"]
-    assert [one["model"] for one in totals] == ["mine"]
+    totals = orjson.loads(Path("all/ecdbench.json").read_bytes())["models"]
+    assert [one["model"] for one in totals] == ["embedded"]
 
 
 def test_summaries_are_written_before_lm_eval_is_asked(
@@ -113,7 +112,7 @@ def test_summaries_are_written_before_lm_eval_is_asked(
 
     (corpora / "LCQMC").mkdir()
     (corpora / "LCQMC" / "dev.tsv").write_text("去哪儿？\t到哪里？\t1\n")
-    score = TaskScore(model="mine", dataset="lcqmc", metric="accuracy", item="esc_lcqmc:0", value=1, chance=0.5)
+    score = TaskScore(model="embedded", dataset="lcqmc", metric="accuracy", item="esc_lcqmc:0", value=1, chance=0.5)
     for name in ("load_manager", "language_model", "local_tasks"):
         monkeypatch.setattr(running, name, lambda *_: {})
     monkeypatch.setattr(running, "ask", refuse)
@@ -197,7 +196,7 @@ VERDICT = {"dialogue_id": "d", "language": "zh", "judge": "j", "rubric": "summar
 OTHER = VERDICT | {"dimension": "conciseness"}
 BAD: list[tuple[dict[str, Any], list[dict[str, Any]], str | None, str]] = [
     (SUMMARY, [VERDICT | {"rubric": "esc_eval"}], None, "dialogue d: rubric 'esc_eval': summaries are scored on 'summary'"),
-    (SUMMARY, [VERDICT, OTHER, VERDICT | {"judge": "k"}], None, "verdicts of 2 judges, name one with --judge: j, k"),
+    (SUMMARY, [VERDICT, OTHER, VERDICT | {"judge": "k"}], None, "verdicts of 2 judges, give those of one: j, k"),
     (SUMMARY, [VERDICT, OTHER], "jj", "--judge: j.jsonl has no verdict of 'jj': did you mean j"),
     (SUMMARY, [VERDICT, OTHER, VERDICT], None, "duplicate verdicts: d completeness"),
     (SUMMARY, [VERDICT], None, "dialogue d: no verdict on conciseness: score all of s.jsonl"),
@@ -213,7 +212,7 @@ BAD: list[tuple[dict[str, Any], list[dict[str, Any]], str | None, str]] = [
         SUMMARY | {"framework": "esc_eval"},
         [VERDICT],
         None,
-        "dialogue d: not a summary that `esc-eval ecdbench run` had written",
+        "dialogue d: not a summary that `esc-eval paper ecdbench run` had written",
     ),
 ]
 

@@ -46,7 +46,7 @@ def test_equation_1_by_hand() -> None:
     """Two rounds of band probabilities: (0.2·1 + 0.3·2 + 0.5·3 + 0.4·1 + 0.1·2 + 0.5·0) / 2 = (2.3 + 0.6) / 2."""
     given = [make_judgement("d", "safety", value, repeat=n) for n, value in enumerate([2.3, 0.6, None])]
     assert panel_of(given) == {"j · joint": {SAFE: {"d": 1.45}}}  # the unreadable round is in no mean
-    with pytest.raises(UserError, match=r"several rubrics \(other, test\): choose one with --rubric"):
+    with pytest.raises(UserError, match=r"several rubrics \(other, test\): give those on one"):
         panel_of([*given, make_judgement("d", "safety", 1.0, rubric="other")])
 
 
@@ -213,80 +213,82 @@ def files(folder: Path, count: int = 12) -> None:
 
 def test_fit_saves_and_apply_uses(tmp_path: Path) -> None:
     files(tmp_path)
-    both = ("--judgements", tmp_path / "judged.jsonl", "--gold", tmp_path / "human.jsonl", "--weights", tmp_path / "w.json")
-    shown = json.loads(call("fit", *both, "--dialogues", tmp_path / "dialogues.jsonl", "--json"))
-    assert set(shown["weights"]) == {"paper", "native"} and shown["saved"] == "native"
-    saved = json.loads((tmp_path / "w.json").read_text())
+    out, judged = tmp_path / "w", ("ensemble", "--judgements", tmp_path / "judged.jsonl")
+    both = (*judged, "--gold", tmp_path / "human.jsonl", "--out", out)
+    shown = json.loads(call(*both, "--dialogues", tmp_path / "dialogues.jsonl", "--json"))
+    assert set(shown["weights"]) == {"paper", "native"}
+    saved = json.loads((out / "weights_native.json").read_text())
     held_out = {row["scorer"]: row["spearman"] for row in shown["correlation"] if row["mode"] == "native"}
     assert held_out["x · joint"]["value"] == pytest.approx(1) and held_out["z · joint"]["value"] < 0
     assert {row["n"] for row in held_out.values()} <= {12 - len(saved["fitted_on"]), 11 - len(saved["fitted_on"])}
     assert all(f"d{n ^ 1}" in saved["fitted_on"] for n in (int(id[1:]) for id in saved["fitted_on"])), "cards stay whole"
     weights = {row["judge"]: row["weight"] for row in saved["weights"]}
     assert weights["z · joint"] == 0 and weights["x · joint"] > weights["y · joint"] > 0 and len(saved["data"]) == 64
-    told = json.loads(
-        call("apply", *both[:2], "--weights", tmp_path / "w.json", "--to", tmp_path / "f.jsonl", "--ablation", "--json")
-    )
+    given = ("--weights", out / "weights_native.json", "--out", out)
+    told = json.loads(call(*judged, *given, "--json"))
     assert (told["scores"], told["null"], told["fitted_on"]) == (12, 0, len(saved["fitted_on"]))
     assert told["without_weights"] == []
     lone = [make_judgement("d0", name, 1.0, judge=j, rubric="feel") for name in ("safety", "coherence") for j in "xyz"]
     write_jsonl(tmp_path / "l.jsonl", lone)
-    shown = call("apply", "--judgements", tmp_path / "l.jsonl", "--weights", tmp_path / "w.json", "--to", tmp_path / "h.jsonl")
+    shown = call("ensemble", "--judgements", tmp_path / "l.jsonl", *given[:2], "--out", tmp_path / "lone")
     assert "1 scores of 1 dialogues, 0 null" in shown and "not scored, no weights: en/coherence" in shown
-    made = [json.loads(text) for text in (tmp_path / "f.jsonl").read_text().splitlines()]
-    first = next(row for row in made if row["dialogue_id"] == "d6" and row["judge"] == "feel")
+    made, fewer = (
+        [json.loads(text) for text in (out / f"{name}.jsonl").read_text().splitlines()] for name in ("judgements", "ablation")
+    )
+    first = next(row for row in made if row["dialogue_id"] == "d6")
     assert first["value"] == pytest.approx(weights["x · joint"] * 3 + weights["y · joint"] * 1.5)
     assert first["method"] == "ensemble" and first["condition"] == {"mode": "native", "weights": told["weights"]}
-    assert {row["judge"] for row in made} == {"feel", *(f"feel without {j} · joint" for j in "xyz")}
-    assert "12 of these dialogues" not in call(
-        "apply", *both[:2], "--weights", tmp_path / "w.json", "--to", tmp_path / "g.jsonl"
-    )
-    assert "Weights of the judges" in call("fit", *both, "--mode", "paper", "--out", tmp_path / "t")
-    (figure, *_) = re.findall(r"-?\d\.\d+", (tmp_path / "t" / "feel_spearman_native_en.csv").read_text())
+    assert {row["judge"] for row in made} == {"feel"}
+    assert {row["judge"] for row in fewer} == {f"feel without {j} · joint" for j in "xyz"}
+    assert "12 of these dialogues" not in call(*judged, *given)
+    assert "Weights of the judges" in call(*both)
+    (figure, *_) = re.findall(r"-?\d\.\d+", (out / "feel_spearman_native_en.csv").read_text())
     assert len(figure.split(".")[1]) == 3, "as the paper prints them"
 
 
 def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:
     files(tmp_path, 4)
     write_jsonl(tmp_path / "one.jsonl", [make_dialogue("d0")])
-    both = ("--judgements", tmp_path / "judged.jsonl", "--gold", tmp_path / "human.jsonl", "--weights", tmp_path / "w.json")
+    out, file = tmp_path / "w", tmp_path / "w" / "weights_paper.json"
+    judged = ("--judgements", tmp_path / "judged.jsonl")
+    both = ("ensemble", *judged, "--gold", tmp_path / "human.jsonl", "--out", out)
     for extra, message in [
-        (("--rubric", "fel"), "no judgement on 'fel': did you mean feel"),
-        (("--gold-rubric", "x"), "no human score on 'x'"),
-        (("--map", "safety"), "expected HUMAN=ASPECT"),
+        (("--map", "safety"), "--map safety: write HUMAN=ASPECT"),
+        (("--map", "safety=safety", "--map", "safety=safety"), "--map safety=safety: safety is given twice"),
         (("--map", "safety=safty"), "--map safety=safty: no judge scored 'safty': did you mean safety"),
         (("--method", "bands"), "no judgement by method 'bands': known: joint"),
         (("--dialogues", tmp_path / "one.jsonl"), r"no dialogue 'd1', which judges and people scored \(3 are not there\)"),
-        (("--mode", "papr"), "unknown mode 'papr': did you mean paper"),
+        (("--weights", tmp_path / "human.jsonl"), "give --gold to weigh the judges, or --weights"),
     ]:
         with pytest.raises(UserError, match=message):
-            call("fit", *both, *extra)
-    call("fit", *both, "--mode", "paper")
-    saved = json.loads((tmp_path / "w.json").read_text())
+            call(*both, *extra)
+    call(*both)
+    saved = json.loads(file.read_text())
     only = [j for name in "yz" for j in verdicts(name, {"d0": 1.0})]
     write_jsonl(tmp_path / "less.jsonl", [j.model_copy(update={"rubric": "feel"}) for j in only])
-    target = ("--weights", tmp_path / "w.json", "--to", tmp_path / "f.jsonl")
-    with pytest.raises(UserError, match="no verdict by judge 'x · joint', which has weight"):
-        call("apply", "--judgements", tmp_path / "less.jsonl", *target)
-    for target_too, options, message in [
-        (tmp_path / "judged.jsonl", (), "is read from there and would be replaced"),
-        (tmp_path / "f.jsonl", ("--rubric", "test"), "weights are for rubric feel, the judgements are on test"),
+    write_jsonl(tmp_path / "test.jsonl", verdicts("x", {"d0": 1.0}))
+    write_jsonl(out / "judgements.jsonl", verdicts("x", {"d0": 1.0}))
+    target = ("--weights", file, "--out", out)
+    for told, message in [
+        (("less.jsonl",), "no verdict by judge 'x · joint', which has weight"),
+        (("w/judgements.jsonl",), "is read from there and would be replaced"),
+        (("test.jsonl",), "weights are for rubric feel, no judgement is on it: known: test"),
+        (("judged.jsonl", "--map", "a=b"), "--map: with --weights nothing is fitted"),
     ]:
-        write_jsonl(tmp_path / "test.jsonl", verdicts("x", {"d0": 1.0}))
-        given = ("--judgements", tmp_path / "judged.jsonl", "--judgements", tmp_path / "test.jsonl")
         with pytest.raises(UserError, match=message):
-            call("apply", *given, "--weights", tmp_path / "w.json", "--to", target_too, *options)
+            call("ensemble", "--judgements", tmp_path / told[0], *told[1:], *target)
     doubled = saved | {"weights": [*saved["weights"], saved["weights"][0]]}
-    (tmp_path / "w.json").write_text(json.dumps(doubled))
-    with pytest.raises(UserError, match=r"w\.json: .*duplicate entries: en/safety/x · joint"):
-        call("apply", "--judgements", tmp_path / "judged.jsonl", *target)
+    file.write_text(json.dumps(doubled))
+    with pytest.raises(UserError, match=r"weights_paper\.json: .*duplicate entries: en/safety/x · joint"):
+        call("ensemble", *judged, *target)
     saved["weights"][0]["weight"] = 0.1
-    (tmp_path / "w.json").write_text(json.dumps(saved))
-    with pytest.raises(UserError, match=r"w\.json: weights: those of en/safety sum to"):
-        call("apply", "--judgements", tmp_path / "judged.jsonl", *target)
-    (tmp_path / "w.json").write_text('{"rubric": "feel"}')
-    with pytest.raises(UserError, match=r"w\.json:1: mode, data, seed, weights, fitted_on: Field required"):
-        call("apply", "--judgements", tmp_path / "judged.jsonl", *target)
-    assert not (tmp_path / "f.jsonl").exists()
+    file.write_text(json.dumps(saved))
+    with pytest.raises(UserError, match=r"weights_paper\.json: weights: those of en/safety sum to"):
+        call("ensemble", *judged, *target)
+    file.write_text('{"rubric": "feel"}')
+    with pytest.raises(UserError, match=r"weights_paper\.json:1: mode, data, seed, weights, fitted_on: Field required"):
+        call("ensemble", *judged, *target)
+    assert not (out / "ablation.jsonl").exists()
 
 
 # --- the paper's tables -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from scipy.stats import spearmanr
 from typer.testing import CliRunner
 
 from core.errors import UserError
@@ -22,8 +21,6 @@ from core.records import HumanScore, Turn
 from core.rubrics import load_rubric
 from evalsuite.commands.feel import app
 from evalsuite.frameworks.feel import Feel, load_feel_config
-from evalsuite.statistics.ensemble import Aspect
-from evalsuite.statistics.feel_tables import people_table
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue
 
@@ -71,12 +68,12 @@ def test_score_resumes_and_methods_compare(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "d.jsonl", [make_dialogue(f"d{n}", turns=own) for n, own in enumerate(turns)])
     base = ("score", "--config", config(tmp_path), "--dialogues", tmp_path / "d.jsonl")
     with Endpoint(judge, models=("j",)) as endpoint:
-        figures = json.loads(call(*base, "--endpoint", f"j={endpoint.url}", "--json"))
+        figures = json.loads(call(*base, "--set", f"endpoints.j={endpoint.url}", "--json"))
         assert len(endpoint.requests) == 2 * 4 * (3 + 1)
         bands = [r for r in endpoint.requests if not r["structured_outputs"]["regex"].startswith("[")]
         assert {r["temperature"] for r in bands} == {0.7} and len({r["seed"] for r in bands}) == 12
         first = (tmp_path / "run" / "judgements.jsonl").read_bytes()
-        call(*base, "--endpoint", f"j={endpoint.url}")
+        call(*base, "--set", f"endpoints.j={endpoint.url}")
         assert len(endpoint.requests) == 32, "nothing is asked twice"
     assert (tmp_path / "run" / "judgements.jsonl").read_bytes() == first
     call(*base)  # the store holds all answers: no server is needed
@@ -87,7 +84,7 @@ def test_score_resumes_and_methods_compare(tmp_path: Path) -> None:
     made = [json.loads(line) for line in first.splitlines()]
     tokens = [row for row in made if row["method"] == "tokens"]
     assert [row["value"] for row in tokens] == pytest.approx([2.0] * (2 * 4 * 6))
-    shown = json.loads(call("compare-methods", tmp_path / "run", "--json"))["tables"]
+    shown = figures["tables"]
     assert [table["key"] for table in shown] == ["feel_methods", "feel_method_agreement"] and len(shown[1]["rows"]) == 2 * 6
     own = [row for row in made if row["condition"]["persona"] == "peer" and row["dimension"] == "safety"]
     gaps = [
@@ -104,7 +101,7 @@ def test_score_resumes_and_methods_compare(tmp_path: Path) -> None:
     assert rows["j · bands · mode=native · persona=psychologist"][5]["mean"] == pytest.approx(sum(spread) / len(spread))
     pack = shutil.copytree(CONFIGS / "prompts" / "feel", tmp_path / "pack")
     for change, option, message in [
-        ({}, ("--rounds", 4), "rounds: 3 → 4"),
+        ({}, ("--set", "rounds=4"), "rounds: 3 → 4"),
         ({}, ("--limit", 3), r"dialogues\.count: 4 → 3; dialogues\.sha256: "),
         ({"prompts": str(pack)}, (), r"prompts\.pack: "),
     ]:
@@ -115,36 +112,25 @@ def test_score_resumes_and_methods_compare(tmp_path: Path) -> None:
     (tmp_path / "other" / "config.json").write_text('{"score": {}}')
     with pytest.raises(UserError, match=r"holds another run's records \(score\)"):
         call(*base, "--out", tmp_path / "other")
-    people_and_methods(tmp_path, made)
-    (tmp_path / "run" / "costs.jsonl").write_text('{"judge": "j"}\n')
-    with pytest.raises(UserError, match=r"costs\.jsonl:1: dialogues, calls, prompt_tokens, completion_tokens: Field required"):
-        call("compare-methods", tmp_path / "run")
+    methods_and_people(tmp_path)
 
 
-def people_and_methods(folder: Path, made: list[dict[str, Any]]) -> None:
-    """People against a run that holds both methods: compared side by side; `fit` takes one method at a time."""
+def methods_and_people(folder: Path) -> None:
+    """The ensemble takes one method at a time, unless both are named."""
     gold = {"language": "en", "annotator": "a", "rubric": "survey", "dimension": "care"}
     people = [HumanScore.model_validate(gold | {"dialogue_id": f"d{n}", "value": v}) for n, v in enumerate([1, 2, 0, 3])]
     write_jsonl(folder / "human.jsonl", people)
-    given = ("--gold", folder / "human.jsonl", "--map", "care=safety")
-    table = json.loads(call("compare-methods", folder / "run", *given, "--json"))["tables"][2]
-    assert table["key"] == "feel_methods_people" and table["columns"] == ["scorer", "language", "safety"]
-    rows = {row[0]: row[2] for row in table["rows"]}
-    assert len(rows) == 4 and {row["n"] for row in rows.values()} == {4}
-    own = [r for r in made if (r["method"], r["dimension"], r["condition"]["persona"]) == ("bands", "safety", "peer")]
-    means = [sum(r["value"] for r in own if r["dialogue_id"] == f"d{n}") / 3 for n in range(4)]
-    wanted = spearmanr(means, [1, 2, 0, 3]).statistic
-    assert rows["j · bands · mode=native · persona=peer"]["mean"] == pytest.approx(wanted)
-    assert rows["j · tokens · mode=native · persona=peer"]["mean"] is None, "all alike"
-    weights = folder / "w.json"
-    fit = ("fit", "--judgements", folder / "run" / "judgements.jsonl", *given, "--mode", "paper", "--weights", weights)
+    given = ("--gold", folder / "human.jsonl", "--map", "care=safety", "--out", folder / "w")
+    fit = ("ensemble", "--judgements", folder / "run" / "judgements.jsonl", *given)
     with pytest.raises(UserError, match="judge j has verdicts by methods bands and tokens: choose one with --method"):
         call(*fit)
     with pytest.raises(UserError, match="--method: no judgement by method 'band': did you mean bands"):
         call(*fit, "--method", "band")
-    call(*fit, "--method", "bands")
-    judges = {row["judge"] for row in json.loads(weights.read_text())["weights"]}
-    assert judges == {f"j · bands · mode=native · persona={name}" for name in ("peer", "psychologist")}
+    for methods in (("bands",), ("bands", "tokens")):
+        call(*fit, *(part for method in methods for part in ("--method", method)))
+        judges = {row["judge"] for row in json.loads((folder / "w" / "weights_paper.json").read_text())["weights"]}
+        names = ("peer", "psychologist")
+        assert judges == {f"j · {method} · mode=native · persona={name}" for method in methods for name in names}
 
 
 @pytest.mark.parametrize(
@@ -186,16 +172,6 @@ def test_token_probabilities_need_a_server_that_gives_them(tmp_path: Path) -> No
     with pytest.raises(UserError, match=r"model j: its endpoint gives no token probabilities \(top_logprobs: 0\)"):
         Feel(load_feel_config(path, {}))
     assert Feel(load_feel_config(path, {"methods": ["bands"]})).members
-
-
-def test_what_scorers_lack_is_compared_on_what_they_share() -> None:
-    """Spearman over d0 to d2, which both scored; a scorer without any score takes none away."""
-    safe = Aspect("en", "safety")
-    people = {safe: {"d0": 0.0, "d1": 1.0, "d2": 2.0, "d3": 3.0}}
-    panel = {"x": {safe: {"d0": 0.0, "d1": 2.0, "d2": 1.0, "d3": 3.0}}, "y": {safe: {"d0": 1.0, "d1": 2.0, "d2": 3.0}}, "z": {}}
-    (x, y) = people_table(panel, people).rows
-    assert x[:2] == ("x", "en") and (x[2].mean, x[2].n) == (pytest.approx(0.5), 3)  # type: ignore[union-attr]
-    assert (y[2].mean, y[2].n) == (pytest.approx(1), 3)  # type: ignore[union-attr]
 
 
 def test_a_pack_needs_the_prompts_of_its_methods_only(tmp_path: Path) -> None:

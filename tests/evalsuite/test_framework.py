@@ -107,5 +107,5 @@ def test_frameworks_are_known_by_name(tmp_path: Path) -> None:
         framework_of("esc_evl")
     path = tmp_path / "c.yaml"
     path.write_text("framework: feel\n")
-    with pytest.raises(UserError, match="framework: feel .*esc-eval feel"):
+    with pytest.raises(UserError, match="framework: feel .*esc-eval paper feel"):
         load_config(path, {})

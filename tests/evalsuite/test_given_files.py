@@ -163,10 +163,9 @@ def test_a_run_folder_where_a_file_is_meant_is_the_file_in_it(esc_eval: EscEval,
         (("health", "report", "unscored"), "esc-eval run --only score` or"),
         (("agree", "--gold", "g.csv", "--judgements", "unscored"), "esc-eval run --only score --config CONFIG --out unscored"),
         (("agree", "--gold", "g.csv", "--judgements", "v.csv", "--split", "s"), "python -m data_prep rank-sft --out s"),
-        (("feel", "apply", "--judgements", "v.csv", "--weights", "w.json", "--to", "o"), "esc-eval feel fit --weights w.json"),
         (
-            ("ecdbench", "judged", "--judgements", "v.csv", "--summaries", "s.jsonl", "--to", "t.jsonl"),
-            "esc-eval ecdbench run",
+            ("paper", "feel", "ensemble", "--judgements", "v.csv", "--weights", "w.json", "--out", "o"),
+            "esc-eval paper feel ensemble --gold SCORES",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def test_wins_minus_losses_by_hand() -> None:
 def test_a_metric_against_people_by_hand() -> None:
     """t1: metric 1, 2, 3 against 1, 3, 2: rho 1/2, tau 1/3, errors 0, 1, 1. t2: 2, 3, 1, all equal. The means of both."""
     values = {"t1": {"m1": 3.0, "m2": 2.0, "m3": 1.0}, "t2": {"m1": 2.0, "m2": 1.0, "m3": 3.0}}
-    (found,) = compare_ranks(human_ranks(PREFERENCES, DIALOGUES, BY), metric_ranks(scored("j", values), DIALOGUES, BY, "mean"))
+    (found,) = compare_ranks(human_ranks(PREFERENCES, DIALOGUES, BY), metric_ranks(scored("j", values), DIALOGUES, BY))
     assert [found.figures[name].mean for name in ("spearman", "kendall", "rmse", "mae")] == pytest.approx(
         [0.75, 2 / 3, (2 / 3) ** 0.5 / 2, 1 / 3]
     )
@@ -70,33 +70,33 @@ def test_six_aspects_become_one_rank() -> None:
         *scored("j", {"t1": {"m1": 1.0, "m2": 1.0}}, "consistency"),
         make_judgement("t1m2", "consistency", 1.4, judge="j", repeat=1),
     ]
-    assert metric_ranks(given, DIALOGUES, BY, "mean")["j · joint"] == {"t1": {"m1": 1, "m2": 2}}
-    assert metric_ranks(given, DIALOGUES, BY, "ranks")["j · joint"] == {"t1": {"m1": 2, "m2": 1}}
+    assert metric_ranks(given, DIALOGUES, BY)["j · joint"] == {"t1": {"m1": 1, "m2": 2}}
+    assert metric_ranks(given, DIALOGUES, BY, {"test"})["j · joint"] == {"t1": {"m1": 2, "m2": 1}}
     lacking = [*given, *scored("j", {"t1": {"m3": 9.0}}, "safety")]
-    assert metric_ranks(lacking, DIALOGUES, BY, "mean") == metric_ranks(given, DIALOGUES, BY, "mean")
+    assert metric_ranks(lacking, DIALOGUES, BY) == metric_ranks(given, DIALOGUES, BY)
 
 
 def test_what_ranks_nothing_has_no_figures() -> None:
     people = human_ranks(PREFERENCES, DIALOGUES, BY)
     given = [*scored("j", {"t1": {"m1": 2.0, "m2": 1.0}}), make_judgement("t1m1", "safety", None, judge="k")]
-    j, k = compare_ranks(people, metric_ranks(given, DIALOGUES, BY, "mean"))
+    j, k = compare_ranks(people, metric_ranks(given, DIALOGUES, BY))
     assert (k.scorer, k.topics, k.supporters) == ("k · joint", 0, (0, 0)) and k.record()["mae"]["value"] is None
     assert j.figures["spearman"].mean == 1 and j.figures["spearman"].low is None, "one topic has no interval"
     with pytest.raises(UserError, match="no topic has two supporters that both a scorer and people ranked"):
-        compare_ranks(people, metric_ranks(given[2:], DIALOGUES, BY, "mean"))
+        compare_ranks(people, metric_ranks(given[2:], DIALOGUES, BY))
 
 
 def test_supporters_that_one_side_lacks_are_ranked_out() -> None:
     """m1 leads for people; of m2 and m3, which the metric has, both put m3 first: no error is left. t2 has one and is out."""
     given = scored("j", {"t1": {"m2": 1.0, "m3": 2.0}, "t2": {"m3": 1.0}})
-    (found,) = compare_ranks(human_ranks(PREFERENCES, DIALOGUES, BY), metric_ranks(given, DIALOGUES, BY, "mean"))
+    (found,) = compare_ranks(human_ranks(PREFERENCES, DIALOGUES, BY), metric_ranks(given, DIALOGUES, BY))
     assert (found.topics, found.supporters, found.figures["mae"].mean, found.figures["rmse"].mean) == (1, (2, 2), 0, 0)
 
 
 def test_scores_on_two_rubrics_are_not_one_rank() -> None:
     given = [make_judgement("t1m1", "safety", 1.0), make_judgement("t1m1", "empathy", 4.0, rubric="other")]
-    with pytest.raises(UserError, match="j · joint: verdicts on rubrics test and other: choose one with --rubric"):
-        metric_ranks(given, DIALOGUES, BY, "mean")
+    with pytest.raises(UserError, match="j · joint: verdicts on rubrics test and other: give those on one"):
+        metric_ranks(given, DIALOGUES, BY)
 
 
 def test_an_answer_counts_once(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_metrics_of_replies_name_their_supporter() -> None:
         make_judgement("t1m1", "bleu_1", value, judge="bleu-1", turn=1, condition={"supporter": name})
         for name, value in (("m2", 1.0), ("m3", 2.0))
     ]
-    assert metric_ranks(given, DIALOGUES, BY, "mean") == {"bleu-1 · joint": {"t1": {"m3": 1, "m2": 2}}}
+    assert metric_ranks(given, DIALOGUES, BY) == {"bleu-1 · joint": {"t1": {"m3": 1, "m2": 2}}}
 
 
 sides = st.integers(2, 7).flatmap(lambda n: st.tuples(*[st.lists(st.integers(0, 4), min_size=n, max_size=n)] * 2))
@@ -183,24 +183,23 @@ def test_rank_command_with_the_papers_rows(tmp_path: Path) -> None:
     call("--against", "feel", "--out", str(tmp_path / "out"))
     shown = (tmp_path / "out" / "feel_ranking.csv").read_text()
     assert "paper: ROUGE-2,-0.332," in shown and "paper: GLM+GPT,0.386," in shown
-    with pytest.raises(UserError, match="--combine: unknown combine 'men': did you mean mean"):
-        call("--combine", "men")
 
 
-def test_a_mean_over_several_scales_is_refused_and_ranks_are_not(tmp_path: Path) -> None:
-    values = {"t1": {"m1": 1.0, "m2": 0.0, "m3": 1.0}, "t2": {"m1": 0.0, "m2": 1.0, "m3": 1.0}}
+def test_aspects_on_several_scales_are_combined_by_their_ranks(tmp_path: Path) -> None:
+    """By their means the wider scale would decide: m3 first. By ranks, all are alike, and Spearman is not defined."""
+    values = {"lively": {"m1": 2.0, "m2": 1.0, "m3": 0.0}, "overall": {"m1": 0.0, "m2": 1.0, "m3": 4.0}}
     verdicts = [
-        one.model_copy(update={"rubric": "fed_like"}) for key in ("lively", "overall") for one in scored("j", values, key)
+        one.model_copy(update={"rubric": "fed_like"})
+        for aspect, own in values.items()
+        for one in scored("j", {"t1": own, "t2": own}, aspect)
     ]
     write_jsonl(tmp_path / "j.jsonl", verdicts)
     write_jsonl(tmp_path / "p.jsonl", PREFERENCES)
     write_jsonl(tmp_path / "d.jsonl", DIALOGUES)
     (tmp_path / "fed.yaml").write_text(yaml.safe_dump(fed_rubric().model_dump(mode="json")))
-    options = {"judgements": "j.jsonl", "preferences": "p.jsonl", "dialogues": "d.jsonl", "rubric": "fed.yaml"}
-    given = [part for option, name in options.items() for part in (f"--{option}", str(tmp_path / name))]
-    with pytest.raises(
-        UserError, match=r"fed_like: --combine mean \(unlike --combine ranks\) needs all dimensions on one scale"
-    ):
-        CliRunner().invoke(app, ["rank", *given], catch_exceptions=False)
-    result = CliRunner().invoke(app, ["rank", *given, "--combine", "ranks", "--json"], catch_exceptions=False)
-    assert json.loads(result.stdout)["ranking"][0]["topics"] == 2
+    files = {"judgements": "j.jsonl", "preferences": "p.jsonl", "dialogues": "d.jsonl", "rubric": "fed.yaml"}
+    given = [part for option, name in files.items() for part in (f"--{option}", str(tmp_path / name))]
+    for options, defined in ((given, 0), (given[:-2], 2)):  # without its rubric, a scale is taken for shared
+        result = CliRunner().invoke(app, ["rank", *options, "--json"], catch_exceptions=False)
+        (ranking,) = json.loads(result.stdout)["ranking"]
+        assert (ranking["topics"], ranking["spearman"]["n"]) == (2, defined)

@@ -89,8 +89,8 @@ def asked(
 
     with Endpoint(behave, models=("embedded",)) as endpoint:
         seekers = ("--seeker", "bot=run", "--seeker", "source=people/dialogues.jsonl", "--cards", "people/cards.jsonl")
-        given = ("role-play", "pairwise", "--config", config(folder), *seekers, "--out", "out", "--json", *more)
-        given = (*given, "--endpoint", f"embedded={endpoint.url}")
+        given = ("paper", "pairwise", "--config", config(folder), *seekers, "--out", "out", "--json", *more)
+        given = (*given, "--set", f"judge=embedded@{endpoint.url}")
         code, out, error = call(*given)
         assert code == 0, error
         before = len(endpoint.requests)
@@ -113,7 +113,9 @@ def test_both_orders_of_every_pair_are_asked_and_a_judge_who_knows_wins_always(c
     assert position["first shown picked %"]["mean"] == 50 and position["same in both orders %"]["mean"] == 100
     kept = [Preference.model_validate_json(line) for line in (tmp_path / "out" / "preferences.jsonl").read_bytes().splitlines()]
     assert [(p.order, p.verdict) for p in kept] == [("ab", "b"), ("ba", "b")] * 2
-    again = call("role-play", "pairwise", "--preferences", "out/preferences.jsonl", "--out", "out", "--json")
+    again = call(
+        *("paper", "pairwise", "out/preferences.jsonl", "--dialogues", "out/pairwise_dialogues.jsonl", "--out", "out", "--json")
+    )
     figures = [[list(found) for found in table.rows] for table in tables.values()]
     assert [table["rows"] for table in orjson.loads(again[1])["tables"]] == figures, "read back, they come to the same"
 
@@ -169,11 +171,14 @@ def test_chats_are_cut_to_the_shorter_and_a_marker_inside_stays_inside() -> None
 
 def test_nothing_to_compare_and_half_given_options_are_clear(call: Call, tmp_path: Path) -> None:
     run_folder(tmp_path / "run", [dialogue("d")], [card()])
-    given = ("role-play", "pairwise", "--config", config(tmp_path), "--out", "x")
+    given = ("paper", "pairwise", "--config", config(tmp_path), "--out", "x")
     assert "nothing to compare" in call(*given, "--seeker", "a=run")[2]
-    assert "two or more --seeker" in call("role-play", "pairwise", "--out", "x")[2]
-    (tmp_path / "p.jsonl").touch()
-    assert "leave out" in call("role-play", "pairwise", "--out", "x", "--preferences", "p.jsonl", "--seeker", "a=run")[2]
+    assert "two or more --seeker" in call("paper", "pairwise", "--out", "x")[2]
+    (tmp_path / "p.jsonl").write_text('{"dialogue_a": "d"}\n')
+    assert "nothing is asked" in call("paper", "pairwise", "p.jsonl", "--out", "x", "--seeker", "a=run")[2]
+    assert "give the dialogues" in call("paper", "pairwise", "p.jsonl")[2]
+    (tmp_path / "c.csv").touch()
+    assert "the others are tables" in call("paper", "pairwise", "p.jsonl", "c.csv", "--dialogues", "run")[2]
 
 
 # --- votes ------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`esc-eval pairwise`: people's choices between two systems from a table, against sums by hand, krippendorff, scikit-learn."""
+"""`esc-eval paper pairwise`: people's choices from a table, against sums by hand, krippendorff, scikit-learn."""
 
 from __future__ import annotations
 
@@ -188,8 +188,8 @@ def test_a_csv_and_the_same_as_json_lines_give_the_same(tmp_path: Path) -> None:
     assert printed == call(tmp_path / "c.jsonl", "--json")
     found = json.loads(printed)["tables"]
     assert [table["title"] for table in found][:2] == ["preferred (all pairs)", "preferred (pair by pair)"]
-    assert json.loads((tmp_path / "out" / "pairwise.json").read_text()) == json.loads(printed)
-    assert {path.name for path in (tmp_path / "out").glob("*.csv")} == {
+    assert json.loads((tmp_path / "out" / "tables" / "pairwise.json").read_text()) == json.loads(printed)
+    assert {path.name for path in (tmp_path / "out" / "tables").glob("*.csv")} == {
         f"pairwise-{name}.csv" for name in ("win_rates", "pairs", "position", "agreement")
     }
 

@@ -67,7 +67,7 @@ def test_people_who_play_a_card_are_a_contestant_of_table_1(esc_eval: EscEval, t
     store.close()
     assert esc_eval("people", "export", "rate", "--out", "rated") == (0, "")
     table = ("--dialogues", "rated/dialogues.jsonl", "--gold", "rated/scores.csv", "--out", "table")
-    code, error = esc_eval("role-play", "table", *table)
+    code, error = esc_eval("paper", "role-play", *table)
     assert code == 0, error
     (file,) = sorted(Path("table").rglob("role_play-en.csv"))
     rows = {row["seeker"]: row for row in csv.DictReader(file.open(encoding="utf-8-sig"))}

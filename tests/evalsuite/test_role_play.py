@@ -25,7 +25,8 @@ from core.side_prompts import greeting, seeker_system
 from core.specs import load_spec, model_names
 from core.tables import Estimate, Table
 from data_prep.cards import bundled_cards, load_cards
-from evalsuite.commands import role_play as commands
+from evalsuite.commands.paper import app as paper
+from evalsuite.commands.role_play import audit_simulator
 from evalsuite.role_play.seekers import read_field, role_play_tables, seeker_of
 from evalsuite.runs.config import load_config
 from evalsuite.runs.resolved import resolve_config
@@ -62,8 +63,8 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     """The verbs as the console script runs them, in an empty folder: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     app = typer.Typer(pretty_exceptions_enable=False)
-    app.add_typer(commands.app, name="role-play")
-    app.command("audit-simulator")(commands.audit_simulator)
+    app.command("audit-simulator")(audit_simulator)
+    app.add_typer(paper, name="paper")
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["esc-eval", *map(str, arguments)])
@@ -75,6 +76,10 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
         return code, *capsys.readouterr()
 
     return run
+
+
+def at(endpoint: Endpoint) -> tuple[str, str]:
+    return "--set", f"endpoints.embedded={endpoint.url}"
 
 
 def config(folder: Path, **changed: Any) -> Path:
@@ -163,7 +168,7 @@ def test_the_bundled_config_runs_every_strategy(strategy: str) -> None:
 def test_a_strategy_is_played_in_the_form_of_the_mode(esc_eval: EscEval, tmp_path: Path, mode: str) -> None:
     path = config(tmp_path, prompts="role_play_cot_icl", limit=1, supporters=["embedded"], mode=mode)
     with Endpoint(lambda body, count: Answer("well"), models=("embedded",)) as endpoint:
-        code, error = esc_eval("simulate", "--config", path, "--endpoint", f"embedded={endpoint.url}", "--out", "run")
+        code, error = esc_eval("run", "--only", "simulate", "--config", path, *at(endpoint), "--out", "run")
     assert (code, error) == (0, "")
     systems = [body["messages"][0]["content"] for body in endpoint.requests]
     assert any("</think>" in system for system in systems) == (mode == "native")
@@ -177,7 +182,7 @@ def test_a_seekers_reasoning_never_reaches_the_supporter(esc_eval: EscEval, tmp_
 
     path = config(tmp_path, prompts="role_play_cot", limit=1, supporters=["embedded"])
     with Endpoint(behave, models=("embedded",)) as endpoint:
-        code, error = esc_eval("simulate", "--config", path, "--endpoint", f"embedded={endpoint.url}", "--out", "run")
+        code, error = esc_eval("run", "--only", "simulate", "--config", path, *at(endpoint), "--out", "run")
     assert (code, error) == (0, "")
     assert len(endpoint.requests) == 10
     for body in endpoint.requests:
@@ -257,8 +262,8 @@ def test_a_judge_sees_the_card_and_a_finished_score_asks_nothing(call: Call, tmp
     run_folder(tmp_path / "run", held, cards)
     digits = iter(["221001", "221012"])
     with Endpoint(lambda body, count: Answer(next(digits)), models=("embedded",)) as endpoint:
-        command = ("role-play", "score", "--config", config(tmp_path, concurrency=1), "--seeker", "gpt-4-zero-shot=run")
-        given = (*command, "--endpoint", f"embedded={endpoint.url}", "--out", "table1")
+        command = ("paper", "role-play", "--config", config(tmp_path, concurrency=1), "--seeker", "gpt-4-zero-shot=run")
+        given = (*command, "--set", f"judge=embedded@{endpoint.url}", "--out", "table1")
         code, _, error = call(*given)
         assert (code, error) == (0, "")
         for each, body in zip(cards, endpoint.requests, strict=True):
@@ -272,7 +277,7 @@ def test_a_judge_sees_the_card_and_a_finished_score_asks_nothing(call: Call, tmp
     csv = (tmp_path / "table1" / "tables" / "role_play-en.csv").read_text().splitlines()
     assert csv[0].startswith("seeker,judged by,Coherence,Coherence low")
     files = ("--dialogues", "table1/role_play_dialogues.jsonl", "--judgements", "table1/role_play_judgements.jsonl")
-    shown = call("role-play", "table", *files, "--json")
+    shown = call("paper", "role-play", *files, "--json")
     (found,) = orjson.loads(shown[1])["tables"]
     assert [cell["mean"] for cell in found["rows"][0][2:8]] == pytest.approx([10, 10, 5, 0, 2.5, 7.5])
 
@@ -281,16 +286,16 @@ def test_a_judge_that_never_answers_is_an_error(call: Call, tmp_path: Path, monk
     monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, attempts=1))
     run_folder(tmp_path / "run", [dialogue("d")], [card()])
     with Endpoint(lambda body, count: Answer(status=500), models=("embedded",)) as endpoint:
-        given = ("role-play", "score", "--config", config(tmp_path), "--seeker", "a=run")
-        code, _, error = call(*given, "--endpoint", f"embedded={endpoint.url}", "--out", "x")
+        given = ("paper", "role-play", "--config", config(tmp_path), "--seeker", "a=run")
+        code, _, error = call(*given, "--set", f"judge=embedded@{endpoint.url}", "--out", "x")
     assert code == 2 and "nothing was answered" in error and "HTTP 500" in error
 
 
 def test_a_dialogue_that_was_cut_off_is_no_lost_answer(call: Call, tmp_path: Path) -> None:
     run_folder(tmp_path / "run", [dialogue("d"), dialogue("cut", termination="infrastructure")], [card()])
     with Endpoint(lambda body, count: Answer("222222"), models=("embedded",)) as endpoint:
-        given = ("role-play", "score", "--config", config(tmp_path), "--seeker", "a=run", "--out", "x")
-        code, out, error = call(*given, "--endpoint", f"embedded={endpoint.url}")
+        given = ("paper", "role-play", "--config", config(tmp_path), "--seeker", "a=run", "--out", "x")
+        code, out, error = call(*given, "--set", f"judge=embedded@{endpoint.url}")
     assert (code, error) == (0, "") and "1 dialogues were cut off" in out
 
 
@@ -300,9 +305,9 @@ def test_other_dialogues_and_the_folder_of_a_run_are_refused(call: Call, tmp_pat
     run_folder(tmp_path / "other", [dialogue("d")], [card()])
     run_folder(tmp_path / "run", [dialogue("d")], [card()])
     with Endpoint(lambda body, count: Answer("222222"), models=("embedded",)) as endpoint:
-        common = ("--config", config(tmp_path), *pair, "--endpoint", f"embedded={endpoint.url}")
-        for verb in ("score", "pairwise"):
-            assert call("role-play", verb, *common, "--out", "x")[0] == 0
+        common = ("--config", config(tmp_path), *pair, "--set", f"judge=embedded@{endpoint.url}")
+        for verb in ("role-play", "pairwise"):
+            assert call("paper", verb, *common, "--out", "x")[0] == 0
         assert set(orjson.loads((tmp_path / "x" / "config.json").read_bytes())) == {"format", "role_play", "pairwise"}
         names = {f"{stage}_{what}.jsonl" for stage in ("role_play", "pairwise") for what in ("dialogues", "cards")}
         assert names < {path.name for path in (tmp_path / "x").iterdir()}
@@ -311,21 +316,21 @@ def test_other_dialogues_and_the_folder_of_a_run_are_refused(call: Call, tmp_pat
         for changed, field in ((dialogue("d", "other", "words"), "dialogues"), (dialogue("d"), "cards")):
             for name in ("run", "other"):
                 run_folder(tmp_path / name, [changed], [card(problem="lost a shoe" if field == "cards" else card().problem)])
-            for verb in ("score", "pairwise"):
-                code, _, error = call("role-play", verb, *common, "--out", "x")
+            for verb in ("role-play", "pairwise"):
+                code, _, error = call("paper", verb, *common, "--out", "x")
                 assert code == 2 and f"{field}.sha256" in error
         for stage in ("simulate", "score"):
             (tmp_path / "run" / "config.json").write_bytes(orjson.dumps({stage: {}}))
-            for verb in ("score", "pairwise"):
-                code, _, error = call("role-play", verb, *common, "--out", "run")
+            for verb in ("role-play", "pairwise"):
+                code, _, error = call("paper", verb, *common, "--out", "run")
                 assert code == 2 and f"holds another run's records ({stage})" in error
     assert orjson.loads((tmp_path / "run" / "dialogues.jsonl").read_bytes())["id"] == "d"
 
 
 def test_paper_mode_has_no_judge(call: Call, tmp_path: Path) -> None:
     run_folder(tmp_path / "run", [dialogue("d")], [card()])
-    code, _, error = call("role-play", "score", "--config", config(tmp_path, mode="paper"), "--seeker", "a=run", "--out", "y")
-    assert code == 2 and "role-play table --gold" in error
+    code, _, error = call("paper", "role-play", "--config", config(tmp_path, mode="paper"), "--seeker", "a=run", "--out", "y")
+    assert code == 2 and "paper role-play --gold" in error
 
 
 # --- table 1 ----------------------------------------------------------------------------------------------------------------

@@ -44,10 +44,9 @@ READERS = [  # of finished run folders, s2 being one shard of four
     ("discriminate", "s2"),
     ("health", "report", "s2"),
     ("risk", "s2"),
-    ("feel", "compare-methods", "s2"),
     ("audit-simulator", "s2"),
-    ("role-play", "score", *SEEKERS),
-    ("role-play", "pairwise", *SEEKERS),
+    ("paper", "role-play", *SEEKERS),
+    ("paper", "pairwise", *SEEKERS),
 ]
 
 
@@ -270,9 +269,9 @@ def test_a_shard_is_no_place_to_merge_into(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "verb",
     [
-        ("respond", "--dialogues", "d.jsonl"),
-        ("role-play", "score", "--seeker", "a=d.jsonl"),
-        ("role-play", "pairwise", "--seeker", "a=d.jsonl", "--seeker", "b=d.jsonl"),
+        ("paper", "respond", "--dialogues", "d.jsonl"),
+        ("paper", "role-play", "--seeker", "a=d.jsonl"),
+        ("paper", "pairwise", "--seeker", "a=d.jsonl", "--seeker", "b=d.jsonl"),
         ("health", "probe", "--dialogues", "d.jsonl"),
     ],
 )

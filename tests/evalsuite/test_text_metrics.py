@@ -24,7 +24,7 @@ from core.files import write_jsonl
 from core.records import Dialogue, Judgement, Language, Turn
 from core.tables import Estimate
 from data_prep.responses import Response
-from evalsuite.commands.respond import metrics
+from evalsuite.commands.respond import respond
 from evalsuite.statistics import text_metrics
 from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
 from evalsuite.statistics.text_metrics import BLEU_ORDERS, LABELS, Unit, judgements, measure, signature, tokenize
@@ -279,7 +279,7 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- the verb -----------------------------------------------------------------------------------------------------------------
 
 app = typer.Typer()
-app.command()(metrics)
+app.command()(respond)
 
 
 def call(*arguments: object) -> str:
@@ -295,19 +295,19 @@ def dialogue(id: str, said: str, **about: object) -> Dialogue:
 
 
 def test_the_verb_prints_writes_and_hands_on(tmp_path: Path) -> None:
-    file, verdicts = tmp_path / "r.jsonl", tmp_path / "j.jsonl"
+    file, out = tmp_path / "r.jsonl", tmp_path / "out"
     write_jsonl(file, [*responses(EN), *responses(ZH, "zh")])
-    printed = call("--responses", file, "--out", tmp_path / "out", "--judgements-out", verdicts)
+    printed = call("--responses", file, "--out", out)
     assert "ROUGE-L" in printed and "no stemming" in printed and "jieba" in printed
-    assert sorted(p.name for p in (tmp_path / "out").glob("[!.]*")) == [
-        *("metrics.json", "metrics_corpus_en.csv", "metrics_corpus_zh.csv"),
+    assert sorted(p.name for p in out.glob("[!.]*")) == [
+        *("metric_judgements.jsonl", "metrics.json", "metrics_corpus_en.csv", "metrics_corpus_zh.csv"),
         *("metrics_responses_en.csv", "metrics_responses_zh.csv"),
     ]
     figures_given = orjson.loads(call("--responses", file, "--json"))
-    assert figures_given == orjson.loads((tmp_path / "out" / "metrics.json").read_bytes())
+    assert figures_given == orjson.loads((out / "metrics.json").read_bytes())
     assert figures_given == figures_json([*figures(measure([*responses(EN), *responses(ZH, "zh")]))])
     assert set(figures_given["signatures"]) == {"word", "character", "jieba"}
-    assert len(verdicts.read_text().splitlines()) == len(LABELS) * (4 + 2 * 2)
+    assert len((out / "metric_judgements.jsonl").read_text().splitlines()) == len(LABELS) * (4 + 2 * 2)
 
 
 def test_the_verb_pairs_whole_dialogues(tmp_path: Path) -> None:
@@ -322,10 +322,11 @@ def test_the_verb_pairs_whole_dialogues(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "either --responses"),
-        (("--responses", "r", "--dialogues", "a"), "either --responses"),
-        (("--dialogues", "a"), "go together"),
-        (("--responses", "r", "--references", "b"), "go together"),
+        ((), "or --responses"),
+        (("--responses", "r", "--dialogues", "a"), "or --responses"),
+        (("--dialogues", "a"), "--dialogues with --references"),
+        (("--responses", "r", "--references", "b"), "--dialogues with --references"),
+        (("--responses", "r", "--limit", "3"), "--limit: nothing is asked without --config"),
         (("--responses", "gone"), "responses not found: gone"),
         (("--responses", "lost"), "no reply to measure"),
         (("--responses", "r", "--responses", "r"), "duplicate responses: s on d1 turn 1"),
