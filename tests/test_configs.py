@@ -56,7 +56,7 @@ def test_model_spec_loads_under_its_file_name(path: Path) -> None:
     header = path.read_text(encoding="utf-8").split("\nname:")[0].split("\n")
     assert 1 <= len(header) <= 4 and all(line.startswith("# ") for line in header)
     started = "serve convert embedded" if path.stem == "embedded" else f"configs/models/{path.name}"
-    needed = "--floors" if spec.floor else spec.endpoint.api_key_env or started
+    needed = "floors=true" if spec.floor else spec.endpoint.api_key_env or started
     assert needed in "\n".join(header), "the header says how to start it"
 
 

@@ -156,7 +156,7 @@ CASES = [
     Case(
         "esc-eval agree",
         "--judgements tested.jsonl --gold ranked.jsonl --only-shared --mode paper --split ranker --dialogues talks.jsonl "
-        "--seeds --reference trained --out OUT",
+        "--reference trained --out OUT",
         "ranker/valid.jsonl ranker/test.jsonl talks.jsonl tested.jsonl ranked.jsonl",
     ),
 ]
