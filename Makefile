@@ -14,7 +14,8 @@ HASHES      ?=
 HASH_LIST   := configs/hashes-cpu.txt
 TORCH        = $(shell grep '^torch==' $(CONSTRAINTS))
 IMPORTED    := vllm.entrypoints.launchers.api_server.entry, vllm.v1.engine.core, vllm.v1.worker.cpu_worker, \
-               vllm.model_executor.models.llama, evalsuite.commands.run, data_prep.__main__
+               vllm.model_executor.models.llama, evalsuite.commands.run, data_prep.commands.sheet, \
+               data_prep.commands.check, data_prep.commands.rank_sft, data_prep.commands.role_sft
 GPU_SET     := configs/constraints-gpu.txt
 LAUNCH      := .venv-launch
 PEERS       := .venv-peers
