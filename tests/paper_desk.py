@@ -139,8 +139,8 @@ class Desk:
             self.done.add(str(words))
         start = next(start for start in COMMANDS if tuple(words[: len(start)]) == start)
         words = [word.replace("NAME@URL", f"my-model@{self.url}") for word in words[len(start) :]]
-        if words[:2] == ["ecdbench", "run"]:
-            words = ["ecdbench", "plan", "--data", "corpora"]
+        if words[:3] == ["paper", "ecdbench", "run"]:
+            words = ["paper", "ecdbench", "run", "--data", "corpora"]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("uvicorn.run", answers_once)
             result = CliRunner().invoke(APPS[start], [*words, *self.more(COMMANDS[start], words)])
@@ -156,7 +156,7 @@ class Desk:
                 break
             command = command.commands[word]
         known = {option for parameter in command.params for option in parameter.opts}
-        yield from SMALL.get(command.name, ())
+        yield from SMALL.get(command.name, ()) if "ecdbench" not in words else ()
         option, section = ("--endpoint", "") if "--endpoint" in known else ("--set", "endpoints.")
         for name in SPECS if option in known else ():
             if name in self.models(words, known):
@@ -172,7 +172,7 @@ class Desk:
         given = yaml.safe_load((self.folder / options["--config"]).read_text()) if "--config" in options else {}
         named = {judge["model"] for judge in given.get("judges", ())}
         for option, field in (("--supporter", "supporters"), ("--seeker", "seeker"), ("--judge", "judge")):
-            if option in options and "role-play" not in words:
+            if option in options and not {"role-play", "pairwise"} & {*words}:
                 named.add(Path(options[option]).stem if options[option].endswith(".yaml") else options[option])
             elif option in known and field in given:
                 named |= {given[field]} if isinstance(given[field], str) else {*given[field]}

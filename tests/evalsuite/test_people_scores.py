@@ -146,5 +146,5 @@ def test_seekers_of_one_profile_are_compared_by_people_and_by_a_judge(call: Call
     with pytest.raises(UserError, match="a pair is on one of them"):
         pairwise_tables(given_answers([chosen]), [field.dialogues[0], other], "paper")
     seekers = ("--seeker", "full=full", "--seeker", "one_agent=one_agent")
-    code, _, error = call("role-play", "score", "--config", config(tmp_path), *seekers, "--out", "out")
+    code, _, error = call("paper", "role-play", "--config", config(tmp_path), *seekers, "--out", "out")
     assert code == 2 and f"{profile.id} is a profile: rubric role_play rates seekers against role cards" in error
