@@ -148,9 +148,9 @@ quick: setup  ## The demo's report in seconds: recorded answers are replayed, no
 demo-people: setup  ## Studies in the browser: rate the demo's dialogues (port 8765), talk to the embedded model (8766); Ctrl-C ends
 	@test -f runs/quick/dialogues.jsonl || $(MAKE) --no-print-directory quick
 	@test -d $(STUDIES)/rate || $(BIN)/esc-eval people create $(STUDIES)/rate --dialogues runs/quick/dialogues.jsonl \
-	  --rubric esc_eval_human --raters 2 --overlap 2
+	  --rubric esc_eval_human --raters 2
 	@test -d $(STUDIES)/talk || $(BIN)/esc-eval people create $(STUDIES)/talk --config configs/people/demo.yaml \
-	  --consent configs/people/consent_demo.txt --rater you=en
+	  --consent configs/people/consent_demo.txt --raters you=en
 	@for at in rate:8765 talk:8766; do \
 	  tr -d '\r' < $(STUDIES)/$${at%:*}/links.csv | sed -nE "s#^([a-z0-9]+),.*,(/[ro]/.*)#$${at%:*}: \1 http://127.0.0.1:$${at#*:}\2#p"; done
 	@trap 'kill 0' EXIT; $(BIN)/esc-eval people serve $(STUDIES)/rate --port 8765 & $(BIN)/esc-eval people serve $(STUDIES)/talk --port 8766

@@ -20,6 +20,7 @@ from core.rubrics import Rubric
 from core.specs import ModelSpec
 from data_prep.profiles.record import Profile
 from data_prep.role_play.mix import RoleSftConfig
+from evalsuite.commands.people_create import StudyConfig
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.framework import entries, framework_of
 from train.recipes import DataArguments, RankArguments, RoleArguments, SupporterArguments
@@ -35,6 +36,7 @@ MODELS: dict[str, tuple[str, Sequence[type[BaseModel]]]] = {
     "records": ("Records", [kind for kind in Record.__subclasses__() if kind.__module__ == "core.records"] + [Profile]),
     "specs": ("Model specs", [ModelSpec]),
     "run-config": ("Run configs", [EvalConfig, *(framework_of(name).config_model for name in entries())]),
+    "study-config": ("Studies with people", [StudyConfig]),
     "rubrics": ("Rubrics", [Rubric]),
     "role-sft-config": ("The simulator's training set", [RoleSftConfig]),
 }

@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ from tests.data_prep.sources.fixtures import write as write_corpus
 from tests.ecdbench_corpora import released
 from tests.ecdbench_corpora import write as write_corpora
 from tests.endpoint import Answer, echo
-from tests.people_study import Client, dialogue, links, served, url_of
+from tests.people_study import Client, dialogue, links, served
 from tests.published_clone import make_clone
 from tests.test_docs import APPS, COMMANDS, ROOT, blocks
 
@@ -160,14 +159,11 @@ class Desk:
         option, section = ("--endpoint", "") if "--endpoint" in known else ("--set", "endpoints.")
         for name in SPECS if option in known else ():
             if name in self.models(words, known):
-                yield from (option, f"{section}{name}={self.url}")
+                people = words[:2] == ["people", "create"]
+                yield from ("--supporter", f"{name}@{self.url}") if people else (option, f"{section}{name}={self.url}")
 
     def models(self, words: Sequence[str], known: set[str]) -> set[str]:
         """The models that a command names, itself or by its config."""
-        if words[:2] == ["people", "serve"]:
-            with closing(Store(url_of(self.folder / words[2]), Path(words[2]).name)) as store:
-                chat = store.study().chat
-            return {spec.name for spec in chat.supporters} if chat else set()
         options = dict(itertools.pairwise(words))
         given = yaml.safe_load((self.folder / options["--config"]).read_text()) if "--config" in options else {}
         named = {judge["model"] for judge in given.get("judges", ())}

@@ -92,11 +92,10 @@ def served(folder: Path, database: str | None = None, endpoints: Mapping[str, st
 
 
 @contextmanager
-def process(folder: Path, port: int, database: str | None = None) -> Iterator[ForkServerProcess]:
+def process(folder: Path, port: int) -> Iterator[ForkServerProcess]:
     """`esc-eval people serve` as a process that can be killed."""
-    more = ("--database", database) if database else ()
     log = folder / "server.log"
-    server = started("people", "serve", folder, "--port", port, *more, folder=folder, log=log)
+    server = started("people", "serve", folder, "--port", port, folder=folder, log=log)
     try:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:

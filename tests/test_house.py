@@ -129,7 +129,7 @@ def test_the_harness_imports_nothing_heavy() -> None:
 BEHIND_AN_EXTRA = (
     "evalsuite.fdaef.completions",
     "evalsuite.people",
-    "evalsuite.commands.people_inputs",
+    "evalsuite.commands.people_create",
     "evalsuite.inspect_task",
     "evalsuite.verifiers_env",
 )

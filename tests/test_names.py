@@ -18,7 +18,7 @@ from core.records import Comparison, Dialogue, HumanScore, Judgement, Preference
 from data_prep.responses import Response, read_responses
 from data_prep.scores.held import read_held
 from data_prep.scores.human import gold_scores_of, of_annotators, read_comparisons, read_dialogues, read_preferences
-from evalsuite.commands.people_inputs import raters_of
+from evalsuite.commands.people_create import raters_of
 from evalsuite.commands.scored_runs import read_ratings
 from evalsuite.commands.verdicts import judgements_of
 
@@ -112,4 +112,4 @@ def test_one_person_typed_in_three_ways_is_one(tmp_path: Path) -> None:
     scores = gold_scores_of([path])
     assert {score.annotator for score in scores} == {NAME}
     assert of_annotators(scores, [TYPED]) == scores
-    assert [person.code for person in raters_of(0, [f"{TYPED}=en"], ["en"])] == [NAME]
+    assert [person.code for person in raters_of([f"{TYPED}=en"], ["en"])] == [NAME]

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from core.errors import UserError
-from core.files import CONFIGS, ENCODING, first_object, load_yaml, read_json, read_jsonl
+from core.files import CONFIGS, ENCODING, first_object, load_yaml, read_json, read_jsonl, read_text
 from core.ledger import Step
 from core.prompts import load_pack
 from core.records import Preference
@@ -19,7 +19,6 @@ from core.rows import CorpusReader
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_preferences, read_scores
 from data_prep.sources import SOURCES, generic
-from evalsuite.commands.people_inputs import consent_text
 from evalsuite.commands.scored_runs import read_ratings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,7 +103,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "records": ("p.jsonl", lambda path: read_jsonl(path, Preference, "x"), orjson.dumps(PREFERRED).decode() + "\n"),
     "JSON": ("x.json", lambda path: read_json(path, "x"), '{"name": "Renée 安娜"}'),
     "YAML": ("x.yaml", lambda path: load_yaml(path, "x"), "name: Renée 安娜\n"),
-    "consent": ("t.txt", consent_text, "Renée 安娜"),
+    "consent": ("t.txt", lambda path: read_text(path, "text"), "Renée 安娜"),
     "own corpus": ("o.jsonl", lambda path: list(generic.read([path], CorpusReader(Step("x"), strict=True))), OWN_CORPUS),
     "a corpus in many files": ("3.json", corpus("smile"), orjson.dumps(SMILE).decode()),
     "a corpus in CSV": ("e.csv", rows_of_csv, "a,b\nRenée 安娜,1\n"),

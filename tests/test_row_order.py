@@ -181,8 +181,7 @@ NOT_SHUFFLED = {
     "esc-eval status": "counts the calls in a run's store",
     **dict.fromkeys(("esc-eval people create", "esc-eval people suggest"), DRAWS),
     "esc-eval push": MAKES,
-    **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "status", "export", "delete")), NO_ROWS),
-    **dict.fromkeys((f"esc-eval people {name}" for name in ("backup", "restore")), NO_ROWS),
+    **dict.fromkeys((f"esc-eval people {name}" for name in ("serve", "results", "backup", "delete")), NO_ROWS),
     **dict.fromkeys(("serve up", "serve convert"), NO_ROWS),
 }
 

@@ -63,7 +63,7 @@ def assign(items: Sequence[Item], people: Sequence[Person], overlap: int, repeat
     for language, block in group_by([item for item in items if not item.check], lambda item: item.language).items():
         readers = [person.code for person in people if language in person.languages]
         if len(readers) < overlap:
-            raise UserError(f"--overlap {overlap}: {len(readers)} raters read {language}: invite more, or lower the overlap")
+            raise UserError(f"overlap {overlap}: {len(readers)} raters read {language}: invite more, or lower the overlap")
         for item in rng.sample(block, len(block)):
             ties = {code: rng.random() for code in readers}
 

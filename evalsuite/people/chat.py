@@ -27,8 +27,9 @@ from evalsuite.checks.risk import load_lexicon
 from evalsuite.dialogues.hold import ModelSide
 from evalsuite.people.pages import words
 from evalsuite.people.signed_in import Agreed, Input, Nothing
-from evalsuite.people.store import Refused, Store, TaskRow, trouble
+from evalsuite.people.store import Refused, Store, trouble
 from evalsuite.people.study import Chat, Content, Study
+from evalsuite.people.tables import TaskRow
 from serve.client import ChatClient
 from serve.failures import Unanswered
 from serve.store import Store as CallStore

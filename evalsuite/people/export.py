@@ -13,8 +13,9 @@ from data_prep.profiles.record import Profile
 from data_prep.scores.human import COLUMNS
 from data_prep.scores.weights import WEIGHTS, write_weights
 from evalsuite.people.chat import PROFILE, TALK, talks_in
-from evalsuite.people.store import Answer, Store, TaskRow
+from evalsuite.people.store import Answer, Store
 from evalsuite.people.study import COMMENT, Content
+from evalsuite.people.tables import TaskRow
 
 SCORED = ("item", TALK)  # purposes of tasks whose scores are people's
 

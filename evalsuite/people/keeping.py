@@ -19,7 +19,8 @@ from sqlalchemy.orm import Session
 
 from core.errors import UserError, near
 from core.files import locked
-from evalsuite.people.store import WHOLE, AnswerRow, RaterRow, SessionRow, Store, TaskRow, WithdrawalRow
+from evalsuite.people.store import WHOLE, Store
+from evalsuite.people.tables import AnswerRow, RaterRow, SessionRow, TaskRow, WithdrawalRow
 
 DATABASE = "study.sqlite"
 _RESTORED = "study.sqlite.restored"  # the verified copy, until it is in its place

@@ -13,8 +13,9 @@ from pydantic import RootModel
 from core.files import read_yaml
 from core.records import Dialogue, Language
 from core.rubrics import Rubric
-from evalsuite.people.store import Answer, TaskRow
+from evalsuite.people.store import Answer
 from evalsuite.people.study import COMMENT, Content, Study
+from evalsuite.people.tables import TaskRow
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -23,12 +23,15 @@ class Ask(Settings):
     """A question: answered in words, or on a scale where it has one."""
 
     text: dict[Language, str]
+    """What is asked."""
     scale: str | None = None
+    """The scale of the answer, by its name."""
     trait: str | None = None
     """The Big Five trait that agreement speaks for."""
     reversed: bool = False
     """Whether agreement speaks against the trait."""
     optional: bool = False
+    """Whether it may be left empty."""
 
 
 class Questionnaire(Settings):

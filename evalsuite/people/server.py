@@ -23,19 +23,9 @@ from evalsuite.people.pages import TEMPLATES, TaskPage, render, state_of, words
 from evalsuite.people.progress import progress
 from evalsuite.people.review import LATER, queue
 from evalsuite.people.signed_in import Agreed, Anybody, Database, Input, Nothing, Organiser, Rater, signed_in
-from evalsuite.people.store import (
-    LASTS_S,
-    Answer,
-    Conflict,
-    RaterRow,
-    Refused,
-    SessionRow,
-    Store,
-    TaskRow,
-    redacted,
-    trouble,
-)
+from evalsuite.people.store import LASTS_S, Answer, Conflict, Refused, Store, redacted, trouble
 from evalsuite.people.study import COMMENT, Content, Study
+from evalsuite.people.tables import RaterRow, SessionRow, TaskRow
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _STATIC = ("people.css", "people.js", "organiser.js", "talk.js")

@@ -8,7 +8,8 @@ from typing import Annotated
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict
 
-from evalsuite.people.store import RaterRow, Refused, SessionRow, Store
+from evalsuite.people.store import Refused, Store
+from evalsuite.people.tables import RaterRow, SessionRow
 
 
 class Input(BaseModel):

@@ -12,103 +12,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, ClassVar
+from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, UniqueConstraint, create_engine, delete, event, func, inspect, select, update
+from sqlalchemy import create_engine, delete, event, func, inspect, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
 from core.errors import UserError, near
 from core.files import digest
-from core.records import Dialogue, Language
+from core.records import Dialogue
 from evalsuite.people.assignment import Person, Task
 from evalsuite.people.study import Content, Items, Study
+from evalsuite.people.tables import AnswerRow, Base, ItemRow, RaterRow, SessionRow, StudyRow, TaskRow, WithdrawalRow
 
 DAY_S = 86_400
 LASTS_S = {"rater": 30 * DAY_S, "organiser": DAY_S}  # of a session; the link opens another
 WHOLE = -1  # the turn of an answer about a whole dialogue: NULLs are not unique
 BUSY_S = 5  # how long a writer waits for another one
-
-
-class Base(DeclarativeBase):
-    type_annotation_map: ClassVar = {dict[str, Any]: JSON, list[Any]: JSON}
-
-
-class StudyRow(Base):
-    __tablename__ = "study"
-    name: Mapped[str] = mapped_column(primary_key=True)
-    definition: Mapped[dict[str, Any]]
-    organiser: Mapped[str]  # hash of the organiser's key
-
-
-class ItemRow(Base):
-    __tablename__ = "item"
-    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), primary_key=True)
-    id: Mapped[str] = mapped_column(primary_key=True)
-    language: Mapped[str]
-    content: Mapped[dict[str, Any]]
-
-
-class RaterRow(Base):
-    __tablename__ = "rater"
-    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), primary_key=True)
-    code: Mapped[str] = mapped_column(primary_key=True)
-    link: Mapped[str] = mapped_column(unique=True)  # hash of the link's token
-    languages: Mapped[list[Any]]
-    interface: Mapped[str]
-    revoked: Mapped[bool] = mapped_column(default=False)
-    consented: Mapped[bool] = mapped_column(default=False)
-    reviewer: Mapped[bool] = mapped_column(default=False)
-
-    @property
-    def language(self) -> Language:
-        """What the pages are in."""
-        return "zh" if self.interface == "zh" else "en"
-
-
-class SessionRow(Base):
-    __tablename__ = "session"
-    cookie: Mapped[str] = mapped_column(primary_key=True)  # hash of it
-    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"))
-    rater: Mapped[str | None]  # None: the organiser
-    csrf: Mapped[str]
-    ends: Mapped[float]  # seconds since 1970
-
-
-class WithdrawalRow(Base):
-    """Somebody withdrew, and what they gave is gone."""
-
-    __tablename__ = "withdrawal"
-    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), primary_key=True)
-    code: Mapped[str] = mapped_column(primary_key=True)
-    day: Mapped[str]
-
-
-class TaskRow(Base):
-    __tablename__ = "task"
-    __table_args__ = (UniqueConstraint("study", "rater", "place"),)
-    id: Mapped[int] = mapped_column(primary_key=True)
-    study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), index=True)
-    rater: Mapped[str] = mapped_column(index=True)
-    item: Mapped[str]
-    place: Mapped[int]
-    order: Mapped[str]
-    purpose: Mapped[str]  # item, check, repeat, talk; review, again, joint
-    submitted: Mapped[bool] = mapped_column(default=False)
-    details: Mapped[dict[str, Any]] = mapped_column(default=dict)  # a talk's supporter and turns; what a review is asked for
-
-
-class AnswerRow(Base):
-    __tablename__ = "answer"
-    task: Mapped[int] = mapped_column(ForeignKey("task.id", ondelete="CASCADE"), primary_key=True)
-    question: Mapped[str] = mapped_column(primary_key=True)
-    turn: Mapped[int] = mapped_column(primary_key=True)
-    value: Mapped[float | None]
-    choice: Mapped[str | None]
-    cannot: Mapped[bool] = mapped_column(default=False)
-    text: Mapped[str | None]
-    version: Mapped[int]
 
 
 @dataclass(frozen=True)

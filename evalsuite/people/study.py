@@ -150,7 +150,7 @@ def rated_items(
     ids = {dialogue.id: _item_id(dialogue.id) for dialogue in dialogues}
     for check in checks:
         if check.dialogue_id not in ids:
-            raise UserError(f"--checks: no dialogue {check.dialogue_id!r} among those given")
+            raise UserError(f"checks: no dialogue {check.dialogue_id!r} among those given")
         expected[ids[check.dialogue_id]][check.dimension] = check.value
     items: Items = []
     for dialogue in dialogues:

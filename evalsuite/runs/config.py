@@ -186,10 +186,10 @@ class _Framework(BaseModel):
     framework: str = EvalConfig.model_fields["framework"].default
 
 
-def overridden(path: Path, model: type[C], what: str, overrides: dict[str, Any], settings: Sequence[str] = ()) -> C:
+def overridden(path: Path | None, model: type[C], what: str, overrides: dict[str, Any], settings: Sequence[str] = ()) -> C:
     """A config file with what the command line changes: options (None: not given) and `--set FIELD=VALUE`. Errors name file,
     line and field, or the option. What the config names as an input may not be replaced by the verb that asks."""
-    config = read_yaml(path, model, what)
+    config = read_yaml(path, model, what) if path else model()
     options = {key: value for key, value in overrides.items() if value is not None}
     for field in options.keys() & fields_set(settings):
         raise UserError(f"--set {field}: an option says it too: keep one")

@@ -46,16 +46,24 @@ def postgres_server() -> Iterator[str]:
         yield url
 
 
+def set_database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    if request.param == "sqlite":
+        return None
+    url = new_database(request.getfixturevalue("postgres_server"))
+    monkeypatch.setenv("ESC_EVAL_DATABASE", url)
+    return url
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest) -> str | None:
-    """Where a study is kept: in its folder (None), or in a database of its own on the server."""
-    return None if request.param == "sqlite" else new_database(request.getfixturevalue("postgres_server"))
+def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """Where a study is kept: in its folder (None), or in a database of its own on the server, which the environment names."""
+    return set_database(request, monkeypatch)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.full)])
-def browsed_database(request: pytest.FixtureRequest) -> str | None:
+def browsed_database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """The same for tests in a browser, which does not see the database: what is sent to either is tested without one."""
-    return None if request.param == "sqlite" else new_database(request.getfixturevalue("postgres_server"))
+    return set_database(request, monkeypatch)
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_people_see_what_they_read_and_too_few_readers_are_refused() -> None:
     both, english = people(2, "en", "zh"), people(2, "en")
     tasks = assign([*items(6), *items(4, language="zh")], [*both, *english], 2, 0, seed=0)
     assert {task.rater for task in tasks if task.item.startswith("zh")} == {person.code for person in both}
-    with pytest.raises(UserError, match="--overlap 3: 2 raters read zh"):
+    with pytest.raises(UserError, match="overlap 3: 2 raters read zh"):
         assign([*items(6), *items(4, language="zh")], [*both, *english], 3, 0, seed=0)
 
 

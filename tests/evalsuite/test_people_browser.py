@@ -72,9 +72,8 @@ def test_two_raters_and_an_organiser_rate_a_study(
     browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path, browsed_database: str | None
 ) -> None:
     write_dialogues(tmp_path / "d.jsonl", count=1, text=SCRIPT)
-    more = ("--database", browsed_database) if browsed_database else ()
     (tmp_path / "consent.txt").write_text("You may stop at any time.\n\nNobody learns your name.")
-    given = ("--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 2, "--consent", "consent.txt", *more)
+    given = ("--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 2, "--consent", "consent.txt")
     assert esc_eval("people", "create", "s", *given) == (0, "")
     with served(tmp_path / "s", browsed_database) as (address, _):
         for code, value in (("r01", "3"), ("r02", "2")):
@@ -111,7 +110,7 @@ def test_two_raters_and_an_organiser_rate_a_study(
         browser.delete_all_cookies()
         browser.get(new)
         assert "All done" in browser.page_source
-    assert esc_eval("people", "export", "s", "--out", "out", *more) == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     scores = read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")
     assert {(s.annotator, s.value) for s in scores} == {("r01", 3), ("r02", 2)} and len(scores) == 2 * 2 * len(KEYS)
 
@@ -122,8 +121,7 @@ def test_a_choice_between_seekers_side_by_side(
     for name in ("bot", "human"):
         write_jsonl(tmp_path / name / "dialogues.jsonl", [dialogue("sup", 0, simulator=name, text=f"Said to {name}.")])
         write_jsonl(tmp_path / name / "cards.jsonl", cards(1))
-    more = ("--database", browsed_database) if browsed_database else ()
-    given = ("--seeker", "bot=bot", "--seeker", "human=human", "--raters", 2, *more)
+    given = ("--seeker", "bot=bot", "--seeker", "human=human", "--raters", 2)
     assert esc_eval("people", "create", "s", *given) == (0, "")
     with served(tmp_path / "s", browsed_database) as (address, store):
         first = {task.rater: task.order for task in store.tasks()}
@@ -150,14 +148,14 @@ def test_a_choice_between_seekers_side_by_side(
             assert text_of(browser, row)[:4] == [code, "1", "0", "1"]
         click(browser, "button[data-act=link][data-code=r02]")
         until(browser, "return [...document.querySelectorAll('code')].some(one => one.textContent.includes('/r/'))")
-    assert esc_eval("people", "export", "s", "--out", "out", *more) == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     chosen = read_jsonl(Path("out/preferences.jsonl"), Preference, "preferences")
     assert {p.annotator: (p.order, p.verdict) for p in chosen} == {c: (o, o[0]) for c, o in first.items()}
 
 
 def test_a_phone_in_chinese_with_halves_and_turns(browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "d.jsonl", [dialogue("alpha", 0, "zh")])
-    given = ("--dialogues", "d.jsonl", "--rubric", "feel", "--per", "turn", "--rater", "ann=zh", "--overlap", 1)
+    given = ("--dialogues", "d.jsonl", "--rubric", "feel", "--raters", "ann=zh", "--set", "per=turn", "--set", "overlap=1")
     assert esc_eval("people", "create", "s", *given) == (0, "")
     phone = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)

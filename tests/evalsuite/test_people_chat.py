@@ -46,14 +46,11 @@ def supporter() -> Iterator[Endpoint]:
         yield endpoint
 
 
-def create(
-    esc_eval: EscEval, endpoint: Endpoint, *more: object, database: str | None = None, rated: Sequence[int] = ()
-) -> None:
+def create(esc_eval: EscEval, endpoint: Endpoint, *more: object, rated: Sequence[int] = ()) -> None:
     Path("consent.txt").write_text("We keep what you write.")
     Path("recipe.yaml").write_text(json.dumps({"rubric": "emoharbor", "least": 1, "most": 2, "rate_after": rated}))
-    more += ("--database", database) if database else ()
     models = ("--supporter", f"alpha@{endpoint.url}", "--supporter", f"beta@{endpoint.url}")
-    given = ("--config", "recipe.yaml", "--consent", "consent.txt", "--rater", "ann=en", *more)
+    given = ("--config", "recipe.yaml", "--consent", "consent.txt", "--raters", "ann=en", *more)
     assert esc_eval("people", "create", "s", *models, *given) == (0, "")
 
 
@@ -69,8 +66,7 @@ def test_a_talk_over_http_is_kept_line_by_line_and_becomes_records(
     supporter: Endpoint, esc_eval: EscEval, tmp_path: Path, database: str | None
 ) -> None:
     write_jsonl(tmp_path / "c.jsonl", cards(1))
-    create(esc_eval, supporter, "--cards", "c.jsonl", database=database, rated=[1])
-    more = ("--database", database) if database else ()
+    create(esc_eval, supporter, "--cards", "c.jsonl", rated=[1])
     with served(tmp_path / "s", database) as (address, store):
         ann = Client(address).enter(links(tmp_path / "s")["ann"])
         assert "We keep what you write." in ann.request("GET", "/")[1]
@@ -109,7 +105,7 @@ def test_a_talk_over_http_is_kept_line_by_line_and_becomes_records(
         assert ann.talk(second, "leave", {})[0] == 200
         other = Client(address).enter(links(tmp_path / "s")["organiser"])
         assert other.talk(second, "say", {"text": "x", "turn": 2})[0] == 403
-    assert esc_eval("people", "export", "s", "--out", "out", *more) == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     held = {d.supporter: d for d in read_jsonl(Path("out/dialogues.jsonl"), Dialogue, "dialogues")}
     assert set(held) == {"alpha", "beta"}
     assert {(d.termination, len(d.turns), d.card_id, d.source_id) for d in held.values()} == {
@@ -119,13 +115,13 @@ def test_a_talk_over_http_is_kept_line_by_line_and_becomes_records(
     scores = read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")
     assert Counter((s.turn, s.value) for s in scores) == {(1, 3): len(KEYS), (None, 4): len(KEYS)}
     assert b"kill myself" not in (tmp_path / "s" / "calls.sqlite").read_bytes(), "the store of calls keeps no messages"
-    assert esc_eval("people", "delete", "s", "--yes", *more) == (0, "") and not (tmp_path / "s").exists()
+    assert esc_eval("people", "delete", "s", "--yes") == (0, "") and not (tmp_path / "s").exists()
 
 
 def test_a_reply_is_heard_while_it_is_written_in_every_tab_and_can_be_left(
     supporter: Endpoint, esc_eval: EscEval, tmp_path: Path
 ) -> None:
-    create(esc_eval, supporter, "--rater", "bo=en")
+    create(esc_eval, supporter, "--raters", "bo=en")
     with served(tmp_path / "s") as (address, store):
         ann = Client(address).enter(links(tmp_path / "s")["ann"])
         assert ann.request("POST", "/api/me", {"consented": True})[0] == 200
@@ -192,8 +188,7 @@ WHOLE = '[data-turn=""]'  # what is asked of a talk as a whole
 def test_a_talk_in_the_browser(
     supporter: Endpoint, browser: webdriver.Chrome, esc_eval: EscEval, tmp_path: Path, browsed_database: str | None
 ) -> None:
-    create(esc_eval, supporter, "--rater", "bob=en", database=browsed_database, rated=[1])
-    more = ("--database", browsed_database) if browsed_database else ()
+    create(esc_eval, supporter, "--raters", "bob=en", rated=[1])
     with served(tmp_path / "s", browsed_database) as (address, _):
 
         def begin(code: str) -> None:
@@ -275,7 +270,7 @@ def test_a_talk_in_the_browser(
             assert text_of(browser, f"tr:has(button[data-code={code}]) td")[:4] == [code, *figures]
         click(browser, "button[data-act=revoke][data-code=ann]")
         until(browser, "return [...document.querySelectorAll('code')].some(one => one.textContent === 'revoked')")
-    assert esc_eval("people", "export", "s", "--out", "out", "--unfinished", *more) == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out", "--unfinished") == (0, "")
     talks = read_jsonl(Path("out/dialogues.jsonl"), Dialogue, "dialogues")
     # Who began with one supporter goes on with the other, and the next rater begins with the other.
     assert [talk.turns[0].text for talk in talks] == ["My cat ran away.", "FAIL", "I lost my job."]

@@ -75,7 +75,7 @@ def test_a_backup_of_a_study_in_use_is_one_closed_file_and_delete_leaves_nothing
     assert holding(copy).answers == 1 and (study / "links.csv").stat().st_mode & 0o77 == 0
     key = links(study)["r01"].removeprefix("/r/")
     assert key.encode() not in (study / "study.sqlite").read_bytes(), "the database holds hashes"
-    assert esc_eval("people", "restore", "s", "--from", copy) == (0, "")
+    assert esc_eval("people", "backup", "s", "--restore", copy) == (0, "")
     code, error = esc_eval("people", "delete", "s")
     assert code == 2 and "say --yes" in error
     assert esc_eval("people", "delete", "s", "--yes") == (0, "") and not study.exists()
@@ -88,12 +88,12 @@ def test_a_restored_study_is_the_backup_and_what_was_there_lies_beside_it(study:
     with process(study, port) as server:
         rater = Client(f"127.0.0.1:{port}").enter(links(study)["r02"])
         assert [rater.put(task, "empathy", value=4)[0] for task in rater.tasks()] == [200] * EACH
-        code, error = esc_eval("people", "restore", "s", "--from", "b.sqlite")
+        code, error = esc_eval("people", "backup", "s", "--restore", "b.sqlite")
         assert code == 2 and "in use by another process" in error
         server.kill()  # its log lies there
         server.join()
     assert (study / "study.sqlite-wal").stat().st_size > 0
-    assert esc_eval("people", "restore", "s", "--from", "b.sqlite") == (0, "")
+    assert esc_eval("people", "backup", "s", "--restore", "b.sqlite") == (0, "")
     assert values(study) == {1} and holding(study / "before-restore-1" / "study.sqlite").answers == 2 * EACH + EACH
     with served(study) as (address, _):
         assert len(Client(address).enter(links(study)["r01"]).tasks()) == EACH, "links go on working"
@@ -102,11 +102,11 @@ def test_a_restored_study_is_the_backup_and_what_was_there_lies_beside_it(study:
 def test_a_study_moves_and_its_folder_may_be_renamed(study: Path, esc_eval: EscEval, tmp_path: Path) -> None:
     answer(study, 2, "r01", "r02")
     assert esc_eval("people", "backup", "s", "--to", "b.sqlite") == (0, "")
-    assert esc_eval("people", "restore", tmp_path / "elsewhere", "--from", "b.sqlite") == (0, "")
+    assert esc_eval("people", "backup", tmp_path / "elsewhere", "--restore", "b.sqlite") == (0, "")
     study.rename(tmp_path / "renamed")
     for folder in ("elsewhere", "renamed"):
-        assert esc_eval("people", "status", folder)[0] == 0
-        assert esc_eval("people", "export", folder, "--out", f"{folder}-out", "--unfinished") == (0, "")
+        assert esc_eval("people", "results", folder)[0] == 0
+        assert esc_eval("people", "results", folder, "--out", f"{folder}-out", "--unfinished") == (0, "")
         assert {row.value for row in read_jsonl(Path(f"{folder}-out/scores.jsonl"), HumanScore, "scores")} == {2}
 
 
@@ -128,7 +128,7 @@ def test_what_is_no_backup_changes_nothing(study: Path, tmp_path: Path, esc_eval
         with closing(sqlite3.connect(bad)) as db, db:
             db.execute("INSERT INTO study SELECT 'again', definition, organiser FROM study")
     before = values(study)
-    code, error = esc_eval("people", "restore", "s", "--from", bad)
+    code, error = esc_eval("people", "backup", "s", "--restore", bad)
     assert code == 2 and "bad.sqlite" in error and "restored" not in error, error
     assert values(study) == before and not [path for path in study.iterdir() if "restore" in path.name]
 
@@ -218,26 +218,21 @@ def test_a_backup_that_was_killed_is_none(study: Path, tmp_path: Path) -> None:
 def test_who_withdraws_leaves_a_note_and_nothing_else(
     database: str | None, study: Path, esc_eval: EscEval, tmp_path: Path
 ) -> None:
-    more = ("--database", database) if database else ()
     folder = study
-    if database:
-        given = ("--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 3)
-        shutil.rmtree(study)
-        assert esc_eval("people", "create", "s", *given, *more) == (0, "")
     answer(folder, 1, "r01", "r02", database=database)
     with closing(Store(database or url_of(folder), "s")) as store:
         cookie = store.enter(links(folder)["r01"].removeprefix("/r/"))
         assert cookie and store.session(cookie)
-    assert esc_eval("people", "delete", "s", "--rater", "r01", *more)[0] == 2, "--yes is asked for"
-    code, error = esc_eval("people", "delete", "s", "--rater", "r1", "--yes", *more)
+    assert esc_eval("people", "delete", "s", "--rater", "r01")[0] == 2, "--yes is asked for"
+    code, error = esc_eval("people", "delete", "s", "--rater", "r1", "--yes")
     assert code == 2 and "did you mean" in error
-    assert esc_eval("people", "delete", "s", "--rater", "r01", "--yes", *more) == (0, "")
+    assert esc_eval("people", "delete", "s", "--rater", "r01", "--yes") == (0, "")
     with closing(Store(database or url_of(folder), "s")) as store:
         assert store.session(cookie) is None and [row.code for row in store.raters()] == ["r02", "r03"]
         assert {code for code, _ in store.withdrawals()} == {"r01"}
         assert {task.rater for task in store.tasks()} == {"r02", "r03"}
     assert "r01" not in links(folder) and {"organiser", "r02"} < set(links(folder))
-    assert esc_eval("people", "export", "s", "--out", "out", "--unfinished", *more) == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out", "--unfinished") == (0, "")
     everything = [path.read_bytes() for path in (*folder.rglob("*"), *Path("out").rglob("*")) if path.is_file()]
     assert not any(f"{SECRET} r01".encode() in content for content in everything), "also not in free pages or the log"
     assert database or any(f"{SECRET} r02".encode() in content for content in everything)
@@ -257,8 +252,9 @@ def test_withdrawal_while_people_work_empties_the_log(study: Path, esc_eval: Esc
 
 def test_scores_of_who_withdrew_are_shown_to_nobody(esc_eval: EscEval, tmp_path: Path) -> None:
     write_dialogues(tmp_path / "d.jsonl", count=1, supporters=("alpha",))
-    given = ("--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 3, "--overlap", 3, "--second-round")
-    assert esc_eval("people", "create", "s", *given) == (0, "")
+    given = ("--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 3)
+    more = ("--set", "overlap=3", "--set", "second_round=true")
+    assert esc_eval("people", "create", "s", *given, *more) == (0, "")
     with closing(Store(url_of(tmp_path / "s"), "s")) as store:
         store.add_tasks([("again", "r03", store.tasks()[0].item, {"given": {"empathy": [0.0, 1.0, 4.0]}, "own": {}})])
         for code, value in (("r01", 0), ("r02", 1), ("r03", 4)):

@@ -17,7 +17,7 @@ from core.files import CONFIGS, read_jsonl, read_yaml
 from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import load_rubric
 from data_prep.profiles.record import LEVELS, TRAITS, Profile
-from evalsuite.commands.people_inputs import Recipe
+from evalsuite.commands.people_create import StudyConfig
 from evalsuite.people.questionnaire import Questionnaire
 from evalsuite.people.store import Store
 from evalsuite.statistics.correlation import correlations
@@ -31,7 +31,7 @@ from tests.people_study import Client, links, served, url_of
 
 SHOTS = os.environ.get("ESC_EVAL_SCREENSHOTS")  # a folder for pictures of the pages, to look at
 RECIPE = CONFIGS / "people" / "emoharbor.yaml"
-ASKED = read_yaml(RECIPE, Recipe, "recipe").questionnaire
+ASKED = read_yaml(RECIPE, StudyConfig, "recipe").questionnaire
 KEYS = list(load_rubric("emoharbor").dimensions)
 WORDS = {"age": "34", "occupation": "baker", "interests": "rowing, chess", "problem": "My bakery burnt down."}
 
@@ -44,7 +44,7 @@ def study(esc_eval: EscEval, tmp_path: Path) -> Iterator[Path]:
         models = ("--supporter", f"alpha@{endpoint.url}", "--supporter", f"beta@{endpoint.url}")
         recipe = yaml.safe_load(RECIPE.read_text(encoding="utf-8")) | {"least": 1, "most": 2, "rate_after": [1]}
         (tmp_path / "shorter.yaml").write_text(yaml.safe_dump(recipe))
-        given = ("--config", "shorter.yaml", "--consent", "consent.txt", "--rater", "ann=en")
+        given = ("--config", "shorter.yaml", "--consent", "consent.txt", "--raters", "ann=en")
         assert esc_eval("people", "create", "s", *given, *models) == (0, "")
         yield tmp_path / "s"
 
@@ -60,8 +60,8 @@ def tells(rater: Client, task: int, group: str, value: int) -> None:
 
 
 def test_the_recipe_is_the_papers_study_in_words_of_our_own() -> None:
-    recipe = read_yaml(RECIPE, Recipe, "recipe")
-    assert (len(recipe.supporters), recipe.least, recipe.rate_after) == (5, 10, (5, 10))
+    recipe = read_yaml(RECIPE, StudyConfig, "recipe")
+    assert (len(recipe.supporters), recipe.least, recipe.rate_after) == (5, 10, [5, 10])
     assert ASKED is not None and {*WORDS, "gender", "relationship"} <= {*ASKED.person}
     statements = [(ask.trait, ask.reversed) for ask in ASKED.person.values() if ask.trait]
     assert sorted(statements) == sorted((trait, turned) for trait in TRAITS["en"] for turned in (False, True))
@@ -105,7 +105,7 @@ def test_who_talks_is_asked_before_and_after_and_becomes_a_profile_that_a_judge_
             assert "Sad" in ann.submit(task)[1]["message"], "and how they feel after it"
             tells(ann, task, "after", 2)
             assert ann.submit(task)[0] == 200
-    assert esc_eval("people", "export", "s", "--out", "out") == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     dialogues = read_jsonl(tmp_path / "out/dialogues.jsonl", Dialogue, "dialogues")
     profiles = {one.id: one for one in read_jsonl(tmp_path / "out/profiles.jsonl", Profile, "profiles")}
     burnt, ill = (profiles[str(dialogue.profile_id)] for dialogue in dialogues)
@@ -229,7 +229,7 @@ def test_a_questionnaire_that_makes_no_profile_is_refused(change: dict[str, obje
     recipe["questionnaire"] |= change
     (tmp_path / "r.yaml").write_text(yaml.safe_dump(recipe))
     with pytest.raises(UserError, match=said):
-        read_yaml(tmp_path / "r.yaml", Recipe, "recipe")
+        read_yaml(tmp_path / "r.yaml", StudyConfig, "recipe")
 
 
 def test_levels_of_traits_are_those_of_both_statements() -> None:

@@ -21,7 +21,8 @@ from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore, Preference
 from core.rubrics import load_rubric
 from evalsuite.people.guard import LONGEST, Rate
-from evalsuite.people.store import Answer, Conflict, Refused, Store, TaskRow, trouble
+from evalsuite.people.store import Answer, Conflict, Refused, Store, trouble
+from evalsuite.people.tables import TaskRow
 from tests.conftest import EscEval
 from tests.people_study import (
     SCRIPT,
@@ -54,17 +55,16 @@ def study(esc_eval: EscEval, tmp_path: Path) -> Path:
 def store(database: str | None, esc_eval: EscEval, tmp_path: Path) -> Iterator[Store]:
     """A study on either database."""
     write_dialogues(tmp_path / "d.jsonl")
-    more = ("--database", database) if database else ()
-    given = ("people", "create", "s", "--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 3, *more)
+    given = ("people", "create", "s", "--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 3)
     assert esc_eval(*given) == (0, "")
-    assert esc_eval("people", "status", "s", *more)[0] == 0
+    assert esc_eval("people", "results", "s")[0] == 0
     made = Store(database or url_of(tmp_path / "s"), "s")
     yield made
     made.close()
-    assert esc_eval("people", "delete", "s", "--yes", *more) == (0, "")
+    assert esc_eval("people", "delete", "s", "--yes") == (0, "")
     if database:
         (tmp_path / "s").mkdir()
-        code, error = esc_eval("people", "status", "s", *more)
+        code, error = esc_eval("people", "results", "s")
         assert code == 2 and "no study s" in error
 
 
@@ -86,7 +86,7 @@ def test_a_study_from_links_to_records_that_agree_reads(study: Path, esc_eval: E
                 assert rater.put(task, "comment", text="=1+1")[0] == 200
                 assert rater.submit(task)[0] == 200
             assert "All done" in rater.request("GET", "/")[1]
-    assert esc_eval("people", "export", "s", "--out", "out") == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     scores = read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")
     assert len(scores) == 12 * len(KEYS) and {score.rubric for score in scores} == {RUBRIC.name}
     sums: dict[tuple[str, str], float] = {}
@@ -98,13 +98,15 @@ def test_a_study_from_links_to_records_that_agree_reads(study: Path, esc_eval: E
     assert (row["people"], row["n"]) == (3, 6)
     assert esc_eval("leaderboard", "--dialogues", "out/dialogues.jsonl", "--gold", "out/scores.csv", "--out", "b") == (0, "")
     assert "'=1+1" in Path("out/comments.csv").read_text(), "a spreadsheet runs nothing in a comment"
-    assert esc_eval("people", "export", "s", "--out", "bare", "--without-comments") == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "bare", "--without-comments") == (0, "")
     assert not Path("bare/comments.csv").exists()
 
 
 def test_pairs_of_supporters_and_of_seekers_become_preferences(esc_eval: EscEval, tmp_path: Path) -> None:
     write_dialogues(tmp_path / "d.jsonl", count=2)
-    assert esc_eval("people", "create", "s", "--dialogues", "d.jsonl", "--raters", 2, "--question", "warm=Who is warmer?") == (
+    assert esc_eval(
+        "people", "create", "s", "--dialogues", "d.jsonl", "--raters", 2, "--set", "questions.warm=Who is warmer?"
+    ) == (
         0,
         "",
     )
@@ -115,7 +117,7 @@ def test_pairs_of_supporters_and_of_seekers_become_preferences(esc_eval: EscEval
                 assert rater.put(task, "warm", choice=wanted)[0] == 200
                 assert rater.put(task, "warm", value=1)[0] == 422 and rater.submit(task)[0] == 200
         shown = {(task.item, task.rater): task.order for task in store.tasks()}
-    assert esc_eval("people", "export", "s", "--out", "out") == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     chosen = read_jsonl(Path("out/preferences.jsonl"), Preference, "preferences")
     assert [(p.dialogue_a, p.verdict, p.question) for p in chosen if p.annotator == "r01"] == [
         ("alpha-en-0", "a", "warm"),
@@ -134,7 +136,7 @@ def test_pairs_of_supporters_and_of_seekers_become_preferences(esc_eval: EscEval
         page = rater.request("GET", f"/task/{task}")[1]
         assert "The cat is gone (0)" in page and "more like a real person" in page and "bot" not in page.replace("bottom", "")
         assert rater.put(task, "closer_to_human", choice="b")[0] == 200 and rater.submit(task)[0] == 200
-    assert esc_eval("people", "export", "t", "--out", "seekers") == (0, "")
+    assert esc_eval("people", "results", "t", "--out", "seekers") == (0, "")
     given = ("seekers/preferences.jsonl", "--dialogues", "seekers/dialogues.jsonl", "--out", "figure3")
     assert esc_eval("paper", "pairwise", *given)[0] == 0
 
@@ -185,8 +187,9 @@ def test_attention_checks_and_repeats_are_reported_and_in_no_score(esc_eval: Esc
     held = write_dialogues(tmp_path / "d.jsonl")
     fields = {"language": "en", "annotator": "expected", "rubric": RUBRIC.name, "dimension": "empathy"}
     write_jsonl(tmp_path / "checks.jsonl", [HumanScore(dialogue_id=held[0].id, value=4, **fields)])
-    given = ("--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 2, "--repeats", 1, "--checks", "checks.jsonl")
-    assert esc_eval("people", "create", "s", *given) == (0, "")
+    given = ("--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 2, "--set", "repeats=1")
+    more = ("--set", "checks=checks.jsonl")
+    assert esc_eval("people", "create", "s", *given, *more) == (0, "")
     with served(tmp_path / "s") as (address, store):
         purposes = {task.id: task.purpose for task in store.tasks()}
         for code, value in (("r01", 4), ("r02", 1)):
@@ -202,7 +205,7 @@ def test_attention_checks_and_repeats_are_reported_and_in_no_score(esc_eval: Esc
     assert (first.checks, second.checks) == ([True], [False])
     assert sum(first.repeats) == len(KEYS) - 1 == len(first.repeats) - 1, "4 and then 1 is not the same"
     assert sum(second.repeats) == len(KEYS), "1 and then 2 is within a point"
-    assert esc_eval("people", "export", "s", "--out", "out") == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     scored = {score.dialogue_id for score in read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")}
     assert scored == {one.id for one in held[1:]}
     assert Path("out/control.csv").read_text().count("check") == 2 * len(KEYS)
@@ -210,7 +213,7 @@ def test_attention_checks_and_repeats_are_reported_and_in_no_score(esc_eval: Esc
 
 def test_what_raters_differ_on_waits_for_a_reviewer_and_is_then_accepted(esc_eval: EscEval, tmp_path: Path) -> None:
     write_dialogues(tmp_path / "d.jsonl", count=1, supporters=("alpha", "beta"))
-    given = ("--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 2, "--reviewers", 1)
+    given = ("--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 2, "--set", "reviewers=1")
     assert esc_eval("people", "create", "s", *given) == (0, "")
     with served(tmp_path / "s") as (address, store):
         dialogue_of = {item: content.dialogue.id for item, content in store.contents().items()}
@@ -230,10 +233,10 @@ def test_what_raters_differ_on_waits_for_a_reviewer_and_is_then_accepted(esc_eva
         assert reviewer.tasks() == [review], "it is queued once"
         page = reviewer.request("GET", f"/task/{review}")[1]
         assert "Scores given: 1 / 3" in page and page.count("<fieldset") == 1 and "r01" not in page
-        assert esc_eval("people", "export", "s", "--out", "before") == (0, "")
+        assert esc_eval("people", "results", "s", "--out", "before") == (0, "")
         assert reviewer.put(review, "empathy", value=2)[0] == 422, "only what is contested is asked"
         assert reviewer.put(review, "skill", value=3)[0] == 200 and reviewer.submit(review)[0] == 200
-    assert esc_eval("people", "export", "s", "--out", "after") == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "after") == (0, "")
     before, after = (read_jsonl(Path(f"{name}/accepted.jsonl"), HumanScore, "scores") for name in ("before", "after"))
     assert len(before) == 2 * len(KEYS) - 1 and len(after) == 2 * len(KEYS)
     assert {s.value for s in after if s.dimension == "skill"} == {3, 2} and {s.annotator for s in after} == {"accepted"}
@@ -244,9 +247,9 @@ def test_what_raters_differ_on_waits_for_a_reviewer_and_is_then_accepted(esc_eva
 def test_feels_second_round_by_the_same_raters(esc_eval: EscEval, tmp_path: Path, database: str | None) -> None:
     """Who stands out scores again, alone; what nobody agrees on is one task for all; both only once everybody has submitted."""
     write_dialogues(tmp_path / "d.jsonl", count=1)
-    more = ("--database", database) if database else ()
-    given = ("--dialogues", "d.jsonl", "--rubric", "feel", "--raters", 3, "--overlap", 3, "--second-round", *more)
-    assert esc_eval("people", "create", "s", *given) == (0, "")
+    given = ("--dialogues", "d.jsonl", "--rubric", "feel", "--raters", 3)
+    more = ("--set", "overlap=3", "--set", "second_round=true")
+    assert esc_eval("people", "create", "s", *given, *more) == (0, "")
     keys = list(load_rubric("feel").dimensions)
     contested = {("alpha-en-0", keys[0]): (1, 1, 3), ("beta-en-0", keys[1]): (0, 1.5, 3)}
     with served(tmp_path / "s", database) as (address, store):
@@ -273,11 +276,11 @@ def test_feels_second_round_by_the_same_raters(esc_eval: EscEval, tmp_path: Path
         assert raters["r03"].put(later["again"][1].id, keys[1], value=1)[0] == 422, "only what is contested"
         assert raters["r03"].put(later["again"][1].id, keys[0], value=1.5)[0] == 200
         assert raters["r03"].submit(later["again"][1].id)[0] == 200
-        assert esc_eval("people", "export", "s", "--out", "between", *more) == (0, "")
+        assert esc_eval("people", "results", "s", "--out", "between") == (0, "")
         assert raters[code].put(joint.id, keys[1], value=2.5)[0] == 200 and raters[code].submit(joint.id)[0] == 200
     between = {(x.dialogue_id, x.dimension) for x in read_jsonl(Path("between/accepted.jsonl"), HumanScore, "scores")}
     assert ("alpha-en-0", keys[0]) in between and ("beta-en-0", keys[1]) not in between
-    assert esc_eval("people", "export", "s", "--out", "out", *more) == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     means = {(x.dialogue_id, x.dimension): x.value for x in read_jsonl(Path("out/accepted.jsonl"), HumanScore, "scores")}
     assert means.pop(("alpha-en-0", keys[0])) == pytest.approx((1 + 1 + 1.5) / 3)
     assert means.pop(("beta-en-0", keys[1])) == 2.5 and set(means.values()) == {2} and len(means) == 10
@@ -285,7 +288,7 @@ def test_feels_second_round_by_the_same_raters(esc_eval: EscEval, tmp_path: Path
     assert len(final) == 36 and {x.value for x in final if (x.dialogue_id, x.dimension) == ("beta-en-0", keys[1])} == {2.5}
     first = read_jsonl(Path("out/scores.jsonl"), HumanScore, "scores")
     assert [x.value for x in first if (x.dialogue_id, x.dimension) == ("beta-en-0", keys[1])] == [0, 1.5, 3]
-    code_, error = esc_eval("people", "create", "t", *given, "--reviewers", 1)
+    code_, error = esc_eval("people", "create", "t", *given, *more, "--set", "reviewers=1")
     assert code_ == 2 and "either the raters score again, or reviewers decide" in error
 
 
@@ -516,8 +519,7 @@ def test_a_study_is_named_like_a_file(esc_eval: EscEval, tmp_path: Path, name: s
 def test_a_killed_server_keeps_every_acknowledged_answer(esc_eval: EscEval, tmp_path: Path, database: str | None) -> None:
     """Thirty raters click at once; the server is killed in the middle (SIGKILL) and started again. Counted on both sides."""
     write_dialogues(tmp_path / "d.jsonl", count=15)
-    more = ("--database", database) if database else ()
-    given = ("--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 30, *more)
+    given = ("--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 30)
     assert esc_eval("people", "create", "s", *given) == (0, "")
     port, stop = free_port(), threading.Event()
     acknowledged: dict[tuple[int, str], int] = {}
@@ -553,7 +555,7 @@ def test_a_killed_server_keeps_every_acknowledged_answer(esc_eval: EscEval, tmp_
             time.sleep(0.01)
 
     threads: list[threading.Thread] = []
-    with process(tmp_path / "s", port, database) as server:
+    with process(tmp_path / "s", port) as server:
         for code, link in links(tmp_path / "s").items():
             if code != "organiser":
                 client = Client(f"127.0.0.1:{port}").enter(link)
@@ -564,7 +566,7 @@ def test_a_killed_server_keeps_every_acknowledged_answer(esc_eval: EscEval, tmp_
         server.kill()
         server.join()
         before = clicks
-    with process(tmp_path / "s", port, database):
+    with process(tmp_path / "s", port):
         until(before + 100)
         stop.set()
         for thread in threads:
@@ -624,20 +626,28 @@ def test_what_the_database_says_becomes_words() -> None:
         assert trouble(OperationalError("", {}, Exception(said))).word == word
 
 
-def test_what_cannot_be_made_a_study_is_refused_with_the_reason(esc_eval: EscEval, tmp_path: Path) -> None:
+def test_what_cannot_be_made_a_study_is_refused_with_the_reason(
+    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_dialogues(tmp_path / "d.jsonl")
     rate = ("--dialogues", "d.jsonl", "--rubric", RUBRIC.name)
     for given, message in [
-        ((*rate, "--raters", 1), "--overlap 2: 1 raters read en"),
+        ((*rate, "--raters", 1), "overlap 2: 1 raters read en"),
         (rate, "--raters: none"),
-        ((*rate, "--rater", "ann=fr"), "no language 'fr'"),
+        ((*rate, "--raters", "ann=fr"), "no language 'fr'"),
         (("--dialogues", "d.jsonl", "--rubric", "role_play", "--raters", 2), "give --cards FILE or --profiles FILE"),
         (("--raters", 2), "what is done"),
-        ((*rate, "--raters", 2, "--question", "a=b"), "leave out --seeker and --question"),
-        ((*rate, "--raters", 2, "--per", "turn", "--checks", "d.jsonl"), "known scores are of whole dialogues"),
-        ((*rate, "--raters", 2, "--database", "nonsense"), "--database: not a URL"),
+        ((*rate, "--raters", 2, "--set", "questions.a=b"), "leave out --seeker and questions"),
+        ((*rate, "--raters", 2, "--set", "per=turn", "--set", "checks=d.jsonl"), "known scores are of whole dialogues"),
+        ((*rate, "--raters", "few"), "--raters few: write a number, or CODE=en,zh"),
+        ((*rate, "--raters", 2, "--set", "overlap=0"), "overlap: "),
+        ((*rate, "--raters", 2, "--set", "checks=none.jsonl"), "checks"),
     ]:
         code, error = esc_eval("people", "create", "s", *given)
         assert code == 2 and message in error, (given, error)
+    monkeypatch.setenv("ESC_EVAL_DATABASE", "nonsense")
+    code, error = esc_eval("people", "create", "s", *rate, "--raters", 2)
+    assert code == 2 and "ESC_EVAL_DATABASE: not a URL" in error
+    monkeypatch.delenv("ESC_EVAL_DATABASE")
     code, error = esc_eval("people", "serve", "nowhere")
     assert code == 2 and "esc-eval people create nowhere" in error

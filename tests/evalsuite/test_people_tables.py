@@ -45,7 +45,7 @@ def talks(esc_eval: EscEval, folder: Path, raters: int, *more: object) -> None:
             store.save(task.id, task.rater, key, None, Answer(value), 0)
         assert not store.submit(task.id, task.rater, [(key, None) for key in keys])
     store.close()
-    assert esc_eval("people", "export", "talk", "--out", "talked") == (0, "")
+    assert esc_eval("people", "results", "talk", "--out", "talked") == (0, "")
 
 
 def test_people_who_play_a_card_are_a_contestant_of_table_1(esc_eval: EscEval, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_people_who_play_a_card_are_a_contestant_of_table_1(esc_eval: EscEval, t
             store.save(task.id, task.rater, key, None, Answer(value), 0)
         assert not store.submit(task.id, task.rater, [(key, None) for key in keys])
     store.close()
-    assert esc_eval("people", "export", "rate", "--out", "rated") == (0, "")
+    assert esc_eval("people", "results", "rate", "--out", "rated") == (0, "")
     table = ("--dialogues", "rated/dialogues.jsonl", "--gold", "rated/scores.csv", "--out", "table")
     code, error = esc_eval("paper", "role-play", *table)
     assert code == 0, error
@@ -107,7 +107,7 @@ def test_halves_go_through_to_what_agree_reads(esc_eval: EscEval, tmp_path: Path
     for rater, value in (("r01", halves), ("r02", halves + 0.5)):
         give(store, rater, value)
     store.close()
-    assert esc_eval("people", "export", "s", "--out", "out") == (0, "")
+    assert esc_eval("people", "results", "s", "--out", "out") == (0, "")
     assert esc_eval("agree", "--gold", "out/scores.csv", "--out", "agreed")[0] == 0
     (row, *_) = json.loads(Path("agreed/annotators.json").read_text())["annotators"]
     assert (row["equal"]["mean"], row["near"]["mean"], row["n"]) == (0, 1, 3)

@@ -359,7 +359,7 @@ def test_from_suggest_through_a_study_to_the_board(tmp_path: Path, monkeypatch: 
     create = ("people", "create", "study", "--dialogues", "some/dialogues.jsonl", "--rubric", "rubric.yaml", "--raters", "2")
     assert "the export has the weights" in call(*create)
     answer(Path("study"), lambda dialogue, _: truth[str(dialogue.supporter)][int(str(dialogue.card_id)[1:])])
-    assert "weights.csv: 20" in call("people", "export", "study", "--out", "scored")
+    assert "weights.csv: 20" in call("people", "results", "study", "--out", "scored")
     assert read_weights([Path("scored/weights.csv")]) == weights
 
     common = ("leaderboard", "run", "--rubric", "rubric.yaml")

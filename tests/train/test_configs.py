@@ -36,7 +36,7 @@ from data_prep.sources import CorpusList, Quotas
 from evalsuite.checks.probe import load_injections
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.checks.shared_bases import Families
-from evalsuite.commands import people_inputs
+from evalsuite.commands.people_create import StudyConfig
 from evalsuite.fdaef.local_data import load_layout
 from evalsuite.fdaef.registry import load_benchmark, load_models
 from evalsuite.frameworks.feel import load_feel_config
@@ -104,7 +104,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "launch/*.yaml": lambda path: load_yaml(path, "SkyPilot task"),
     "models/*.yaml": lambda path: load_spec(str(path)),
     "hashes-*.txt": lambda path: path.read_text(encoding="utf-8"),  # more in tests/test_house.py
-    "people/*.yaml": lambda path: read_yaml(path, people_inputs.Recipe, "recipe of talks"),
+    "people/*.yaml": lambda path: read_yaml(path, StudyConfig, "study"),
     "people/*.txt": lambda path: path.read_text(encoding="utf-8"),
     "profiles/labels.yaml": lambda path: load_yaml(path, "labels of profiles"),
     "profiles/sage.yaml": lambda path: load_yaml(path, "words of SAGE's profiles"),

@@ -1,0 +1,275 @@
+"""`esc-eval people create`: what raters see and are asked, the supporters that they talk to, and who they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+from pydantic import Field, ValidationError
+
+from core.errors import UserError, at, near
+from core.files import check_unique, explain, read_text
+from core.names import composed
+from core.options import SeedOption, SetOption, console, name_and_value
+from core.paths import IN_FILE, MaybeFile, MaybeFiles, MaybeModels, MaybeName, Reads, Writes
+from core.records import Language
+from core.rubrics import Rubric, load_rubric
+from core.settings import Settings
+from core.specs import load_spec
+from data_prep.cards.sheets import write_csv
+from data_prep.played import load_played, played_text
+from data_prep.scores.human import Check, read_dialogues, read_scores
+from data_prep.scores.weights import read_weights, weights_beside
+from evalsuite.commands.people import DATABASE, LINK_COLUMNS, LINKS, need_people, opened
+from evalsuite.people.assignment import Person, assign, assign_talks
+from evalsuite.people.questionnaire import Questionnaire
+from evalsuite.people.study import (
+    CLOSER,
+    OVERALL,
+    Items,
+    Per,
+    Study,
+    compared_items,
+    pairs_of_supporters,
+    played_items,
+    rated_items,
+)
+from evalsuite.role_play.pairwise import QUESTION, pairs_of
+from evalsuite.role_play.seekers import read_field, seeker_of
+from evalsuite.runs.config import overridden
+
+EVERY: tuple[Language, ...] = get_args(Language)
+
+
+class StudyConfig(Settings):
+    """What describes a study (`configs/people`); rubric and supporters that the command line names go before these."""
+
+    rubric: str | None = None
+    """What dialogues are rated on: a rubric's name or file. Without one, people choose between two."""
+    per: Per = "dialogue"
+    """What is rated: every dialogue, or every turn of who is rated."""
+    questions: dict[str, str] = Field(default={})
+    """Questions about the two, by name. Default: which is better, or for seekers, which is more like a real person."""
+    overlap: int = Field(2, ge=1)
+    """How many people see each item."""
+    repeats: int = Field(0, ge=0)
+    """Items that each rater sees again, unannounced."""
+    checks: Annotated[str | None, IN_FILE] = None
+    """Attention checks: HumanScore records (CSV or JSONL) of some of the dialogues, with the score that whoever reads them
+    gives. Every rater sees them; they are reported and not exported as scores."""
+    reviewers: int = Field(0, ge=0)
+    """People who decide where raters of a dialogue lie more than a point apart: their page fills as raters submit."""
+    second_round: bool = False
+    """Once all have submitted, whoever's score stands out scores again, and what is contested otherwise is reviewed jointly
+    (FEEL, section 3.2)."""
+    thoughts: bool = False
+    """Show what seekers thought, where the dialogues have it."""
+    supporters: list[str] = Field(default=[])
+    """The models that people talk to."""
+    least: int = 3
+    """Exchanges after which a talk may be rated."""
+    most: int = 15
+    """Exchanges after which it ends."""
+    rate_after: list[int] = Field(default=[])
+    """Exchanges after which it is rated in the middle."""
+    questionnaire: Questionnaire | None = None
+    """What people tell of themselves."""
+
+
+def create(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="STUDY", help="Folder to make; its name is the study's."),
+        Writes((f"{DATABASE}*", LINKS)),
+    ],
+    config: Annotated[
+        MaybeFile,
+        typer.Option(help="What describes the study (configs/people); --set changes a field, or says it without a file."),
+    ] = None,
+    dialogues: Annotated[
+        MaybeFiles,
+        typer.Option(
+            help="Dialogue records (JSONL). Repeat for more. Beside what `people suggest` drew lie its weights: they are kept."
+        ),
+    ] = None,
+    rubric: Annotated[
+        MaybeName, typer.Option(help="Rate on this rubric (a name or a YAML file). Without it, people choose between two.")
+    ] = None,
+    seeker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PLACE",
+            help="Choose between seekers on one card or profile: a run folder or JSONL file each. Twice or more. (With "
+            "--dialogues, the choice is between supporters.)",
+        ),
+        Reads("place", ("dialogues.jsonl", "cards.jsonl", "profiles.jsonl"), labelled=True),
+    ] = None,
+    supporter: Annotated[
+        MaybeModels,
+        typer.Option(
+            metavar="MODEL",
+            help="People talk to this model and rate it: a name in configs/models, a spec's YAML, or NAME@URL. Repeat for "
+            "more: everybody talks to all of them, blind and in balanced orders.",
+        ),
+    ] = None,
+    cards: Annotated[
+        MaybeFiles, typer.Option(help="Role cards: shown where the seeker is rated, played by who talks. Repeat for more.")
+    ] = None,
+    profiles: Annotated[
+        MaybeFiles, typer.Option(help="Profiles: shown where the seeker is rated, played by who talks. Repeat for more.")
+    ] = None,
+    raters: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="N|CODE=en,zh",
+            help="How many raters, who read every language of the study; or one by a code of your own, and what they read. "
+            "Repeat for more.",
+        ),
+    ] = None,
+    consent: Annotated[MaybeFile, typer.Option(help="Text that a rater has to agree to first (UTF-8).")] = None,
+    settings: SetOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Make a study: who sees what is drawn now, and every rater gets a link.
+
+    The links and the organiser's key are written to STUDY/links.csv and are nowhere else: the database holds only their
+    hashes. Raters see neither models nor who else rates; each has an order of their own. Example:
+
+    esc-eval people create studies/first --dialogues runs/demo/dialogues.jsonl --rubric esc_eval_human --raters 4
+    """
+    need_people()
+    wanted = overridden(config, StudyConfig, "study", {"rubric": rubric, "supporters": supporter}, settings or ())
+    rules = load_rubric(wanted.rubric) if wanted.rubric else None
+    if wanted.second_round and wanted.reviewers:
+        raise UserError("second_round, reviewers: either the raters score again, or reviewers decide: leave out one")
+    if wanted.supporters:
+        if rules is None:
+            raise UserError("--supporter: what is the talk rated on? Give --rubric")
+        if dialogues or wanted.checks:
+            raise UserError("--supporter: people talk, nothing is shown to them: leave out --dialogues and checks")
+        if consent is None:
+            raise UserError("--supporter: people tell of themselves to a model: say what they agree to (--consent FILE)")
+        items, definition = _talks(wanted, rules, cards or [], profiles or [])
+    elif rules is not None:
+        if seeker or wanted.questions:
+            raise UserError("--rubric: dialogues are rated, or two of them compared: leave out --seeker and questions")
+        items, definition = _ratings(wanted, rules, dialogues or [], cards or [], profiles or [])
+    else:
+        if wanted.checks or wanted.per != "dialogue":
+            raise UserError("checks, per: they belong to ratings: give --rubric, or leave them out")
+        items, definition = _choices(wanted, dialogues or [], seeker or [], cards or [], profiles or [])
+    agreed = {} if consent is None else dict.fromkeys(EVERY, read_text(consent, "text").strip())
+    definition |= wanted.model_dump(include={"overlap", "repeats", "thoughts", "second_round"})
+    try:
+        study = Study.model_validate({"name": folder.resolve().name, "seed": seed, "consent": agreed} | definition)
+    except ValidationError as error:
+        raise UserError(f"STUDY: {explain(error)}") from None
+    spoken = [item.language for item, _ in items] or (list(rules.languages) if rules else [])
+    people = raters_of(raters or [], spoken)
+    shown = [item for item, _ in items]
+    if study.chat:
+        tasks = assign_talks(people, [spec.name for spec in study.chat.supporters], shown, seed, bool(study.asks))
+    else:
+        tasks = assign(shown, people, wanted.overlap, wanted.repeats, seed)
+    if wanted.reviewers and (study.kind != "rate" or study.per != "dialogue"):
+        raise UserError("reviewers: they decide about scores of whole dialogues: leave it out here")
+    reviewers = raters_of([str(wanted.reviewers)], spoken, "reviewer") if wanted.reviewers else []
+    with opened(folder, make=True) as store:
+        key, tokens = store.create(study, items, people, tasks, reviewers)
+    rows = [{"rater": "organiser", "languages": "", "path": f"/o/{key}"}]
+    everybody = (*people, *reviewers)
+    rows += [{"rater": p.code, "languages": ",".join(p.languages), "path": f"/r/{tokens[p.code]}"} for p in everybody]
+    links = folder / LINKS
+    links.touch(0o600)
+    write_csv(links, LINK_COLUMNS, rows)
+    links.chmod(0o600)
+    console.print(f"{study.name}: {len(items)} items, {len(people)} raters, {len(tasks)} tasks")
+    if study.weights:
+        console.print("drawn by `people suggest`: the export has the weights; have all of them scored")
+    console.print(f"links: {links} (put the server's address before each; they are secrets)", soft_wrap=True)
+    console.print(f"next: esc-eval people serve {folder}", soft_wrap=True)
+
+
+def _ratings(
+    wanted: StudyConfig, rules: Rubric, files: list[Path], cards: list[Path], profiles: list[Path]
+) -> tuple[Items, dict[str, Any]]:
+    """Dialogues to rate, with the expected scores of the attention checks among them, and the weights of a draw."""
+    if not files:
+        raise UserError("--dialogues: none given: what is rated?")
+    if wanted.checks and wanted.per == "turn":
+        raise UserError("checks: the known scores are of whole dialogues: leave them out, or rate per dialogue")
+    if rules.rates == "seeker" and not cards and not profiles:
+        raise UserError(f"--rubric {rules.name} rates the seeker against who it plays: give --cards FILE or --profiles FILE")
+    spoken = read_dialogues(files)
+    played = load_played(cards, profiles)
+    own = [Path(wanted.rubric)] if wanted.rubric and wanted.rubric.endswith((".yaml", ".yml")) else []
+    with at("checks"):
+        known = read_scores(Path(wanted.checks), Check(own, spoken)) if wanted.checks else []
+    if wrong := [score for score in known if score.rubric != rules.name or score.turn is not None]:
+        raise UserError(f"checks: {wanted.checks}: {wrong[0].dialogue_id}: only scores of whole dialogues on {rules.name}")
+    items, expected = rated_items(spoken, rules, played, known)
+    weights = read_weights(found := weights_beside(files))
+    if found and (apart := sorted(weights.keys() ^ {content.dialogue.id for _, content in items})):
+        raise UserError(
+            f"{found[0]}: dialogue_id: {apart[0]} is in it or among --dialogues, and not in both: give what one draw of "
+            "`people suggest` wrote, or move the file away if these dialogues were not drawn"
+        )
+    return items, {"kind": "rate", "rubric": rules, "per": wanted.per, "expected": expected, "weights": weights}
+
+
+def _choices(
+    wanted: StudyConfig, files: list[Path], seekers: list[str], cards: list[Path], profiles: list[Path]
+) -> tuple[Items, dict[str, Any]]:
+    """Pairs of dialogues to choose from, and the questions about them."""
+    if bool(files) == bool(seekers):
+        raise UserError("what is done: --rubric with --dialogues to rate, --dialogues or --seeker (twice) to compare")
+    asked = {name: dict.fromkeys(EVERY, text) for name, text in wanted.questions.items()}
+    if seekers:
+        field = read_field(seekers, cards, EVERY, profile_files=profiles)
+        pairs = [(pair.a, pair.b) for pair in pairs_of(field)[0]]
+        systems = {dialogue.id: seeker_of(dialogue) for dialogue in field.dialogues}
+        known = {card.id: card for card in field.cards.values()}
+        played = {dialogue.id: played_text(dialogue, known) for pair in pairs for dialogue in pair}
+        return compared_items(pairs, systems, played), {"kind": "choose", "questions": asked or {QUESTION: dict(CLOSER)}}
+    spoken = read_dialogues(files)
+    check_unique("--dialogues", (dialogue.id for dialogue in spoken), "dialogue ids")
+    couples = list(pairs_of_supporters(spoken))
+    if not couples:
+        raise UserError("--dialogues: no two supporters spoke on the same card, profile or situation: nothing to compare")
+    named: dict[str, str] = {dialogue.id: dialogue.supporter or dialogue.source for dialogue in spoken}
+    return compared_items(couples, named, {}), {"kind": "choose", "questions": asked or {"better": dict(OVERALL)}}
+
+
+def _talks(wanted: StudyConfig, rules: Rubric, cards: list[Path], profiles: list[Path]) -> tuple[Items, dict[str, Any]]:
+    """Who is played in the talks, if anybody, and the supporters."""
+    specs = [load_spec(name) for name in wanted.supporters]
+    if agents := [spec.name for spec in specs if spec.endpoint.kind == "agent"]:
+        raise UserError(f"--supporter {agents[0]}: people talk to chat models; an agent plays dialogues of `esc-eval run`")
+    check_unique("--supporter", (spec.name for spec in specs), "supporters")
+    items = played_items(load_played(cards, profiles))
+    if items and wanted.questionnaire:
+        raise UserError("questionnaire: people are asked who they are: leave out --cards and --profiles")
+    chat = wanted.model_dump(include={"least", "most", "rate_after", "questionnaire"}) | {"supporters": specs}
+    return items, {"kind": "chat", "rubric": rules, "chat": chat}
+
+
+def raters_of(given: Sequence[str], spoken: Sequence[Language], prefix: str = "r") -> list[Person]:
+    """As many raters as the numbers say, who read all languages that are spoken, and those with a code of their own."""
+    count = sum(int(text) for text in given if text.isdecimal())
+    every = tuple(language for language in EVERY if language in spoken)
+    people = [Person(f"{prefix}{number:02d}", every) for number in range(1, count + 1)]
+    for text in given:
+        if text.isdecimal():
+            continue
+        code, reads = name_and_value("--raters", text, "a number, or CODE=en,zh")
+        languages = reads.split(",")
+        for language in languages:
+            if language not in EVERY:
+                raise UserError(f"--raters {text}: no language {language!r}: {near(language, EVERY)}")
+        people.append(Person(composed(code), tuple(language for language in EVERY if language in languages)))
+    if not people:
+        raise UserError("--raters: none: say how many, or name them as CODE=en,zh")
+    check_unique("--raters", (person.code.casefold() for person in people), "raters")
+    return people
