@@ -8,9 +8,10 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from core.errors import UserError
-from core.files import CONFIGS, read_named
+from core.files import CONFIGS
 from core.records import Identifier, Language
 from core.settings import Settings
+from core.yaml_files import read_named
 
 
 class Scale(Settings):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from core.errors import UserError, near
-from core.files import parse_yaml
+from core.yaml_files import parse_yaml
 
 
 class Settings(BaseModel):

@@ -12,10 +12,11 @@ from pydantic import Field, model_validator
 from core.addresses import FORM, SPEC_FILES, address_of, check_key_variable, is_loopback, record_name, secret_of
 from core.endpoints import Endpoint
 from core.errors import UserError, near
-from core.files import CONFIGS, digest, read_named, sha256_file
+from core.files import CONFIGS, digest, sha256_file
 from core.machine import Precision, precision
 from core.records import Language
 from core.settings import Settings
+from core.yaml_files import read_named
 
 PlayRole = Literal["seeker", "supporter", "judge"]
 Group = Literal["closed", "open", "domain"]

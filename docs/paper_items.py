@@ -7,8 +7,9 @@ from pathlib import Path
 
 from pydantic import Field
 
-from core.files import load_yaml, validated
+from core.files import validated
 from core.settings import Settings
+from core.yaml_files import load_yaml
 
 ITEMS = Path(__file__).with_name("paper_items.yaml")
 DOCUMENT = Path(__file__).with_name("reproduce.md")

@@ -24,8 +24,9 @@ from rich.text import Text
 
 from core.endpoints import KEY_VARIABLES
 from core.errors import UserError
-from core.files import CONFIGS, load_yaml
+from core.files import CONFIGS
 from core.tables import Screen
+from core.yaml_files import load_yaml
 from serve.command import MODULE, ROUTER, TRANSFORMERS, ServerPlan, check_installed
 from serve.guard import GRACE
 

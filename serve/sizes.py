@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError
-from core.files import CONFIGS, load_yaml, read_object
+from core.files import CONFIGS, read_object
 from core.specs import EMBEDDED_PREFIX, ModelSpec
+from core.yaml_files import load_yaml
 from serve.checkpoints.embedded import embedded_folder
 from serve.checkpoints.places import local_path
 from serve.checkpoints.tensors import check_checkpoint, stored_tensors, weight_files

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from core.errors import UserError
-from core.files import CONFIGS, load_yaml
+from core.files import CONFIGS
 from core.judge_prompts import judge_messages
 from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, Language, RoleCard, Turn
 from core.rubrics import Rubric, load_rubric
 from core.specs import load_spec, model_names
+from core.yaml_files import load_yaml
 from evalsuite.frameworks.emoharbor import EmoHarbor
 from evalsuite.frameworks.feel import Feel, load_feel_config
 from evalsuite.reported.tables import load_reported

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import typer.main
 
-from core.files import CONFIGS, load_yaml
+from core.files import CONFIGS
 from core.specs import load_spec
+from core.yaml_files import load_yaml
 from evalsuite.commands.report import merge
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.shards import Shard

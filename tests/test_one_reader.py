@@ -11,11 +11,12 @@ import orjson
 import pytest
 
 from core.errors import UserError
-from core.files import CONFIGS, ENCODING, first_object, load_yaml, read_json, read_jsonl, read_text
+from core.files import CONFIGS, ENCODING, first_object, read_json, read_jsonl, read_text
 from core.ledger import Step
 from core.prompts import load_pack
 from core.records import Preference
 from core.rows import CorpusReader
+from core.yaml_files import load_yaml
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_preferences, read_scores
 from data_prep.sources import SOURCES, generic
@@ -23,7 +24,7 @@ from evalsuite.commands.scored_runs import read_ratings
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("core", "serve", "data_prep", "train", "evalsuite")
-PLACES = {"core/files.py", "core/people_tables.py"}
+PLACES = {"core/files.py", "core/yaml_files.py", "core/people_tables.py"}
 PARSERS = {
     *("csv.reader", "csv.DictReader", "openpyxl.load_workbook", "json.load", "json.loads", "orjson.loads", "ast.literal_eval"),
     *("yaml.load", "yaml.safe_load", "yaml.full_load", "yaml.load_all", "yaml.safe_load_all", "yaml.compose", "yaml.parse"),

@@ -15,10 +15,10 @@ import orjson
 import typer
 
 from core.errors import at, say
-from core.files import load_yaml
 from core.paths import IN_FILE
 from core.records import Language, Message
 from core.tables import Screen, Table, to_console
+from core.yaml_files import load_yaml
 from train.prefix_tree import alike, tree
 from train.recipes import hub_kernel, lora_config, may_read_trees
 from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory, serving_memory

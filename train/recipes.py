@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
 from core.errors import UserError, near
-from core.files import CONFIGS, load_yaml
+from core.files import CONFIGS
+from core.yaml_files import load_yaml
 from serve.checkpoints.lora import LORA_RANKS, more_than_plain
 
 if TYPE_CHECKING:

@@ -19,13 +19,14 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from core.errors import UserError, near
-from core.files import CONFIGS, load_yaml, write_text
+from core.files import CONFIGS, write_text
 from core.grouping import group_by
 from core.people_tables import shortened
 from core.records import Language, RoleCard
 from core.statistics.bootstrap import SHARES, estimate, smoothed_means
 from core.statistics.reliability import ALPHA_FROM, cohen_kappa, jackknife, krippendorff_alpha, left_out
 from core.tables import Estimate
+from core.yaml_files import load_yaml
 from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_both
 from data_prep.cards.taxonomy import Path3, Taxonomy
 

@@ -9,9 +9,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from core.files import CONFIGS, read_yaml
+from core.files import CONFIGS
 from core.records import Language
 from core.settings import Settings
+from core.yaml_files import read_yaml
 
 Path3 = tuple[str, str, str]  # English names of levels 1 to 3
 

@@ -9,13 +9,14 @@ import typer
 from rich.progress import Progress
 
 from core.errors import UserError, need_modules
-from core.files import CONFIGS, read_yaml, validated
+from core.files import CONFIGS, validated
 from core.ledger import Build
 from core.options import OutIfAnyOption, SeedOption, SetOption, SourceIfAnyOption, console, writes
 from core.paths import IN_FILE, IN_NAME, IN_PLACES
 from core.rows import CorpusItem
 from core.settings import with_settings
 from core.tables import Table, to_console
+from core.yaml_files import read_yaml
 from data_prep.cards import bundled_cards, cardless, load_cards
 from data_prep.role_play.held_out import HeldOut, check_source
 from data_prep.role_play.mix import (

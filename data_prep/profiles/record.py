@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from core.files import CONFIGS, load_yaml
+from core.files import CONFIGS
 from core.records import Identifier, Language, Name, Record, Whole
+from core.yaml_files import load_yaml
 from data_prep.profiles.vocabulary import load_vocabulary
 
 Level = Literal["low", "middle", "high"]

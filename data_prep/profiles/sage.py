@@ -17,9 +17,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from core.errors import UserError
-from core.files import CONFIGS, check_unique, explain, first_object, load_yaml, read_placed
+from core.files import CONFIGS, check_unique, explain, first_object, read_placed
 from core.records import Dialogue, Number, Part, Turn, dialogue_id
 from core.rows import RowModel
+from core.yaml_files import load_yaml
 from data_prep.profiles.record import Counselling, Demographics, Preferences, Profile
 
 NAME = "sage"

@@ -8,9 +8,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from core.files import CONFIGS, read_yaml
+from core.files import CONFIGS
 from core.records import Language
 from core.settings import Pattern, Settings
+from core.yaml_files import read_yaml
 from data_prep.cards.taxonomy import Labelled
 
 Age = Annotated[int, Field(ge=0, le=120)]

@@ -22,8 +22,9 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from core.errors import UserError
-from core.files import check_unique, read_jsonl, read_yaml
+from core.files import check_unique, read_jsonl
 from core.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_id
+from core.yaml_files import read_yaml
 from data_prep.bundled import BUNDLED
 from data_prep.scores.human import human_score
 from data_prep.scores.synthetic_rules import ASPECTS, Aspect, LabelledPart, Reply, score

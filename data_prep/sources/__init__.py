@@ -15,12 +15,13 @@ from pydantic import BaseModel, Field
 from rich.console import Console
 
 from core.errors import UserError, near, need_modules
-from core.files import CONFIGS, check_unique, read_yaml
+from core.files import CONFIGS, check_unique
 from core.ledger import Build, Step
 from core.options import name_and_value
 from core.records import RolePlay, SupportDialogue
 from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, Source, by_row
 from core.settings import Settings
+from core.yaml_files import read_yaml
 from data_prep.sources import characters, generic, play, posts, support, synthetic_esc
 
 

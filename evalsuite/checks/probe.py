@@ -18,12 +18,13 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from core.errors import UserError
-from core.files import CONFIGS, check_unique, read_yaml, write_jsonl
+from core.files import CONFIGS, check_unique, write_jsonl
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric, Scale
 from core.settings import Settings
 from core.specs import load_spec
+from core.yaml_files import read_yaml
 from evalsuite.checks.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
 from evalsuite.dialogues.floors import FLOORS, answered_by
 from evalsuite.judge.judge import Judge

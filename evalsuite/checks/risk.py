@@ -17,13 +17,14 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from core.files import CONFIGS, digest, read_yaml
+from core.files import CONFIGS, digest
 from core.grouping import group_by
 from core.patterns import Patterns
 from core.records import Dialogue, Language
 from core.settings import Settings
 from core.statistics.bootstrap import SHARES, SMOOTHED
 from core.tables import Cell, Estimate, Table
+from core.yaml_files import read_yaml
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import supporter_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from core.files import CONFIGS, read_yaml
+from core.files import CONFIGS
 from core.grouping import group_by
 from core.records import Dialogue, Language
 from core.settings import Pattern, Settings
@@ -19,6 +19,7 @@ from core.specs import load_spec, model_names
 from core.statistics.bootstrap import SMOOTHED
 from core.statistics.inference import TEST
 from core.tables import Table
+from core.yaml_files import read_yaml
 from evalsuite.checks.health import HEALTH, as_they_are
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import Tally, contestants_of, stack

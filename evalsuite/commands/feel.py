@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 
 from core.errors import UserError, near, say
-from core.files import read_yaml, write_json, write_jsonl
+from core.files import write_json, write_jsonl
 from core.options import SetOption, console, name_and_value
 from core.paths import InFile, InFiles, MaybeFiles, Reads
 from core.records import HumanScore, Judgement
 from core.rubrics import known_rubric, load_rubric
 from core.verbs import Verbs
+from core.yaml_files import read_yaml
 from data_prep.scores.human import gold_scores_of, read_dialogues, read_preferences
 from data_prep.scores.rank_sft import group_of
 from evalsuite.commands.options import (

@@ -16,10 +16,11 @@ from typing import Annotated
 from pydantic import Field
 
 from core.errors import UserError, near
-from core.files import CONFIGS, read_yaml
+from core.files import CONFIGS
 from core.ledger import Step
 from core.rows import CorpusReader, CorpusRow
 from core.settings import Settings
+from core.yaml_files import read_yaml
 from evalsuite.fdaef.forms import FORMS, SUMMARISED, Doc
 
 SUMMARY = "summary"  # the task that the model answers with a summary, which a judge scores; lm-eval has no part in it

@@ -16,9 +16,10 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from core.errors import UserError, near
-from core.files import CONFIGS, explain, read_named, read_yaml
+from core.files import CONFIGS, explain
 from core.records import Language
 from core.settings import Settings
+from core.yaml_files import read_named, read_yaml
 from evalsuite.fdaef.normalise import Metric
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

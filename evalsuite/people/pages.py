@@ -10,9 +10,9 @@ from typing import Any
 import jinja2
 from pydantic import RootModel
 
-from core.files import read_yaml
 from core.records import Dialogue, Language
 from core.rubrics import Rubric
+from core.yaml_files import read_yaml
 from evalsuite.people.store import Answer
 from evalsuite.people.study import COMMENT, Content, Study
 from evalsuite.people.tables import TaskRow

@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from core.files import load_yaml
 from core.tables import Estimate, fmt
+from core.yaml_files import load_yaml
 
 Figure = dict[str, Any]  # plotly's JSON: data and layout, or a part of them
 TEMPLATES = Path(__file__).parent / "templates"

@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from core.errors import UserError
-from core.files import read_yaml, validated
+from core.files import validated
 from core.judge_prompts import NativeMethod
 from core.masking import PlainUrl
 from core.paths import IN_FILE, IN_NAME, IN_SPEC, check_config
 from core.records import Language
 from core.settings import fields_set, with_settings
+from core.yaml_files import read_yaml
 from evalsuite.runs.framework import framework_of, frameworks
 from evalsuite.runs.shard import Shard
 from serve.launch import START_TIMEOUT

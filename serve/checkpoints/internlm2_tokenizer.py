@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError, need_modules
-from core.files import CONFIGS, load_yaml, read_object
+from core.files import CONFIGS, read_object
+from core.yaml_files import load_yaml
 
 SPACE = "▁"  # SentencePiece's sign for a space
 BPE, NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 1, 2, 3, 4, 6  # SentencePiece's numbers: model type, piece types

@@ -29,9 +29,10 @@ import orjson
 import typer
 
 from core.errors import UserError, run_cli
-from core.files import CONFIGS, load_json, load_yaml, read_object, write_json
+from core.files import CONFIGS, load_json, read_object, write_json
 from core.machine import Gpu, listed_gpus, smi, visible_gpus
 from core.specs import load_spec
+from core.yaml_files import load_yaml
 from serve.sizes import GIB
 from tests.bench.endpoint_process import endpoint
 from tests.bench.full_shape import RECIPES, Recipe, layers_that_fit, write_checkpoint, write_config, write_recipe, write_rows

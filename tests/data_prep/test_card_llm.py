@@ -14,9 +14,10 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from core.errors import UserError
-from core.files import CONFIGS, load_yaml, write_jsonl
+from core.files import CONFIGS, write_jsonl
 from core.prompts import load_pack
 from core.records import Dialogue, Language, Post, RoleCard, SupportDialogue, Turn
+from core.yaml_files import load_yaml
 from data_prep.cards import llm as card_llm
 from data_prep.cards import load_cards
 from data_prep.cards.llm import PACK, extraction_prompt, probability, read_card, read_choice

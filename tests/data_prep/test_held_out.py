@@ -13,9 +13,10 @@ import yaml
 from typer.testing import CliRunner
 
 from core.errors import UserError
-from core.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
+from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.ledger import Build
 from core.records import Line, RoleCard, RolePlay
+from core.yaml_files import read_yaml
 from data_prep.__main__ import app
 from data_prep.role_play.examples import Draft, RoleExample
 from data_prep.role_play.mix import RoleSftConfig

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from core.errors import UserError
-from core.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
+from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, Language
 from core.tables import Table
+from core.yaml_files import read_yaml
 from data_prep import keeping
 from data_prep.__main__ import app
 from data_prep.cards.sheets import read_sheet, write_csv

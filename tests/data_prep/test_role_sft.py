@@ -12,9 +12,10 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from core.errors import UserError
-from core.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
+from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Line, RoleCard, RolePlay, SupportDialogue
 from core.rows import RolePlayYield
+from core.yaml_files import read_yaml
 from data_prep.__main__ import app
 from data_prep.bundled import BUNDLED
 from data_prep.role_play.contamination import document_text

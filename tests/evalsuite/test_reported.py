@@ -19,10 +19,11 @@ from scipy.stats import kendalltau, spearmanr
 from typer.testing import CliRunner
 
 from core.errors import UserError
-from core.files import CONFIGS, load_yaml
+from core.files import CONFIGS
 from core.rubrics import load_rubric
 from core.specs import load_spec
 from core.tables import Estimate, Table, fmt
+from core.yaml_files import load_yaml
 from evalsuite.commands.reported import reported
 from evalsuite.reported.against import TITLES, against, as_printed, beside, disagreement_table
 from evalsuite.reported.recomputation import Checked, Spread, check, combine

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from core.errors import UserError
-from core.files import CONFIGS, read_jsonl, read_yaml, write_jsonl
+from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, Language, Turn
 from core.rubrics import load_rubric
+from core.yaml_files import read_yaml
 from evalsuite.checks.risk import CATEGORIES, Category, Lexicon, count, excerpt, find, load_lexicon, risk_turns, tables
 from evalsuite.commands.health import risk
 from tests.evalsuite.oracles import check_share, smoothed

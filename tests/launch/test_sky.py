@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from core.files import CONFIGS, load_yaml
+from core.files import CONFIGS
+from core.yaml_files import load_yaml
 
 pytestmark = pytest.mark.slow
 

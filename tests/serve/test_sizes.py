@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from core.files import load_yaml
 from core.specs import load_spec, model_names
+from core.yaml_files import load_yaml
 from serve.checkpoints.embedded import materialise
 from serve.sizes import ARCHITECTURES, BLOCK, GIB, Size, known_architecture, shape_of, size_of
 from tests.serve.test_plan import spec

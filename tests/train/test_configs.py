@@ -25,10 +25,11 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from core.errors import UserError
-from core.files import CONFIGS, load_yaml, read_yaml
+from core.files import CONFIGS
 from core.prompts import PromptPack
 from core.rubrics import load_rubric
 from core.specs import load_spec
+from core.yaml_files import load_yaml, read_yaml
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.profiles.vocabulary import load_vocabulary
 from data_prep.role_play.mix import RoleSftConfig

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from core.files import CONFIGS, load_yaml, write_jsonl
+from core.files import CONFIGS, write_jsonl
+from core.yaml_files import load_yaml
 from tests.train.conftest import Forked, per_dimension, rank_examples, write_data, write_recipe
 from tests.train.gloo import COPIED, PROCESSES
 from tests.train.test_configs import launch

@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from core.errors import near
-from core.files import CONFIGS, load_yaml
+from core.files import CONFIGS
 from core.rows import CorpusReader, RowModel
+from core.yaml_files import load_yaml
 from evalsuite.fdaef.forms.reading import (
     Doc,
     ReadForm,

@@ -1,0 +1,101 @@
+"""YAML files: configs, specs, rubrics. Errors name file, line and field."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from core.errors import UserError, near
+from core.files import CONFIGS, DEEPEST, explain, read_text
+
+M = TypeVar("M", bound=BaseModel)
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser is about ten times as fast
+
+
+class _OnceLoader(_Loader):
+    """YAML's safe loader, but a key that a mapping has twice is an error: the later value would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set[str]()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+# A text with fewer brackets and shallower indents has no deep nesting: only others are looked at event by event.
+_BRACKETS, _INDENTED = 100, re.compile(r"^[ ?-]{60}", re.MULTILINE)
+
+
+def _too_deep(text: str) -> int | None:
+    """The line of a value within more than `DEEPEST` others, if any: libyaml's recursion would end the process."""
+    if text.count("[") + text.count("{") < _BRACKETS and not _INDENTED.search(text):
+        return None
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST and event.start_mark:
+            return event.start_mark.line + 1
+    return None
+
+
+def load_yaml(path: Path, what: str) -> Any:
+    """Parsed YAML, or a `UserError` with file and line."""
+    return parse_yaml(read_text(path, what), path)
+
+
+def parse_yaml(text: str, place: object) -> Any:
+    """Parsed YAML, or a `UserError` with the place that the text is from, and the line."""
+    try:
+        if line := _too_deep(text):
+            raise UserError(f"{place}:{line}: malformed YAML: nested too deeply")
+        return yaml.load(text, Loader=_OnceLoader)
+    except yaml.MarkedYAMLError as error:
+        at_line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{place}{at_line}: malformed YAML: {error.problem or error.context}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: 2024-13-41 is a date that is none
+        raise UserError(f"{place}: malformed YAML: {' '.join(str(error).split())}") from None
+
+
+def read_yaml(path: Path, model: type[M], what: str) -> M:
+    """A YAML file as a model; errors name file, line and field."""
+    value = load_yaml(path, what)
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        location = error.errors(include_url=False)[0]["loc"]
+        raise UserError(f"{path}{_line_of(path, location)}: {explain(error)}") from None
+
+
+def read_named(folder: str, name: str, model: type[M], what: str) -> M:
+    """A bundled config by name (configs/FOLDER/NAME.yaml) or one's own by path; unknown names are answered with near ones."""
+    if name.endswith((".yaml", ".yml")):
+        return read_yaml(Path(name), model, what)
+    path = CONFIGS / folder / f"{name}.yaml"
+    if not re.fullmatch(r"[\w-][\w.-]{0,99}", name) or not path.is_file():
+        raise UserError(f"unknown {what} {name[:100]!r}: {near(name[:100], (p.stem for p in path.parent.glob('*.yaml')))}")
+    return read_yaml(path, model, what)
+
+
+def _line_of(path: Path, location: tuple[int | str, ...]) -> str:
+    """`:line` of the deepest node on the way to a field that the YAML file has."""
+    node = yaml.compose(read_text(path, "YAML"), Loader=_Loader)
+    line = node.start_mark.line if node is not None else 0
+    for part in location:
+        children = {}
+        if isinstance(node, yaml.MappingNode):
+            children = {str(key.value): (key, value) for key, value in node.value}
+        elif isinstance(node, yaml.SequenceNode):
+            children = {str(index): (item, item) for index, item in enumerate(node.value)}
+        if str(part) not in children:
+            break
+        key, node = children[str(part)]
+        line = key.start_mark.line
+    return f":{line + 1}"
