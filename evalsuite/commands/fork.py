@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ import typer
 from core.differences import differing_leaves
 from core.errors import UserError, near
 from core.files import read_jsonl
-from core.options import console
-from core.paths import InFile, InModel, MaybeModel, Writes
+from core.options import SetOption, console
+from core.paths import InFile, InModel, Writes
 from core.records import Dialogue
+from core.settings import fields_set
 from core.specs import load_spec
-from evalsuite.commands.options import EndpointOption, InRun, JudgeOption, resolve
+from evalsuite.commands.options import InRun, RoleModelOption, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
 from evalsuite.report.fork import fork_sheet
 from evalsuite.runner.engine import Runner
@@ -28,6 +30,8 @@ from evalsuite.runs.folder import open_run
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import HeldSpec
 
+TEMPERATURE = 0.7  # at which both go on, unless theirs is higher
+_WHERE = "{0}: where does it answer? Give --set supporters={0}@URL"
 _GROWS = {"supporters", "languages", "trials", "cards", "profiles", "references", "replay"}  # of a run's own config: may differ
 
 
@@ -39,19 +43,9 @@ def fork(
     supporter: Annotated[
         InModel, typer.Option("--supporter", metavar="MODEL", help="Who replies there instead: a model, or a floor.")
     ],
-    original: Annotated[
-        MaybeModel,
-        typer.Option("--original", metavar="MODEL", help="Where the dialogue's own supporter answers, if not by its name."),
-    ] = None,
-    model: Annotated[
-        MaybeModel, typer.Option("--model", metavar="MODEL", help="Seeker and judge, where the config names none.")
-    ] = None,
-    judge: JudgeOption = None,
+    model: RoleModelOption = None,
+    settings: SetOption = None,
     draws: Annotated[int, typer.Option("--draws", min=2, max=1000, metavar="N", help="How often both sides go on.")] = 12,
-    temperature: Annotated[
-        float, typer.Option("--temperature", min=0.01, max=2, help="At which both go on, unless theirs is higher.")
-    ] = 0.7,
-    endpoint: EndpointOption = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Folder of its own; the same command resumes. Default: runs/fork/DIALOGUE-TURN."),
@@ -66,32 +60,33 @@ def fork(
 
     Example: esc-eval fork runs/demo --config configs/eval/demo.yaml --dialogue 0123456789abcdef --turn 2 --supporter lecture
     """
-    settings = shards.whole(run)
+    made_with = shards.whole(run)
     held_dialogues = {one.id: one for one in read_jsonl(run / "dialogues.jsonl", Dialogue, "dialogues")}
     if dialogue not in held_dialogues:
         raise UserError(f"--dialogue {dialogue}: not in {run / 'dialogues.jsonl'}: {near(dialogue, held_dialogues)}")
     source, other = held_dialogues[dialogue], load_spec(supporter).name
     folder = out or Path("runs", "fork", f"{dialogue}-{turn}")
-    overrides: dict[str, Any] = {"model": model, "judge": judge, "out": str(folder), "floors": False}
-    overrides["supporters"] = list(dict.fromkeys([original or _named(config, overrides, source), supporter]))
-    resolved = resolve(config, endpoint, **overrides)
+    overrides: dict[str, Any] = {"model": model, "out": str(folder), "floors": False}
+    own_model = _named(config, overrides, settings or [], source)
+    changed = [setting for setting in settings or [] if "supporters" not in fields_set([setting])]
+    resolved = resolve(config, None, changed, supporters=list(dict.fromkeys([own_model, supporter])), **overrides)
     with open_run(run) as opened:
         resolved = replace(resolved, held=Held.of(opened, None))
     if lines := "; ".join(
-        differing_leaves(_lasting(settings.root.get("simulate", {})), _lasting(resolved.simulate_identity()))
+        differing_leaves(_lasting(made_with.root.get("simulate", {})), _lasting(resolved.simulate_identity()))
     ):
         raise UserError(f"--config {config}: {run} was made with another one: {lines}")
     own = next((spec for spec in resolved.supporters if spec.name == source.supporter), None)
     if own is None or isinstance(own, HeldSpec):
-        raise UserError(f"{source.supporter}: where does it answer? Give --original {source.supporter}@URL")
+        raise UserError(_WHERE.format(source.supporter))
     resolved.score_identity()  # whatever is wrong is told before anything is written or started
     forked = Fork.of(resolved, source, turn, other)
     with open_run(folder) as opened, Runner(opened, resolved, console) as runner:
-        result = ask(runner, forked, draws, temperature)
+        result = ask(runner, forked, draws, TEMPERATURE)
         failures = opened.failures()
     facts = [
         ("Judge", f"{resolved.judge.name}, method {resolved.method}"),
-        ("Draws", f"{draws} a side, at a temperature of {temperature:g} at least"),
+        ("Draws", f"{draws} a side, at a temperature of {TEMPERATURE:g} at least"),
     ]
     spoke = [
         *resolved.seekers,
@@ -103,16 +98,16 @@ def fork(
     exit_if_lost(sum(one.lost for one in result.dialogues), len(result.dialogues), "dialogues", failures)
 
 
-def _named(config: Path, overrides: dict[str, Any], source: Dialogue) -> str:
+def _named(config: Path, overrides: dict[str, Any], settings: Sequence[str], source: Dialogue) -> str:
     """How the config names the dialogue's supporter; by its name where it does not."""
-    for name in load_config(config, overrides).supporters:
+    for name in load_config(config, overrides, settings).supporters:
         with suppress(UserError):
             if load_spec(name).name == source.supporter:
                 return name
     name = source.supporter or ""
     with suppress(UserError):
         return load_spec(name).name
-    raise UserError(f"{name}: where does it answer? Give --original {name}@URL")
+    raise UserError(_WHERE.format(name))
 
 
 def _lasting(simulated: dict[str, Any]) -> dict[str, Any]:

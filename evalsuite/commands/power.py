@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from core.errors import UserError
-from evalsuite.commands.options import JsonOption, MaybeRuns, PageOption, ValueOption, out_page, value_of
+from evalsuite.commands.options import JsonOption, MaybeRuns, PageOption, out_page
 from evalsuite.commands.output import deliver_page
 from evalsuite.report.planning import power_sheet
 from evalsuite.reported.tables import load_reported
@@ -30,10 +30,6 @@ def power(
         float, typer.Option("--difference", min=0.01, max=100, help="Points of 0-100 that are to be shown.")
     ] = 3,
     often: Annotated[float, typer.Option("--power", min=0.5, max=0.999, help="In what share of runs it is to be shown.")] = 0.8,
-    pairs: Annotated[
-        int | None, typer.Option("--pairs", min=1, help="Comparisons to correct for. Default: all pairs of models.")
-    ] = None,
-    value: ValueOption = "value",
     against: Annotated[
         str | None, typer.Option("--against", metavar="paper", help="paper: what ESC-Eval's table 2 could have shown.")
     ] = None,
@@ -58,11 +54,11 @@ def power(
         raise UserError(f"{records[0].folder} is scored on {records[0].rubric.name}, others on {', '.join(sorted(rubrics))}")
     floors = {name for record in records for name in record.floors}
     planned = []
-    for language, observations in observations_of(records, value_of(value)).items():
+    for language, observations in observations_of(records, "value").items():
         if len({one.supporter for one in observations}) < 2:
             raise UserError(f"{language}: one supporter alone has no difference to show: give a run of two or more")
         asked = spreads(observations, floors)
-        planned.append(Planned(language, components(observations), asked, difference, pairs or max(len(asked), 1), often))
+        planned.append(Planned(language, components(observations), asked, difference, max(len(asked), 1), often))
     if records and not planned:
         raise UserError("no dialogue of these runs has a readable verdict on every dimension")
     more = [*paper_tables(*_table2(), often)] if against else []

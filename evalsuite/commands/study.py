@@ -11,10 +11,11 @@ import typer
 
 from core.errors import UserError, need_modules
 from core.files import CONFIGS, read_jsonl, write_jsonl
-from core.options import choice, console
+from core.options import SetOption, choice, console
 from core.paths import IN_FOLDER, InModel, InModels, Writes
+from core.settings import fields_set
 from core.specs import EMBEDDED_PREFIX, ModelSpec
-from evalsuite.commands.options import EndpointOption, LanguageOption, endpoints_of, resolve
+from evalsuite.commands.options import LanguageOption, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
 from evalsuite.fdaef.aggregate import aggregate
 from evalsuite.fdaef.asking import Examination
@@ -33,6 +34,8 @@ from evalsuite.statistics.between_frameworks import Examined, Framework, as_one_
 from evalsuite.statistics.feel_tables import Cost
 from evalsuite.statistics.summary import sums_of
 
+# What is set unless the command says otherwise; from two trials on reliability is known.
+_USUAL = {"trials": 2, "exchanges": 5, "temperature": 0.7, "floors": True}
 _PERSONAS = ("psychologist", "peer", "editor")
 _RUN = ("dialogues.jsonl", "judgements.jsonl", "cards.jsonl", "profiles.jsonl", "costs.jsonl")
 
@@ -43,15 +46,6 @@ def study(
         InModel, typer.Option("--model", metavar="MODEL", help="Plays the seeker, and judges in every framework.")
     ],
     limit: Annotated[int, typer.Option("--limit", min=2, metavar="N", help="Cards, and profiles, a language.")] = 5,
-    trials: Annotated[
-        int, typer.Option("--trials", min=1, metavar="N", help="Dialogues on each; from 2 on reliability is known.")
-    ] = 2,
-    exchanges: Annotated[int, typer.Option("--exchanges", min=1, metavar="N", help="Length of dialogues, at most.")] = 5,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, metavar="N", help="How often each of FEEL's judges is asked.")] = 1,
-    temperature: Annotated[
-        float, typer.Option("--temperature", min=0, max=2, help="Of the supporters: at 0 trials may be the same.")
-    ] = 0.7,
-    floors: Annotated[bool, typer.Option("--floors/--no-floors", help="Also supporters without a model.")] = True,
     language: LanguageOption = None,
     data: Annotated[
         Path | None,
@@ -59,7 +53,7 @@ def study(
         IN_FOLDER,
     ] = None,
     items: Annotated[int, typer.Option("--items", min=2, metavar="N", help="Items of each of ECDBench's data sets.")] = 20,
-    endpoint: EndpointOption = None,
+    settings: SetOption = None,
     out: Annotated[
         Path,
         typer.Option("--out", help="Folder of the study; the same command resumes."),
@@ -70,32 +64,33 @@ def study(
     alike, do their dimensions go together, and which parts supporters with the fewest calls?
 
     ESC-Eval plays role cards, EmoHarbor profiles; FEEL's panel (one model as three personas) judges the dialogues that ESC-Eval
-    held. ECDBench (--data) asks the models among the supporters, without its summaries, which need a judge. The run folders lie
-    in OUT, and can be reported and grown like any other. A model that has no address is served once, for all of them. Writes
-    OUT/study.html, .json and .md. Example:
+    held. Each supporter, with floors beside it, holds two dialogues on each card or profile, of five exchanges, at temperature
+    0.7: --set trials, exchanges, temperature and floors say otherwise. ECDBench (--data) asks the models among the
+    supporters, without its summaries, which need a judge. The run folders lie in OUT, and can be reported and grown like any
+    other. A model that has no address is served once, for all of them. Writes OUT/study.html, .json and .md. Example:
 
     esc-eval study --supporter a@http://127.0.0.1:8000/v1 --supporter b@http://127.0.0.1:8001/v1
     --model gpt-4.1@https://api.openai.com/v1#OPENAI_API_KEY
     """
     if language is not None:
         choice("--language", language, ("en", "zh"))
-    played: dict[str, Any] = {"supporters": supporter, "limit": limit, "trials": trials, "exchanges": exchanges}
-    played |= {"floors": floors, "temperature": temperature, "seeker": model, "judge": model, "language": language}
+    played: dict[str, Any] = {"supporters": supporter, "limit": limit, "seeker": model, "judge": model, "language": language}
+    played |= {field: value for field, value in _USUAL.items() if field not in fields_set(settings or ())}
     runs = {
-        "esc_eval": resolve(CONFIGS / "eval" / "api.yaml", endpoint, out=str(out / "esc_eval"), **played),
-        "emoharbor": resolve(CONFIGS / "eval" / "study_emoharbor.yaml", endpoint, out=str(out / "emoharbor"), **played),
+        name: resolve(CONFIGS / "eval" / config, None, settings, out=str(out / name), **played)
+        for name, config in (("esc_eval", "api.yaml"), ("emoharbor", "study_emoharbor.yaml"))
     }
     panel = load_feel_config(
         CONFIGS / "eval" / "feel.yaml",
         {
             "judges": [{"model": model, "persona": persona} for persona in _PERSONAS],
-            "rounds": rounds,
+            "rounds": 1,
             "languages": [language] if language else None,
             "out": str(out / "feel"),
         },
     )
     judge = runs["esc_eval"].judge.name
-    panel.endpoints.update({name: url for name, url in endpoints_of(endpoint).items() if name == judge})
+    panel.endpoints.update({name: url for name, url in runs["esc_eval"].config.endpoints.items() if name == judge})
     feel = Feel(panel)
     for resolved in runs.values():  # whatever is wrong is told before anything is written or started
         resolved.simulate_identity()

@@ -125,3 +125,8 @@ def test_what_cannot_be_forked_is_said(esc_eval: EscEval, held: Any) -> None:
     Path("other.yaml").write_text(yaml.safe_dump(other))
     code, error = esc_eval(*call(endpoint, dialogue, "kind", "--config", "other.yaml"))
     assert code == 2 and "run was made with another one: exchanges: 3 → 4" in error, error
+    Path("unnamed.yaml").write_text(yaml.safe_dump({**other, "exchanges": 3, "supporters": []}))
+    unnamed = call(endpoint, dialogue, "kind", "--config", "unnamed.yaml", "--draws", 2)
+    code, error = esc_eval(*unnamed)
+    assert code == 2 and "plain: where does it answer? Give --set supporters=plain@URL" in error, error
+    assert esc_eval(*unnamed, "--set", f"supporters=plain@{endpoint.url}") == (0, "")

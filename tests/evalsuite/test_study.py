@@ -194,7 +194,7 @@ def behave(body: dict[str, Any], count: int) -> Answer:
 def test_three_frameworks_run_on_the_same_supporters(esc_eval: EscEval) -> None:
     with Endpoint(behave, models=("a", "all")) as endpoint:
         call = ["study", "--supporter", f"a@{endpoint.url}", "--model", f"all@{endpoint.url}", "--language", "en"]
-        call += ["--limit", "2", "--trials", "2", "--exchanges", "1", "--out", "s"]
+        call += ["--limit", "2", "--set", "exchanges=1", "--out", "s"]
         code, error = esc_eval(*call)
         assert code == 0, error
         asked = len(endpoint.requests)
@@ -228,7 +228,7 @@ def test_ecdbench_joins_where_its_data_are(esc_eval: EscEval, tmp_path: Path, mo
     monkeypatch.setattr(tasks, "language_model", scripted)
     with Endpoint(behave, models=("a", "b", "all")) as endpoint:
         call = ["study", "--supporter", f"a@{endpoint.url}", "--supporter", f"b@{endpoint.url}", "--model"]
-        call += [f"all@{endpoint.url}", "--language", "en", "--limit", "2", "--trials", "1", "--exchanges", "1"]
+        call += [f"all@{endpoint.url}", "--language", "en", "--limit", "2", "--set", "trials=1", "--set", "exchanges=1"]
         call += ["--data", str(tmp_path / "corpora"), "--out", "s"]
         code, error = esc_eval(*call)
         assert code == 0, error
