@@ -38,7 +38,7 @@ def moved(text: str, name: str) -> str:
     return _PROGRAM.sub(lambda match: PROGRAMS[match[1]], "".join(lines))
 
 
-class OnePackage(BuildHookInterface):
+class OnePackage(BuildHookInterface[Any]):
     """Adds the copies to the wheel, in place of the modules themselves."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

@@ -27,7 +27,8 @@ class _OnceLoader(_Loader):
                 if key.value in seen:
                     raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
                 seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        result: dict[Any, Any] = super().construct_mapping(node, deep)
+        return result
 
 
 # A text with fewer brackets and shallower indents has no deep nesting: only others are looked at event by event.

@@ -129,7 +129,7 @@ class Budget:
         """What is kept for others from the work that is under way here."""
         here = _SHARE.get()
         others = [share for share in self._shares.values() if share is not here] if here and here.beyond else []
-        return sum(getattr(share, attribute) for share in others)
+        return float(sum(getattr(share, attribute) for share in others))
 
     def begin_call(self) -> str | None:
         """Count a call that begins; returns why it may not be made, None where it may."""

@@ -350,7 +350,7 @@ class ChatClient(Transport):
 
         def wider() -> int:
             context = voice.context or spec.context_length
-            return min(voice.room(spec.reasoning_room, context, body[limit], size), max(most - body[limit], 0))
+            return int(min(voice.room(spec.reasoning_room, context, body[limit], size), max(most - body[limit], 0)))
 
         if roomy := voice.reasons:
             room = wider()

@@ -41,7 +41,7 @@ def connections() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
     most = FILES if soft == resource.RLIM_INFINITY else soft
-    return max(most - psutil.Process().num_fds() - min(RESERVE, most // 4), 1)
+    return int(max(most - psutil.Process().num_fds() - min(RESERVE, most // 4), 1))
 
 
 def queue_length(metrics: bytes) -> int | None:

@@ -79,7 +79,8 @@ class SoundSteps(_Trainer):
         figures = super().evaluate(*args, **settings)
         if wrong := [name for name, value in figures.items() if isinstance(value, float) and not math.isfinite(value)]:
             self._diverged(self.state.global_step, f"{wrong[0]} is {figures[wrong[0]]}")
-        return figures
+        result: dict[str, float] = figures
+        return result
 
     def _save_checkpoint(self, *args: Any, **settings: Any) -> None:
         for name, weight in self.model.named_parameters():

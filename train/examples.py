@@ -74,7 +74,7 @@ def serves_alike(tokenizer: PreTrainedTokenizerBase, with_system: bool = True) -
         )
         for template in (None, chatml(tokenizer))
     ]
-    return texts[0] == texts[1]
+    return bool(texts[0] == texts[1])
 
 
 def neutral(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[list[Message], int]:

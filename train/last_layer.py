@@ -227,7 +227,8 @@ class LastLayerDecoder(Decoder):
             with torch.inference_mode():
                 logits = self._last_layer.logits(model, inputs | {"lengths": torch.tensor([len(prefixes.ids)])}, scale)
             shares[members, 0] = logits[0].double().softmax(-1).cpu()
-        return shares.numpy()
+        result: Shares = shares.numpy()
+        return result
 
     def take_spared(self) -> float:
         spared, self._last_layer.spared = self._last_layer.spared, 0.0

@@ -361,7 +361,8 @@ class Decoder:
             mask = torch.cat([mask[owner], fresh], 1)
             scale = torch.tensor(list(tokens), device=model.device)
             logits = _forward(model, ids, mask, cache).logits[:, -1, scale]
-            return greedy(model, logits, mask, cache, scale, digits).cpu().numpy()
+            result: Floats = greedy(model, logits, mask, cache, scale, digits).cpu().numpy()
+            return result
 
     def take_spared(self) -> float:
         """Seconds of reading that were spared since this was last asked, because an earlier adapter had read the same."""

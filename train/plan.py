@@ -105,7 +105,7 @@ def _read_dialogues(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
 def _longest(recipe: Recipe[Any], positions: int) -> int:
     """Tokens of an example at most: of a dialogue in training, the longest turns of both sides."""
     if recipe.task == "supporter":
-        return min(recipe.data.exchanges * 2 * recipe.training.max_completion_length, positions)
+        return int(min(recipe.data.exchanges * 2 * recipe.training.max_completion_length, positions))
     return recipe.training.max_length or positions
 
 

@@ -169,7 +169,8 @@ def training_config(task: Task) -> type[SFTConfig] | type[GRPOConfig]:
     """TRL's settings of a task's trainer."""
     from trl import GRPOConfig, SFTConfig
 
-    return GRPOConfig if task == "supporter" else SFTConfig
+    result: type[Any] = GRPOConfig if task == "supporter" else SFTConfig
+    return result
 
 
 @dataclass

@@ -89,7 +89,8 @@ def gathered(weights: Iterable[torch.Tensor]) -> AbstractContextManager[Any]:
         return nullcontext()
     import deepspeed
 
-    return deepspeed.zero.GatheredParameters(list(weights))
+    result: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(list(weights))
+    return result
 
 
 class RoleTrainer(AdapterTrainer):

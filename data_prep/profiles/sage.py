@@ -201,4 +201,5 @@ def _lines(text: str) -> tuple[str, ...]:
 
 
 def _scenario(topic: str) -> str | None:
-    return _WORDS["scenarios"].get(topic.partition("-")[0])
+    result: str | None = _WORDS["scenarios"].get(topic.partition("-")[0])
+    return result

@@ -160,7 +160,8 @@ class Features:
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
-    return np.divide(above, below, out=np.full(np.shape(above), np.nan), where=below > 0)
+    result: Floats = np.divide(above, below, out=np.full(np.shape(above), np.nan), where=below > 0)
+    return result
 
 
 def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome | None]) -> Features:

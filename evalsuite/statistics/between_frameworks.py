@@ -243,7 +243,8 @@ def reliabilities(cells: Sequence[Trials], weights: Floats) -> Floats:
     between = (weights @ (sizes[:, None] * means**2) - scores * grand**2) / np.maximum(number - 1, 1)
     spare = scores - number
     within = np.divide(weights @ inside, spare, out=np.full(between.shape, np.nan), where=spare > 0)
-    return np.divide(between - within, between, out=np.full(between.shape, np.nan), where=between > 1e-9)
+    result: Floats = np.divide(between - within, between, out=np.full(between.shape, np.nan), where=between > 1e-9)
+    return result
 
 
 def _correlations(x: Floats, y: Floats, weights: Floats) -> Floats:
@@ -254,7 +255,8 @@ def _correlations(x: Floats, y: Floats, weights: Floats) -> Floats:
     both = np.einsum("dr,ri,rj->dij", weights, x, y) / total[..., None] - mean_x[:, :, None] * mean_y[:, None, :]
     spread_x, spread_y = weights @ x**2 / total - mean_x**2, weights @ y**2 / total - mean_y**2
     size = np.sqrt(np.maximum(spread_x, 0)[:, :, None] * np.maximum(spread_y, 0)[:, None, :])
-    return np.divide(both, size, out=np.full(both.shape, np.nan), where=size > 1e-9)
+    result: Floats = np.divide(both, size, out=np.full(both.shape, np.nan), where=size > 1e-9)
+    return result
 
 
 @dataclass(frozen=True)

@@ -133,4 +133,5 @@ def _moment(x: Floats, y: Floats, weights: Floats) -> Floats:
     total = weights.sum(axis=1, keepdims=True)
     x, y = (side - (weights * side).sum(axis=1, keepdims=True) / total for side in (x, y))
     x, y = (side / np.abs(side).max(axis=1, keepdims=True) for side in (x, y))  # squares neither overflow nor vanish
-    return (weights * x * y).sum(axis=1) / np.sqrt((weights * x * x).sum(axis=1) * (weights * y * y).sum(axis=1))
+    result: Floats = (weights * x * y).sum(axis=1) / np.sqrt((weights * x * x).sum(axis=1) * (weights * y * y).sum(axis=1))
+    return result

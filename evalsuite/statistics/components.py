@@ -151,7 +151,8 @@ def _henderson(scores: Floats, effects: Sequence[Codes]) -> Floats:
             pairs, both = np.unique(one * (int(other.max()) + 1) + other, return_counts=True)
             row.append(float((both**2 / counts[pairs // (int(other.max()) + 1)]).sum()))
         rows.append(row)
-    return np.linalg.lstsq(np.array(rows), np.array(sums), rcond=None)[0][1:]
+    result: Floats = np.linalg.lstsq(np.array(rows), np.array(sums), rcond=None)[0][1:]
+    return result
 
 
 def _intervals(

@@ -128,7 +128,8 @@ def split(errors: Sequence[Floats], budget: int, before: Sequence[int] | None = 
 def _shares(errors: Floats) -> Floats:
     """Chances that sum to 1 along the first axis of predicted errors [n, …]: a part the same for all, a part as the errors."""
     n, total = len(errors), errors.sum(axis=0)
-    return EVEN / n + (1 - EVEN) * np.divide(errors, total, out=np.full(errors.shape, 1 / n), where=total > 0)
+    result: Floats = EVEN / n + (1 - EVEN) * np.divide(errors, total, out=np.full(errors.shape, 1 / n), where=total > 0)
+    return result
 
 
 def chances(errors: Floats, budget: int) -> Floats:
@@ -142,7 +143,8 @@ def chances(errors: Floats, budget: int) -> Floats:
         middle = (low + high) / 2
         short = np.minimum(middle * wanted, 1).sum(axis=0) < budget
         low, high = np.where(short, middle, low), np.where(short, high, middle)
-    return np.minimum(high * wanted, 1.0)
+    result: Floats = np.minimum(high * wanted, 1.0)
+    return result
 
 
 def drawn(chance: Floats, *seed: int) -> NDArray[np.intp]:

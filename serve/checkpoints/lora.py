@@ -61,7 +61,7 @@ def adapter_rank(folder: Path, what: str = "adapter") -> int:
     with at(f"{config_file}: r"):
         lora_rank_limit(rank)
     check_finite([weights], what)
-    return rank
+    return int(rank)
 
 
 def check_plain(path: Path, config: dict[str, Any]) -> None:
