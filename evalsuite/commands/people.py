@@ -196,8 +196,8 @@ def backup(
             keeping.backup(store, to)
         console.print(f"{to}: {to.stat().st_size:,} bytes", soft_wrap=True)
     if restore is not None:
-        held, aside, withdrawn = keeping.restore(folder, restore)
-        console.print(f"restored: {held}", soft_wrap=True)
+        contents, aside, withdrawn = keeping.restore(folder, restore)
+        console.print(f"restored: {contents}", soft_wrap=True)
         if aside:
             console.print(f"what was there before: {aside}", soft_wrap=True)
         for code in withdrawn:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from core.errors import UserError, at, near
 from core.files import check_unique, explain, read_text
 from core.names import composed
-from core.options import SeedOption, SetOption, console, name_and_value
+from core.options import SetOption, console, name_and_value
 from core.paths import IN_FILE, MaybeFile, MaybeFiles, MaybeModels, MaybeName, Reads, Writes
 from core.records import Language
 from core.rubrics import Rubric, load_rubric
@@ -66,6 +66,8 @@ class StudyConfig(Settings):
     (FEEL, section 3.2)."""
     thoughts: bool = False
     """Show what seekers thought, where the dialogues have it."""
+    seed: int = 0
+    """Draws who sees what, and in which order."""
     supporters: list[str] = Field(default=[])
     """The models that people talk to."""
     least: int = 3
@@ -130,7 +132,6 @@ def create(
     ] = None,
     consent: Annotated[MaybeFile, typer.Option(help="Text that a rater has to agree to first (UTF-8).")] = None,
     settings: SetOption = None,
-    seed: SeedOption = 0,
 ) -> None:
     """Make a study: who sees what is drawn now, and every rater gets a link.
 
@@ -140,42 +141,42 @@ def create(
     esc-eval people create studies/first --dialogues runs/demo/dialogues.jsonl --rubric esc_eval_human --raters 4
     """
     need_people()
-    wanted = overridden(config, StudyConfig, "study", {"rubric": rubric, "supporters": supporter}, settings or ())
-    rules = load_rubric(wanted.rubric) if wanted.rubric else None
-    if wanted.second_round and wanted.reviewers:
+    design = overridden(config, StudyConfig, "study", {"rubric": rubric, "supporters": supporter}, settings or ())
+    rules = load_rubric(design.rubric) if design.rubric else None
+    if design.second_round and design.reviewers:
         raise UserError("second_round, reviewers: either the raters score again, or reviewers decide: leave out one")
-    if wanted.supporters:
+    if design.supporters:
         if rules is None:
             raise UserError("--supporter: what is the talk rated on? Give --rubric")
-        if dialogues or wanted.checks:
+        if dialogues or design.checks:
             raise UserError("--supporter: people talk, nothing is shown to them: leave out --dialogues and checks")
         if consent is None:
             raise UserError("--supporter: people tell of themselves to a model: say what they agree to (--consent FILE)")
-        items, definition = _talks(wanted, rules, cards or [], profiles or [])
+        items, definition = _talks(design, rules, cards or [], profiles or [])
     elif rules is not None:
-        if seeker or wanted.questions:
+        if seeker or design.questions:
             raise UserError("--rubric: dialogues are rated, or two of them compared: leave out --seeker and questions")
-        items, definition = _ratings(wanted, rules, dialogues or [], cards or [], profiles or [])
+        items, definition = _ratings(design, rules, dialogues or [], cards or [], profiles or [])
     else:
-        if wanted.checks or wanted.per != "dialogue":
+        if design.checks or design.per != "dialogue":
             raise UserError("checks, per: they belong to ratings: give --rubric, or leave them out")
-        items, definition = _choices(wanted, dialogues or [], seeker or [], cards or [], profiles or [])
+        items, definition = _choices(design, dialogues or [], seeker or [], cards or [], profiles or [])
     agreed = {} if consent is None else dict.fromkeys(EVERY, read_text(consent, "text").strip())
-    definition |= wanted.model_dump(include={"overlap", "repeats", "thoughts", "second_round"})
+    definition |= design.model_dump(include={"overlap", "repeats", "thoughts", "second_round", "seed"})
     try:
-        study = Study.model_validate({"name": folder.resolve().name, "seed": seed, "consent": agreed} | definition)
+        study = Study.model_validate({"name": folder.resolve().name, "consent": agreed} | definition)
     except ValidationError as error:
         raise UserError(f"STUDY: {explain(error)}") from None
-    spoken = [item.language for item, _ in items] or (list(rules.languages) if rules else [])
-    people = raters_of(raters or [], spoken)
+    languages = [item.language for item, _ in items] or (list(rules.languages) if rules else [])
+    people = raters_of(raters or [], languages)
     shown = [item for item, _ in items]
     if study.chat:
-        tasks = assign_talks(people, [spec.name for spec in study.chat.supporters], shown, seed, bool(study.asks))
+        tasks = assign_talks(people, [spec.name for spec in study.chat.supporters], shown, design.seed, bool(study.asks))
     else:
-        tasks = assign(shown, people, wanted.overlap, wanted.repeats, seed)
-    if wanted.reviewers and (study.kind != "rate" or study.per != "dialogue"):
+        tasks = assign(shown, people, design.overlap, design.repeats, design.seed)
+    if design.reviewers and (study.kind != "rate" or study.per != "dialogue"):
         raise UserError("reviewers: they decide about scores of whole dialogues: leave it out here")
-    reviewers = raters_of([str(wanted.reviewers)], spoken, "reviewer") if wanted.reviewers else []
+    reviewers = raters_of([str(design.reviewers)], languages, "reviewer") if design.reviewers else []
     with opened(folder, make=True) as store:
         key, tokens = store.create(study, items, people, tasks, reviewers)
     rows = [{"rater": "organiser", "languages": "", "path": f"/o/{key}"}]
@@ -193,82 +194,82 @@ def create(
 
 
 def _ratings(
-    wanted: StudyConfig, rules: Rubric, files: list[Path], cards: list[Path], profiles: list[Path]
+    design: StudyConfig, rules: Rubric, dialogue_files: list[Path], cards: list[Path], profiles: list[Path]
 ) -> tuple[Items, dict[str, Any]]:
     """Dialogues to rate, with the expected scores of the attention checks among them, and the weights of a draw."""
-    if not files:
+    if not dialogue_files:
         raise UserError("--dialogues: none given: what is rated?")
-    if wanted.checks and wanted.per == "turn":
+    if design.checks and design.per == "turn":
         raise UserError("checks: the known scores are of whole dialogues: leave them out, or rate per dialogue")
     if rules.rates == "seeker" and not cards and not profiles:
         raise UserError(f"--rubric {rules.name} rates the seeker against who it plays: give --cards FILE or --profiles FILE")
-    spoken = read_dialogues(files)
+    dialogues = read_dialogues(dialogue_files)
     played = load_played(cards, profiles)
-    own = [Path(wanted.rubric)] if wanted.rubric and wanted.rubric.endswith((".yaml", ".yml")) else []
+    own = [Path(design.rubric)] if design.rubric and design.rubric.endswith((".yaml", ".yml")) else []
     with at("checks"):
-        known = read_scores(Path(wanted.checks), Check(own, spoken)) if wanted.checks else []
-    if wrong := [score for score in known if score.rubric != rules.name or score.turn is not None]:
-        raise UserError(f"checks: {wanted.checks}: {wrong[0].dialogue_id}: only scores of whole dialogues on {rules.name}")
-    items, expected = rated_items(spoken, rules, played, known)
-    weights = read_weights(found := weights_beside(files))
+        checks = read_scores(Path(design.checks), Check(own, dialogues)) if design.checks else []
+    if wrong := [score for score in checks if score.rubric != rules.name or score.turn is not None]:
+        raise UserError(f"checks: {design.checks}: {wrong[0].dialogue_id}: only scores of whole dialogues on {rules.name}")
+    items, expected = rated_items(dialogues, rules, played, checks)
+    weights = read_weights(found := weights_beside(dialogue_files))
     if found and (apart := sorted(weights.keys() ^ {content.dialogue.id for _, content in items})):
         raise UserError(
             f"{found[0]}: dialogue_id: {apart[0]} is in it or among --dialogues, and not in both: give what one draw of "
             "`people suggest` wrote, or move the file away if these dialogues were not drawn"
         )
-    return items, {"kind": "rate", "rubric": rules, "per": wanted.per, "expected": expected, "weights": weights}
+    return items, {"kind": "rate", "rubric": rules, "per": design.per, "expected": expected, "weights": weights}
 
 
 def _choices(
-    wanted: StudyConfig, files: list[Path], seekers: list[str], cards: list[Path], profiles: list[Path]
+    design: StudyConfig, dialogue_files: list[Path], seekers: list[str], cards: list[Path], profiles: list[Path]
 ) -> tuple[Items, dict[str, Any]]:
     """Pairs of dialogues to choose from, and the questions about them."""
-    if bool(files) == bool(seekers):
+    if bool(dialogue_files) == bool(seekers):
         raise UserError("what is done: --rubric with --dialogues to rate, --dialogues or --seeker (twice) to compare")
-    asked = {name: dict.fromkeys(EVERY, text) for name, text in wanted.questions.items()}
+    questions = {name: dict.fromkeys(EVERY, text) for name, text in design.questions.items()}
     if seekers:
         field = read_field(seekers, cards, EVERY, profile_files=profiles)
         pairs = [(pair.a, pair.b) for pair in pairs_of(field)[0]]
         systems = {dialogue.id: seeker_of(dialogue) for dialogue in field.dialogues}
-        known = {card.id: card for card in field.cards.values()}
-        played = {dialogue.id: played_text(dialogue, known) for pair in pairs for dialogue in pair}
-        return compared_items(pairs, systems, played), {"kind": "choose", "questions": asked or {QUESTION: dict(CLOSER)}}
-    spoken = read_dialogues(files)
-    check_unique("--dialogues", (dialogue.id for dialogue in spoken), "dialogue ids")
-    couples = list(pairs_of_supporters(spoken))
+        people_played = {card.id: card for card in field.cards.values()}
+        played = {dialogue.id: played_text(dialogue, people_played) for pair in pairs for dialogue in pair}
+        return compared_items(pairs, systems, played), {"kind": "choose", "questions": questions or {QUESTION: dict(CLOSER)}}
+    dialogues = read_dialogues(dialogue_files)
+    check_unique("--dialogues", (dialogue.id for dialogue in dialogues), "dialogue ids")
+    couples = list(pairs_of_supporters(dialogues))
     if not couples:
         raise UserError("--dialogues: no two supporters spoke on the same card, profile or situation: nothing to compare")
-    named: dict[str, str] = {dialogue.id: dialogue.supporter or dialogue.source for dialogue in spoken}
-    return compared_items(couples, named, {}), {"kind": "choose", "questions": asked or {"better": dict(OVERALL)}}
+    supporters: dict[str, str] = {dialogue.id: dialogue.supporter or dialogue.source for dialogue in dialogues}
+    return compared_items(couples, supporters, {}), {"kind": "choose", "questions": questions or {"better": dict(OVERALL)}}
 
 
-def _talks(wanted: StudyConfig, rules: Rubric, cards: list[Path], profiles: list[Path]) -> tuple[Items, dict[str, Any]]:
+def _talks(design: StudyConfig, rules: Rubric, cards: list[Path], profiles: list[Path]) -> tuple[Items, dict[str, Any]]:
     """Who is played in the talks, if anybody, and the supporters."""
-    specs = [load_spec(name) for name in wanted.supporters]
+    specs = [load_spec(name) for name in design.supporters]
     if agents := [spec.name for spec in specs if spec.endpoint.kind == "agent"]:
         raise UserError(f"--supporter {agents[0]}: people talk to chat models; an agent plays dialogues of `esc-eval run`")
     check_unique("--supporter", (spec.name for spec in specs), "supporters")
     items = played_items(load_played(cards, profiles))
-    if items and wanted.questionnaire:
+    if items and design.questionnaire:
         raise UserError("questionnaire: people are asked who they are: leave out --cards and --profiles")
-    chat = wanted.model_dump(include={"least", "most", "rate_after", "questionnaire"}) | {"supporters": specs}
+    chat = design.model_dump(include={"least", "most", "rate_after", "questionnaire"}) | {"supporters": specs}
     return items, {"kind": "chat", "rubric": rules, "chat": chat}
 
 
-def raters_of(given: Sequence[str], spoken: Sequence[Language], prefix: str = "r") -> list[Person]:
-    """As many raters as the numbers say, who read all languages that are spoken, and those with a code of their own."""
+def raters_of(given: Sequence[str], languages: Sequence[Language], prefix: str = "r") -> list[Person]:
+    """As many raters as the numbers say, who read all the languages, and those with a code of their own."""
     count = sum(int(text) for text in given if text.isdecimal())
-    every = tuple(language for language in EVERY if language in spoken)
+    every = tuple(language for language in EVERY if language in languages)
     people = [Person(f"{prefix}{number:02d}", every) for number in range(1, count + 1)]
     for text in given:
         if text.isdecimal():
             continue
         code, reads = name_and_value("--raters", text, "a number, or CODE=en,zh")
-        languages = reads.split(",")
-        for language in languages:
+        own = reads.split(",")
+        for language in own:
             if language not in EVERY:
                 raise UserError(f"--raters {text}: no language {language!r}: {near(language, EVERY)}")
-        people.append(Person(composed(code), tuple(language for language in EVERY if language in languages)))
+        people.append(Person(composed(code), tuple(language for language in EVERY if language in own)))
     if not people:
         raise UserError("--raters: none: say how many, or name them as CODE=en,zh")
     check_unique("--raters", (person.code.casefold() for person in people), "raters")
