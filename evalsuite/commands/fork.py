@@ -52,19 +52,19 @@ def fork(
         Writes(("fork.*", "tables/*", "dialogues.jsonl", "judgements.jsonl")),
     ] = None,
 ) -> None:
-    """A dialogue up to a turn, another reply there, and on to the end N times: what that one reply changed.
+    """Replace one reply of a dialogue and play on to the end N times: what did that reply change?
 
-    The other supporter speaks at that turn only; the seeker and the dialogue's own supporter go on from it. The reply that was
-    given is gone on from as often, as the comparison: the dialogue as it was is one draw of many. Writes OUT/fork.html, .json
+    The other supporter speaks at that turn only; the seeker and the dialogue's own supporter go on from it. The original
+    reply is played on from as often, for comparison: the dialogue as it was is one draw of many. Writes OUT/fork.html, .json
     and .md: differences in the scores and in the seeker's later turns with paired tests, and the dialogues as a tree.
 
     Example: esc-eval fork runs/demo --config configs/eval/demo.yaml --dialogue 0123456789abcdef --turn 2 --supporter lecture
     """
     made_with = shards.whole(run)
-    held_dialogues = {one.id: one for one in read_jsonl(run / "dialogues.jsonl", Dialogue, "dialogues")}
-    if dialogue not in held_dialogues:
-        raise UserError(f"--dialogue {dialogue}: not in {run / 'dialogues.jsonl'}: {near(dialogue, held_dialogues)}")
-    source, other = held_dialogues[dialogue], load_spec(supporter).name
+    dialogues = {record.id: record for record in read_jsonl(run / "dialogues.jsonl", Dialogue, "dialogues")}
+    if dialogue not in dialogues:
+        raise UserError(f"--dialogue {dialogue}: not in {run / 'dialogues.jsonl'}: {near(dialogue, dialogues)}")
+    source, other = dialogues[dialogue], load_spec(supporter).name
     folder = out or Path("runs", "fork", f"{dialogue}-{turn}")
     overrides: dict[str, Any] = {"model": model, "out": str(folder), "floors": False}
     own_model = _named(config, overrides, settings or [], source)
@@ -88,14 +88,14 @@ def fork(
         ("Judge", f"{resolved.judge.name}, method {resolved.method}"),
         ("Draws", f"{draws} a side, at a temperature of {TEMPERATURE:g} at least"),
     ]
-    spoke = [
+    speakers = [
         *resolved.seekers,
         resolved.judge,
         *(spec for spec in resolved.supporters if spec.name in (source.supporter, other)),
     ]
-    sheet = fork_sheet(result, resolved.rubric, facts, [spec.checkpoint for spec in spoke])
+    sheet = fork_sheet(result, resolved.rubric, facts, [spec.checkpoint for spec in speakers])
     deliver_page("fork", sheet, folder)
-    exit_if_lost(sum(one.lost for one in result.dialogues), len(result.dialogues), "dialogues", failures)
+    exit_if_lost(sum(branch.lost for branch in result.dialogues), len(result.dialogues), "dialogues", failures)
 
 
 def _named(config: Path, overrides: dict[str, Any], settings: Sequence[str], source: Dialogue) -> str:

@@ -49,16 +49,16 @@ def power(
         raise UserError(f"--against {against}: power knows paper alone (table 2 of ESC-Eval)")
     if not runs and against is None:
         raise UserError("what to look at: give scored run folders, or --against paper")
-    records = [one for run in runs or [] for one in _records(run)]
+    records = [record for run in runs or [] for record in _records(run)]
     if rubrics := {record.rubric.name for record in records} - {records[0].rubric.name} if records else set():
         raise UserError(f"{records[0].folder} is scored on {records[0].rubric.name}, others on {', '.join(sorted(rubrics))}")
     floors = {name for record in records for name in record.floors}
     planned = []
     for language, observations in observations_of(records, "value").items():
-        if len({one.supporter for one in observations}) < 2:
+        if len({observation.supporter for observation in observations}) < 2:
             raise UserError(f"{language}: one supporter alone has no difference to show: give a run of two or more")
-        asked = spreads(observations, floors)
-        planned.append(Planned(language, components(observations), asked, difference, max(len(asked), 1), often))
+        pairs = spreads(observations, floors)
+        planned.append(Planned(language, components(observations), pairs, difference, max(len(pairs), 1), often))
     if records and not planned:
         raise UserError("no dialogue of these runs has a readable verdict on every dimension")
     more = [*paper_tables(*_table2(), often)] if against else []
@@ -68,7 +68,7 @@ def power(
 
 def _records(folder: Path) -> list[RunRecords]:
     """The records of a run folder, one for each of its judges."""
-    judges = [one.judge for one in sets_of(folder, shards.whole(folder))]
+    judges = [judged.judge for judged in sets_of(folder, shards.whole(folder))]
     return [read_run(folder.name, folder, judge) for judge in judges] or [read_run(folder.name, folder)]
 
 

@@ -102,12 +102,12 @@ def study(
         models = [spec for spec in runs["esc_eval"].supporters if spec.floor is None]
         examined = None if planned is None else _examined(planned, models, servers, items, out / "ecdbench")
     played_by = runs["esc_eval"]
-    asked = [*played_by.seekers, played_by.judge, *played_by.supporters]
-    plumbing = any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in asked)
+    specs = [*played_by.seekers, played_by.judge, *played_by.supporters]
+    plumbing = any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in specs)
     names = [spec.name for spec in played_by.supporters]
     sheet = study_sheet(frameworks, examined, names, played_by.judge.name, plumbing)
     deliver_page("study", sheet, out, printed=[table for table in sheet.tables if not table.key.startswith("study-dimensions")])
-    verdicts = [judgement for one in frameworks for judgement in one.judgements]
+    verdicts = [judgement for framework in frameworks for judgement in framework.judgements]
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements")
 
 

@@ -82,41 +82,41 @@ def suggest_dialogues(
     for name in supporter or []:
         if name not in names:
             raise UserError(f"--supporter {name}: not in {run}: {near(name, names)}")
-    verdicts = [one for one in checked(records.judgements, records.rubric) if one.turn is None]
+    verdicts = [verdict for verdict in checked(records.judgements, records.rubric) if verdict.turn is None]
     if supporter:
-        wanted = [one for one in records.dialogues if supporter_of(one) in supporter]
+        candidates = [dialogue for dialogue in records.dialogues if supporter_of(dialogue) in supporter]
     else:
         floors = {*FLOORS, *records.floors}
         pairs = closest(boards_of(records.dialogues, verdicts, records.rubric, floors=floors), floors)
-        wanted = [one for one in records.dialogues if (one.language, supporter_of(one)) in pairs]
-    if not wanted:
+        candidates = [dialogue for dialogue in records.dialogues if (dialogue.language, supporter_of(dialogue)) in pairs]
+    if not candidates:
         raise UserError(f"{run}: no verdict on a whole dialogue, so nothing says who is to be told apart: give --supporter")
-    asked, scores = _labelled(records, verdicts, judge, people or [])
-    association = None if evenly else spread_and_error(asked, scores, records.rubric)
+    labelled_verdicts, scores = _labelled(records, verdicts, judge, people or [])
+    association = None if evenly else spread_and_error(labelled_verdicts, scores, records.rubric)
     old = read_weights(weights_beside(people or []))
     labelled = {score.dialogue_id: old.get(score.dialogue_id, 1.0) for score in scores}
-    found, before = suggest(wanted, verdicts, records.rubric, budget, seed, evenly, labelled)
-    write_jsonl(out / "dialogues.jsonl", [one.dialogue for one in found])
-    write_weights(out / WEIGHTS, {one.dialogue.id: one.weight for one in found})
-    drawn = {one.dialogue.id for one in found}
+    found, before = suggest(candidates, verdicts, records.rubric, budget, seed, evenly, labelled)
+    write_jsonl(out / "dialogues.jsonl", [draw.dialogue for draw in found])
+    write_weights(out / WEIGHTS, {draw.dialogue.id: draw.weight for draw in found})
+    drawn = {draw.dialogue.id for draw in found}
     kept = {id: weight for id, weight in (old | before).items() if id not in drawn}
     changed = any(not isclose(weight, kept.get(id, 0)) for id, weight in (old | {id: labelled[id] for id in before}).items())
     if changed:
         write_weights(out / BEFORE, kept)
     else:
         (out / BEFORE).unlink(missing_ok=True)
-    known = len(uncertainty(verdicts, records.rubric).keys() & {one.id for one in wanted} - before.keys())
+    with_spread = len(uncertainty(verdicts, records.rubric).keys() & {dialogue.id for dialogue in candidates} - before.keys())
     console.print(
-        f"{len(found)} of {len(wanted) - len(before)} dialogues"
+        f"{len(found)} of {len(candidates) - len(before)} dialogues"
         + (f" ({len(before)} more are scored)" if before else "")
         + ", "
-        + ("a random choice" if evenly else f"{known} of these with the judge's own spread"),
+        + ("a random choice" if evenly else f"{with_spread} of these with the judge's own spread"),
         soft_wrap=True,
     )
-    if association is not None and known:
+    if association is not None and with_spread:
         console.print(_insight(association), soft_wrap=True)
     for (language, name), count in sorted(
-        Counter((one.dialogue.language, supporter_of(one.dialogue)) for one in found).items()
+        Counter((draw.dialogue.language, supporter_of(draw.dialogue)) for draw in found).items()
     ):
         console.print(f"{language}, {name}: {count}", soft_wrap=True)
     if changed:
@@ -134,15 +134,15 @@ def _labelled(
     scores = gold_scores_of(people)
     if others := {score.rubric for score in scores} - {records.rubric.name}:
         raise UserError(f"--people: scores on {', '.join(sorted(others))}, and the run's are on {records.rubric.name}")
-    known = {score.dialogue_id for score in scores}
-    asked = [one for one in verdicts if one.dialogue_id in known]
+    labelled = {score.dialogue_id for score in scores}
+    judged = [verdict for verdict in verdicts if verdict.dialogue_id in labelled]
     gold = records.folder / "gold_scores.jsonl", folder / "gold_judgements.jsonl"
     if gold[0].exists():
         scores += gold_scores_of([gold[0]])
     if gold[1].exists():
-        asked += read_jsonl(gold[1], Judgement, "judgements")
+        judged += read_jsonl(gold[1], Judgement, "judgements")
     whole = [score for score in scores if score.turn is None and score.dimension in records.rubric.dimensions]
-    return [one for one in asked if one.turn is None], whole
+    return [verdict for verdict in judged if verdict.turn is None], whole
 
 
 def _insight(association: Estimate) -> str:
