@@ -1,4 +1,4 @@
-"""Where a model answers: an OpenAI-compatible server and what it takes, or an agent of another kind."""
+"""Where a model answers: an OpenAI-compatible server and what it accepts, or an agent of another kind."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KEY_VARIABLES = set[str]()  # what the specs of this process name as api_key_env
 
 
 class Price(Settings):
-    """What a million tokens cost, in the currency of max_cost."""
+    """Prices per million tokens, in the currency of max_cost."""
 
     input: Annotated[float, Field(ge=0)]
-    """A million tokens of prompts."""
+    """Per million tokens of prompts."""
     output: Annotated[float, Field(ge=0)]
-    """A million tokens of answers."""
+    """Per million tokens of answers."""
 
     def of(self, prompt_tokens: int, completion_tokens: int) -> float:
         """What so many tokens cost."""
@@ -31,19 +31,19 @@ class Price(Settings):
 
 
 class AgentCall(Settings):
-    """One request to an agent that is no chat model, and what is taken of the response."""
+    """One request to an agent that is not a chat model, and which part of the response is used."""
 
     path: str = ""
-    """Behind `base_url`. `{session}`, `{dialogue}` and `{card}` stand for ids."""
+    """Appended to `base_url`. `{session}`, `{dialogue}` and `{card}` stand for ids."""
     method: Literal["POST", "PUT", "PATCH", "GET", "DELETE"] = "POST"
     """The request's method."""
     request: dict[str, JsonValue] | None = None
-    """The request's JSON; null: none. In its texts, `{message}` stands for what was said to the agent last, `{session}`,
-    `{dialogue}`, `{card}`, `{exchange}` (from 1) and `{role}` for what they say; a text that is `{messages}` alone is the whole
+    """The request's JSON; null: none. In its texts, `{message}` stands for the last line said to the agent, `{session}`,
+    `{dialogue}`, `{card}`, `{exchange}` (from 1) and `{role}` for what they name; the text `{messages}` alone is the whole
     chat."""
     response: Annotated[str, Field(pattern=r"^(/.*)?$")] = ""
-    """Where the response's JSON holds what is taken of it, as a JSON pointer (`/output/0/text`; -1 is the last of a list): the
-    text of a turn, the session's id of an opening."""
+    """A JSON pointer to the used part of the response (`/output/0/text`; -1 is the last of a list): the text of a turn, or the
+    id of an opened session."""
 
     @field_validator("path")
     @classmethod
@@ -56,11 +56,11 @@ class AgentCall(Settings):
 
 
 class Endpoint(Settings):
-    """Where an OpenAI-compatible server answers, and what it takes; or an agent of another kind."""
+    """Where an OpenAI-compatible server answers, and what it accepts; or an agent of another kind."""
 
     kind: Literal["chat", "agent"] = Field(default="chat", exclude_if=lambda kind: kind == "chat")
-    """chat: an OpenAI-compatible server. agent: whatever takes a line and returns one, asked as `turn` says. It plays a side of
-    dialogues, is told of each which one it is, and has a session for it where `open` opens one."""
+    """chat: an OpenAI-compatible server. agent: anything that takes a line and returns one, asked as in `turn`. It plays one
+    side of dialogues, learns which dialogue each line belongs to, and has a session per dialogue if `open` opens one."""
     turn: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
     """The request for an agent's next line."""
     open: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
@@ -69,45 +69,45 @@ class Endpoint(Settings):
     """The request that closes it."""
 
     base_url: PlainUrl | None = None
-    """The server's address, up to and with `/v1`. Null: the launcher starts a server on a free port."""
+    """The server's address, including `/v1`. Null: the launcher starts a server on a free port."""
     api_key_env: str | None = None
     """The environment variable that holds the key; the key itself is never in a file."""
     model: str | None = None
-    """The name that the server knows the model by. Null: the spec's name."""
+    """The server's name for the model. Null: the spec's name."""
     constraint: Constraint | None = None
-    """How the server holds an answer to its form: vLLM's `structured_outputs`, OpenAI's `json_schema` (a `response_format`), or
-    `none`: plain text, and the parser. Null: found out with the first answers."""
+    """How the server constrains an answer: vLLM's `structured_outputs`, OpenAI's `json_schema` (a `response_format`), or
+    `none`: plain text, which is parsed. Null: found out with the first answers."""
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    """Alternatives a token whose log-probabilities are asked for; 0: none. Null: 20, the most that OpenAI and vLLM give, or
-    none where the server refuses them."""
+    """Log-probabilities to request per token; 0: none. Null: 20, the most that OpenAI and vLLM give, or none if the server
+    refuses them."""
     max_tokens_field: MaxTokensField | None = None
-    """What the server calls the limit on a reply. Null: `max_tokens`, or the other name where the server wants that."""
+    """The server's name for the limit on a reply. Null: `max_tokens`, or the other name if the server wants that."""
     max_response_mb: Annotated[int, Field(gt=0, le=1024)] = 8
-    """Megabytes of an answer, decompressed; a longer one is rejected. The longest reply with log-probabilities has far less."""
+    """Most megabytes of an answer, decompressed; more is rejected. The longest reply with log-probabilities has far less."""
     any_model: bool = False
-    """Let answers count whatever model the server names in them: for routers that spell it in several ways. Otherwise another
-    name than a run's first ends the run."""
+    """Accept answers whatever model the server names in them: for routers that spell it in several ways. Otherwise a name that
+    differs from the run's first ends the run."""
     lists_models: bool = True
-    """Whether its list of models (`/models`) takes the key: a run looks there before its first call. Anthropic's wants it in a
-    header of its own."""
+    """Whether its list of models (`/models`) takes the key: a run looks there before its first call. Anthropic's wants the key
+    in another header."""
     system_role: bool | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Whether the server takes a system message; false: it opens the user's first. Null: found out where it is refused."""
+    """Whether the server accepts a system message; false: it is put before the user's first. Null: found out by a refusal."""
     extra_body: dict[str, Any] = Field(default={}, exclude_if=lambda fields: not fields)
-    """Fields that every request has besides, such as `enable_thinking`, `reasoning_effort` or a gateway's `provider`."""
+    """Further fields of every request, such as `enable_thinking`, `reasoning_effort` or a gateway's `provider`."""
     headers: dict[str, str] = Field(default={}, exclude_if=lambda names: not names)
-    """Headers that every request has besides: name → the environment variable that holds the value, which is in no file."""
+    """Further headers of every request: name → the environment variable with the value, which is in no file."""
     query: dict[str, str] = Field(default={}, exclude_if=lambda fields: not fields)
-    """What is added to the address of every request, such as Azure's `api-version`. No key: those are `headers`."""
+    """Query parameters of every request, such as Azure's `api-version`. Keys belong in `headers`."""
     ca_bundle: str | None = Field(default=None, exclude_if=lambda path: path is None)
-    """A PEM file of certificates that are trusted besides the system's (the variable SSL_CERT_FILE names others for all)."""
+    """A PEM file of certificates to trust in addition to the system's (the variable SSL_CERT_FILE names others for all)."""
     verify: bool = Field(default=True, exclude_if=lambda verify: verify)
-    """Whether the server's certificate is checked. False lets whoever is on the way read along, and answer."""
+    """Whether the server's certificate is checked. False lets anybody on the network path read along, and answer."""
     price: Price | None = None
-    """What max_cost counts."""
+    """Prices, for max_cost."""
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
-    """The most requests a minute; the lowest of all specs with the same `base_url` holds for them together."""
+    """Most requests per minute; specs with the same `base_url` share the lowest limit."""
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
-    """The most tokens a minute, prompts and answers; shared as `requests_per_minute` is."""
+    """Most tokens per minute, prompts and answers; shared like `requests_per_minute`."""
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Endpoint:

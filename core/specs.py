@@ -1,4 +1,4 @@
-"""Model specs: what a model is, where it is and how it is sampled. One YAML file a model in configs/models."""
+"""Model specs: what a model is, where it is and how it is sampled. One YAML file per model in configs/models."""
 
 from __future__ import annotations
 
@@ -31,60 +31,60 @@ REASONING_TOKENS = 4096
 
 
 class Sampling(Settings):
-    """How replies are drawn."""
+    """How replies are sampled."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.0
-    """0 is greedy: the likeliest token each time. Null: left to the server; one that is launched takes the whole of its
-    checkpoint's generation_config."""
+    """0 is greedy: the likeliest token each time. Null: the server decides; a launched one follows its checkpoint's
+    generation_config in everything."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = 1.0
-    """The share of probability that tokens are drawn from. Null: it is left to the server."""
+    """Probability mass of nucleus sampling. Null: the server decides."""
     max_tokens: Annotated[int, Field(gt=0, le=2**31)] = 512
-    """Tokens of one reply at most."""
+    """Most tokens of one reply."""
     reasoning_tokens: Annotated[int, Field(ge=0, le=2**31)] | None = Field(default=None, exclude_if=lambda most: most is None)
-    """Tokens that a model may reason for beside its reply; used once it is seen to reason. Null: 4,096, or half of
-    `context_length` where that is less. 0: the reply's limit holds for both together."""
+    """Tokens for reasoning in addition to the reply, once the model is seen to reason. Null: 4,096, or half of
+    `context_length` if that is less. 0: `max_tokens` covers both."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    """One seed a run; every call draws from a stream of its own. Null: no seed is sent."""
+    """One seed per run, from which every call derives its own. Null: no seed is sent."""
 
 
 class ServeOptions(Settings):
     """How the launcher starts this checkpoint. Servers listen on 127.0.0.1."""
 
     engine: Engine = "vllm"
-    """What serves it: vLLM, or `transformers serve` for an architecture that vLLM lacks. That one is slower, answers one call
-    after the other, gives no token probabilities and holds no answer to a form."""
+    """What serves it: vLLM, or `transformers serve` for an architecture that vLLM lacks. The latter is slower, answers one call
+    at a time, gives no token probabilities and does not constrain answers."""
     unservable: str | None = None
-    """Why nothing that this project installs can serve the checkpoint. It plays its role where somebody else serves it."""
+    """Why nothing that this project installs can serve the checkpoint. It can be used at an address where it is served."""
     tensor_parallel: Annotated[int, Field(ge=1, le=2**16)] | None = None
-    """GPUs that one copy of the model is split over. Null: as few as hold it."""
+    """GPUs over which one copy of the model is split. Null: as few as possible."""
     data_parallel: Annotated[int, Field(ge=1, le=2**16)] = 1
-    """Copies of the model in one server, with one queue; unlike `replicas`, no dialogue stays with one of them."""
+    """Copies of the model in one server, with one queue; unlike with `replicas`, a dialogue does not stay on one of them."""
     data_parallel_local: Annotated[int, Field(ge=1)] | None = None
-    """How many of these copies each machine of a running Ray cluster holds; the server starts on its head. Null: all here."""
+    """How many of these copies run on each machine of a Ray cluster; the server starts on its head. Null: all on this one."""
     replicas: Annotated[int, Field(ge=1, le=256)] = 1
     """Equal servers behind one router (`vllm-router`)."""
     router: Literal["consistent_hash", "sticky_least_loaded", "cache_aware"] = "consistent_hash"
-    """The router's policy. `consistent_hash` keeps a dialogue, and so its prefix, on one replica; `sticky_least_loaded` does
-    too and evens out new dialogues; `cache_aware` goes by the longest known prefix."""
+    """The router's policy. `consistent_hash` keeps a dialogue, and so its prefix, on one replica; `sticky_least_loaded` also
+    balances new dialogues; `cache_aware` prefers the longest known prefix."""
     dtype: Literal["auto"] | Precision = "bfloat16"
-    """What the server computes in; bfloat16 is what most checkpoints are published in. auto: bfloat16 where the GPU or CPU has
-    instructions for it, float32 on a CPU without, float16 on a GPU without. Answers of another one are never mixed in."""
+    """The server's precision; most checkpoints are published in bfloat16. auto: bfloat16 if the GPU or CPU has instructions
+    for it, otherwise float32 on a CPU and float16 on a GPU. Answers of two precisions are never mixed."""
     fp8: tuple[Literal["weights", "cache"], ...] = ()
-    """What is kept in 8 bits, at half the memory: the weights of linear layers, the cache. It changes what a model says, so it
-    is part of its identity."""
+    """Stored in 8 bits, at half the memory: the weights of linear layers, the cache. It changes a model's answers, so it is
+    part of its identity."""
     merge_adapter: bool = True
-    """Serve a lone adapter merged into a copy of its base (kept by content): unmerged, decoding is 10 to 30 % slower."""
+    """Serve a single adapter merged into a copy of its base (cached by content): unmerged, decoding is 10 to 30 % slower."""
     architecture: str | None = None
-    """Whose shape the checkpoint has, for plans before it is downloaded: a key of configs/serve/architectures.yaml, or a folder
-    with a config.json. Null: its own name says it, or its own config.json."""
+    """The checkpoint's architecture, for plans before the download: a key of configs/serve/architectures.yaml, or a folder with
+    a config.json. Null: from its own name or config.json."""
     eager: bool = False
-    """Start faster and answer more slowly: without compilation and CUDA graphs."""
+    """Without compilation and CUDA graphs: starts faster, answers more slowly."""
     trust_remote_code: bool = False
     """Run the code that comes with the checkpoint: read it first."""
     reasoning_parser: str | None = None
-    """vLLM's parser that takes reasoning out of replies, by its name."""
+    """The name of vLLM's parser that removes reasoning from replies."""
     extra_args: tuple[str, ...] = ()
-    """More of vLLM's options, a word an entry."""
+    """Further options of vLLM, one word per entry."""
     public: bool = Field(default=False, exclude_if=lambda public: not public)  # left out of dumps where it is not set
     """Let `extra_args` name another host: the server asks for no key, so anybody who reaches that address can use it."""
 
@@ -114,61 +114,60 @@ class ServeOptions(Settings):
 
 
 class Floor(Settings):
-    """A supporter that needs no model. A judge that rates it as highly as a model is found out by it."""
+    """A supporter that needs no model. It exposes a judge that rates it as highly as a model."""
 
     kind: Literal["fixed", "parrot", "reference"]
-    """fixed: always says `text`. parrot: repeats the seeker's last line. reference: says what the supporter of the source
-    dialogue said, reply by reply."""
+    """fixed: always says `text`. parrot: repeats the seeker's last line. reference: repeats the source dialogue's supporter,
+    reply by reply."""
     text: dict[Language, str] = Field(default={})
-    """What is said, by language; by a parrot only before the seeker has spoken."""
+    """The text by language; a parrot uses it only before the seeker has spoken."""
 
 
 class ModelSpec(Settings):
     """One model that can play seeker, supporter or judge: a checkpoint to serve, a server that answers, or both."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
-    """What commands, records and reports call it."""
+    """Its name in commands, records and reports."""
     about: str = ""
-    """A sentence for people who choose."""
+    """A sentence that helps people choose."""
     serving: str = ""
-    """What serves it, in which chat template, and why: for people."""
+    """What serves it, with which chat template, and why: for people."""
     roles: tuple[PlayRole, ...] = ("seeker", "supporter", "judge")
-    """What it is fit for."""
+    """The roles that it can play."""
     languages: tuple[Language, ...] = ("en", "zh")
-    """The languages it is fit for."""
+    """The languages that it speaks."""
     checkpoint: str | None = None
-    """A hub id, a folder, or `embedded:NAME` for the model that comes with this package. Null: it exists only behind an
-    endpoint."""
+    """A hub id, a folder, or `embedded:NAME` for the model in this package. Null: it exists only behind an endpoint."""
     revision: str | None = None
-    """Commit, branch or tag of a hub id. A commit is best: anything else may be other weights tomorrow."""
+    """Commit, branch or tag of a hub id. A commit is best: anything else may change."""
     adapter: str | None = None
-    """One LoRA adapter on the checkpoint: a hub id, a folder, or `bundled:NAME` for one that comes with this package."""
+    """One LoRA adapter on the checkpoint: a hub id, a folder, or `bundled:NAME` for one in this package."""
     adapters: dict[Language, dict[str, str]] | None = None
     """Language → dimension → adapter (the published ESC-RANK: 2 × 7), instead of `adapter`."""
     adapter_revision: str | None = None
     """Commit, branch or tag of the adapters' hub ids."""
     endpoint: Endpoint = Endpoint()
-    """Where it answers; by default a server started for it."""
+    """The server that answers; by default one is started for it."""
     sampling: Sampling = Sampling()
-    """How its replies are drawn where a config says nothing else."""
+    """How its replies are sampled, unless a config says otherwise."""
     paper_sampling: Sampling | None = Field(default=None, exclude_if=lambda sampling: sampling is None)
-    """How ESC-Eval's published script draws its replies, for seekers and supporters in paper mode. Null: no script has this
-    model; it answers at temperature 0, as appendix C.2 says of all, and in 512 tokens."""
+    """How ESC-Eval's published script samples its replies, for seekers and supporters in paper mode. Null: no script has this
+    model; it answers at temperature 0, as appendix C.2 says for all, in 512 tokens."""
     context_length: Annotated[int, Field(gt=0, le=2**31)] | None = None
     """Tokens of prompt and reply together. Needed to launch a server."""
     learnt: tuple[str, ...] = Field(default=(), exclude_if=lambda learnt: not learnt)
-    """Prompt packs (names in configs/prompts, or folders) that a judge or a seeker was trained in. It is asked in the first,
-    and in no pack that is not here. Empty: a model without such training, which is told everything."""
+    """Prompt packs (names in configs/prompts, or folders) in which a judge or a seeker was trained. It is asked in the first
+    one; other packs are refused. Empty: a model without such training, which gets full instructions."""
     learnt_methods: tuple[str, ...] = Field(default=(), exclude_if=lambda methods: not methods)
-    """Ways of asking (`paper`, `per_dimension`, `joint`) that a judge was trained in; it is asked in no other. Empty: any."""
+    """Methods (`paper`, `per_dimension`, `joint`) in which a judge was trained; others are refused. Empty: any."""
     chat_template: str | None = None
-    """In place of the checkpoint's own: a name in configs/chat_templates, the path of a Jinja file, or Jinja text."""
+    """Replaces the checkpoint's own: a name in configs/chat_templates, the path of a Jinja file, or Jinja text."""
     think_tags: tuple[str, str] = ("<think>", "</think>")
-    """What stands around reasoning in a reply; it is taken out."""
+    """The tags around reasoning in a reply, which is removed."""
     think_in_prompt: bool = False
     """The chat template opens the reasoning block itself: a reply without the closing tag is all reasoning."""
     serve: ServeOptions = ServeOptions()
-    """How a server is started for it."""
+    """How to start a server for it."""
     licence: str | None = None
     """The checkpoint's licence, for people and model cards."""
     # Left out of dumps where there is none: a run folder's config stays as it was before there were groups.

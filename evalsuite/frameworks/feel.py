@@ -76,7 +76,7 @@ class FeelConfig(BaseModel):
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
     """Which dialogues are judged."""
     concurrency: Annotated[int, Field(gt=0)] | None = None
-    """How many calls are under way at once; without it, each server gets what it bears."""
+    """Calls in flight at once. Default: as many per server as it handles."""
     endpoints: dict[str, str] = {}
     """Base URLs of servers that are already up, by model name. What is missing here is launched, one model after the other."""
     out: str

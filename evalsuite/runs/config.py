@@ -44,12 +44,12 @@ class GoldConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     dialogues: Annotated[str, IN_NAME] = "synthetic"
-    """A JSONL file of dialogues. `synthetic` is the bundled set, whose scores hold by construction; `synthetic_test` is
-    the part of it that `rank-sft` holds out with seed 0, for judges that were trained on the rest."""
+    """A JSONL file of dialogues. `synthetic` is the bundled set, whose scores are true by construction; `synthetic_test` is
+    the part that `rank-sft` holds out with seed 0, for judges trained on the rest."""
     scores: Annotated[str | None, IN_FILE] = None
-    """The JSONL file of human scores that belongs to a file of dialogues."""
+    """The JSONL file of human scores of these dialogues."""
     limit: Annotated[int, Field(gt=0, le=10**6)] | None = None
-    """Draw this many dialogues a language (seed 0)."""
+    """Sample this many dialogues per language (seed 0)."""
 
 
 def _forbid_unknown(model: type[BaseModel]) -> bool:
@@ -72,9 +72,9 @@ class EvalConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     framework: str = "esc_eval"
-    """The published procedure that is followed, or one's own at module:Class."""
+    """The published procedure to follow, or your own as module:Class."""
     mode: Literal["paper", "native"] = "native"
-    """paper: as published, odd parts included. native: as we would do it."""
+    """paper: as published, oddities included. native: our own procedure."""
     model: Annotated[str | None, IN_SPEC] = None
     """The model of every role that is not named: seeker, supporter, judge."""
     seeker: Annotated[str | None, IN_SPEC] = None
@@ -82,73 +82,71 @@ class EvalConfig(BaseModel):
     supporters: Annotated[list[str], IN_SPEC] = []
     """The models under test."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    """Temperature of the models under test. Default: that of their specs (0). Seeker and judge keep that of theirs."""
+    """Temperature of the models under test. Default: from their specs (0). Seeker and judge keep their own."""
     max_tokens: Annotated[int, Field(gt=0, le=2**31)] | None = None
-    """Longest reply of the models under test, in tokens. Default: that of their specs (512). Seeker and judge keep that of
-    theirs."""
+    """Longest reply of the models under test, in tokens. Default: from their specs (512). Seeker and judge keep their own."""
     floors: bool = False
-    """Add supporters that need no model (silent, parrot, lecture): a model should beat them, and a judge should see it."""
+    """Add supporters that need no model (silent, parrot, lecture): a model should beat them, and a judge should notice."""
     references: Annotated[list[str], IN_FILE] = []
-    """The dialogues that cards were made from (JSONL). With `floors`, what their supporters said is one more floor."""
+    """The dialogues from which cards were made (JSONL). With `floors`, their supporters' replies are another floor."""
     judge: Annotated[str | None, IN_SPEC] = None
     """Model that scores."""
     rubric: Annotated[str, IN_NAME] = "esc_eval"
-    """The rubric that dialogues are scored on: a name in configs/rubrics, or a file."""
+    """The rubric for scoring: a name in configs/rubrics, or a file."""
     method: NativeMethod = "joint"
-    """How the judge is asked: for all dimensions at once, one at a time, JSON with reasons, or band probabilities."""
+    """How the judge is asked: all dimensions at once, one at a time, JSON with reasons, or band probabilities."""
     prompts: Annotated[str | None, IN_NAME] = None
-    """Prompt pack that seekers are told from: a strategy, by name (configs/prompts) or folder. Default: the one that the
-    seeker's spec says it has learnt, or `esc_eval`."""
+    """Prompt pack with the seeker's instructions, by name (configs/prompts) or folder. Default: the first in `learnt` of the
+    seeker's spec, or `esc_eval`."""
     judge_prompts: Annotated[str | None, IN_NAME] = None
-    """Prompt pack that the judge is asked in, by name (configs/prompts) or folder. Default: the one that the judge's spec
-    says it has learnt, or that of the seeker, or `esc_eval`; these tell the rules. Rarely needed."""
+    """Prompt pack with the judge's questions, by name (configs/prompts) or folder. Default: the first in `learnt` of the
+    judge's spec, or the seeker's pack, or `esc_eval`; the latter two state the rules. Rarely needed."""
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
-    """Which languages are played and judged."""
+    """Languages to play and judge."""
     limit: Annotated[int, Field(gt=0, le=10**6)] | None = None
-    """At most this many cards (or profiles) a language."""
+    """At most this many cards (or profiles) per language."""
     until: Literal["decided"] | None = None
     """decided: play cards in batches, in random order, and stop as soon as every difference between models (or between a single
-    model and each floor) is decided, or `limit` is reached. Intervals and tests allow for looking several times. As an option
+    model and each floor) is decided, or `limit` is reached. Intervals and tests are corrected for repeated looks. As an option
     it plays up to all cards, or --limit; the config's own `limit` is for runs of a fixed size."""
     exchanges: Annotated[int, Field(gt=0, le=10**6)] = 5
-    """How many times both sides speak, at most."""
+    """At most this many exchanges per dialogue."""
     trials: Annotated[int, Field(gt=0, le=10**6)] = 1
-    """How many dialogues are held on each person with each supporter."""
+    """Dialogues per card (or profile) and supporter."""
     shard: Annotated[str, AfterValidator(lambda text: str(Shard.parse(text)))] | None = None
     """Only the I-th of N equal parts of the dialogues: one machine's part. See merge."""
     concurrency: Annotated[int, Field(gt=0, le=10**6)] | None = None
-    """How many calls are under way at once; without it, each server gets what it bears."""
+    """Calls in flight at once. Default: as many per server as it handles."""
     fail_on_error: Annotated[float, Field(gt=0, le=10**9)] | None = None
     """End the run early when this many dialogues have failed: a share (below 1) or a number. Default: at the first 401, 403 or
     404, and when the first 20 calls to a model were all rejected."""
     call_timeout: Annotated[Duration, Field(gt=0)] | None = None
-    """Longest that one try of a call may take (30s, 5m). Default: 10m."""
+    """Time limit of one try of a call (30s, 5m). Default: 10m."""
     attempts: Annotated[int, Field(gt=0, le=1000)] | None = None
-    """Tries of a call that fails for the moment. Default: 8."""
+    """Tries of a call that fails temporarily. Default: 8."""
     patience: Duration = HOUR
-    """How long to wait for a server that refuses connections or answers only 429, 503 or 529; the console says so once a
-    minute. Other errors are not waited for, nor are servers that this command launched. Default: 1h; 0: not at all."""
+    """How long to wait for a server that refuses connections or answers only 429, 503 or 529; the console says so once per
+    minute. The run does not wait on other errors, or for servers that it launched. Default: 1h; 0: not at all."""
     start_timeout: Annotated[Duration, Field(gt=0)] = START_TIMEOUT
-    """How long a server that is launched may take to load its model and answer (20m). Downloading comes before and does not
-    count. Default: 15m."""
+    """How long a launched server may take to load its model and answer (20m), without the download before. Default: 15m."""
     phases: bool | None = None
-    """Hold all dialogues first, then stop their servers and start the judge's. Default: only where all do not fit together."""
+    """Play all dialogues first, then stop their servers and start the judge's. Default: only if they do not fit together."""
     max_time: Duration | None = None
-    """Ask nothing more after this time (4h) of one command. As many dialogues as fit are held and judged, records and report
-    written; the same command goes on. Exit code 1."""
+    """Ask nothing more after this time (4h) of one command. As many dialogues as fit are played and judged, records and report
+    are written; the same command resumes. Exit code 1."""
     max_calls: Annotated[int, Field(ge=0)] | None = None
-    """At most so many answers in the run folder, earlier tries included; then as after `max_time`."""
+    """At most this many answers in the run folder, earlier tries included; then as after `max_time`."""
     max_cost: Annotated[float, Field(ge=0)] | None = None
-    """Ask nothing more once the run folder's answers have cost this much, by `endpoint.price` in the specs (of a million
-    tokens); calls under way are finished and may go over it; then as after `max_time`."""
+    """Ask nothing more once the run folder's answers have cost this much, by `endpoint.price` in the specs (per million
+    tokens); calls in flight finish and may exceed it; then as after `max_time`."""
     keep_messages_kb: Annotated[int, Field(ge=0, le=10**6)] = 32
-    """The call store keeps the messages of a call beside its answer if they have at most this many KB (0: none)."""
+    """The call store keeps the messages of a call with its answer if they have at most this many KB (0: none)."""
     replay: Annotated[str | None, IN_NAME] = None
     """Take all answers from a recorded run and ask no model: `demo`, or a run folder of the same cards, models and prompts."""
     gold: GoldConfig | None = None
-    """A gold set that the judge is measured on."""
+    """A gold set, on which the judge is measured."""
     endpoints: dict[str, PlainUrl] = {}
-    """Base URLs of servers that are already up, by model name. What is missing here is launched."""
+    """Base URLs of servers that are already up, by model name. Other models are launched."""
     out: str | None = None
     """The run folder. Default: runs/FRAMEWORK/SUPPORTER, several supporters joined by +."""
 
