@@ -44,7 +44,7 @@ STANDS = {
     "ESC-Eval: figures 12 to 19": [f"^  {name}:" for name in load_rubric("esc_eval").dimensions],
     "EmoHarbor: figures 1, 2": ["Thinker", "Talker", "supporter speaks first", "ten\\s+dimensions"],
     "EmoHarbor: tables 6, 7": [f"^  {name}:" for name in load_rubric("emoharbor").dimensions],
-    "FEEL: figures 1, 2, 3": ["Figure 1 compares", "figure 2 shows", "some of them again", "ten times per dialogue", "Spearman"],
+    "FEEL: figures 1, 2, 3": ["Figure 1 compares", "figure 2 shows", "some of them again", "per dialogue", "Spearman"],
     "FEEL's scoring criteria: six aspects, 0 to 3": ["^example:"],
     "ECDBench: figures 1, 2, 3": [
         *(f"^\\| {layer} \\|" for layer in ("capability", "task", "data", "method")),
