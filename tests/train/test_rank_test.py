@@ -16,6 +16,7 @@ from core.records import Judgement
 from core.rubrics import load_rubric
 from data_prep.scores.rank_sft import RankExample
 from tests.train.conftest import write_data, write_recipe
+from tests.train.test_compare import call
 from train import rank_test
 from train.models import PromptGroup, prompt_groups, token_batches
 from train.rank_test import answers, judgements, method_beside
@@ -250,5 +251,11 @@ def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_scored(
     capsys.readouterr()
     config(shutil.copytree(place / "adapter1", tmp_path / "elsewhere"), base_model_name_or_path="another/base")
     monkeypatch.undo()
-    score(place, tmp_path / "out", {"moved": tmp_path / "elsewhere"})
-    assert "warning: moved" in (said := capsys.readouterr().err) and "trained on another/base" in said
+    given = (place / "recipe.yaml", "--data", place / "valid.jsonl", "--out", tmp_path / "out")
+    code, _, said = call(capsys, monkeypatch, *given, "--adapter", f"moved={tmp_path / 'elsewhere'}")
+    assert code == 0 and "warning: moved" in said and "trained on another/base" in said
+    assert call(capsys, monkeypatch, *given)[0] == 0, "the base alone"
+    assert {path.name for path in (tmp_path / "out").glob("*.jsonl")} == {
+        "judgements-moved.jsonl",
+        "judgements-untrained.jsonl",
+    }
