@@ -22,9 +22,12 @@ class Patterns(RootModel[tuple[Pattern, ...]]):
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where the patterns match, one pattern after the other."""
+        return [match.span() for place in self.candidates(text) for match in self.root[place].finditer(text)]
+
+    def candidates(self, text: str) -> list[int]:
+        """The places of the patterns that may match: of all others the text holds no sign."""
         folded = _folded(text)
-        places = sorted({place for sign, having in self._signs.items() if sign in folded for place in having})
-        return [match.span() for place in places for match in self.root[place].finditer(text)]
+        return sorted({place for sign, having in self._signs.items() if sign in folded for place in having})
 
     @cached_property
     def _signs(self) -> dict[str, list[int]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 
+from core.patterns import Patterns
 from core.records import Language
 
 # What a line says that gives the machine away, and what a supporter says rather than a seeker. Fixed phrases, so both lists
@@ -51,17 +53,23 @@ SUPPORTER = (
 )
 
 
-def phrase(patterns: Iterable[str], line: str) -> str | None:
+def phrase(patterns: tuple[str, ...], line: str) -> str | None:
     """What the first of the phrases (`MACHINE`, `SUPPORTER`) that occurs takes of a line, None if none does.
 
     Case and the form of apostrophes do not matter.
     """
     plain = line.replace("’", "'")
-    matches = (re.search(pattern, plain, re.IGNORECASE | re.ASCII) for pattern in patterns)
-    return next((match[0] for match in matches if match), None)
+    span = next(iter(searched(patterns).spans(plain)), None)
+    return plain[slice(*span)] if span else None
 
 
-def says(patterns: Iterable[str], line: str) -> bool:
+@lru_cache
+def searched(patterns: tuple[str, ...]) -> Patterns:
+    """The phrases as they are searched: their letters are those of ASCII, so that a word ends where Chinese begins."""
+    return Patterns.model_validate([f"(?a){pattern}" for pattern in patterns])
+
+
+def says(patterns: tuple[str, ...], line: str) -> bool:
     """Whether a line holds one of the phrases."""
     return phrase(patterns, line) is not None
 

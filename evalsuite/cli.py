@@ -26,7 +26,6 @@ for panel, verbs in {
             "scored_runs:leaderboard",
             "Rank the supporters of several runs, or compare with an earlier run.",
         ),
-        ("trajectories", "scored_runs:trajectories", "Show when seekers leave and how scores change from round to round."),
         ("fork", "fork:fork", "Replace one reply of a dialogue and play on: what did that reply change?"),
         ("study", "study:study", "Run several frameworks on the same supporters and compare what they say."),
         ("push", "push:push", "Publish an adapter, a data set, a run's report or its scores on the hub."),
@@ -34,15 +33,12 @@ for panel, verbs in {
     ),
     "Judges and people": (
         ("agree", "agree:agree", "Compare judges with people's scores: ACC, kappa, correlations and more."),
-        ("discriminate", "scored_runs:discriminate", "Measure how well scores separate models: MSR, MAC, ANOVA."),
         ("power", "power:power", "Plan how many cards a difference needs."),
         ("abstain", "abstain:abstain", "Keep the verdicts that are right as often as asked."),
         ("people", "people:app", "Run studies in the browser: people score, choose or talk to supporters."),
     ),
     "Checks": (
         ("doctor", "doctor:doctor", "Say what this machine has and lacks for serving and training."),
-        ("risk", "health:risk", "Find where seekers voice danger, and whether the reply shows care."),
-        ("audit-simulator", "role_play:audit_simulator", "Find what a simulator does that people do not."),
         ("judge-card", "judge_card:judge_card_verb", "Say on one page how far a judge can be trusted."),
         ("health", "health:app", "Probe a judge: length, its own kind, order, and orders given to it."),
     ),

@@ -87,8 +87,6 @@ def write_all(folder: Path, run: Callable[..., str]) -> None:
     write(folder / "seekers.jsonl", _preferences(rng, talks, "simulator"))
     write(folder / "replies.jsonl", _replies(rng, talks))
     write(folder / "references.jsonl", _references(rng, talks))
-    ratings = [{"user": c["id"], "model": s, "score": str(rng.randint(0, 50) / 10)} for c in cards for s in SUPPORTERS]
-    write_sheet(folder / "ratings.csv", ["user", "model", "score"], ratings)
     for name in ("run", "other"):
         _run_folder(rng, folder / name, cards, talks)
     _benchmark(rng, folder)

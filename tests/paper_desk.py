@@ -258,13 +258,6 @@ BUILDS_ON = {
 }
 
 
-def ratings(folder: Path) -> None:
-    """scores.csv as `discriminate` reads it."""
-    rows = [(user, model, (2 * user + model) % 5 + 1) for user in range(6) for model in range(3)]
-    with (folder / "scores.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("user", "model", "score"), *rows])
-
-
 def scores_of_tasks(folder: Path) -> None:
     """The publishers' files, and scores as `paper ecdbench run` writes them."""
     write_corpora(folder / "corpora", released())
@@ -276,7 +269,6 @@ def scores_of_tasks(folder: Path) -> None:
 FILES: dict[str, Callable[[Path], None]] = {
     "ESC-Eval: figure 3": human,
     "ESC-Eval: tables 3, 13, 14, 15": held,
-    "EmoHarbor: table 2": ratings,
     "ECDBench: table 5": scores_of_tasks,
     "ESC-Eval: table 4": lambda folder: scored(folder, "esc_eval"),
     **{f"block {number}": lambda folder: scored(folder, "esc_eval") for number in (1, 2, 3, 4)},

@@ -19,8 +19,8 @@ from data_prep.responses import Response, read_responses
 from data_prep.scores.held import read_held
 from data_prep.scores.human import gold_scores_of, of_annotators, read_comparisons, read_dialogues, read_preferences
 from evalsuite.commands.people_create import raters_of
-from evalsuite.commands.scored_runs import read_ratings
 from evalsuite.commands.verdicts import judgements_of
+from evalsuite.statistics.discrimination import read_ratings
 
 ROOT = Path(__file__).resolve().parents[1]
 READERS = {"read_table", "read_jsonl", "read_placed", "each_placed"}

@@ -20,7 +20,7 @@ from core.yaml_files import load_yaml
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_preferences, read_scores
 from data_prep.sources import SOURCES, generic
-from evalsuite.commands.scored_runs import read_ratings
+from evalsuite.statistics.discrimination import read_ratings
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("core", "serve", "data_prep", "train", "evalsuite")

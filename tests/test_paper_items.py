@@ -169,7 +169,7 @@ def test_every_command_is_taken_by_its_program(line: str) -> None:
 
 def test_a_wrong_command_is_noticed() -> None:
     for line, said in (
-        ("esc-eval discriminate --against", "requires an argument"),
+        ("esc-eval report runs/a --against", "requires an argument"),
         ("esc-eval paper feel ensemble --judgements a.jsonl", "Missing parameter: out"),
         ("esc-eval run --limit two --config c.yaml", "valid integer"),
     ):

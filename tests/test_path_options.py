@@ -211,8 +211,8 @@ def option(role: Reads | Writes, path: str) -> PathOption:
 @pytest.mark.parametrize(
     ("output", "target", "source", "path"),
     [
-        (out_tables("trajectories"), "run/trajectories", IN_RUN, "run"),  # as its help says
-        (out_tables("discriminate"), "run", IN_RUN, "run"),  # figures beside records
+        (out_tables("power"), "run/power", IN_RUN, "run"),
+        (out_tables("pairwise"), "run", IN_RUN, "run"),  # figures beside records
         (Writes(("health_*.jsonl",)), "run", IN_FILE, "run/dialogues.jsonl"),
         (Writes(("*.csv", "manifest.json")), "run", IN_FILE, "run/dialogues.jsonl"),
         (Writes(("*.jsonl",)), "run", IN_FILE, "run/below/dialogues.jsonl"),

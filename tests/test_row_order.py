@@ -60,8 +60,6 @@ CASES = [
         "--judgements verdicts.jsonl --gold people.csv --dialogues talks.jsonl --correlate system --sample source --json",
         "verdicts.jsonl people.csv talks.jsonl",
     ),
-    Case("esc-eval discriminate", "--scores ratings.csv --json --out OUT", "ratings.csv"),
-    Case("esc-eval discriminate", "run --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl"),
     Case(
         "esc-eval leaderboard",
         "other --against run --json --out OUT",
@@ -72,7 +70,6 @@ CASES = [
         "run other --out OUT",
         "run/dialogues.jsonl run/judgements.jsonl run/cards.jsonl other/dialogues.jsonl other/judgements.jsonl",
     ),
-    Case("esc-eval trajectories", "run --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl run/turn_judgements.jsonl"),
     Case(
         "esc-eval report",
         "run",
@@ -89,15 +86,12 @@ CASES = [
         "--dialogues spoken.jsonl --references references.jsonl --json --out OUT",
         "spoken.jsonl references.jsonl",
     ),
-    Case("esc-eval risk", "--dialogues talks.jsonl --out OUT", "talks.jsonl"),
-    Case("esc-eval risk", "run --json", "run/dialogues.jsonl"),
     Case("esc-eval power", "run other --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl other/judgements.jsonl"),
     Case(
         "esc-eval abstain",
         "run --accuracy 0.5 --json --out OUT",
         "run/dialogues.jsonl run/judgements.jsonl run/gold_judgements.jsonl run/gold_scores.jsonl",
     ),
-    Case("esc-eval audit-simulator", "--dialogues talks.jsonl --cards cards.jsonl --json --out OUT", "talks.jsonl cards.jsonl"),
     Case(
         "esc-eval health report",
         "--judgements verdicts.jsonl --judgements rounds.jsonl --dialogues talks.jsonl --rubric rubric.yaml --json --out OUT",

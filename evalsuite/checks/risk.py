@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -145,11 +145,6 @@ class RiskTurn:
     def group(self) -> tuple[Language, str]:
         """The dialogue's language and supporter."""
         return self.dialogue.language, supporter_of(self.dialogue)
-
-    def record(self) -> dict[str, Any]:
-        """For JSON."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "dialogue"}
-        return {"dialogue_id": self.dialogue.id, "outcome": self.outcome} | fields
 
 
 def risk_turns(dialogue: Dialogue) -> list[RiskTurn]:

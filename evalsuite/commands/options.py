@@ -90,7 +90,6 @@ WandbOption = Annotated[
 AgainstOption = Annotated[
     str | None, typer.Option("--against", metavar="paper|emoharbor|feel", help="A paper's figures beside ours.")
 ]
-HarbourOption = Annotated[str | None, typer.Option("--against", metavar="emoharbor", help="The paper's figures below ours.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
 TablesOption = Annotated[  # with `out_tables(…)`
     Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV.")

@@ -37,8 +37,9 @@ from evalsuite.people.study import (
     rated_items,
 )
 from evalsuite.role_play.pairwise import QUESTION, pairs_of
-from evalsuite.role_play.seekers import read_field, seeker_of
+from evalsuite.role_play.seekers import read_field
 from evalsuite.runs.config import overridden
+from evalsuite.statistics.summary import seeker_of
 
 EVERY: tuple[Language, ...] = get_args(Language)
 

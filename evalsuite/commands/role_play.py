@@ -1,8 +1,7 @@
-"""`esc-eval paper role-play`: how well seekers play their cards (table 1); `audit-simulator`: what gives them away."""
+"""`esc-eval paper role-play`: how well seekers play their cards (table 1)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,29 +9,22 @@ import typer
 from rich.console import Console
 
 from core.errors import UserError
-from core.files import check_unique, write_jsonl
+from core.files import write_jsonl
 from core.options import SetOption
-from core.paths import InName, MaybeFile, MaybeFiles, MaybeModel, Reads, Writes
-from core.prompts import load_pack
-from core.records import Dialogue, RoleCard
+from core.paths import InName, MaybeFile, MaybeFiles, Reads, Writes
+from core.records import RoleCard
 from core.rubrics import load_rubric
-from core.specs import load_spec
-from data_prep.cards import load_cards
 from data_prep.profiles import Profile
 from data_prep.scores.human import Check, read_dialogues, read_scores
-from evalsuite.commands.options import AgainstOption, JsonOption, MaybeRuns, out_tables, refuse, resolve
+from evalsuite.commands.options import AgainstOption, JsonOption, refuse, resolve
 from evalsuite.commands.output import deliver, exit_if_lost, plain, talk
 from evalsuite.commands.verdicts import read_judgements
 from evalsuite.reported.against import against
-from evalsuite.role_play.audit import audit, audit_tables, judge_cards
-from evalsuite.role_play.seekers import Cards, Field, given_dialogues, read_field, role_play_tables, score_seekers
+from evalsuite.role_play.seekers import Field, read_field, role_play_tables, score_seekers
 from evalsuite.runner.engine import Runner
-from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.resolved import Resolved
-from serve.batch import Batch
 
-PACK = "role_play_judge"
 IN_SEEKER = Reads("place", ("dialogues.jsonl", "cards.jsonl", "profiles.jsonl"), labelled=True)
 BESIDE = Reads(beside=True)  # records of the folder that the tables go to
 
@@ -119,69 +111,6 @@ def role_play(
         progress.print(f"{len(cut)} dialogues were cut off by a failing server when held: they are not judged", soft_wrap=True)
     lost = sum(judgement.lost and judgement.dialogue_id not in cut for judgement in asked)
     exit_if_lost(lost, len(asked), "answers", run.failures())
-
-
-def audit_simulator(
-    run: Annotated[MaybeRuns, typer.Argument(metavar="RUN…", help="Run folders: their dialogues and cards.")] = None,
-    dialogues: Annotated[MaybeFiles, typer.Option(help="Dialogue records (JSONL). Repeat.")] = None,
-    cards: CardsOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for findings.jsonl and the tables as CSV."),
-        out_tables("simulator_audit", "findings.jsonl"),
-    ] = None,
-    judge: Annotated[
-        MaybeModel,
-        typer.Option(
-            "--judge",
-            metavar="MODEL",
-            help="Also ask a model (name, spec file or NAME@URL) whether the seeker leaves its card. Needs --out.",
-        ),
-    ] = None,
-    examples: Annotated[int, typer.Option("--examples", min=0, help="Examples a check and seeker.")] = 3,
-    as_json: JsonOption = False,
-) -> None:
-    """What a simulator does that people do not: leaves its card, reveals a model, cheers up too soon, says all at once,
-    repeats itself, plays the supporter. Rates per seeker and supporter, with examples."""
-    if judge and out is None:
-        raise UserError("--judge needs --out: its answers are kept there, so that nothing is asked twice")
-    audited_dialogues, cards_held = _audit_input(run or [], dialogues or [], cards or [])
-    judged = None
-    if judge and out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        with Batch(load_spec(judge), out / "calls.sqlite", talk(as_json)) as batch:
-            judged = judge_cards(batch, load_pack(PACK), audited_dialogues, cards_held)
-    audited = audit(audited_dialogues, cards_held, judged)
-    if not audited:
-        raise UserError("no dialogue has a seeker line: nothing to audit")
-    if out is not None:
-        findings = [finding for one in audited for of_check in one.findings.values() for finding in of_check or []]
-        write_jsonl(out / "findings.jsonl", findings)
-    tables = audit_tables(audited, examples)
-    deliver("simulator_audit", plain(tables), tables, out, as_json)
-
-
-def _audit_input(
-    runs: Sequence[Path], files: Sequence[Path], card_files: Sequence[Path]
-) -> tuple[list[Dialogue], dict[str, RoleCard]]:
-    """The dialogues, and the card of each that has one, by dialogue id."""
-    if not runs and not files:
-        raise UserError("nothing to audit: give a run folder or --dialogues FILE")
-    for run in runs:
-        shards.whole(run, needed=False)
-    cards = Cards()
-    for path in (*(run / "cards.jsonl" for run in runs if (run / "cards.jsonl").exists()), *card_files):
-        cards.add(load_cards(path))
-    dialogues: list[Dialogue] = []
-    held: dict[str, RoleCard] = {}
-    for path in (*(run / "dialogues.jsonl" for run in runs), *files):
-        for dialogue in given_dialogues(path):
-            dialogues.append(dialogue)
-            if dialogue.card_id is None or dialogue.card_id in cards.by_id:  # without its card, some checks do not apply
-                card = None if dialogue.profile_id else cards.of(dialogue, str(path))
-                held |= {dialogue.id: card} if isinstance(card, RoleCard) else {}
-    check_unique(", ".join(map(str, (*runs, *files))), (dialogue.id for dialogue in dialogues), "dialogue ids")
-    return dialogues, held
 
 
 def read_seekers(

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import nan
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.text import Text
 
 from core.errors import UserError, clean
 from core.files import read_object
 from core.options import console
-from core.paths import MaybeFile, MaybeFiles, Writes
-from core.records import Annotator, Number, System
-from core.rows import RowModel, read_table
-from core.statistics.bootstrap import Floats
+from core.paths import MaybeFiles, Writes
 from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
     ClusterOption,
-    HarbourOption,
-    InRun,
     JsonOption,
     JudgedByOption,
     LabelsOption,
@@ -31,25 +24,16 @@ from evalsuite.commands.options import (
     MaybeRuns,
     OwnRubricOption,
     PeopleOption,
-    TablesOption,
-    ValueOption,
-    out_tables,
-    value_of,
 )
-from evalsuite.commands.output import deliver, deliver_page, print_json, print_paths
+from evalsuite.commands.output import deliver_page, print_json, print_paths
 from evalsuite.report.board import board
 from evalsuite.report.by_people import by_people, judge_and_people, people_scores
 from evalsuite.report.compare import comparison_sheet
 from evalsuite.report.content import print_brief
 from evalsuite.report.report import ReportContent, write_report
-from evalsuite.reported.against import against
-from evalsuite.runs.folder import USED
-from evalsuite.runs.records import read_run, read_runs
+from evalsuite.runs.records import read_runs
 from evalsuite.statistics import comparison as comparisons
-from evalsuite.statistics import dialogue_costs, discrimination, survival, trends
 from evalsuite.statistics.comparison import RunRecords
-from evalsuite.statistics.draws import distinct
-from evalsuite.statistics.leaderboard import contestants_of
 from evalsuite.statistics.people import verdicts_of_people
 
 
@@ -146,128 +130,3 @@ def _board(
     agreed = [agreement_table(rows)] if (rows := agreement(given, [rules])) else []
     content = board([alone], cluster)
     return replace(content, title="Leaderboard by people", agreements=None, tables=[*content.tables, *agreed])
-
-
-def discriminate(
-    scores: Annotated[
-        MaybeFile,
-        typer.Option(help="CSV or JSONL of user, model, score: one row a user and model; an empty score (null) is unreadable."),
-    ] = None,
-    run: Annotated[
-        MaybeRun,
-        typer.Argument(
-            metavar="RUN", help="Scored run folder: its cards or profiles are the users, its supporters the models."
-        ),
-    ] = None,
-    scale: Annotated[
-        tuple[float, float] | None,
-        typer.Option("--scale", metavar="LOW HIGH", help="Lowest and highest score of --scores: for intervals of differences."),
-    ] = None,
-    judge: JudgedByOption = None,
-    value: ValueOption = "value",
-    versus: HarbourOption = None,
-    as_json: JsonOption = False,
-    out: Annotated[TablesOption, out_tables("discriminate")] = None,
-) -> None:
-    """How well scores tell models apart: MSR, MAC, analysis of variance, and which pairs of models differ.
-
-    MSR is the variance of the models' means by the mean variance of a model's scores among users, MAC = MSR / (1 + MSR). F
-    comes three times: as the paper's formula 13 has it (f_paper), as one-way analysis of variance has it (f), and as repeated
-    measures have it (f_blocked), whose p is printed, since the same users rate all models. Pairs are tested by Student's t over
-    the users of both, with Holm's correction; without --scale differences of --scores have no interval.
-
-    What is undefined (one model, one user, no variance) is a dash with the reason below, in JSON null with the reason under
-    `undefined`. Missing scores: a model's mean and variance are over its own users, a pair is tested over the users of both.
-
-    JSON of --scores: msr, mac, anova {f_paper, f, p, df …}, pairwise {p: {"A vs B": corrected p}, test, correction, proportion,
-    pairs …}, intervals and counts. JSON of a run: a list of the same for every language, judge and dimension, and their
-    average.
-
-    Example: esc-eval discriminate --scores scores.csv --json
-    """
-    if (scores is None) == (run is None):
-        raise UserError("what to look at: give either a run folder or --scores FILE")
-    if scores is not None:
-        for option, given in {"--value": value != "value", "--judge": judge is not None}.items():
-            if given:
-                raise UserError(f"{option}: belongs to a run folder; a sheet of scores has one score a row")
-        discriminated = discrimination.discriminate(*read_ratings(scores, scale), scale)
-        deliver("discriminate", discriminated.figures(), against(discrimination.tables(discriminated), versus), out, as_json)
-        return
-    assert run is not None
-    if scale is not None:
-        raise UserError("--scale: belongs to --scores; a run has the scale of its rubric")
-    records = read_run(run.name, run, judge=judge)
-    whole = [judgement for judgement in records.judgements if judgement.turn is None]
-    contestants = contestants_of(records.dialogues, whole, records.rubric, value_of(value))
-    if not contestants:
-        raise UserError(
-            f"no verdict on a whole dialogue on rubric {records.rubric.name}: there is nothing to tell supporters apart by"
-        )
-    rows = discrimination.of_run(contestants, records.rubric)
-    tables = against(discrimination.run_tables(rows, records.rubric), versus)
-    deliver("discriminate", {"discrimination": [row.row() for row in rows]}, tables, out, as_json)
-
-
-class _Rating(RowModel):
-    user: Annotator
-    model: System
-    score: Number | None
-
-
-def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[Floats, list[str]]:
-    """Ratings [users, models] and the models' names from a CSV file (or JSON lines) of user, model and score; sorted by name.
-
-    An empty score is a verdict that could not be read: a missing rating. Raises `UserError` with file, line and column, also
-    for a user and model that come twice (average trials first: which of them counts is not for us to guess), and for a score
-    outside the `scale`.
-    """
-    if scale and not scale[0] < scale[1]:
-        raise UserError(f"--scale {scale[0]:g} {scale[1]:g}: give the lowest score first, then the highest")
-    scores: dict[tuple[str, str], float] = {}
-
-    def each(where: str, row: _Rating) -> None:
-        if (row.user, row.model) in scores:
-            raise UserError(f"{where}: score: a second one of user {row.user!r} for model {row.model!r}: average repeats first")
-        if scale and row.score is not None and not scale[0] <= row.score <= scale[1]:
-            raise UserError(f"{where}: score: {row.score:g} is outside --scale {scale[0]:g} {scale[1]:g}")
-        scores[row.user, row.model] = nan if row.score is None else row.score
-
-    read_table(path, _Rating, "scores", each)
-    users, models = (sorted({key[side] for key in scores}) for side in (0, 1))
-    return np.array([[scores.get((user, model), nan) for model in models] for user in users]), models
-
-
-def trajectories(
-    run: Annotated[InRun, typer.Argument(metavar="RUN", help="Scored run folder.")],
-    judge: JudgedByOption = None,
-    value: ValueOption = "value",
-    versus: HarbourOption = None,
-    as_json: JsonOption = False,
-    out: Annotated[TablesOption, out_tables("trajectories")] = None,
-) -> None:
-    """When seekers leave, how scores change from round to round, and what a dialogue costs.
-
-    A round is a reply of the supporter and what the seeker makes of it. Survival is by Kaplan-Meier: a dialogue in which the
-    seeker ends it counts as left, one that ran out of rounds or was stopped by anything else as watched so far; supporters are
-    compared by log-rank tests, Holm's correction over pairs. Scores by round need verdicts on single turns (a config with
-    per-turn judging); without them those tables are left out.
-
-    Example: esc-eval trajectories runs/emoharbor --out runs/emoharbor/trajectories
-    """
-    records = read_run(run.name, run, judge)
-    drawn = distinct(records.dialogues)
-    curves, tests = survival.curves(drawn), survival.log_ranks(drawn)
-    judgements = [*records.judgements, *records.turn_judgements]
-    by_round = trends.trends(records.dialogues, judgements, records.rubric, value_of(value))
-    usage, timing = (
-        read_object(path, f"a run's {name}") if (path := run / f"{name}.json").exists() else {} for name in ("usage", "timing")
-    )
-    costs = dialogue_costs.dialogue_costs(records.dialogues, USED.validate_python(usage), timing, records.stage)
-    tables = [*survival.tables(curves, tests), *trends.tables(by_round, records.rubric), dialogue_costs.table(costs)]
-    figures = {
-        "survival": survival.as_json(curves, tests),
-        "trends": [*trends.as_json(by_round)],
-        "costs": [cost._asdict() for cost in costs],
-    }
-    deliver("trajectories", figures, against(tables, versus), out, as_json)

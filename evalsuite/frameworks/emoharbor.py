@@ -25,7 +25,6 @@ from core.paths import IN_NAME, IN_SPEC
 from core.records import Dialogue, RoleCard
 from core.settings import Settings
 from core.specs import ModelSpec, Sampling
-from core.tables import Table
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text
 from evalsuite.dialogues.hold import ModelSide, Plan
 from evalsuite.frameworks.emoharbor_seeker import Person, initial_state, unthought
@@ -35,8 +34,6 @@ from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Resolved, Role
 from evalsuite.runs.run_config import Judged, ModelIdentity, Simulated
-from evalsuite.statistics import dialogue_costs, discrimination
-from evalsuite.statistics.summary import supporter_of
 from serve.failures import Unanswered
 from serve.questions import Models
 
@@ -350,15 +347,6 @@ class EmoHarbor(Resolved):
         """Whether its seekers held the dialogues, or its judge was shown given ones."""
         scored = run.config.stage("score", _Judged)
         return super().wrote(run) or bool(scored and scored.judging)
-
-    @classmethod
-    def tables(cls, run: ScoredRun) -> Iterator[Table]:
-        """How far supporters are told apart (table 2), and what a dialogue costs (table 4)."""
-        tally = run.tally
-        if tally.contestants and len({supporter_of(dialogue) for dialogue in tally.dialogues}) > 1:
-            yield from discrimination.run_tables(discrimination.of_run(tally.contestants, tally.rubric), tally.rubric)
-        if costs := dialogue_costs.dialogue_costs(tally.dialogues, run.usage, run.timing):
-            yield dialogue_costs.table(costs)
 
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:

@@ -19,13 +19,13 @@ from core.files import read_jsonl, read_object
 from core.records import Dialogue, HumanScore, Usage
 from core.statistics.bootstrap import LEVEL
 from core.tables import Table, file_keys, fits, to_console
-from evalsuite.checks import risk
+from evalsuite.checks import risk, simulator
 from evalsuite.checks.shared_bases import alike, bases
 from evalsuite.report import charts
 from evalsuite.report.breakdowns import breakdowns, cost_charts
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
-from evalsuite.report.trajectories import survival_charts, trend_charts
+from evalsuite.report.trajectories import along
 from evalsuite.reported.against import against
 from evalsuite.runs.folder import Run, looks_of
 from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
@@ -33,7 +33,7 @@ from evalsuite.runs.judgement_sets import JudgementSet, sets_of
 from evalsuite.runs.people import read_people
 from evalsuite.runs.run_config import Judged, RunConfig
 from evalsuite.runs.versions import made_with, prices_in
-from evalsuite.statistics import survival, trends
+from evalsuite.statistics import dialogue_costs, discrimination
 from evalsuite.statistics.agreement import agreement_tables, judgements_in_order
 from evalsuite.statistics.between_judges import between_judges
 from evalsuite.statistics.clusters import cards_of, clusters_of
@@ -170,6 +170,7 @@ def content_of(run: Run) -> ReportContent:
     framework = framework_of_run(records)
     of_framework = list(framework.tables(records)) if framework else []
     risky = risk.find(dialogues)
+    dialogue_means = dialogue_costs.dialogue_costs(dialogues, used, timing)
     failed = failed_calls(run.failures())
     judged = {
         f"{model} ({stage.split()[0]})": sums for stage, roles in used.items() for model, sums in roles.get("judge", {}).items()
@@ -178,10 +179,11 @@ def content_of(run: Run) -> ReportContent:
     synthetic = config.synthetic_gold
     gold_tables, gold_charts = _gold(run, judges, scored, agreements, synthetic)
     may_leave = framework is not None and framework.may_leave and framework.name == records.framework
-    along_tables, along_charts = _along(judges, once, may_leave)
+    along_tables, along_charts = along(judges, once, may_leave)
     scores_given, endings = distributions(once.verdicts, rubric), terminations(once.dialogues)
     cards = {person.id: framework.card(person) for person in read_people(run.folder)} if framework else {}
     broken_down, breakdown_charts = breakdowns(once, cards)
+    audited = simulator.audit(dialogues, {d.id: cards[d.card_id] for d in dialogues if d.card_id in cards})
     uses = model_uses(used, dialogues, tally.verdicts, prices_in(run.versions()))
     return ReportContent(
         title=f"{_title(records.framework)} · {run.folder.name}",
@@ -195,6 +197,7 @@ def content_of(run: Run) -> ReportContent:
         tables=[
             *leaderboard(tally.boards, rubric, groups=config.groups()),
             *pairwise_differences(tally.boards),
+            *_told_apart(tally),
             *(table for table in of_framework if table.section != COSTS),
             *between_judges(once.verdicts, rubric),
             *gold_tables,
@@ -203,8 +206,10 @@ def content_of(run: Run) -> ReportContent:
             endings,
             *([failed] if failed else []),
             *risk.tables([*risk.count(dialogues, risky)], risky, examples=0),  # examples are behind warnings, in transcripts
+            *(simulator.audit_tables(audited, examples=0)[:1] if audited else []),
             *([use_table(uses)] if uses else []),
             costs(dialogues, judged, seconds),
+            *([dialogue_costs.table(dialogue_means)] if dialogue_means else []),
             *(table for table in of_framework if table.section == COSTS),
             *along_tables,
         ],
@@ -239,8 +244,15 @@ def content_of(run: Run) -> ReportContent:
             *saturation(tally.boards, rubric),
         ],
         risks=_risks(dialogues, risky),
+        records={"excerpts": [*filter(None, map(risk.excerpt, risky))], "findings": simulator.findings(audited)},
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
+
+
+def _told_apart(tally: Tally) -> Iterator[Table]:
+    """How well the scores tell supporters apart (EmoHarbor table 2), where there are several."""
+    if len({one.supporter for one in tally.contestants}) > 1:
+        yield from discrimination.run_tables(discrimination.of_run(tally.contestants, tally.rubric), tally.rubric)
 
 
 Part = tuple[list[Table], list[charts.Chart]]  # tables, and the charts that stand below them
@@ -289,18 +301,6 @@ def _gold(
     tables += [calibration_table(bins, labels, note)] if bins else []
     drawn = charts.agreement_charts(agreement, rubric, mode, synthetic), charts.confusion_charts(matrices, rubric, synthetic)
     return tables, [*chain(*drawn), *charts.calibration_charts(bins, synthetic)]
-
-
-def _along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> Part:
-    """Survival, where seekers may leave, and scores by round, where single turns were judged."""
-    may_leave = may_leave or any(dialogue.termination == "seeker_ended" for dialogue in tally.dialogues)
-    curves = survival.curves(tally.dialogues) if may_leave else []
-    tests = survival.log_ranks(tally.dialogues) if curves else []
-    drawn = {dialogue.id for dialogue in tally.dialogues}
-    of_turns = [verdict for one in judges for verdict in one.records("turn_judgements.jsonl") if verdict.dialogue_id in drawn]
-    by_round = trends.trends(tally.dialogues, of_turns, tally.rubric)
-    tables = [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)]
-    return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]
 
 
 def _asked(run: Run, judges: Sequence[JudgementSet]) -> Iterator[tuple[str, str]]:
@@ -361,7 +361,8 @@ def _json(path: Path) -> dict[str, Any]:
 def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Which supporters share their base with a judge or the seeker, who may favour their like (ESC-Eval appendix B.3)."""
     supporters = sorted({supporter_of(dialogue) for dialogue in tally.dialogues})
-    seekers = sorted({name for dialogue in tally.dialogues for name in _players(dialogue)})
+    played = {(dialogue.framework, dialogue.simulator) for dialogue in tally.dialogues}
+    seekers = sorted({name for framework, simulator in played for name in _players(framework, simulator)})
     judges = sorted({judgement.judge for judgement in tally.judgements})
     known = bases([*supporters, *seekers, *judges], specs)
     for role, names, harm in (("judge", judges, "its scores may favour"), ("seeker", seekers, "it may draw out the best in")):
@@ -373,13 +374,11 @@ def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
                 yield f"The {role} {name} shares its base with {', '.join(sharing)}: {harm} {whom}."
 
 
-def _players(dialogue: Dialogue) -> Sequence[str]:
+def _players(framework: str | None, simulator: str | None) -> Sequence[str]:
     """The models that played a dialogue's seeker; none where a person did."""
-    if dialogue.simulator is None:
+    if simulator is None:
         return []
-    if dialogue.framework not in entries():
-        return [dialogue.simulator]
-    return framework_of(dialogue.framework).players(dialogue.simulator)
+    return framework_of(framework).players(simulator) if framework and framework in entries() else [simulator]
 
 
 def _wording(config: RunConfig) -> Iterator[tuple[str, str]]:

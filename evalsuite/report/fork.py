@@ -16,11 +16,11 @@ from core.statistics.bootstrap import LEVEL, SMOOTHED, Floats
 from core.statistics.inference import cluster_error, contributions, holds, holm_of, student_p
 from core.tables import Estimate, Table, fmt
 from evalsuite.checks.risk import risk_turns
+from evalsuite.checks.simulator_rules import cheerful
 from evalsuite.report.forest import Line, gap_forest, reach
 from evalsuite.report.headlines import ENDINGS, found_in, verdict
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Branch, Sheet
-from evalsuite.role_play.rules import cheerful
 from evalsuite.runner.fork import Forked
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import contestants_of, stack

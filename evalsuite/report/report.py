@@ -12,10 +12,11 @@ from typing import Any, Literal, NamedTuple
 import orjson
 import yaml
 from markupsafe import Markup
+from pydantic import BaseModel
 
 from core import page
 from core.errors import clean
-from core.files import write_json_of, write_text
+from core.files import write_json_of, write_jsonl, write_text
 from core.records import RoleCard
 from core.tables import Table, escape_markdown, to_markdown, write_csv
 from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, Agreement, Chart
@@ -49,7 +50,8 @@ class ReportContent:
     `timing` is in seconds and the only place for clock time. `generated` is the report's date as text.
 
     `warnings` are further sentences for the summary, `further_facts` further lines on what was run. `risks` maps dialogue id →
-    place of a turn → what it is about: those transcripts stand behind a content warning.
+    place of a turn → what it is about: those transcripts stand behind a content warning. `records` go beside the
+    tables as JSON lines, by the file's name.
     """
 
     title: str
@@ -69,6 +71,7 @@ class ReportContent:
     timing: Mapping[str, float] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     risks: Risks = field(default_factory=dict)
+    records: Mapping[str, Sequence[BaseModel]] = field(default_factory=dict)
     further_facts: Sequence[tuple[str, str]] = ()
 
     @property
@@ -191,6 +194,8 @@ def write_report(run: Path, content: ReportContent, name: str = "report") -> dic
     write_json_of(paths["json"], _data(content), records)
     write_text(paths["md"], _markdown(content))
     write_csv(name, content.tables, run / "tables")
+    for kind, found in content.records.items():
+        write_jsonl(run / "tables" / f"{kind}.jsonl", found)
     return paths | ({"tables": run / "tables"} if content.tables else {})
 
 

@@ -11,14 +11,29 @@ from collections.abc import Iterator, Sequence
 from core.errors import clean
 from core.grouping import group_by
 from core.rubrics import Rubric
-from core.tables import Estimate, fmt
+from core.tables import Estimate, Table, fmt
 from evalsuite.report.charts import LANGUAGES, Chart
 from evalsuite.report.figures import Figure, curve, panels, trace
+from evalsuite.runs.judgement_sets import JudgementSet
+from evalsuite.statistics import survival, trends
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import AVERAGE, dimension_label
 from evalsuite.statistics.survival import Curve, estimate_of
 from evalsuite.statistics.trends import Trend
 
 _BANDS = 4  # lines in a panel up to which their bands can be told apart
+
+
+def along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> tuple[list[Table], list[Chart]]:
+    """Survival, where seekers may leave, and scores by round, where single turns were judged."""
+    may_leave = may_leave or any(dialogue.termination == "seeker_ended" for dialogue in tally.dialogues)
+    curves = survival.curves(tally.dialogues) if may_leave else []
+    tests = survival.log_ranks(tally.dialogues) if curves else []
+    drawn = {dialogue.id for dialogue in tally.dialogues}
+    of_turns = [verdict for one in judges for verdict in one.records("turn_judgements.jsonl") if verdict.dialogue_id in drawn]
+    by_round = trends.trends(tally.dialogues, of_turns, tally.rubric)
+    tables = [*survival.tables(curves, tests), *trends.tables(by_round, tally.rubric)]
+    return tables, [*survival_charts(curves), *trend_charts(by_round, tally.rubric)]
 
 
 def survival_charts(curves: Sequence[Curve]) -> Iterator[Chart]:

@@ -15,9 +15,10 @@ from core.judge_prompts import transcript
 from core.prompts import PromptPack, load_pack
 from core.records import LOST, Annotator, Dialogue, Identifier, Message, Order, Preference, Record, Verdict
 from core.tables import Table
-from evalsuite.role_play.seekers import ROLE_PLAY, Field, claim, seeker_of
+from evalsuite.role_play.seekers import ROLE_PLAY, Field, claim
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.identity import identity
+from evalsuite.statistics.summary import seeker_of
 from evalsuite.statistics.win_rates import Choice, Mode, Words, win_rate_tables
 from serve.client import ChatClient
 from serve.failures import Unanswered

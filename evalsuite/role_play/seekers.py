@@ -33,7 +33,7 @@ from evalsuite.runs.identity import hashed
 from evalsuite.runs.people import read_people
 from evalsuite.statistics.leaderboard import card_of, ends
 from evalsuite.statistics.paired import over_cards
-from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of
+from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of, seeker_of
 from serve.client import ChatClient
 
 ROLE_PLAY = "Role play"  # heading of the report
@@ -55,11 +55,6 @@ class Field:
     dialogues: list[Dialogue] = field(default_factory=list)
     cards: dict[str, Played] = field(default_factory=dict)
     unplaced: Counter[str] = field(default_factory=Counter)
-
-
-def seeker_of(dialogue: Dialogue) -> str:
-    """The seeker's name; people in an imported corpus, which names no simulator, go by the name of their source."""
-    return dialogue.simulator or dialogue.source
 
 
 def read_field(

@@ -25,12 +25,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from math import nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from core.errors import UserError
 from core.grouping import group_by
-from core.records import Language
+from core.records import Annotator, Language, Number, System
+from core.rows import RowModel, read_table
 from core.rubrics import Rubric
 from core.statistics.bootstrap import SMOOTHED, Floats, scale_levels
 from core.statistics.inference import ALPHA, TEST, contributions
@@ -131,10 +135,34 @@ class RunDiscrimination:
     dimension: str
     discrimination: Discrimination
 
-    def row(self) -> dict[str, Any]:
-        """For JSON: who and what, then `Discrimination.figures`."""
-        who = {"language": self.language, "dimension": self.dimension} | self.scorer.record()
-        return who | self.discrimination.figures()
+
+class _Rating(RowModel):
+    user: Annotator
+    model: System
+    score: Number | None
+
+
+def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[Floats, list[str]]:
+    """Ratings [users, models] and the models' names from a CSV file (or JSON lines) of user, model and score; sorted by name.
+
+    An empty score is a verdict that could not be read: a missing rating. Raises `UserError` with file, line and column, also
+    for a user and model that come twice (average trials first: which of them counts is not for us to guess), and for a score
+    outside the `scale`.
+    """
+    if scale and not scale[0] < scale[1]:
+        raise UserError(f"scale ({scale[0]:g}, {scale[1]:g}): give the lowest score first, then the highest")
+    scores: dict[tuple[str, str], float] = {}
+
+    def each(where: str, row: _Rating) -> None:
+        if (row.user, row.model) in scores:
+            raise UserError(f"{where}: score: a second one of user {row.user!r} for model {row.model!r}: average repeats first")
+        if scale and row.score is not None and not scale[0] <= row.score <= scale[1]:
+            raise UserError(f"{where}: score: {row.score:g} is outside the scale of {scale[0]:g} to {scale[1]:g}")
+        scores[row.user, row.model] = nan if row.score is None else row.score
+
+    read_table(path, _Rating, "scores", each)
+    users, models = (sorted({key[side] for key in scores}) for side in (0, 1))
+    return np.array([[scores.get((user, model), nan) for model in models] for user in users]), models
 
 
 def discriminate(ratings: Floats, models: Sequence[str], scale: tuple[float, float] | None = None) -> Discrimination:
@@ -142,7 +170,7 @@ def discriminate(ratings: Floats, models: Sequence[str], scale: tuple[float, flo
 
     Where the lowest and highest score of their `scale` are not known, differences have no interval, since it allows for ratings
     that nobody has seen, and the tests take the lowest and highest that were."""
-    from scipy import stats
+    from scipy import special
 
     ratings = ratings[~np.isnan(ratings).all(axis=1)]
     present = ~np.isnan(ratings)
@@ -164,7 +192,7 @@ def discriminate(ratings: Floats, models: Sequence[str], scale: tuple[float, flo
             if chance > 1e-12 * within:
                 free = chance**2 / float((errors**2).sum())  # models - 1 where all distances spread alike
                 f_blocked, df_blocked = between * len(models) / chance, (free, free * (users - 1))
-                p = float(stats.f.sf(f_blocked, *df_blocked))
+                p = float(special.fdtrc(*df_blocked, f_blocked))
     undefined = {} if reason is None else dict.fromkeys(("msr", "mac", "anova"), reason)
     couples = list(combinations(range(len(models)), 2)) if users > 1 else []
     seen = np.ptp(ratings[present]) if total else 0
@@ -265,14 +293,14 @@ def tables(discrimination: Discrimination) -> Iterator[Table]:
     names = discrimination.models
     if rows := tuple((names[pair.first], names[pair.second], *paired.cells(pair)) for pair in discrimination.pairs):
         known = any(pair.estimate.low is not None for pair in discrimination.pairs)
-        around = f"[{SMOOTHED} over users]" if known else "without an interval (give the scale: --scale LOW HIGH)"
+        around = f"[{SMOOTHED} over users]" if known else "without an interval (their scale is not given)"
         note = f"Difference in the scores' own unit, {around}, n = users who rated both. p: {TEST}."
         columns = ("model", "against", *paired.COLUMNS)
         yield Table("discrimination-pairs", "Pairs of models", columns, rows, (note,), DISCRIMINATION)
 
 
 def run_tables(rows_of_run: Sequence[RunDiscrimination], rubric: Rubric) -> Iterator[Table]:
-    """Of a run: one table a language. (Its pairs are in the leaderboard's table of differences and in the JSON.)"""
+    """Of a run: one table a language. (Its pairs, on the average, are in the leaderboard's table of differences.)"""
     for language, lines in group_by(rows_of_run, lambda row: row.language).items():
         several = len({row.scorer for row in lines}) > 1
         heads = (*["judged by"] * several, "dimension")

@@ -104,6 +104,11 @@ def supporter_of(dialogue: Dialogue) -> str:
     return dialogue.supporter or dialogue.source
 
 
+def seeker_of(dialogue: Dialogue) -> str:
+    """The seeker's name; people in an imported corpus, which names no simulator, go by the name of their source."""
+    return dialogue.simulator or dialogue.source
+
+
 def languages_of(records: Iterable[Dialogue | Judgement | Played]) -> list[Language]:
     """The languages that occur, English first."""
     present = {record.language for record in records}

@@ -10,9 +10,9 @@ recorded, is on no curve and is counted as left out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,8 +220,3 @@ def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> Iterator[Table]
 def estimate_of(step: Step) -> Estimate:
     """The share that goes on after a round, in per cent."""
     return Estimate(step.survival, step.low, step.high, step.at_risk).times(100)
-
-
-def as_json(curves: Sequence[Curve], tests: Sequence[LogRank]) -> dict[str, Any]:
-    """Curves and tests as plain figures; survival from 0 to 1."""
-    return {"curves": list(map(asdict, curves)), "log_rank": {"test": TEST, "tests": list(map(asdict, tests))}}

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -164,15 +163,3 @@ def tables(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Table]:
             ),
             section=TRENDS,
         )
-
-
-def as_json(trends: Sequence[Trend]) -> Iterator[dict[str, Any]]:
-    """Trends as plain figures."""
-    for trend in trends:
-        slopes = {
-            name: asdict(slope.estimate) | {"p": slope.p, "p_corrected": slope.holm, "holds": slope.holds}
-            for name, slope in trend.slopes.items()
-        }
-        points = [asdict(point) for point in trend.points]
-        who = {"language": trend.language, "supporter": trend.supporter} | trend.scorer.record()
-        yield who | {"points": points, "slopes": slopes}

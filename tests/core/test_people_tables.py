@@ -13,7 +13,7 @@ from core.people_tables import TOLD
 from data_prep.cards.sheets import Layout, read_filled
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
-from evalsuite.commands.scored_runs import read_ratings
+from evalsuite.statistics.discrimination import read_ratings
 
 ROWS = [["d1", "zh", "安娜", "feel", "safety", "1,5", ""], ["d2", "zh", "安娜", "feel", "safety", "３", ""]]
 WRITTEN = [("d1", "安娜", 1.5), ("d2", "安娜", 3.0)]

@@ -19,8 +19,8 @@ from data_prep.scores import annotation, label_studio
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
 from data_prep.scores.weights import read_weights
-from evalsuite.commands import scored_runs
 from evalsuite.commands.verdicts import read_judgements
+from evalsuite.statistics.discrimination import read_ratings
 from tests.data_prep.test_dialogue_annotation import KEYS, RUBRIC, dialogue
 from tests.files_of_rows import read_sheet, write_sheet
 
@@ -95,7 +95,7 @@ KINDS: dict[str, tuple[Write, Read, list[str]]] = {
         lambda path: read_weights([path]),
         ["chance", "weight"],
     ),
-    "users": (table("users", "user,model,score", "u#,m,2"), scored_runs.read_ratings, ["score"]),
+    "users": (table("users", "user,model,score", "u#,m,2"), read_ratings, ["score"]),
     "verdicts": (
         table("verdicts", "dialogue_id,language,judge,rubric,dimension,value", "d#,en,j,feel,safety,2"),
         read_judgements,

@@ -8,27 +8,21 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
-from typer.testing import CliRunner
 
-from core.errors import UserError, run_cli
-from core.files import read_jsonl, write_jsonl
-from core.records import Judgement
+from core.errors import UserError
 from core.tables import Table
-from evalsuite.commands.scored_runs import discriminate as verb
-from evalsuite.commands.scored_runs import read_ratings
 from evalsuite.reported.against import against
-from evalsuite.statistics.discrimination import discriminate, of_run
+from evalsuite.statistics.discrimination import discriminate, of_run, read_ratings, tables
 from evalsuite.statistics.leaderboard import contestants_of
+from tests.conftest import EscEval
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 from tests.evalsuite.test_comparison import make_run
+from tests.files_of_rows import read_sheet
 
-app = typer.Typer(pretty_exceptions_enable=False)
-app.command()(verb)
 shapes = st.tuples(st.integers(2, 6), st.integers(2, 4))
 
 
@@ -171,7 +165,7 @@ def test_what_is_undefined_has_a_reason(ratings: list[list[float]], reason: str,
         ("user,model,score\nu,m,nan\n", r"s\.csv:2.*score.*number"),
         ("user,model,score\nu,,1\n", r"s\.csv:2.*model"),
         ("user,model,score\nu,m,1\nu,m,2\n", r"s\.csv:3.*score: a second one of user 'u' for model 'm'"),
-        ("user,model,score\nu,m,6\n", r"s\.csv:2.*score: 6 is outside --scale 1 5"),
+        ("user,model,score\nu,m,6\n", r"s\.csv:2.*score: 6 is outside the scale of 1 to 5"),
     ],
 )
 def test_malformed_sheets(tmp_path: Path, text: str, message: str) -> None:
@@ -181,54 +175,35 @@ def test_malformed_sheets(tmp_path: Path, text: str, message: str) -> None:
         read_ratings(path, (1, 5))
 
 
-def test_the_verb_on_a_file(tmp_path: Path) -> None:
+def test_a_table_of_scores_beside_the_papers(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_text("user,model,score\n" + "".join(f"u{u},{m},{s + u}\n" for u in range(3) for m, s in (("a", 1), ("b", 3))))
-    told = CliRunner().invoke(app, ["--scores", str(path), "--json"])
-    figures = orjson.loads(told.stdout)
-    assert {"msr", "mac", "anova", "pairwise"} <= set(figures) and (figures["msr"], figures["anova"]["f"]) == (1, 6)
-    scaled = orjson.loads(CliRunner().invoke(app, ["--scores", str(path), "--json", "--scale", "-1", "7"]).stdout)
-    assert figures["pairwise"]["pairs"][0]["low"] is None and scaled["pairwise"]["pairs"][0]["low"] is not None
-    turned = CliRunner().invoke(app, ["--scores", str(path), "--scale", "5", "1"]).exception
-    assert isinstance(turned, UserError) and "--scale 5 1: give the lowest" in str(turned)
-    refused = CliRunner().invoke(app, ["--scores", str(path), "--value", "expected"]).exception
-    assert isinstance(refused, UserError) and "--value: belongs to a run folder" in str(refused)
-    shown = CliRunner().invoke(
-        app, ["--scores", str(path), "--out", str(tmp_path / "o"), "--against", "emoharbor"], env={"COLUMNS": "200"}
-    )
-    assert "0.745" in shown.stdout and "paper: EmoHarbor, table 2" in shown.stdout, shown.output
-    assert "the F of 112 stands under F (paper), formula 13" in " ".join(shown.stdout.split())
+    blind, scaled = (discriminate(*read_ratings(path, scale), scale) for scale in (None, (-1, 7)))
+    assert (blind.msr.mean, blind.f) == (1, 6) and {"msr", "mac", "anova", "pairwise"} <= set(blind.figures())
+    assert blind.pairs[0].estimate.low is None and scaled.pairs[0].estimate.low is not None
+    with pytest.raises(UserError, match=r"scale \(5, 1\): give the lowest"):
+        read_ratings(path, (5, 1))
+    shown, pairs = against(tables(blind), "emoharbor")
+    assert (shown.key, pairs.key) == ("discrimination", "discrimination-pairs")
+    assert "0.745" in str(shown.rows) and any("paper: EmoHarbor, table 2" in note for note in shown.notes)
+    assert any("the F of 112 stands under F (paper), formula 13" in note for note in shown.notes)
     (table,) = against([Table("discrimination", "D", ("scores", "F (paper)", "F"), (("mine", 1.0, 2.0),))], "emoharbor")
     assert table.rows[1:] == (("paper: EmoHarbor", "112", None),)
-    assert sorted(each.name for each in (tmp_path / "o").glob("*.csv")) == ["discrimination-pairs.csv", "discrimination.csv"]
 
 
-def test_neither_or_both_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["x"])
-    with pytest.raises(SystemExit):
-        run_cli(app)
-    assert capsys.readouterr().err.startswith("error: what to look at: give either a run folder or --scores")
-
-
-def test_a_run(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", {"a": [1, 2, 3, None], "b": [2, 3, 4, 4]})
-    told = CliRunner().invoke(app, [str(run), "--json"])
-    rows = orjson.loads(told.stdout)["discrimination"]
-    assert [(row["language"], row["dimension"]) for row in rows] == [("en", "fluency"), ("en", "empathy"), ("en", "average")]
+def test_the_report_of_a_run_says_how_far_supporters_are_told_apart(esc_eval: EscEval, tmp_path: Path) -> None:
+    make_run(tmp_path / "run", {"a": [1, 2, 3, None], "b": [2, 3, 4, 4]})
+    assert esc_eval("report", "run", "--against", "emoharbor") == (0, "")
+    rows = read_sheet(tmp_path / "run/tables/discrimination-en.csv")[1]
+    ours = [row for row in rows if "paper" not in row["dimension"]]
+    assert [row["dimension"] for row in ours] == ["Fluency", "Empathy", "average"] and len(rows) == len(ours) + 1
     expected = stats.f_oneway([1, 2, 3], [2, 3, 4, 4])
-    for row in rows:
-        assert row["anova"]["f"] == pytest.approx(expected.statistic)
-        assert (row["users"], row["ratings"], row["missing"], row["models"]) == (4, 7, 1, ["a", "b"])
-        assert row["pairwise"]["pairs"][0]["difference"] == -25, "points of 0–100"
-    assert "told apart" in CliRunner().invoke(app, [str(run)], env={"COLUMNS": "200"}).stdout
-
-
-def test_a_run_judged_on_single_turns_alone_is_refused(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", {"a": [1, 2], "b": [2, 3]})
-    judgements = read_jsonl(run / "judgements.jsonl", Judgement, "judgements")
-    write_jsonl(run / "judgements.jsonl", [judgement.model_copy(update={"turn": 1}) for judgement in judgements])
-    refused = CliRunner().invoke(app, [str(run)]).exception
-    assert isinstance(refused, UserError) and "no verdict on a whole dialogue" in str(refused)
+    for row in ours:
+        assert float(row["F"]) == pytest.approx(expected.statistic, abs=0.005)
+        assert (row["users"], row["models"], row["MSR n"]) == ("4", "2", "7")
+    make_run(tmp_path / "alone", {"a": [1, 2]})
+    assert esc_eval("report", "alone") == (0, "")
+    assert not [*(tmp_path / "alone/tables").glob("discrimination*")], "one supporter"
 
 
 def test_averages_need_all_dimensions_and_turns_do_not_count() -> None:

@@ -1,4 +1,4 @@
-"""What agree and discriminate take: CSV and JSON lines on both sides, and run folders."""
+"""What agree and a table of ratings take: CSV and JSON lines on both sides, and run folders."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from core.errors import UserError, need_modules
 from core.files import write_json, write_jsonl
 from core.records import HumanScore, Judgement
 from core.rubrics import load_rubric
+from evalsuite.statistics.discrimination import read_ratings
 from tests.conftest import EscEval
 from tests.evalsuite.records import make_dialogue, make_judgement
 from tests.evalsuite.test_faults import one_line
@@ -98,9 +99,9 @@ def test_csv_and_json_lines_say_the_same_on_both_sides(esc_eval: EscEval) -> Non
     assert found[0]["correlation"]
     ratings = []
     for file in ("r.jsonl", "r.csv"):
-        assert esc_eval("discriminate", "--scores", file, "--out", "out") == (0, "")
-        ratings.append(figures("discriminate"))
-    assert ratings[0] == ratings[1]
+        scores, models = read_ratings(Path(file))
+        ratings.append((scores.tolist(), models))
+    assert repr(ratings[0]) == repr(ratings[1])
 
 
 @pytest.mark.usefixtures("files")
@@ -116,10 +117,12 @@ def test_all_columns_that_are_missing_are_named_at_once(esc_eval: EscEval) -> No
             one_line(esc_eval(*verb, "--judgements", "v.csv", "--gold", file), 2, "annotator", "rubric", "dimension")
     Path("few.csv").write_text("user\nu\n")
     Path("few.jsonl").write_text('{"user": "u"}\n')
-    one_line(esc_eval("discriminate", "--scores", "few.csv"), 2, "few.csv:1: no column 'model', 'score'")
-    one_line(esc_eval("discriminate", "--scores", "few.jsonl"), 2, "few.jsonl:1: model, score: Field required")
+    for file, problem in (("few.csv", "no column 'model', 'score'"), ("few.jsonl", "model, score: Field required")):
+        with pytest.raises(UserError, match=f"{file}:1: {problem}"):
+            read_ratings(Path(file))
     Path("few.jsonl").write_text('{"user": "u", "model": "m", "score": "good"}\n')
-    one_line(esc_eval("discriminate", "--scores", "few.jsonl"), 2, "few.jsonl:1: score: a number is expected")
+    with pytest.raises(UserError, match=r"few\.jsonl:1: score: a number is expected"):
+        read_ratings(Path("few.jsonl"))
 
 
 @pytest.mark.usefixtures("files")

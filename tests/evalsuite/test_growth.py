@@ -68,9 +68,10 @@ def left(folder: Path) -> dict[str, Any]:
     """What a run left, without clock times and what depends on its folder's history (store, versions, logs)."""
     kept = [*folder.rglob("*.jsonl"), *(path for name in _KEPT for path in folder.rglob(name))]  # other judges' too
     records = {str(path.relative_to(folder)): path.read_bytes() for path in kept}
-    tables = {path.name: path.read_bytes() for path in (folder / "tables").glob("*.csv") if path.name != "costs.csv"}
+    tables = {path.name: path.read_bytes() for path in (folder / "tables").glob("*.csv") if not path.name.endswith("costs.csv")}
     report = json.loads((folder / "report.json").read_text())
     del report["generated"], report["timing"]
+    report["tables"] = [table for table in report["tables"] if table["key"] != "dialogue-costs"]
     for table in report["tables"]:
         if table["key"] == "costs":
             table["rows"] = [row[:-1] for row in table["rows"] if not row[0].startswith("stage:")]

@@ -152,7 +152,7 @@ def test_what_reads_one_judge_asks_for_its_name_where_several_scored(
     ):
         assert esc_eval(*command) == (0, "")
     shutil.copytree("r", "s")
-    for verb in (("leaderboard", "s", "--against", "r"), ("leaderboard", "r"), ("discriminate", "r"), ("trajectories", "r")):
+    for verb in (("leaderboard", "s", "--against", "r"), ("leaderboard", "r")):
         one_line(esc_eval(*verb), 2, "r was scored by 2 judges: choose one with --judge: embedded, judge-b")
         one_line(esc_eval(*verb, "--judge", "judge-c"), 2, "--judge judge-c: did not score r: did you mean judge-b?")
         assert esc_eval(*verb, "--judge", "judge-b", "--out", "o") == (0, "")

@@ -26,10 +26,10 @@ from core.specs import load_spec, model_names
 from core.tables import Estimate, Table
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite.commands.paper import app as paper
-from evalsuite.commands.role_play import audit_simulator
-from evalsuite.role_play.seekers import read_field, role_play_tables, seeker_of
+from evalsuite.role_play.seekers import read_field, role_play_tables
 from evalsuite.runs.config import load_config
 from evalsuite.runs.resolved import resolve_config
+from evalsuite.statistics.summary import seeker_of
 from serve.client import ChatClient
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
@@ -63,7 +63,6 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     """The verbs as the console script runs them, in an empty folder: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     app = typer.Typer(pretty_exceptions_enable=False)
-    app.command("audit-simulator")(audit_simulator)
     app.add_typer(paper, name="paper")
 
     def run(*arguments: object) -> tuple[int, str, str]:

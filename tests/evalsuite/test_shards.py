@@ -40,11 +40,7 @@ SEEKERS = ("--config", CONFIGS / "eval" / "role_play.yaml", "--seeker", "a=merge
 READERS = [  # of finished run folders, s2 being one shard of four
     ("report", "s2"),
     ("leaderboard", "s2", "--against", "merged"),
-    ("trajectories", "s2"),
-    ("discriminate", "s2"),
     ("health", "report", "s2"),
-    ("risk", "s2"),
-    ("audit-simulator", "s2"),
     ("paper", "role-play", *SEEKERS),
     ("paper", "pairwise", *SEEKERS),
 ]

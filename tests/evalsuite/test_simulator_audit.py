@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.files import write_jsonl
+from core.files import read_jsonl, write_jsonl
+from core.prompts import load_pack
 from core.records import Dialogue, RoleCard
-from core.tables import Estimate
-from evalsuite.role_play.audit import _yes, audit, audit_tables
-from evalsuite.role_play.rules import (
+from core.specs import load_spec
+from core.tables import Estimate, Screen
+from evalsuite.checks.simulator import _yes, audit, audit_tables, findings, judge_cards
+from evalsuite.checks.simulator_rules import (
     CHECKS,
+    Finding,
     age_range,
     cheers_up_early,
     leaves_card,
@@ -26,11 +28,15 @@ from evalsuite.role_play.rules import (
     told_at_once,
 )
 from serve.answers import Reply
+from serve.batch import Batch
+from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import check_share
-from tests.evalsuite.test_role_play import Call, call, card, dialogue, run_folder
-
-__all__ = ["call"]
+from tests.evalsuite.records import make_judgement
+from tests.evalsuite.test_comparison import make_run
+from tests.evalsuite.test_role_play import card, dialogue
+from tests.files_of_rows import read_sheet
+from tests.test_docs import ROOT, blocks
 
 
 def lines(*texts: str, language: str = "en") -> Dialogue:
@@ -246,11 +252,11 @@ def test_examples_are_bounded_and_shortened() -> None:
     assert audit_tables(audit(held, {}), examples=0)[1].rows == ()
 
 
-def test_the_verb_audits_runs_and_corpora_and_asks_a_judge_once(call: Call, tmp_path: Path) -> None:
+def test_a_judge_is_asked_once_whether_seekers_leave_their_cards(tmp_path: Path) -> None:
     own = card("c1", occupation="baker", problem="lost the keys")
-    run_folder(tmp_path / "run", [dialogue("a", "I'm a lawyer.", "ok"), dialogue("b", "hm", "ok")], [own])
-    corpus = dialogue("p", "thank you", "ok", card_id=None, simulator=None, supporter=None, source="people")
-    (tmp_path / "people.jsonl").write_bytes(orjson.dumps({"dialogue": corpus.model_dump()}) + b"\n")
+    held = [dialogue("a", "I'm a lawyer.", "ok"), dialogue("b", "hm", "ok")]
+    held.append(dialogue("p", "thank you", "ok", card_id=None, simulator=None, supporter=None, source="people"))
+    cards = {"a": own, "b": own}
     replies = {"I'm a lawyer.": "1", "hm": "maybe"}
 
     def behave(body: dict[str, Any], count: int) -> Answer:
@@ -259,31 +265,51 @@ def test_the_verb_audits_runs_and_corpora_and_asks_a_judge_once(call: Call, tmp_
         return Answer(next(reply for line, reply in replies.items() if f"Seeker: {line}" in text))
 
     with Endpoint(behave, models=("embedded",)) as endpoint:
-        given = ("audit-simulator", "run", "--dialogues", "people.jsonl", "--out", "out", "--json")
-        judged = (*given, "--judge", f"embedded@{endpoint.url}")
-        code, out, error = call(*judged)
-        assert code == 0, error
-        assert call(*judged)[0] == 0 and len(endpoint.requests) == 2
+        for _ in range(2):
+            with Batch(load_spec(f"embedded@{endpoint.url}"), tmp_path / "calls.sqlite", Screen(quiet=True)) as batch:
+                judged = judge_cards(batch, load_pack("role_play_judge"), held, cards)
+        assert len(endpoint.requests) == 2
         assert endpoint.requests[0]["structured_outputs"] == {"choice": ["0", "1"]}
-    table = orjson.loads(out)["tables"][0]
-    rows = {row[0]: dict(zip(table["columns"], row, strict=True)) for row in table["rows"]}
-    assert rows["model"]["leaves the card %"]["mean"] == 50 and rows["model"]["leaves the card %"]["n"] == 2
-    assert rows["model"]["leaves the card, judged %"]["mean"] == 100 and rows["model"]["leaves the card, judged %"]["n"] == 1
-    assert rows["people"]["cheers up too soon %"]["mean"] == 100 and rows["people"]["leaves the card %"]["n"] == 0
-    found = [orjson.loads(line) for line in (tmp_path / "out" / "findings.jsonl").read_bytes().splitlines()]
-    assert {(f["check"], f["dialogue_id"], f["turn"]) for f in found} == {
+    audited = audit(held, cards, judged)
+    table = audit_tables(audited)[0]
+    rows: dict[Any, dict[str, Any]] = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    assert rows["model"]["leaves the card %"].mean == 50 and rows["model"]["leaves the card %"].n == 2
+    assert rows["model"]["leaves the card, judged %"].mean == 100 and rows["model"]["leaves the card, judged %"].n == 1
+    assert rows["people"]["cheers up too soon %"].mean == 100 and rows["people"]["leaves the card %"].n == 0
+    assert {(f.check, f.dialogue_id, f.turn) for f in findings(audited)} == {
         ("leaves_card", "a", 0),
         ("leaves_card_judged", "a", None),
         ("cheers_up_early", "p", 0),
     }
-    assert (tmp_path / "out" / "simulator_audit.csv").read_text().startswith("seeker,supporter,language,leaves the card %")
 
 
-def test_bad_input_is_one_line(call: Call, tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "d.jsonl", [dialogue("mute", turns=[], termination="refusal")])
-    assert call("audit-simulator")[0] == 2
-    assert "needs --out" in call("audit-simulator", "--dialogues", "d.jsonl", "--judge", "embedded")[2]
-    assert "nothing to audit" in call("audit-simulator", "--dialogues", "d.jsonl")[2]
+def test_the_report_of_a_run_has_the_audit_and_writes_the_findings(esc_eval: EscEval, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {"one": [1, 2]}, framework="esc_eval")
+    held = [dialogue("a", "I'm a lawyer.", "ok", supporter="one"), dialogue("b", "hm", "ok", supporter="one")]
+    write_jsonl(run / "dialogues.jsonl", held)
+    write_jsonl(run / "cards.jsonl", [card("c1", occupation="baker", problem="lost the keys")])
+    write_jsonl(run / "judgements.jsonl", [make_judgement(d.id, "fluency", 3) for d in held])
+    assert esc_eval("report", "run") == (0, "")
+    (row,) = read_sheet(run / "tables/simulator_audit.csv")[1]
+    assert (row["seeker"], row["leaves the card %"], row["leaves the card % n"]) == ("model", "50.00", "2")
+    assert [f.dialogue_id for f in read_jsonl(run / "tables/findings.jsonl", Finding, "findings")] == ["a"]
+    write_jsonl(run / "dialogues.jsonl", [one.model_copy(update={"turns": (), "termination": "refusal"}) for one in held])
+    assert esc_eval("report", "run") == (0, "") and not (run / "tables/simulator_audit.csv").exists(), "no seeker says a word"
+
+
+def test_the_figures_of_files_in_the_docs_are_had_by_what_stands_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(tmp_path / "dialogues.jsonl", [dialogue("a", "I'm a lawyer. I want to die.", "I hear you.")])
+    write_jsonl(tmp_path / "cards.jsonl", [card("c1", occupation="baker", problem="lost the keys")])
+    rows = [f"u{user},{model},{(user + place) % 5 + 1}" for user in range(6) for place, model in enumerate("abc", 2)]
+    (tmp_path / "scores.csv").write_text("\n".join(["user,model,score", *rows]))
+    section = (ROOT / "docs" / "python.md").read_text().split("## Figures of files")[1]
+    names: dict[str, Any] = {"Path": Path}
+    with Endpoint(lambda body, count: Answer("1"), models=("gpt-4.1",)) as endpoint:
+        for block in blocks(section, "python"):
+            exec(block.replace("https://api.openai.com/v1#OPENAI_API_KEY", endpoint.url), names)
+    assert names["found"].mac.mean and names["excerpts"][0].turns == names["dialogues"][0].turns
+    assert {finding.check for finding in names["simulator"].findings(names["audited"])} == {"leaves_card", "leaves_card_judged"}
 
 
 def test_every_check_has_a_column() -> None:

@@ -13,7 +13,7 @@ from scipy import stats
 
 from core.records import Dialogue, Termination, Turn
 from evalsuite.report.trajectories import survival_charts
-from evalsuite.statistics.survival import Span, as_json, curves, log_ranks, span_of, tables
+from evalsuite.statistics.survival import Span, curves, log_ranks, span_of, tables
 from tests.evalsuite.records import make_dialogue
 
 Ends = list[tuple[int, bool]]
@@ -127,4 +127,3 @@ def test_tables_and_charts_hold_the_same() -> None:
     band, line, *other = chart.figure["data"]
     assert chart.after == shown.key and line["line"]["shape"] == "hv" and band["fill"] == "toself" and len(other) == 1
     assert (line["x"], line["y"]) == ([0, 1, 2, 3], [100.0, 50.0, 50.0, 50.0])
-    assert as_json(found, tests)["curves"][0]["steps"][0]["survival"] == 0.5

@@ -7,23 +7,22 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-import typer
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 from scipy.stats import linregress, ttest_1samp
-from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import write_json, write_jsonl
 from core.records import Dialogue, Judgement, Turn
-from evalsuite.commands.scored_runs import trajectories
 from evalsuite.report.trajectories import trend_charts
 from evalsuite.runs.folder import USED
 from evalsuite.statistics.dialogue_costs import dialogue_costs, table
 from evalsuite.statistics.trends import round_of, tables, trends
+from tests.conftest import EscEval
 from tests.evalsuite.oracles import agrees
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 from tests.evalsuite.test_comparison import make_run
+from tests.files_of_rows import read_sheet
 
 RUBRIC = make_rubric("care", "clarity", low=1, high=5)
 SCORES: dict[str, list[int | None]] = {"d0": [1, 2, 3], "d1": [5, 4], "d2": [3, None, 5], "d3": [2]}  # care in each round
@@ -119,7 +118,7 @@ def used(calls: int, prompt: int, completion: int) -> dict[str, int]:
     return {"calls": calls, "prompt_tokens": prompt, "completion_tokens": completion}
 
 
-def test_costs_by_hand(tmp_path: Path) -> None:
+def test_costs_by_hand(esc_eval: EscEval, tmp_path: Path) -> None:
     """Two dialogues with a, one with b; the judge was asked again later (stage score), which replaces its first asking."""
     dialogues = [
         make_dialogue(
@@ -141,7 +140,8 @@ def test_costs_by_hand(tmp_path: Path) -> None:
         "a/supporter": {"asked": 4, "seconds": 8.0},
         "b/supporter": {"asked": 0, "seconds": 0},
     }
-    timing = {"simulate": {"calls": calls}, "score": {"calls": {"j/judge": {"asked": 3, "seconds": 1.5}}}}
+    timing = {"simulate": {"seconds": 9.0, "calls": calls}}
+    timing["score"] = {"seconds": 2.0, "calls": {"j/judge": {"asked": 3, "seconds": 1.5}}}
     in_stages = USED.validate_python(usage)
     found = {cost.name: cost[1:] for cost in dialogue_costs(dialogues, in_stages, timing)}
     assert found == {
@@ -160,9 +160,8 @@ def test_costs_by_hand(tmp_path: Path) -> None:
     write_jsonl(run / "judgements.jsonl", [make_judgement("d0", "fluency", 3, turn=1)])
     write_json(run / "usage.json", usage)
     write_json(run / "timing.json", timing)
-    app = typer.Typer()
-    app.command()(trajectories)
-    figures = orjson.loads(CliRunner().invoke(app, [str(run), "--json"]).stdout)
-    assert figures["costs"][4]["seconds"] == 7.5 and len(figures["trends"]) == 1 and figures["survival"]["curves"] == []
-    shown = CliRunner().invoke(app, [str(run), "--against", "emoharbor"], env={"COLUMNS": "200"})
-    assert "188.8" in shown.stdout and "Not in the paper" not in shown.stdout, shown.output
+    assert esc_eval("report", "run", "--against", "emoharbor") == (0, "")
+    (costs,) = (run / "tables").glob("dialogue-costs.csv")
+    rows = {row["what"]: row for row in read_sheet(costs)[1]}
+    assert float(rows["dialogue with a"]["seconds"]) == 7.5 and rows["paper: EmoHarbor"]["seconds"].startswith("188.8")
+    assert "Not in the paper" not in (run / "report.md").read_text().split("Cost of a dialogue")[1].split("###")[0]

@@ -1,13 +1,14 @@
 """What simulators do that people with a trouble do not: rates of an audit beyond the paper (which names some of it in B.3).
 
-The rules are in `evalsuite.role_play.rules`. A rate means something only beside that of human seekers.
+The rules are in `evalsuite.checks.simulator_rules`. A rate means something only beside that of human seekers.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 
 import numpy as np
 
@@ -17,11 +18,10 @@ from core.prompts import PromptPack
 from core.records import Dialogue, Message, RoleCard
 from core.statistics.bootstrap import SHARES, SMOOTHED
 from core.tables import Cell, Estimate, Table
-from evalsuite.role_play.rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
-from evalsuite.role_play.seekers import seeker_of
+from evalsuite.checks.simulator_rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
 from evalsuite.statistics.leaderboard import card_of
 from evalsuite.statistics.paired import over_cards
-from evalsuite.statistics.summary import supporter_of
+from evalsuite.statistics.summary import seeker_of, supporter_of
 from serve.answers import Reply
 from serve.batch import Batch
 from serve.failures import Unanswered
@@ -51,7 +51,7 @@ def audit(
     """
     audited = []
     for dialogue in sorted(dialogues, key=lambda dialogue: dialogue.id):
-        if not lines_of(dialogue):
+        if not any(lines_of(dialogue)):
             continue
         card = cards.get(dialogue.id)
         findings = {name: check(dialogue, card) for name, (_, check) in CHECKS.items()}
@@ -63,12 +63,17 @@ def audit(
     return audited
 
 
+def findings(audited: Iterable[Audited]) -> list[Finding]:
+    """Every finding, dialogue by dialogue."""
+    return [finding for one in audited for of_check in one.findings.values() for finding in of_check or ()]
+
+
 def judge_cards(
     batch: Batch, prompts: PromptPack, dialogues: Sequence[Dialogue], cards: Mapping[str, RoleCard]
 ) -> dict[str, bool | None]:
     """Whether a judge finds a contradiction between seeker and card, by dialogue id; None where the answer is unreadable or a
     refusal, or the server failed. Only dialogues with a card are asked about."""
-    asked = [dialogue for dialogue in dialogues if dialogue.id in cards and lines_of(dialogue)]
+    asked = [dialogue for dialogue in dialogues if dialogue.id in cards and any(lines_of(dialogue))]
     spec = batch.spec
     questions = []
     for dialogue in asked:
@@ -105,11 +110,7 @@ def audit_tables(audited: Sequence[Audited], examples: int = 3) -> list[Table]:
         labels[JUDGED] = _JUDGED_LABEL
     rows: list[tuple[Cell, ...]] = []
     for (seeker, supporter, language), members in sorted(groups.items()):
-        cells = []
-        for name in labels:
-            cells.append(_share([(one, bool(one.findings[name])) for one in members if one.findings.get(name) is not None]))
-        told = _share([(one, one.told) for one in members if one.told is not None])
-        rows.append((seeker, supporter, language, *cells, told))
+        rows.append((seeker, supporter, language, *_shares(members, list(labels))))
     return [
         Table(
             key="simulator_audit",
@@ -123,12 +124,20 @@ def audit_tables(audited: Sequence[Audited], examples: int = 3) -> list[Table]:
     ]
 
 
-def _share(measured: Sequence[tuple[Audited, float]]) -> Estimate:
-    """The mean of shares in per cent, cards drawn whole."""
-    if not measured:
-        return Estimate(None, None, None, 0)
-    shares = np.array([[100.0 * share] for _, share in measured])
-    return over_cards(shares, [card_of(one.dialogue) for one, _ in measured], 100 * SHARES)[0]
+def _shares(members: Sequence[Audited], checks: Sequence[str]) -> list[Estimate]:
+    """The shares of dialogues with a finding by check, and last the mean share of the card that is told, in per cent; cards are
+    drawn whole. What applies to the same dialogues is computed together."""
+    found = [[nan if one.findings.get(name) is None else bool(one.findings[name]) for name in checks] for one in members]
+    told = [nan if one.told is None else one.told for one in members]
+    shares = 100 * np.column_stack([np.array(found, dtype=float), told])
+    cells = [Estimate(None, None, None, 0)] * shares.shape[1]
+    for columns in group_by(range(len(cells)), lambda column: tuple(np.isnan(shares[:, column]))).values():
+        applies = ~np.isnan(shares[:, columns[0]])
+        if applies.any():
+            cards = [card_of(one.dialogue) for one, counted in zip(members, applies, strict=True) if counted]
+            estimates = over_cards(shares[applies][:, columns], cards, 100 * SHARES)
+            cells = [estimates[columns.index(place)] if place in columns else cell for place, cell in enumerate(cells)]
+    return cells
 
 
 def _examples(audited: Sequence[Audited], labels: Mapping[str, str], count: int) -> Table:

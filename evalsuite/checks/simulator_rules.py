@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import islice
 
 from core.records import Count, Dialogue, Identifier, Language, Record, RoleCard
 from data_prep.cards.heuristic import stated_age, stated_gender
-from data_prep.line_checks import MACHINE, SUPPORTER, phrase, units
+from data_prep.line_checks import MACHINE, SUPPORTER, phrase, searched, units
 from data_prep.role_play.contamination import terms
 
 EVERYTHING = 0.5  # share of the card's words in the first line from which it counts as all at once
@@ -37,7 +38,7 @@ CHEERFUL = (
     r"(?:很|非常|太|真)?(?:有帮助|受用)|我会(?:去)?(?:试试|试一试|尝试)",
     r"(?:再见|拜拜)(?=[了啦吧哦呀]?(?:[\s,，.。!！?？;；~～…、]|$))",
 )
-_LEAKED = r"</?think(?:ing)?>"
+_REVEALING = (r"</?think(?:ing)?>", *MACHINE)
 # What sounds like it and is not meant: an answer to "how are you?", and what is denied, asked, wished for or told of others.
 _THANK = r"(?:thank you|thanks?)\b"
 _BYE = r"(?:good ?)?byes?\b"
@@ -132,9 +133,9 @@ class Finding(Record):
 # --- a dialogue and its card in, findings out; None where the rule does not apply ---------------------------------------
 
 
-def lines_of(dialogue: Dialogue) -> list[tuple[int, str]]:
+def lines_of(dialogue: Dialogue) -> Iterator[tuple[int, str]]:
     """The seeker's lines that say something, with their place among all turns."""
-    return [(place, turn.text) for place, turn in enumerate(dialogue.turns) if turn.role == "seeker" and turn.text.strip()]
+    return ((place, turn.text) for place, turn in enumerate(dialogue.turns) if turn.role == "seeker" and turn.text.strip())
 
 
 def _found(check: str, dialogue: Dialogue, place: int, detail: str) -> Finding:
@@ -154,14 +155,13 @@ def leaves_card(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] | No
 
 
 def _contradictions(text: str, card: RoleCard) -> Iterator[str]:
-    ages, age = age_range(card.age), stated_age(text, card.language)
-    if ages and age and not ages[0] <= int(age) <= ages[1]:
+    if (age := stated_age(text, card.language)) and (ages := age_range(card.age)) and not ages[0] <= int(age) <= ages[1]:
         yield f"age {age}, card: {card.age}"
-    gender, said = _gender(card.gender), _gender(stated_gender(text, card.language))
-    if gender and said and gender != said:
-        yield f"gender {said}, card: {card.gender}"
-    if card.occupation:
-        for trade, fits in _TRADES[card.language]:
+    if (stated := _gender(stated_gender(text, card.language))) and (gender := _gender(card.gender)) and gender != stated:
+        yield f"gender {stated}, card: {card.gender}"
+    trades = _TRADES[card.language]
+    if card.occupation and re.search(_SELF[card.language] % "|".join(trade for trade, _ in trades), text, re.I):
+        for trade, fits in trades:
             match = re.search(_SELF[card.language] % trade, text, re.I)
             if match and not re.search(fits, f"{card.occupation} {card.problem}", re.I):
                 yield f"occupation {match['trade']}, card: {card.occupation}"
@@ -186,34 +186,43 @@ def _gender(text: str) -> str | None:
 
 def reveals_model(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
     """Lines with a phrase of `MACHINE`, or with think tags: reasoning that should never have left the simulator."""
-    findings = []
-    for place, text in lines_of(dialogue):
-        if words := phrase((_LEAKED, *MACHINE), text):
-            findings.append(_found("reveals_model", dialogue, place, words))
-    return findings
+    return _with_phrases("reveals_model", dialogue, _REVEALING)
+
+
+def _with_phrases(check: str, dialogue: Dialogue, phrases: tuple[str, ...]) -> list[Finding]:
+    lines = list(lines_of(dialogue))
+    if not searched(phrases).candidates("\n".join(text for _, text in lines).replace("’", "'")):
+        return []  # as of most dialogues, in a fifth of the time that asking line by line takes
+    return [_found(check, dialogue, place, words) for place, text in lines if (words := phrase(phrases, text))]
 
 
 def cheers_up_early(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
     """Thanks, relief or a farewell in the seeker's first `EARLY` lines."""
     return [
         _found("cheers_up_early", dialogue, place, words)
-        for place, text in lines_of(dialogue)[:EARLY]
+        for place, text in islice(lines_of(dialogue), EARLY)
         if (words := cheerful(text))
     ]
 
 
 def cheerful(text: str) -> str | None:
     """The first words of thanks, relief or farewell in a line that are meant so; None for none."""
-    return phrase(CHEERFUL, _UNMEANT.sub("…", text.replace("’", "'")))
+    plain = text.replace("’", "'")
+    return phrase(CHEERFUL, _UNMEANT.sub("…", plain)) if searched(CHEERFUL).candidates(plain) else None
 
 
 def told_at_once(dialogue: Dialogue, card: RoleCard | None) -> float | None:
     """The share (0–1) of the content words (zh: character pairs) of the card's problem that the seeker's first line has."""
-    wanted = set(terms(card.problem, card.language)) if card else set()
-    first = next(iter(lines_of(dialogue)), None)
+    wanted = _terms(card.problem, card.language) if card else frozenset()
+    first = next(lines_of(dialogue), None)
     if not wanted or first is None or card is None:
         return None
-    return len(wanted & set(terms(first[1], card.language))) / len(wanted)
+    return len(wanted & _terms(first[1], card.language)) / len(wanted)
+
+
+@lru_cache
+def _terms(text: str, language: Language) -> frozenset[str]:
+    return frozenset(terms(text, language))
 
 
 def says_everything(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] | None:
@@ -221,7 +230,7 @@ def says_everything(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] 
     share = told_at_once(dialogue, card)
     if share is None:
         return None
-    place = lines_of(dialogue)[0][0]
+    place, _ = next(lines_of(dialogue))
     return (
         [_found("says_everything", dialogue, place, f"{100 * share:.0f} % of the card's words")] if share >= EVERYTHING else []
     )
@@ -244,11 +253,7 @@ def repeats_itself(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
 
 def plays_supporter(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
     """Lines with a phrase of `SUPPORTER`: the seeker gives advice or comfort."""
-    return [
-        _found("plays_supporter", dialogue, place, words)
-        for place, text in lines_of(dialogue)
-        if (words := phrase(SUPPORTER, text))
-    ]
+    return _with_phrases("plays_supporter", dialogue, SUPPORTER)
 
 
 Check = Callable[[Dialogue, RoleCard | None], list[Finding] | None]
