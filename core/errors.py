@@ -154,7 +154,7 @@ def run_cli(app: Callable[[], object]) -> None:
         # typer makes a SystemExit of Ctrl-C, without a word
         code = end.code if isinstance(end, SystemExit) else EXIT_INTERRUPTED
         if code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
-            say("interrupted; run the same command again to go on", err=True)
+            say("interrupted; run the same command again to resume", err=True)
         sys.exit(code)
 
 

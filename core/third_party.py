@@ -48,7 +48,7 @@ _REMEDIES = {
         "ModuleNotFoundError",
         "ImportError",
     ): "a package is missing or too old: install the one that is named, by the extra that has it",
-    ("No space left", "Disk quota"): "make room, and run the same command again to go on",
+    ("No space left", "Disk quota"): "make room, and run the same command again to resume",
 }
 
 
@@ -70,7 +70,7 @@ def explained(error: BaseException) -> str | None:
         if len(value) >= SECRET_FROM and any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSW")):
             said = mask_message(said, value)
     said = " ".join(said.split())[:300]
-    way_on = remedy or "the same command goes on from here once that is mended"
+    way_on = remedy or "fix it, and the same command resumes"
     return f"{library or 'this machine'} failed: {said}. What to do: {way_on}. {DEBUG}=1 shows the traceback"
 
 

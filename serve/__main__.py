@@ -123,7 +123,7 @@ def up(
             while servers.alive():
                 for name, what in servers.poll().items():
                     if name not in lost:
-                        say(f"{what}\n# the other replicas go on", err=True)
+                        say(f"{what}\n# the other replicas continue", err=True)
                         lost.add(name)
                 time.sleep(1)
             raise UserError(next(iter(servers.poll().values())))

@@ -135,7 +135,7 @@ class Budget:
         """Count a call that begins; returns why it may not be made, None where it may."""
         cause = self.over()
         if self.max_calls is not None and self._calls + self._in_flight + self._kept("calls") >= self.max_calls:
-            cause = cause or self._end(f"max_calls {self.max_calls} is reached: raise it to go on")
+            cause = cause or self._end(f"max_calls {self.max_calls} is reached: raise it to continue")
         self._in_flight += 1
         return cause
 
@@ -144,7 +144,7 @@ class Budget:
         if self.max_time is not None and self.clock() - self._started >= self.max_time:
             return self._end(f"max_time {self.max_time:g} s is over")
         if self.max_cost is not None and self._cost + self._kept("cost") >= self.max_cost:
-            return self._end(f"max_cost {self.max_cost:g} is reached ({self._cost:.4g} spent): raise it to go on")
+            return self._end(f"max_cost {self.max_cost:g} is reached ({self._cost:.4g} spent): raise it to continue")
         return None
 
     def _end(self, cause: str) -> str:

@@ -133,12 +133,12 @@ class Threshold:
     def rejected(self, place: tuple[str, str], error: Rejected) -> None:
         """A call was rejected."""
         if isinstance(error, OutOfQuota):
-            self.end(f"{error} (quota or balance used up: the same command goes on when there is some again)")
+            self.end(f"{error} (quota or balance used up: top up, and the same command resumes)")
         self._rejected[place] += 1
         if self.fail_on_error is not None or self.cause:
             return
         if error.status in FATAL:
-            self.cause = f"{error} (fail_on_error N goes on in spite of it)"
+            self.cause = f"{error} (fail_on_error N continues in spite of it)"
         elif place not in self._answered and self._rejected[place] >= FIRST_CALLS:
             self.cause = f"the first {FIRST_CALLS} calls were all rejected: {error}"
 

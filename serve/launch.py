@@ -192,7 +192,7 @@ class Servers:
         if not models or not models.issubset(self.spare):
             raise UserError(obituary)
         self.failed |= dict.fromkeys(sorted(models), obituary.split("\n")[0].removesuffix(", its end:"))
-        self._console.print(f"{obituary}\n# the others go on", soft_wrap=True)
+        self._console.print(f"{obituary}\n# the others continue", soft_wrap=True)
         self.end([plan for plan in self.plans if models & {spec.name for spec in plan.specs}])
 
 

@@ -312,7 +312,7 @@ class Store:
                 done.set_exception(
                     UserError(
                         f"call store cannot be written: {self.path}: {_problem(error)}; what was answered before is safe: "
-                        "run the same command again when this is mended"
+                        "fix this, then run the same command again"
                     )
                 )
 

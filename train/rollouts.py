@@ -132,7 +132,7 @@ class Rollouts:
         if all(one.reward is None for one in rewarded):
             failed = next((failure.reason for failure in client.failures), "no verdict of the judge could be read")
             raise UserError(
-                f"no dialogue of this step has a reward: {client.threshold.cause or failed}; the same command goes on"
+                f"no dialogue of this step has a reward: {client.threshold.cause or failed}; the same command resumes"
             )
 
 

@@ -196,7 +196,7 @@ def _claimed(recipe: Recipe[Any], data: Sequence[Prepared]) -> Path | None:
         if not place.is_dir():
             raise UserError(f"resume_from_checkpoint: no such folder: {place}")
         if (problem := checkpoint_problem(place, processes)) is not None:
-            raise UserError(f"resume_from_checkpoint: cannot go on from {place}: {problem}; name an older one, or none")
+            raise UserError(f"resume_from_checkpoint: cannot resume from {place}: {problem}; name an older one, or none")
         return place
     if str(named).lower() == "false":
         return None
@@ -228,7 +228,7 @@ def _checkpoints(out: Path) -> list[Path]:
 
 
 def checkpoint_problem(folder: Path, processes: int = 1) -> str | None:
-    """Why training cannot go on from this folder bit for bit, in words: a file that is missing or cut off, or weights that are
+    """Why training cannot resume from this folder bit for bit, in words: a file that is missing or cut off, or weights that are
     not finite. None: it can.
 
     What is in it depends on who divides the weights: nobody (also DDP), FSDP, or DeepSpeed, whose processes each write a part.

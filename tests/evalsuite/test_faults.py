@@ -204,7 +204,7 @@ def test_ctrl_c_and_sigterm_leave_no_server_and_no_log_behind(number: int, code:
         _, err = process.communicate(timeout=90)
     finally:
         process.kill()
-    assert process.returncode == code and err == b"interrupted; run the same command again to go on\n"
+    assert process.returncode == code and err == b"interrupted; run the same command again to resume\n"
     assert not list((tmp_path / "run").rglob("*.sqlite-wal")), "each file is closed"
     assert GRACE + 2 <= 5
     assert not Path(f"/proc/{server}").exists() or Path(f"/proc/{server}/stat").read_text().split()[2] == "Z"

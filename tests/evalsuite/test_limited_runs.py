@@ -33,7 +33,7 @@ def test_a_run_stops_at_its_limits_and_goes_on_with_larger_ones(esc_eval: EscEva
     with Endpoint(models=MODELS) as endpoint:
         assert esc_eval(*run_at(endpoint.url, "undisturbed")) == (0, "")
         before = len(endpoint.requests)
-        told = ("ended early", "max_calls 15 is reached: raise it to go on", "same command again")
+        told = ("ended early", "max_calls 15 is reached: raise it to continue", "same command again")
         for _ in range(2):
             one_line(esc_eval(*run_at(endpoint.url), "--set", "max_calls=15"), 1, *told)
             assert len(endpoint.requests) - before == 15

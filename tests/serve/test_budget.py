@@ -23,7 +23,7 @@ from tests.serve.test_limits import Time
 @pytest.mark.parametrize(
     ("limit", "answers", "told"),
     [
-        ({"max_calls": 3}, 3, "max_calls 3 is reached: raise it to go on"),
+        ({"max_calls": 3}, 3, "max_calls 3 is reached: raise it to continue"),
         ({"max_cost": 0.0001}, 4, "max_cost 0.0001 is reached"),  # 10 + 2 × 10 = 30 millionths a call
         ({"max_time": 50}, 5, "max_time 50 s is over"),
     ],

@@ -266,4 +266,4 @@ def test_a_named_checkpoint_has_to_be_there_and_whole(refused: Callable[..., str
     place = checkpoint(tmp_path / "checkpoint-4")
     cut(place / "optimizer.pt")
     message = refused("role", resume_from_checkpoint=str(place))
-    assert f"resume_from_checkpoint: cannot go on from {place}: optimizer.pt is cut off; name an older one" in message
+    assert f"resume_from_checkpoint: cannot resume from {place}: optimizer.pt is cut off; name an older one" in message
