@@ -34,8 +34,8 @@ from core.files import CONFIGS
 from core.records import Dialogue, Language, Message
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import hold
-from evalsuite.frameworks.esc_eval import EscEval, EscEvalConfig
 from evalsuite.judge.judge import Judge
+from evalsuite.papers.esc_eval import EscEval, EscEvalConfig
 from evalsuite.runs.config import overridden
 from serve.answers import Reply
 from serve.questions import Question

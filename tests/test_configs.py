@@ -17,9 +17,9 @@ from core.records import Dialogue, Language, RoleCard, Turn
 from core.rubrics import Rubric, load_rubric
 from core.specs import load_spec, model_names
 from core.yaml_files import load_yaml
-from evalsuite.frameworks.emoharbor import EmoHarbor
-from evalsuite.frameworks.feel import Feel, load_feel_config
-from evalsuite.reported.tables import load_reported
+from evalsuite.papers.emoharbor import EmoHarbor
+from evalsuite.papers.feel.panel import Feel, load_feel_config
+from evalsuite.papers.reported.tables import load_reported
 from evalsuite.runs.config import load_config
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")

@@ -24,7 +24,7 @@ from core.rubrics import Scale
 from core.specs import ModelSpec, model_names
 from data_prep.profiles.record import BigFive, Demographics, Preferences
 from docs.reference import MODELS
-from evalsuite.fdaef.scores import TaskScore
+from evalsuite.papers.ecdbench.scores import TaskScore
 from tests import surface
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint

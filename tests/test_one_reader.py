@@ -40,7 +40,8 @@ ELSEWHERE = {
         *("evalsuite/runs/run_config.py", "evalsuite/runs/spool.py", "train/trackers.py", "core/tables.py"),
     },
     "our own styles, scripts and prompts": {
-        *("core/page.py", "evalsuite/fdaef/figures.py", "evalsuite/report/sheet.py", "data_prep/published/prompts.py"),
+        *("core/page.py", "evalsuite/papers/ecdbench/figures.py", "evalsuite/report/sheet.py"),
+        "data_prep/published/prompts.py",
     },
     "files of the system": {"core/machine.py", "core/wandb_offline.py", "serve/launch.py"},
     "weights, a tokenizer, a template or the state of a training": {

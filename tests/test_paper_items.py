@@ -17,8 +17,8 @@ from core.rubrics import load_rubric
 from core.specs import load_spec, model_names
 from data_prep.scores.annotation import write_guide
 from docs.paper_items import BEGIN, DOCUMENT, END, page, papers
-from evalsuite.frameworks.feel import load_feel_config
-from evalsuite.reported.tables import load_reported
+from evalsuite.papers.feel.panel import load_feel_config
+from evalsuite.papers.reported.tables import load_reported
 from evalsuite.runs.config import load_config
 from tests.test_docs import COMMANDS, ROOT, mistakes
 

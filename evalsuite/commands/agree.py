@@ -40,7 +40,7 @@ from evalsuite.commands.verdicts import (
     verdict_files,
 )
 from evalsuite.judge.surface import baseline_judgements, read_split
-from evalsuite.reported.against import against
+from evalsuite.papers.reported.against import against
 from evalsuite.statistics.agreement import item_of
 from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.coefficients import LEVELS

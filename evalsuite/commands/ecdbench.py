@@ -16,17 +16,17 @@ from core.tables import Screen, Table
 from core.verbs import Verbs
 from evalsuite.commands.options import JsonOption, out_tables, refuse
 from evalsuite.commands.output import deliver, exit_if_lost, plain
-from evalsuite.fdaef.aggregate import Missing, ModelResult, Node, aggregate
-from evalsuite.fdaef.asking import Examination
-from evalsuite.fdaef.figures import charts, write_page
-from evalsuite.fdaef.judging import judge_summaries, resolved_judge
-from evalsuite.fdaef.local_data import layout_of
-from evalsuite.fdaef.plan import coverage, left_out_lines, plan_table, plan_tasks
-from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
-from evalsuite.fdaef.registry_tables import counts_table, metrics_table, published_scores, registry_table
-from evalsuite.fdaef.scores import read_scores
-from evalsuite.fdaef.summaries import judged_scores, summaries_table
-from evalsuite.fdaef.tables import (
+from evalsuite.papers.ecdbench.aggregate import Missing, ModelResult, Node, aggregate
+from evalsuite.papers.ecdbench.asking import Examination
+from evalsuite.papers.ecdbench.figures import charts, write_page
+from evalsuite.papers.ecdbench.judging import judge_summaries, resolved_judge
+from evalsuite.papers.ecdbench.local_data import layout_of
+from evalsuite.papers.ecdbench.plan import coverage, left_out_lines, plan_table, plan_tasks
+from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark, load_models
+from evalsuite.papers.ecdbench.registry_tables import counts_table, metrics_table, published_scores, registry_table
+from evalsuite.papers.ecdbench.scores import read_scores
+from evalsuite.papers.ecdbench.summaries import judged_scores, summaries_table
+from evalsuite.papers.ecdbench.tables import (
     LEFT_OUT,
     datasets_table,
     items_table,
@@ -39,7 +39,7 @@ from evalsuite.fdaef.tables import (
     separation_table,
     tree_figures,
 )
-from evalsuite.fdaef.uncertainty import separations
+from evalsuite.papers.ecdbench.uncertainty import separations
 from evalsuite.runs.folder import open_run
 
 LOWEST = 5  # single items of every method that `table --node` shows
@@ -150,7 +150,7 @@ def table(
         typer.Option(
             "--scores",
             help="Score file (JSON lines): items, whole datasets, or scores of whole parts; the form is at the head of "
-            "evalsuite/fdaef/scores.py. Repeat for more files.",
+            "evalsuite/papers/ecdbench/scores.py. Repeat for more files.",
         ),
     ] = None,
     published: Annotated[bool, typer.Option("--published", help="The 30 models of the paper's table 5 as well.")] = False,

@@ -30,18 +30,18 @@ from evalsuite.commands.options import (
 )
 from evalsuite.commands.output import deliver, exit_if_lost, plain, print_json, talk
 from evalsuite.commands.verdicts import judgements_of
-from evalsuite.frameworks.feel import Feel, load_feel_config
-from evalsuite.frameworks.feel import score as score_all
-from evalsuite.reported.against import against
+from evalsuite.papers.feel import ensemble as equations
+from evalsuite.papers.feel.ensemble import Scores, Weights
+from evalsuite.papers.feel.panel import Feel, load_feel_config
+from evalsuite.papers.feel.panel import score as score_all
+from evalsuite.papers.feel.ranking import compare_ranks, human_ranks, metric_ranks, ranking_table
+from evalsuite.papers.feel.tables import fit_modes, fit_tables
+from evalsuite.papers.reported.against import against
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.framework import ScoredRun
-from evalsuite.statistics import ensemble as equations
 from evalsuite.statistics.correlation import Pairing
-from evalsuite.statistics.ensemble import Scores, Weights
-from evalsuite.statistics.feel_tables import fit_modes, fit_tables
 from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.model_ranking import compare_ranks, human_ranks, metric_ranks, ranking_table
 from evalsuite.statistics.summary import scorer_of
 
 app = Verbs(

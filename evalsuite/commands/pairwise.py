@@ -26,10 +26,10 @@ from evalsuite.commands.role_play import (
     read_seekers,
     write_seekers,
 )
-from evalsuite.role_play.pairwise import TITLES, compare_seekers, given_answers, pairs_of, pairwise_tables
+from evalsuite.papers.role_play.pairwise import TITLES, compare_seekers, given_answers, pairs_of, pairwise_tables
+from evalsuite.papers.role_play.win_rates import Mode, Words, choices_of, win_rate_tables
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.folder import open_run
-from evalsuite.statistics.win_rates import Mode, Words, choices_of, win_rate_tables
 
 WORDS = Words("pairwise", "system", "items")
 

@@ -23,6 +23,8 @@ from data_prep.played import load_played, played_text
 from data_prep.scores.human import Check, read_dialogues, read_scores
 from data_prep.scores.weights import read_weights, weights_beside
 from evalsuite.commands.people import DATABASE, LINK_COLUMNS, LINKS, need_people, opened
+from evalsuite.papers.role_play.pairwise import QUESTION, pairs_of
+from evalsuite.papers.role_play.seekers import read_field
 from evalsuite.people.assignment import Person, assign, assign_talks
 from evalsuite.people.questionnaire import Questionnaire
 from evalsuite.people.study import (
@@ -36,8 +38,6 @@ from evalsuite.people.study import (
     played_items,
     rated_items,
 )
-from evalsuite.role_play.pairwise import QUESTION, pairs_of
-from evalsuite.role_play.seekers import read_field
 from evalsuite.runs.config import overridden
 from evalsuite.statistics.summary import seeker_of
 

@@ -10,8 +10,8 @@ import typer
 from core.errors import UserError
 from evalsuite.commands.options import JsonOption, MaybeRuns, PageOption, out_page
 from evalsuite.commands.output import deliver_page
+from evalsuite.papers.reported.tables import load_reported
 from evalsuite.report.planning import power_sheet
-from evalsuite.reported.tables import load_reported
 from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import sets_of
 from evalsuite.runs.records import read_run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from evalsuite.commands.options import (
     PeopleOption,
     WandbOption,
 )
+from evalsuite.papers.reported.against import against
 from evalsuite.report import content
 from evalsuite.report.by_people import by_people, people_scores
 from evalsuite.report.gates import Gates
@@ -76,7 +78,7 @@ def report(
         return by_people(dialogues, *people_scores(gold or [], rubric or [], dialogues), config.floors())
 
     with open_run(folder) as opened:
-        content.report_run(opened, console, wandb, versus, people if gold else None)
+        content.report_run(opened, console, wandb, partial(against, name=versus), people if gold else None)
         for path in write_inspect_logs(opened, inspect) if inspect else ():
             console.print(str(path), soft_wrap=True)
     if gates and gates.failed(folder):

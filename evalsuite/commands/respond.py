@@ -28,11 +28,11 @@ from evalsuite.commands.options import (
 )
 from evalsuite.commands.output import deliver, exit_if_lost, talk
 from evalsuite.dialogues.hold import respond as ask
+from evalsuite.papers.text_figures import figures, figures_json, metric_tables
+from evalsuite.papers.text_metrics import judgements, measure, need_metrics
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.resolved import Resolved, unspoken
-from evalsuite.statistics.text_figures import figures, figures_json, metric_tables
-from evalsuite.statistics.text_metrics import judgements, measure, need_metrics
 from serve.batch import Batch
 
 

@@ -19,8 +19,8 @@ from data_prep.scores.human import Check, read_dialogues, read_scores
 from evalsuite.commands.options import AgainstOption, JsonOption, refuse, resolve
 from evalsuite.commands.output import deliver, exit_if_lost, plain, talk
 from evalsuite.commands.verdicts import read_judgements
-from evalsuite.reported.against import against
-from evalsuite.role_play.seekers import Field, read_field, role_play_tables, score_seekers
+from evalsuite.papers.reported.against import against
+from evalsuite.papers.role_play.seekers import Field, read_field, role_play_tables, score_seekers
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.resolved import Resolved

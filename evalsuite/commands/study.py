@@ -17,21 +17,21 @@ from core.settings import fields_set
 from core.specs import EMBEDDED_PREFIX, ModelSpec
 from evalsuite.commands.options import LanguageOption, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
-from evalsuite.fdaef.aggregate import aggregate
-from evalsuite.fdaef.asking import Examination
-from evalsuite.fdaef.local_data import layout_of
-from evalsuite.fdaef.plan import TaskPlan, plan_tasks
-from evalsuite.fdaef.registry import load_benchmark
-from evalsuite.fdaef.scores import read_scores
-from evalsuite.frameworks.feel import Feel, load_feel_config
-from evalsuite.frameworks.feel import score as ask_panel
+from evalsuite.papers.ecdbench.aggregate import aggregate
+from evalsuite.papers.ecdbench.asking import Examination
+from evalsuite.papers.ecdbench.local_data import layout_of
+from evalsuite.papers.ecdbench.plan import TaskPlan, plan_tasks
+from evalsuite.papers.ecdbench.registry import load_benchmark
+from evalsuite.papers.ecdbench.scores import read_scores
+from evalsuite.papers.feel.panel import Feel, load_feel_config
+from evalsuite.papers.feel.panel import score as ask_panel
+from evalsuite.papers.feel.tables import Cost
 from evalsuite.report.study import study_sheet
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.resolved import Resolved
 from evalsuite.statistics.between_frameworks import Examined, Framework, as_one_judge
-from evalsuite.statistics.feel_tables import Cost
 from evalsuite.statistics.summary import sums_of
 
 # What is set unless the command says otherwise; from two trials on reliability is known.

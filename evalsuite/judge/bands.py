@@ -1,7 +1,7 @@
 """Method `bands`: a judge gives the probability of every score of every dimension (FEEL, section 3.3).
 
 One request asks for all dimensions, a line each (`evalsuite.judge.band_lines` reads them). A round's score is the mean of
-that distribution (the inner sum of equation 1). Rounds are calls of their own (`repeat`); `evalsuite.statistics.ensemble`
+that distribution (the inner sum of equation 1). Rounds are calls of their own (`repeat`); `evalsuite.papers.feel.ensemble`
 averages them.
 """
 

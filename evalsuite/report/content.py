@@ -26,7 +26,6 @@ from evalsuite.report.breakdowns import breakdowns, cost_charts
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import along
-from evalsuite.reported.against import against
 from evalsuite.runs.folder import Run, looks_of
 from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
 from evalsuite.runs.judgement_sets import JudgementSet, sets_of
@@ -83,13 +82,13 @@ def report_run(
     run: Run,
     console: Console,
     wandb: bool = False,
-    versus: str | None = None,
+    beside: Callable[[Iterable[Table]], Iterable[Table]] = tuple,
     people: Callable[[Sequence[Dialogue]], Iterable[Table]] | None = None,
 ) -> None:
     """Write report.html, report.json, report.md and tables/*.csv into a run's folder, and print the most important tables.
 
     `people` makes tables of people's scores of the run's dialogues (`by_people`).
-    `versus` puts a paper's figures beside ours (`evalsuite.reported.against`). With `wandb`, the same tables and charts go
+    `beside` may put other figures beside ours, a paper's for instance. With `wandb`, the same tables and charts go
     there too (see `log_wandb`). Everything comes from the folder's own files, and all is written before anything is printed: a
     reader who stops listening (`| head`) costs no file. Raises `UserError` when the folder holds no judgements yet.
     """
@@ -99,7 +98,7 @@ def report_run(
         run.look(cards_of(content.tally.dialogues))
     if people is not None:
         content = replace(content, tables=[*content.tables, *people(content.tally.dialogues)])
-    content = replace(content, tables=against(content.tables, versus))
+    content = replace(content, tables=list(beside(content.tables)))
     paths = write_report(run.folder, content)
     print_brief(content, console)
     if content.plumbing:

@@ -32,9 +32,9 @@ from evalsuite.statistics.summary import Used
 GROUP = "esc_eval.frameworks"
 _HERE = __name__.removesuffix(".runs.framework")  # in the wheel, the harness is below esc_eval
 _BUNDLED = {
-    "esc_eval": f"{_HERE}.frameworks.esc_eval:EscEval",
-    "emoharbor": f"{_HERE}.frameworks.emoharbor:EmoHarbor",
-    "feel": f"{_HERE}.frameworks.feel:Feel",
+    "esc_eval": f"{_HERE}.papers.esc_eval:EscEval",
+    "emoharbor": f"{_HERE}.papers.emoharbor:EmoHarbor",
+    "feel": f"{_HERE}.papers.feel.panel:Feel",
 }
 
 

@@ -26,7 +26,7 @@ from core.files import write_jsonl
 from core.records import Language, RoleCard
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import cli
-from evalsuite.frameworks.esc_eval import EscEvalConfig
+from evalsuite.papers.esc_eval import EscEvalConfig
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.outcome import Outcome

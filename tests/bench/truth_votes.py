@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 
 from core.statistics.bootstrap import Floats
-from evalsuite.statistics.win_rates import Choice, rate, strengths_of
+from evalsuite.papers.role_play.win_rates import Choice, rate, strengths_of
 from tests.bench.claims import Claim, coverage, false_alarms
 
 ANNOTATORS = 3

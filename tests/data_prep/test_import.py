@@ -26,7 +26,7 @@ from data_prep.__main__ import app
 from data_prep.cards import load_cards
 from data_prep.published import find_clone, read_dialogues
 from data_prep.published.prompts import escaped, find_prompts
-from evalsuite.frameworks.esc_eval import EscEval
+from evalsuite.papers.esc_eval import EscEval
 from tests.published_clone import (
     EVALUATE,
     FILLED_IN,

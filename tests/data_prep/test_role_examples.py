@@ -13,7 +13,7 @@ from core.records import Dialogue, Language, Line, RoleCard, RolePlay, SupportDi
 from core.side_prompts import greeting, opening
 from data_prep.role_play.examples import Draft, fit, role_play_draft, support_draft
 from evalsuite.dialogues.hold import ModelSide
-from evalsuite.frameworks.esc_eval import EscEval, EscEvalConfig
+from evalsuite.papers.esc_eval import EscEval, EscEvalConfig
 
 PROMPTS, GENERAL = load_pack("esc_eval"), load_pack("role_play")
 

@@ -31,7 +31,7 @@ from data_prep.responses import read_responses
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_dialogues, read_gold, read_preferences
 from evalsuite.commands.verdicts import read_judgements
-from evalsuite.role_play.pairwise import given_answers
+from evalsuite.papers.role_play.pairwise import given_answers
 from evalsuite.runs.config import load_config
 
 Read = Callable[[Path], object]

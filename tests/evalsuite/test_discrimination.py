@@ -15,7 +15,7 @@ from scipy import stats
 
 from core.errors import UserError
 from core.tables import Table
-from evalsuite.reported.against import against
+from evalsuite.papers.reported.against import against
 from evalsuite.statistics.discrimination import discriminate, of_run, read_ratings, tables
 from evalsuite.statistics.leaderboard import contestants_of
 from tests.conftest import EscEval

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from evalsuite.commands.ecdbench import app
-from evalsuite.fdaef.aggregate import ModelResult, aggregate
-from evalsuite.fdaef.figures import charts
-from evalsuite.fdaef.registry import Benchmark, load_benchmark, load_models
-from evalsuite.fdaef.registry_tables import counts_table, metrics_table, published_scores, registry_table
-from evalsuite.fdaef.tables import leaderboard, ranks_table
-from evalsuite.reported.recomputation import check
-from evalsuite.reported.tables import load_reported
+from evalsuite.papers.ecdbench.aggregate import ModelResult, aggregate
+from evalsuite.papers.ecdbench.figures import charts
+from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark, load_models
+from evalsuite.papers.ecdbench.registry_tables import counts_table, metrics_table, published_scores, registry_table
+from evalsuite.papers.ecdbench.tables import leaderboard, ranks_table
+from evalsuite.papers.reported.recomputation import check
+from evalsuite.papers.reported.tables import load_reported
 from tests.evalsuite.test_fdaef import SMALL, item, whole, write, write_all
 
 GATED = {"qwen3-0.6b", "abab6.5t-chat"}

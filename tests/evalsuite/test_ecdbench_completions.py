@@ -13,7 +13,7 @@ import pytest
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-from evalsuite.fdaef.completions import ALTERNATIVES, SharedPrompts
+from evalsuite.papers.ecdbench.completions import ALTERNATIVES, SharedPrompts
 from serve.checkpoints.embedded import materialise
 
 WORDS = 3_000  # as many next tokens as the toy knows; those that are asked for have low ids

@@ -19,13 +19,13 @@ from lm_eval.tasks import TaskManager
 
 from core.errors import UserError
 from core.files import write_jsonl
-from evalsuite.fdaef import tasks as running
-from evalsuite.fdaef.answers import reciprocal_rank_by_chance
-from evalsuite.fdaef.forms import FORMS
-from evalsuite.fdaef.local_data import Part, load_layout, read_part
-from evalsuite.fdaef.plan import plan_tasks, read_dataset
-from evalsuite.fdaef.registry import Benchmark, load_benchmark
-from evalsuite.fdaef.scores import TaskScore, measure
+from evalsuite.papers.ecdbench import tasks as running
+from evalsuite.papers.ecdbench.answers import reciprocal_rank_by_chance
+from evalsuite.papers.ecdbench.forms import FORMS
+from evalsuite.papers.ecdbench.local_data import Part, load_layout, read_part
+from evalsuite.papers.ecdbench.plan import plan_tasks, read_dataset
+from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark
+from evalsuite.papers.ecdbench.scores import TaskScore, measure
 from tests.conftest import Embedded, EscEval
 from tests.ecdbench_corpora import AFFECTS, bbq, lines, memory, released, stereo, unreleased, write
 from tests.endpoint import Answer, Endpoint

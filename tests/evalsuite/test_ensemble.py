@@ -19,11 +19,11 @@ from core.errors import UserError
 from core.files import write_jsonl
 from core.records import HumanScore, Judgement
 from evalsuite.commands.feel import app
-from evalsuite.reported.recomputation import check
-from evalsuite.reported.tables import load_reported
-from evalsuite.statistics import ensemble
-from evalsuite.statistics.ensemble import Aspect, combined, panel_of, people_of, shares
-from evalsuite.statistics.feel_tables import fit_tables, report
+from evalsuite.papers.feel import ensemble
+from evalsuite.papers.feel.ensemble import Aspect, combined, panel_of, people_of, shares
+from evalsuite.papers.feel.tables import fit_tables, report
+from evalsuite.papers.reported.recomputation import check
+from evalsuite.papers.reported.tables import load_reported
 from tests.evalsuite.records import make_dialogue, make_judgement
 
 SAFE = Aspect("en", "safety")

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from core.errors import UserError
-from evalsuite.fdaef.aggregate import ModelResult, Node, aggregate
-from evalsuite.fdaef.normalise import Metric, features
-from evalsuite.fdaef.registry import Benchmark, load_benchmark
-from evalsuite.fdaef.scores import ModelScores, node_paths, read_scores
-from evalsuite.fdaef.uncertainty import comparable, ranges, separations, under_weights, weight_factors
+from evalsuite.papers.ecdbench.aggregate import ModelResult, Node, aggregate
+from evalsuite.papers.ecdbench.normalise import Metric, features
+from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark
+from evalsuite.papers.ecdbench.scores import ModelScores, node_paths, read_scores
+from evalsuite.papers.ecdbench.uncertainty import comparable, ranges, separations, under_weights, weight_factors
 
 SMALL = """
 name: small

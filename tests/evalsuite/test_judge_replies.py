@@ -16,12 +16,12 @@ from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
 from data_prep.cards import parse_card_text
-from evalsuite.frameworks.emoharbor_seeker import ending_phrases, ends, triple
 from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.base import CUT, LONGEST
 from evalsuite.judge.json_answers import read_answer
 from evalsuite.judge.judge import Judge
-from evalsuite.role_play.pairwise import read_answer as read_pair
+from evalsuite.papers.emoharbor_seeker import ending_phrases, ends, triple
+from evalsuite.papers.role_play.pairwise import read_answer as read_pair
 from serve.answers import Reply
 from serve.client import ChatClient
 from serve.failures import ServerLost, Unreadable

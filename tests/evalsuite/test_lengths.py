@@ -12,7 +12,7 @@ from core.side_prompts import seeker_system
 from core.specs import load_spec
 from data_prep.scores import synthetic
 from evalsuite.commands.options import resolve
-from evalsuite.frameworks.esc_eval import EscEval
+from evalsuite.papers.esc_eval import EscEval
 from evalsuite.runner.lengths import BYTES_A_TOKEN, MARKS, counter, needs
 from serve.checkpoints.embedded import materialise
 

@@ -19,8 +19,8 @@ from core.files import write_jsonl
 from core.records import Dialogue, Judgement, Preference
 from data_prep.scores.human import read_preferences
 from evalsuite.commands.feel import app
+from evalsuite.papers.feel.ranking import compare_ranks, human_ranks, metric_ranks, ranks_of, topic_figures
 from evalsuite.statistics.correlation import Pairing
-from evalsuite.statistics.model_ranking import compare_ranks, human_ranks, metric_ranks, ranks_of, topic_figures
 from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement
 
 BY = Pairing("system")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from core.errors import UserError
 from core.records import Dialogue, Order, Preference, Verdict
 from core.tables import Estimate, Table
-from evalsuite.role_play.pairwise import (
+from evalsuite.papers.role_play.pairwise import (
     Pair,
     PairAnswer,
     choices_of,
@@ -25,8 +25,8 @@ from evalsuite.role_play.pairwise import (
     read_answer,
     shown,
 )
-from evalsuite.role_play.seekers import Field
-from evalsuite.statistics.win_rates import Choice, Mode, rate, votes
+from evalsuite.papers.role_play.seekers import Field
+from evalsuite.papers.role_play.win_rates import Choice, Mode, rate, votes
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import smoothed
 from tests.evalsuite.test_role_play import Call, call, card, config, dialogue, run_folder

@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from data_prep.cards.stats import Bar, write_figure
-from evalsuite.fdaef.figures import write_page
+from evalsuite.papers.ecdbench.figures import write_page
 from evalsuite.report import report, transcripts
 from evalsuite.report.charts import Chart
 from evalsuite.report.content import content_of

@@ -25,11 +25,11 @@ from core.specs import load_spec
 from core.tables import Estimate, Table, fmt
 from core.yaml_files import load_yaml
 from evalsuite.commands.reported import reported
-from evalsuite.reported.against import TITLES, against, as_printed, beside, disagreement_table
-from evalsuite.reported.recomputation import Checked, Spread, check, combine
-from evalsuite.reported.tables import Reported, load_reported
+from evalsuite.papers.reported.against import TITLES, against, as_printed, beside, disagreement_table
+from evalsuite.papers.reported.recomputation import Checked, Spread, check, combine
+from evalsuite.papers.reported.tables import Reported, load_reported
+from evalsuite.papers.text_metrics import LABELS
 from evalsuite.statistics.coefficients import COEFFICIENTS
-from evalsuite.statistics.text_metrics import LABELS
 
 app = typer.Typer()
 app.command()(reported)

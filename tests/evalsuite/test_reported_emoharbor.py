@@ -9,9 +9,9 @@ from scipy.stats import pearsonr
 from core.records import HumanScore
 from core.rubrics import load_rubric
 from core.tables import Estimate, Table
-from evalsuite.reported.against import against, beside
-from evalsuite.reported.recomputation import check
-from evalsuite.reported.tables import Counterpart, Reported, load_reported
+from evalsuite.papers.reported.against import against, beside
+from evalsuite.papers.reported.recomputation import check
+from evalsuite.papers.reported.tables import Counterpart, Reported, load_reported
 from evalsuite.statistics.correlation import alignment_tables, correlations
 from tests.evalsuite.records import make_dialogue, make_judgement
 

@@ -26,7 +26,7 @@ from core.specs import load_spec, model_names
 from core.tables import Estimate, Table
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite.commands.paper import app as paper
-from evalsuite.role_play.seekers import read_field, role_play_tables
+from evalsuite.papers.role_play.seekers import read_field, role_play_tables
 from evalsuite.runs.config import load_config
 from evalsuite.runs.resolved import resolve_config
 from evalsuite.statistics.summary import seeker_of

@@ -30,9 +30,9 @@ from evalsuite.judge.bands import answer_regex as bands_regex
 from evalsuite.judge.bands import check_labels
 from evalsuite.judge.digits import digits_regex
 from evalsuite.judge.json_answers import answer_regex, read_answer
+from evalsuite.papers.role_play.seekers import role_play_tables
 from evalsuite.report.charts import confusion_charts, distribution_charts
 from evalsuite.report.transcripts import transcripts
-from evalsuite.role_play.seekers import role_play_tables
 from evalsuite.statistics.correlation import correlations
 from evalsuite.statistics.judges import POOLED, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import Tally

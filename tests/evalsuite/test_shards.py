@@ -21,9 +21,9 @@ from core.errors import UserError
 from core.files import CONFIGS, write_json, write_jsonl
 from core.records import Dialogue, Judgement, Turn
 from evalsuite.commands.report import merge
-from evalsuite.frameworks import esc_eval as esc_eval_prompts
-from evalsuite.frameworks.esc_eval import EscEval as Framework
-from evalsuite.frameworks.esc_eval import EscEvalConfig
+from evalsuite.papers import esc_eval as esc_eval_prompts
+from evalsuite.papers.esc_eval import EscEval as Framework
+from evalsuite.papers.esc_eval import EscEvalConfig
 from evalsuite.runner import engine
 from evalsuite.runs import shards
 from evalsuite.runs.shards import Shard

@@ -24,9 +24,9 @@ from core.rows import CorpusReader, RowModel
 from core.rubrics import load_rubric
 from data_prep.role_play.contamination import read_documents
 from data_prep.scores.human import COLUMNS, read_gold
-from evalsuite.fdaef.forms import FORMS
-from evalsuite.fdaef.registry import load_benchmark
-from evalsuite.fdaef.scores import read_scores
+from evalsuite.papers.ecdbench.forms import FORMS
+from evalsuite.papers.ecdbench.registry import load_benchmark
+from evalsuite.papers.ecdbench.scores import read_scores
 from evalsuite.statistics.discrimination import read_ratings
 from evalsuite.statistics.summary import checked
 from tests.conftest import EscEval

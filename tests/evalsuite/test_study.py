@@ -16,7 +16,7 @@ from core.records import Dialogue, Judgement
 from core.statistics.bootstrap import RESAMPLES
 from core.statistics.reliability import CORRELATION_FROM, jackknife
 from core.tables import Estimate
-from evalsuite.fdaef import tasks
+from evalsuite.papers.ecdbench import tasks
 from evalsuite.report.study import study_sheet
 from evalsuite.statistics.between_frameworks import (
     Examined,

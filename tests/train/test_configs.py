@@ -38,10 +38,10 @@ from evalsuite.checks.probe import load_injections
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.checks.shared_bases import Families
 from evalsuite.commands.people_create import StudyConfig
-from evalsuite.fdaef.local_data import load_layout
-from evalsuite.fdaef.registry import load_benchmark, load_models
-from evalsuite.frameworks.feel import load_feel_config
-from evalsuite.reported.tables import load_reported
+from evalsuite.papers.ecdbench.local_data import load_layout
+from evalsuite.papers.ecdbench.registry import load_benchmark, load_models
+from evalsuite.papers.feel.panel import load_feel_config
+from evalsuite.papers.reported.tables import load_reported
 from evalsuite.runs.config import load_config
 from tests.surface import COMMANDS
 from tests.vllm_parser import server_parser

@@ -1,1 +1,0 @@
-"""One short module of wiring per published framework."""

@@ -1,0 +1,276 @@
+"""Figures 4 to 7 of ECDBench for any set of models, with the tables, as one HTML file that needs no network."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from core import page
+from core.errors import clean
+from core.files import write_text
+from core.statistics.bootstrap import Floats
+from core.tables import Estimate, Table, fmt
+from evalsuite.papers.ecdbench.aggregate import ModelResult, Node
+from evalsuite.papers.ecdbench.registry import Benchmark, ModelFacts
+from evalsuite.report.charts import Chart
+from evalsuite.report.figures import TEMPLATES as REPORT
+
+HERE = Path(__file__).parent
+TYPES = {"closed": "closed-source", "open": "open-source"}
+
+
+def charts(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) -> list[Chart]:
+    """The figures as plotly data (`traces`, `layout`); those that nothing is known for are left out.
+
+    Scores are partial ones where something is missing, and captions say so. Colours are names of the page's own (`tone`).
+    """
+    made = (_distributions(results), _by_type(benchmark, results, facts), _by_size(results, facts), _core(benchmark, results))
+    whole = all(node.complete for result in results for node in result.root.children)
+    said = "" if whole else " Scores are partial where something is missing."
+    return [replace(chart, caption=chart.caption + said) for chart in made if chart is not None]
+
+
+def _capabilities(results: Sequence[ModelResult]) -> dict[str, list[float]]:
+    scores: dict[str, list[float]] = {}
+    for result in results:
+        for node in result.root.children:
+            if node.partial is not None:
+                scores.setdefault(node.label, []).append(node.partial)
+    return scores
+
+
+def _boxes(groups: Mapping[str, Sequence[float]], axis: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "box",
+            "name": _text(name),
+            "y": list(values),
+            "boxpoints": "all",
+            "tone": "accent",
+            "xaxis": f"x{axis}",
+            "yaxis": f"y{axis}",
+            "showlegend": False,
+        }
+        for name, values in groups.items()
+    ]
+
+
+def _distributions(results: Sequence[ModelResult]) -> Chart | None:
+    """Figure 4: the capabilities, and beside them the tasks of the one with the lowest mean (where tasks are known)."""
+    groups = _capabilities(results)
+    if not groups:
+        return None
+    weakest = min(groups, key=lambda name: float(np.mean(groups[name])))
+    tasks: dict[str, list[float]] = {}
+    for result in results:
+        for capability in (node for node in result.root.children if node.label == weakest):
+            for node in capability.walk():
+                if node.layer == "task" and node.partial is not None:
+                    tasks.setdefault(node.label, []).append(node.partial)
+    layout: dict[str, Any] = {"yaxis": _scores(), "xaxis": {"domain": [0, 0.56 if tasks else 1]}}
+    if tasks:
+        layout |= {"xaxis2": {"domain": [0.64, 1], "anchor": "y2"}, "yaxis2": {"range": [0, 100], "anchor": "x2"}}
+    n = max(map(len, tasks.values()), default=0)
+    beside = f" Right: the tasks of {weakest}, the lowest on average (n = {n} models)." if tasks else ""
+    return Chart(
+        "figure4",
+        "Distribution of scores",
+        f"Every point is a model, {len(results)} in all.{beside}",
+        "",
+        {"traces": _boxes(groups, "") + _boxes(tasks, "2"), "layout": layout},
+    )
+
+
+def _by_type(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) -> Chart | None:
+    """Figure 5: means of closed-source and open-source models, with the number of models."""
+    traces = []
+    labels = [part.label for part in benchmark.capabilities.values()]
+    for number, (key, name) in enumerate(TYPES.items()):
+        of_type = [result for result in results if result.model in facts and facts[result.model].type == key]
+        groups = _capabilities(of_type)
+        if groups:
+            shown = [label for label in labels if label in groups]
+            means = [float(np.mean(groups[label])) for label in shown]
+            traces.append(
+                {
+                    "type": "bar",
+                    "name": f"{name}, n = {len(of_type)}",
+                    "x": [_text(label) for label in shown],
+                    "y": means,
+                    "text": [_of(mean, len(groups[label]), len(of_type)) for label, mean in zip(shown, means, strict=True)],
+                    "tone": ("accent", "warm")[number],
+                    "textposition": "outside",
+                    "cliponaxis": False,
+                    "marker": {"pattern": {"shape": ("", "/")[number]}},
+                }
+            )
+    if not traces:
+        return None
+    layout = {"barmode": "group", "yaxis": _scores(), "showlegend": True}  # of one type too: it says which, and n
+    return Chart(
+        "figure5",
+        "Closed-source and open-source models",
+        "Unweighted means over models.",
+        "",
+        {"traces": traces, "layout": layout},
+    )
+
+
+def _of(mean: float, n: int, usual: int) -> str:
+    """A bar's mean, with its n where that is not what the legend says."""
+    return fmt(mean, 1) + (f" (n = {n})" if n != usual else "")
+
+
+def _by_size(results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) -> Chart | None:
+    """Figure 6: totals by parameters within families of at least two sizes."""
+    families: dict[str, list[tuple[float, float, str]]] = {}
+    for result in results:
+        known = facts.get(result.model)
+        total = result.root.partial
+        if known and known.family and known.parameters and total is not None:
+            families.setdefault(known.family, []).append((known.parameters, total, result.model))
+    traces: list[dict[str, Any]] = []
+    for name, points in sorted(families.items()):
+        if len({size for size, _, _ in points}) > 1:
+            ordered = sorted(points)
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "name": _text(name),
+                    "x": [p[0] for p in ordered],
+                    "y": [p[1] for p in ordered],
+                    "text": [_text(p[2]) for p in ordered],
+                    "tone": ("accent", "warm", "ink")[len(traces) % 3],
+                    "marker": {"symbol": len(traces), "size": 9},
+                    "hovertemplate": "%{text}: %{y:.2f}, %{x} B<extra></extra>",
+                }
+            )
+    if not traces:
+        return None
+    layout = {
+        "xaxis": {"type": "log", "title": {"text": "parameters, billions"}},
+        "yaxis": {"title": {"text": "total"}},
+        "showlegend": True,
+    }
+    return Chart(
+        "figure6",
+        "Totals by size",
+        "Totals as listed, of the models of one family; many sizes are estimates.",
+        "",
+        {"traces": traces, "layout": layout},
+    )
+
+
+def _core(benchmark: Benchmark, results: Sequence[ModelResult]) -> Chart | None:
+    """Figure 7: core capabilities (their weighted mean) against foundational ones, with a straight line fitted to them.
+
+    The paper does not say how its core score is made of the two core capabilities; the total's weights are used.
+    """
+    roles = {part.role for part in benchmark.capabilities.values()}
+    if not {"core", "foundational"} <= roles:
+        return None
+    points, above = [], []
+    for result in results:
+        base, core = (_of_role(benchmark, result.root, role) for role in ("foundational", "core"))
+        if base is not None and core is not None:
+            points.append((base, core, result.model))
+            above.append(result.passed is not False)
+    if len(points) < 2:
+        return None
+    x, y = np.array([p[0] for p in points]), np.array([p[1] for p in points])
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": x.tolist(),
+            "y": y.tolist(),
+            "text": [_text(p[2]) for p in points],
+            "tone": "accent",
+            "marker": {"size": 9},
+            "hovertemplate": "%{text}: %{x:.2f}, %{y:.2f}<extra></extra>",
+            "showlegend": False,
+        }
+    ]
+    trend = ""
+    if x.std() > 0 and y.std() > 0:
+        from scipy.stats import linregress
+
+        line = linregress(x, y)
+        ends = [float(x.min()), float(x.max())]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": ends,
+                "y": [float(line.intercept + line.slope * end) for end in ends],
+                "tone": "warm",
+                "line": {"dash": "dash"},
+                "hoverinfo": "skip",
+                "showlegend": False,
+            }
+        )
+        trend = f" Pearson's r: {_pearson(x, y)}; slope {fmt(float(line.slope))}."
+        if not all(above) and len(set(x[above])) > 1 < len(set(y[above])):
+            trend += f" Without models below the gate r is {_pearson(x[above], y[above])}."
+    return Chart(
+        "figure7",
+        "Core against foundational capabilities",
+        f"Every point is a model, {len(points)} in all; core: the core capabilities in the total's weights.{trend}",
+        "",
+        {"traces": traces, "layout": {"xaxis": {"title": {"text": "foundational"}}, "yaxis": {"title": {"text": "core"}}}},
+    )
+
+
+def _pearson(x: Floats, y: Floats) -> str:
+    """Pearson's correlation with its 95 % interval (Fisher's z) and the number of models."""
+    from scipy.stats import pearsonr
+
+    correlation = pearsonr(x, y)
+    low, high = correlation.confidence_interval()
+    return fmt(Estimate(float(correlation.statistic), float(low), float(high), len(x)))
+
+
+def _of_role(benchmark: Benchmark, root: Node, role: str) -> float | None:
+    """The weighted mean of a role's capabilities, None unless each has a score."""
+    weighted = [
+        (node, benchmark.capabilities[node.path].weight or 0)
+        for node in root.children
+        if benchmark.capabilities[node.path].role == role
+    ]
+    scores = [node.partial for node, _ in weighted]
+    if any(score is None for score in scores):
+        return None
+    return float(np.average([score for score in scores if score is not None], weights=[weight for _, weight in weighted]))
+
+
+def _scores() -> dict[str, Any]:
+    return {"title": {"text": "score"}, "range": [0, 100]}
+
+
+def _text(label: str) -> str:
+    """plotly reads tags in its labels."""
+    return html.escape(clean(label))
+
+
+def write_page(path: Path, title: str, figures: Sequence[Chart], tables: Sequence[Table]) -> None:
+    """Write the page. All text in it is escaped, and only its own scripts may run."""
+    text = (
+        page.environment(HERE)
+        .get_template("figures.html.j2")
+        .render(
+            title=title,
+            figures=figures,
+            data={chart.key: chart.figure for chart in figures},
+            tables=tables,
+            style=Markup((REPORT / "report.css").read_text(encoding="utf-8")),
+            scripts=page.scripts(HERE / "figures.js"),
+        )
+    )
+    write_text(path, text)

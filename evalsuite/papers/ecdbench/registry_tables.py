@@ -1,0 +1,143 @@
+"""What a benchmark is made of, for people: its rows (table 6 of ECDBench), what is in doubt, and its counts (table 1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from core.tables import Cell, Table
+from evalsuite.papers.ecdbench.registry import Benchmark, DatasetMethod, Runner, SubCapability
+from evalsuite.papers.ecdbench.scores import ModelScores
+from evalsuite.papers.reported.tables import load_reported
+
+# What an answer that could not be read is for the metrics of outcomes (`normalise.features`).
+UNREAD = {"f1": "missed", "macro_f1": "missed", "micro_f1": "missed", "stereoset_lms": "wrong", "points": "none"}
+
+
+def registry_table(benchmark: Benchmark) -> Table:
+    """Every row of the benchmark: table 6 of ECDBench."""
+    rows: list[dict[str, Cell]] = []
+    for path, sub, task in benchmark.tasks():
+        for name in task.datasets:
+            dataset = benchmark.datasets[name]
+            rows.append(
+                {
+                    "capability": benchmark.capabilities[path.split("/")[0]].label,
+                    "sub-capability": sub.label,
+                    "level": task.level,
+                    "task": task.label,
+                    "id": name,
+                    "dataset": dataset.label,
+                    "evaluation": dataset.evaluation,
+                    "metrics": ", ".join(_named(benchmark, method) for method in dataset.methods),
+                    "question": dataset.question,
+                    "language": "+".join(dataset.language) if dataset.language else None,
+                    "licence": dataset.licence,
+                    "how to get it": dataset.get,
+                    "run by": _how(dataset.run) if dataset.run else None,
+                }
+            )
+    return Table(
+        key="registry",
+        title=f"{benchmark.title}: tasks, datasets and methods",
+        columns=tuple(rows[0]),
+        rows=tuple(tuple(row.values()) for row in rows),
+        notes=("A dash: not stated, or not known for certain.", *doubts(benchmark)),
+    )
+
+
+def _named(benchmark: Benchmark, method: DatasetMethod) -> str:
+    label = benchmark.metrics[method.metric].label
+    label = label if method.k is None else label.replace("@k", f"@{method.k}")
+    return label + (" (not runnable)" if method.unavailable else "")
+
+
+def _how(run: Runner) -> str:
+    return " ".join(filter(None, [run.by, run.task, run.metric and f"({run.metric})", run.reason]))
+
+
+def metrics_table(benchmark: Benchmark) -> Table:
+    """How every metric is made of items and becomes 0 to 100 (algorithm 2)."""
+    return Table(
+        key="metrics",
+        title=f"{benchmark.title}: metrics, and how they become 0 to 100",
+        columns=("metric", "label", "items", "lowest", "highest", "becomes 0 to 100", "unread answers", "note"),
+        rows=tuple(
+            (name, m.label, m.items, *m.bounds, m.rule, UNREAD.get(m.items, m.unread.replace("_", " ")), m.note)
+            for name, m in benchmark.metrics.items()
+        ),
+        notes=("lowest, highest: raw scores. items: how they make the raw score; all but mean are functions of outcomes.",),
+    )
+
+
+def doubts(benchmark: Benchmark) -> list[str]:
+    """What our copy of the paper leaves open, and what is said of single datasets."""
+    lines: dict[str, None] = {}
+    for _, sub, task in benchmark.tasks():
+        for label, text in ((sub.label, sub.doubt), (f"{sub.label}, {task.label}", task.doubt)):
+            if text:
+                lines[f"{label}: {text}"] = None
+    said: dict[str, list[str]] = {}
+    for known in benchmark.datasets.values():
+        for note in known.notes:
+            said.setdefault(note, []).append(known.label)
+    return [*lines, *(f"{', '.join(labels)}: {note}" for note, labels in said.items())]
+
+
+def counts_table(benchmark: Benchmark) -> Table | None:
+    """The registry's own counts beside those that the paper prints; None for a benchmark without such a table.
+
+    A dataset counts once in each sub-capability; a method is a way of evaluating a dataset (its metrics are one method).
+    """
+    if benchmark.counts is None:
+        return None
+    paper, name = load_reported(benchmark.counts.paper), benchmark.counts.table
+    heads = ("Tasks", "Datasets", "Self-built", "Methods")
+    printed = {(cell.at["Capability"], cell.at["column"]): cell.value for cell in paper.cells[paper.table(name).table]}
+    rows: list[tuple[Cell, ...]] = []
+    total: Counter[str] = Counter()
+    for capability in benchmark.capabilities.values():
+        for sub in capability.sub_capabilities.values():
+            counts = _counts(benchmark, sub)
+            total.update(counts)
+            label = sub.counted_as or sub.label
+            rows.append((capability.label, sub.label, *(n for h in heads for n in (counts[h], printed.get((label, h))))))
+    rows.append(("Total", "Total", *(n for head in heads for n in (total[head], printed.get(("Total", head))))))
+    spoken = Counter("+".join(known.language) if known.language else "not known" for known in benchmark.datasets.values())
+    languages = f"Datasets by language: {', '.join(f'{name} {count}' for name, count in sorted(spoken.items()))}."
+    differ = [
+        f"{row[1]} ({', '.join(h for i, h in enumerate(heads) if row[2 + 2 * i] != row[3 + 2 * i])})"
+        for row in rows
+        if any(row[2 + 2 * i] != row[3 + 2 * i] for i in range(len(heads)))
+    ]
+    return Table(
+        key="counts",
+        title=f"{benchmark.title}: our counts beside table {name}",
+        columns=("capability", "sub-capability", *(column for head in heads for column in (head.lower(), f"paper: {head}"))),
+        rows=tuple(rows),
+        notes=(
+            f"They differ in: {'; '.join(differ)}." if differ else "They agree.",
+            " ".join(filter(None, [languages, benchmark.counts.languages])),
+        ),
+    )
+
+
+def _counts(benchmark: Benchmark, sub: SubCapability) -> Counter[str]:
+    names = {name for task in sub.tasks.values() for name in task.datasets}
+    self_built = sum(benchmark.datasets[name].self_built for name in names)
+    return Counter({"Tasks": len(sub.tasks), "Datasets": len(names), "Self-built": self_built, "Methods": len(names)})
+
+
+# --- the paper's own leaderboard (table 5), as scores that a board can hold beside others -----------------------------------
+
+
+PAPER, LEADERBOARD = "ecdbench", "5"
+
+
+def published_scores(benchmark: Benchmark) -> list[ModelScores]:
+    """The capability scores of the paper's leaderboard, as scores given for whole capabilities."""
+    paths = {part.label: key for key, part in benchmark.capabilities.items()}
+    models: dict[str, dict[str, float]] = {}
+    for cell in load_reported(PAPER).cells[LEADERBOARD]:
+        if cell.at["column"] in paths and cell.value is not None:
+            models.setdefault(cell.at["Model"], {})[paths[cell.at["column"]]] = float(cell.value)
+    return [ModelScores(model, {}, capabilities) for model, capabilities in models.items()]

@@ -1,0 +1,201 @@
+"""Score files: what a runner (or you) writes for a benchmark to be added up. JSON lines, one `TaskScore` a line.
+
+- One item: `{"model": "m", "dataset": "wic", "metric": "accuracy", "item": "17", "value": 1}`. An answer that could not be
+  read has `"value": null`.
+- One item of a metric that is no mean: an `outcome` instead of a value, for instance `{"gold": "1", "answer": "0"}` for F1
+  (`normalise.FIELDS`); `"answer": null` could not be read.
+- A whole dataset: `{"model": "m", "dataset": "wic", "metric": "accuracy", "value": 0.53, "n": 300}`, on the metric's raw scale.
+- Any part of the benchmark, 0 to 100, as tables of papers have it: `{"model": "m", "node": "emotional", "value": 71.19}`.
+
+`chance` is the share that guessing gets right on this item or dataset. Fields that do not apply are left out or null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import numpy as np
+from pydantic import Field, StrictFloat, StrictInt, model_validator
+
+from core.errors import UserError, near
+from core.files import digest, read_placed
+from core.records import Identifier, Number, System, Whole
+from core.settings import Settings
+from core.statistics.bootstrap import RESAMPLES, Floats, resampled_means
+from evalsuite.papers.ecdbench.normalise import check_item, features
+from evalsuite.papers.ecdbench.registry import Benchmark, DatasetMethod
+
+T = TypeVar("T")
+
+
+class TaskScore(Settings):
+    """One line of a score file (see the module)."""
+
+    model: System
+    dataset: str | None = None
+    metric: str | None = None
+    node: str | None = None
+    item: Identifier | None = None
+    value: Annotated[StrictInt | StrictFloat, Field(allow_inf_nan=False)] | str | None = None
+    outcome: dict[str, str | list[str] | None] | None = None
+    n: Annotated[Whole, Field(ge=1)] | None = None
+    chance: Annotated[Number, Field(ge=0, le=1)] | None = None
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> TaskScore:
+        if (self.node is None) == (self.dataset is None and self.metric is None):
+            raise ValueError("a score is of a dataset and a metric, or of a node")
+        if self.node is not None:
+            if self.item is not None or self.outcome is not None:
+                raise ValueError("a node has a value, and no items")
+            if isinstance(self.value, str) or self.value is None or not 0 <= self.value <= 100:
+                raise ValueError("value: a node's is a number from 0 to 100")
+        elif self.dataset is None or self.metric is None:
+            raise ValueError(f"{'dataset' if self.dataset is None else 'metric'}: missing")
+        elif self.item is None and (self.value is None or self.n is None or self.outcome is not None):
+            raise ValueError("a whole dataset's score needs value and n; a single item's needs `item`")
+        elif self.item is not None and self.n not in (None, 1):
+            raise ValueError("n: an item counts once")
+        elif self.outcome is not None and self.value is not None:
+            raise ValueError("an item has a value or an outcome, not both")
+        return self
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One method's score of one model: `values` are [1 + draws] on 0–100, the score itself first, NaN where it is not defined.
+
+    `raw` is the score on the metric's own scale. `drawn` says whether the draws follow the items (or, for a share of 0/1 items,
+    the binomial); else there are none. `unread` of the `n` answers could not be read. `items` maps item → raw value or outcome.
+    """
+
+    raw: float
+    values: Floats
+    n: int
+    unread: int
+    chance: float | None
+    drawn: bool
+    items: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """One model's scores: (dataset, metric) → measured, and path of a node → score given as such."""
+
+    model: str
+    measured: dict[tuple[str, str], Measured]
+    wholes: dict[str, float]
+
+
+def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True) -> list[ModelScores]:
+    """The scores of every model in some files, one file after the other, by name within each; `draws` are for intervals.
+
+    Raises `UserError` with file and line for names that the benchmark does not have, values off a metric's range, an item
+    given twice, and a dataset given both whole and by items.
+    """
+    by_model: dict[str, dict[tuple[str, str], list[tuple[str, TaskScore]]]] = {}
+    wholes: dict[str, dict[str, float]] = {}
+    nodes = set(node_paths(benchmark))
+    for path in paths:
+        records = read_placed(path, TaskScore, "scores")
+        for model in sorted({score.model for _, score in records}):
+            by_model.setdefault(model, {})
+        for where, score in records:
+            if score.node is not None:
+                if score.node not in nodes:
+                    raise UserError(f"{where}: node: {benchmark.name} has no {score.node!r}: {near(score.node, nodes)}")
+                model_wholes = wholes.setdefault(score.model, {})
+                if score.node in model_wholes:
+                    raise UserError(f"{where}: node: {score.node!r} of {score.model} is given twice")
+                model_wholes[score.node] = float(score.value)  # type: ignore[arg-type]  # a node's value is a number
+            else:
+                _method(benchmark, score, where)
+                by_model[score.model].setdefault((str(score.dataset), str(score.metric)), []).append((where, score))
+    return [
+        ModelScores(
+            model,
+            {key: measure(benchmark, *key, records, draws) for key, records in groups.items()},
+            wholes.get(model, {}),
+        )
+        for model, groups in by_model.items()
+    ]
+
+
+def node_paths(benchmark: Benchmark) -> Iterator[str]:
+    """The paths of capabilities, sub-capabilities, levels and tasks: what a score can be given for as a whole."""
+    seen: set[str] = set()
+    for path, _, _ in benchmark.tasks():
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            node = "/".join(parts[:depth])
+            if node not in seen:
+                seen.add(node)
+                yield node
+
+
+def _method(benchmark: Benchmark, score: TaskScore, where: str) -> DatasetMethod:
+    if score.dataset not in benchmark.datasets:
+        raise UserError(
+            f"{where}: dataset: {benchmark.name} has no {score.dataset!r}: {near(str(score.dataset), benchmark.datasets)}"
+        )
+    methods = {method.metric: method for method in benchmark.datasets[score.dataset].methods}
+    if score.metric not in methods:
+        raise UserError(f"{where}: metric: {score.dataset} has no {score.metric!r}: {near(str(score.metric), methods)}")
+    return methods[score.metric]
+
+
+def measure(
+    benchmark: Benchmark, dataset: str, metric: str, records: Sequence[tuple[str, TaskScore]], draws: bool = True
+) -> Measured:
+    """One method's score from its records, each with the place that errors name.
+
+    Draws of items depend on the dataset and their number alone: two models on the same items are compared item by item.
+    Those of a whole dataset's share are the model's own: nothing is known of how two models' answers go together.
+    """
+    rule = benchmark.metrics[metric]
+    stated = next(method.chance for method in benchmark.datasets[dataset].methods if method.metric == metric)
+    for where, record in records:
+        _checked(where, partial(rule.raw if record.item is None else partial(check_item, rule, record.outcome), record.value))
+    whole = [where for where, record in records if record.item is None]
+    if whole and len(records) > 1:
+        raise UserError(
+            f"{whole[0]}: {dataset}, {metric}: a whole dataset's score stands alone; here are {len(records)} records"
+        )
+    if whole:
+        ((_, record),) = records
+        raw, n = rule.raw(record.value), record.n or 0
+        assert raw is not None  # a whole dataset has a value
+        means, counted = np.array([raw]), draws and rule.binary
+        if counted:
+            rng = np.random.default_rng(int(digest([benchmark.name, dataset, record.model], 8), 16))
+            means = np.concatenate([means, rng.binomial(n, raw, RESAMPLES) / n])
+        chance = record.chance if record.chance is not None else stated
+        return Measured(raw, rule.normalise(means), n, 0, chance, counted, {})
+    ordered = sorted(records, key=lambda pair: str(pair[1].item))
+    for (where, one), (_, other) in zip(ordered[1:], ordered, strict=False):
+        if one.item == other.item:
+            raise UserError(f"{where}: item: {one.item!r} of {dataset}, {metric} is given twice for {one.model}")
+    items = [record for _, record in ordered]
+    values, outcomes = [record.value for record in items], [record.outcome for record in items]
+    table = _checked(ordered[0][0], partial(features, rule, values, outcomes))
+    means = table.table.mean(axis=0, keepdims=True)
+    drawn = draws and len(ordered) > 1
+    if drawn:
+        seed = int(digest([benchmark.name, dataset], 8), 16)
+        means = np.concatenate([means, resampled_means(table.table, np.ones_like(table.table), seed)])
+    raws = table.raw_of(means)
+    chances = [record.chance for record in items if record.chance is not None]
+    chance = sum(chances) / len(chances) if len(chances) == len(items) else stated
+    shown = {str(r.item): r.value if r.outcome is None else r.outcome for r in items}
+    return Measured(float(raws[0]), rule.normalise(raws), len(items), table.unread, chance, drawn, shown)
+
+
+def _checked(where: str, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from None

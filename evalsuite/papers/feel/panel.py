@@ -1,0 +1,257 @@
+"""FEEL (Zhang et al., 2024): several judges score given dialogues by band probabilities, over ten rounds (section 3.3).
+
+What becomes of the scores is in `ensemble` (weights) and `ranking` (section 4.2), beside this file. A judge is a model
+with a persona, a file of the prompt pack, so that one model can be several judges. Method `tokens` is beyond the paper: such a
+distribution from token probabilities, all aspects in one call.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from core.errors import UserError, near
+from core.files import read_jsonl, write_jsonl
+from core.judge_prompts import JudgeMethod, check_pack
+from core.paths import IN_NAME, IN_SPEC
+from core.prompts import PromptPack
+from core.records import Dialogue, Judgement, Language
+from core.rubrics import Rubric
+from core.settings import Settings
+from core.specs import ModelSpec
+from core.tables import Table
+from evalsuite.judge.band_lines import OffSum, off_sum_share
+from evalsuite.judge.base import Bands
+from evalsuite.judge.judge import Judge
+from evalsuite.papers.feel.tables import Cost, agreement_table, method_table
+from evalsuite.runs.config import EvalConfig, overridden
+from evalsuite.runs.folder import Run
+from evalsuite.runs.framework import Framework, ScoredRun, opens_freely
+from evalsuite.runs.identity import hashed, identity
+from evalsuite.runs.resolved import Resolved
+from evalsuite.statistics.summary import scorer_of
+from serve.batch import Answers
+from serve.client import ChatClient
+
+Method = Literal["bands", "tokens"]
+_ASKED: dict[Method, JudgeMethod] = {"bands": "bands", "tokens": "joint"}
+
+
+class JudgeEntry(Settings):
+    """One judge of a panel. One model can be several, as different personas."""
+
+    model: Annotated[str, IN_SPEC]
+    """A name in configs/models, a spec file, or NAME@URL."""
+    persona: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "psychologist"
+    """Who it is told to be: persona_NAME.j2 of the prompt pack."""
+
+
+class FeelConfig(BaseModel):
+    """One run of FEEL's judges."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    framework: Literal["feel"] = "feel"
+    """FEEL."""
+    judges: Annotated[list[JudgeEntry], Field(min_length=1)]
+    """The panel."""
+    methods: Annotated[list[Method], Field(min_length=1)] = ["bands"]
+    """How judges are asked: band probabilities over several rounds, or token probabilities in one call."""
+    rounds: Annotated[int, Field(ge=1, le=100)] = 10
+    """How often `bands` asks about a dialogue."""
+    temperature: Annotated[float, Field(gt=0, le=2)] = 0.7
+    """At which `bands` draws its rounds."""
+    off_sum: OffSum = "renormalise"
+    """What becomes of probabilities that do not sum to 1."""
+    rubric: Annotated[str, IN_NAME] = "feel"
+    """The rubric: a name in configs/rubrics, or a file."""
+    prompts: Annotated[str, IN_NAME] = "feel"
+    """The judges' prompt pack: a name in configs/prompts, or a folder."""
+    languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
+    """Which dialogues are judged."""
+    concurrency: Annotated[int, Field(gt=0)] | None = None
+    """Calls in flight at once. Default: as many per server as it handles."""
+    endpoints: dict[str, str] = {}
+    """Base URLs of servers that are already up, by model name. What is missing here is launched, one model after the other."""
+    out: str
+    """The run folder."""
+
+    @model_validator(mode="after")
+    def _once(self) -> FeelConfig:
+        for name, values in (("judges", self.judges), ("methods", self.methods), ("languages", self.languages)):
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name}: one is given twice{'; rounds ask a judge again' if name == 'judges' else ''}")
+        return self
+
+
+def load_feel_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] = ()) -> FeelConfig:
+    """A panel's config (`evalsuite.runs.config.overridden`)."""
+    return overridden(path, FeelConfig, "FEEL config", overrides, settings)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One judge of the panel, loaded and checked. The templates of `prompts` know its persona."""
+
+    entry: JudgeEntry
+    resolved: Resolved
+    rubric: Rubric
+    prompts: PromptPack
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The judge's model."""
+        return self.resolved.judge
+
+    def sampled(self, method: Method, temperature: float) -> ModelSpec:
+        """The model as it is asked by a method: `bands` draws its rounds at the panel's temperature."""
+        if method == "tokens":
+            return self.spec
+        return self.spec.model_copy(update={"sampling": self.spec.sampling.model_copy(update={"temperature": temperature})})
+
+
+class Feel(Framework):
+    """A panel of judges with everything that its config names. Nothing is started yet.
+
+    Dialogues are given, nobody is played. Raises `UserError` for whatever is missing or does not fit together.
+    """
+
+    name = "feel"
+    title = "FEEL"
+    config_model = FeelConfig
+
+    def __init__(self, config: FeelConfig) -> None:
+        self.config = config
+        self.members = _members(config)
+
+    def identity(self) -> dict[str, Any]:
+        """The panel and how it is asked."""
+        first = self.members[0]
+        return {
+            **self.config.model_dump(include={"methods", "rounds", "temperature", "off_sum", "languages"}),
+            "judges": [{"persona": member.entry.persona, **identity(member.spec)} for member in self.members],
+            "rubric": first.rubric.model_dump(mode="json"),
+            "prompts": {"pack": self.config.prompts, "fingerprint": first.prompts.fingerprint()},
+        }
+
+    @classmethod
+    def wrote(cls, run: ScoredRun) -> bool:
+        """Whether a panel judged."""
+        return cls.name in run.config
+
+    @classmethod
+    def tables(cls, run: ScoredRun) -> Iterator[Table]:
+        """Verdicts, spread of the rounds and cost of every judge; where both methods asked it, how they agree."""
+        costs = read_jsonl(run.folder / "costs.jsonl", Cost, "costs")
+        yield method_table(run.tally.judgements, costs, partial(off_sum_share, rubric=run.tally.rubric))
+        if (agreement := agreement_table(run.tally.judgements)).rows:
+            yield agreement
+
+
+def _members(config: FeelConfig) -> list[Member]:
+    """The panel, judges of one model together, as only one model is up at a time."""
+    members: list[Member] = []
+    for entry in config.judges:
+        settings = EvalConfig(
+            judge=entry.model,
+            rubric=config.rubric,
+            method=_ASKED[config.methods[0]],
+            prompts=config.prompts,
+            judge_prompts=config.prompts,
+            languages=config.languages,
+            concurrency=config.concurrency,
+            out=config.out,
+        )
+        resolved = Resolved(settings)
+        for method in config.methods:
+            check_pack(resolved.judge_prompts, _ASKED[method], config.languages)
+        resolved.judge_prompts.require(config.languages, [f"persona_{entry.persona}.j2"])
+        if "tokens" in config.methods and resolved.judge.endpoint.top_logprobs == 0:
+            raise UserError(f"model {resolved.judge.name}: its endpoint gives no token probabilities (top_logprobs: 0)")
+        members.append(Member(entry, resolved, resolved.rubric, resolved.judge_prompts.with_values(persona=entry.persona)))
+    for a, b in itertools.combinations(members, 2):  # by model's name and persona a judge is known, in records and to servers
+        if a.spec.name == b.spec.name and (a.spec != b.spec or a.entry.persona == b.entry.persona):
+            raise UserError(f"judges: {a.entry.model} and {b.entry.model} are both named {a.spec.name}: rename one")
+    known = list(dict.fromkeys(member.spec.name for member in members))
+    for name, url in config.endpoints.items():
+        if name not in known:
+            raise UserError(f"endpoint for {name!r}: no such judge in this run: {near(name, known)}")
+        for member in members:
+            if member.spec.name == name:
+                member.resolved.config.endpoints[name] = url
+    return sorted(members, key=lambda member: known.index(member.spec.name))
+
+
+class Asks(Protocol):
+    """What asks a judge of the panel (`evalsuite.runner.engine.Runner`)."""
+
+    def judged(
+        self,
+        stage: str,
+        jobs: Sequence[Dialogue],
+        work: Callable[[ChatClient, Dialogue], Awaitable[list[Judgement]]],
+        unit: str,
+    ) -> Answers[list[Judgement]]:
+        """What `work` makes of every dialogue."""
+
+
+def score(
+    run: Run,
+    panel: Feel,
+    dialogues: Sequence[Dialogue],
+    runner: Callable[[Resolved], AbstractContextManager[Asks]],
+) -> list[Judgement]:
+    """Every judge's verdicts by every method. Writes dialogues.jsonl, judgements.jsonl and costs.jsonl (`Cost` records); the
+    same command resumes. `runner` opens what asks; one model is up at a time."""
+    if others := run.config().stages.keys() - {panel.name}:
+        raise UserError(f"--out {run.folder} holds another run's records ({', '.join(sorted(others))}); use another --out")
+    run.claim(panel.name, panel.identity() | {"dialogues": hashed(dialogues)})
+    judgements: list[Judgement] = []
+    costs: list[Cost] = []
+    for _, group in itertools.groupby(panel.members, key=lambda member: member.spec.name):
+        members = list(group)
+        with runner(members[0].resolved) as asks:
+            for member, method in itertools.product(members, panel.config.methods):
+                answers = asks.judged(f"feel {method}", dialogues, _work(panel.config, member, method), "dialogues")
+                verdicts = [judgement for of_one in answers.results for judgement in of_one]
+                tally = answers.client.tallies[member.spec.name, "judge"]
+                judgements += verdicts
+                costs.append(
+                    Cost(
+                        judge=scorer_of(verdicts[0]).name,
+                        dialogues=len(dialogues),
+                        calls=tally.calls,
+                        prompt_tokens=tally.prompt_tokens,
+                        completion_tokens=tally.completion_tokens,
+                    )
+                )
+    write_jsonl(run.folder / "dialogues.jsonl", dialogues)
+    write_jsonl(run.folder / "judgements.jsonl", judgements)
+    write_jsonl(run.folder / "costs.jsonl", costs)
+    return judgements
+
+
+def _work(config: FeelConfig, member: Member, method: Method) -> Callable[[ChatClient, Dialogue], Awaitable[list[Judgement]]]:
+    """How one judge scores one dialogue by one method."""
+    spec, bands = member.sampled(method, config.temperature), Bands(config.rounds, config.off_sum)
+
+    async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
+        judge = Judge(client, spec, member.rubric, member.prompts, _ASKED[method], bands, opens_freely=opens_freely)
+        return [_named(judgement, method, member.entry.persona) for judgement in await judge.score(dialogue)]
+
+    return judged
+
+
+def _named(judgement: Judgement, method: Method, persona: str) -> Judgement:
+    """With the persona as condition. By token probabilities the verdict is the mean, as it is for bands; without any there is
+    none."""
+    changed: dict[str, Any] = {"condition": judgement.condition | {"persona": persona}}
+    if method == "tokens":
+        changed |= {"method": "tokens", "value": judgement.expected}
+    return judgement.model_copy(update=changed)

@@ -1,0 +1,177 @@
+"""Metrics that rank supporters against people who rank them (FEEL section 4.2, tables 3 and 4).
+
+- A *topic* is what the supporters were tried on: a card, profile or source item (`correlation.Pairing`). People say which of
+  two dialogues on a topic is better, on any number of questions. A supporter's tally there is wins minus losses (a tie is
+  neither); tallies become ranks, 1 the best, equal ones at their mean rank.
+- A metric (any scorer) ranks the supporters of a topic by its scores. The paper does not say how six aspects become one rank.
+  Our rule: a supporter's score is the mean of its aspects where these are on one scale, else the mean of its ranks on them. A
+  supporter that lacks a score on an aspect that the metric gave others on that topic has no score there.
+- Within a topic, over the supporters that both ranked: Spearman, Kendall (tau-b), RMSE and MAE of the ranks (equations 4 to 7);
+  then the mean over topics. A coefficient is not defined where one side ranks all alike, nothing is for fewer than two.
+- Intervals: 95 %, percentile bootstrap over topics.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from core.errors import UserError
+from core.records import Dialogue, Judgement, Preference
+from core.statistics.bootstrap import Floats, estimate, resampled_means
+from core.statistics.means import comparable, exact_mean, means_by
+from core.tables import Estimate, Table
+from evalsuite.papers.feel.tables import FEEL
+from evalsuite.statistics.coefficients import coefficients
+from evalsuite.statistics.correlation import Pairing, known_dialogue
+from evalsuite.statistics.summary import scorer_of
+
+FIGURES = ("spearman", "kendall", "rmse", "mae")
+Ranks = dict[str, dict[str, float]]  # topic → supporter → rank
+
+
+def ranks_of(scores: Mapping[str, float]) -> dict[str, float]:
+    """Rank 1 for the highest score; equal ones get their mean rank."""
+    from scipy.stats import rankdata
+
+    ranked = rankdata([-value for value in scores.values()])
+    return dict(zip(scores, map(float, ranked), strict=True))
+
+
+def human_ranks(preferences: Iterable[Preference], dialogues: Sequence[Dialogue], pairing: Pairing) -> Ranks:
+    """Ranks by wins minus losses over all questions and annotators, a topic at a time.
+
+    Raises `UserError` for an unknown dialogue, and for a pair on two topics or of one supporter.
+    """
+    by_id = {dialogue.id: dialogue for dialogue in dialogues}
+    tallies: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for preference in preferences:
+        where = f"preference by {preference.annotator} on {preference.dialogue_a} and {preference.dialogue_b}"
+        a, b = (pairing.unit(known_dialogue(by_id, id, where)) for id in (preference.dialogue_a, preference.dialogue_b))
+        if a.sample != b.sample:
+            raise UserError(f"{where}: topics {a.sample!r} and {b.sample!r}; a pair is on one topic")
+        if a.system == b.system:
+            raise UserError(f"{where}: both are of supporter {a.system}")
+        won = {"a": 1, "b": -1, "tie": 0}[preference.verdict]
+        tallies[a.sample][a.system] += won
+        tallies[a.sample][b.system] -= won
+    return {topic: ranks_of(tally) for topic, tally in tallies.items()}
+
+
+def metric_ranks(
+    judgements: Iterable[Judgement], dialogues: Sequence[Dialogue], pairing: Pairing, mixed: Collection[str] = ()
+) -> dict[str, Ranks]:
+    """Every scorer's ranks by the rule above: scorer → topic → supporter → rank; `mixed` names the rubrics with several scales.
+    Repeats, turns and dialogues of one supporter
+    on one topic are averaged first; `condition.supporter`, where there is one, names the supporter.
+
+    Raises `UserError` for an unknown dialogue, and for a scorer with verdicts on several rubrics: their scales may differ.
+    """
+    by_id = {dialogue.id: dialogue for dialogue in dialogues}
+    numbers: list[tuple[tuple[str, str, str, str], float]] = []
+    rubrics: dict[str, str] = {}
+    for judgement in judgements:
+        name = scorer_of(judgement).without("supporter").name
+        if rubrics.setdefault(name, judgement.rubric) != judgement.rubric:
+            raise UserError(f"{name}: verdicts on rubrics {rubrics[name]} and {judgement.rubric}: give those on one")
+        if judgement.value is not None:
+            dialogue = known_dialogue(by_id, judgement.dialogue_id, f"judgement by {judgement.judge}")
+            unit = pairing.unit(dialogue, judgement.condition.get("supporter"))
+            numbers.append(((name, unit.sample, judgement.dimension, unit.system), judgement.value))
+    means: dict[tuple[str, str], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for (name, topic, aspect, system), mean in means_by(numbers).items():
+        means[name, topic][aspect][system] = mean
+    ranks: dict[str, Ranks] = {name: {} for name in rubrics}
+    for (name, topic), aspects in means.items():
+        complete = sorted(set.intersection(*map(set, aspects.values())))
+        sides = [{s: by_system[s] for s in complete} for by_system in aspects.values()]
+        if rubrics[name] in mixed:  # a low rank is good, a high score is
+            ranked = [ranks_of({s: comparable(score) for s, score in side.items()}) for side in sides]
+            sides = [{s: -rank for s, rank in side.items()} for side in ranked]
+        ranks[name][topic] = ranks_of({s: comparable(exact_mean(side[s] for side in sides)) for s in complete})
+    return ranks
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How one scorer ranks as people do; `n` of each figure counts topics in which it is defined, `supporters` the fewest and
+    most that a topic has (0 without any topic)."""
+
+    scorer: str
+    figures: dict[str, Estimate]
+    topics: int
+    supporters: tuple[int, int]
+
+    def record(self) -> dict[str, Any]:
+        figures = {name: figure.record() for name, figure in self.figures.items()}
+        return {"scorer": self.scorer, "topics": self.topics, "supporters": list(self.supporters), **figures}
+
+
+def compare_ranks(people: Ranks, metrics: Mapping[str, Ranks]) -> list[Ranking]:
+    """Every scorer against people; what ranks nothing that they did has no figures. Raises `UserError` where none ranks
+    anything."""
+    rankings = []
+    for scorer, ranks in metrics.items():
+        rows, sizes = [], []
+        for topic in sorted(set(people) & set(ranks)):
+            shared = sorted(set(people[topic]) & set(ranks[topic]))
+            if len(shared) > 1:
+                # Ranked anew among the supporters that both have.
+                sides = [ranks_of({name: -side[topic][name] for name in shared}) for side in (people, ranks)]
+                rows.append(topic_figures(*([side[name] for name in shared] for side in sides)))
+                sizes.append(len(shared))
+        if rows:
+            figures = np.array([[row[name] for name in FIGURES] for row in rows], dtype=np.float64)  # None becomes NaN
+            rankings.append(Ranking(scorer, _averaged(figures), len(rows), (min(sizes), max(sizes))))
+        else:
+            rankings.append(Ranking(scorer, dict.fromkeys(FIGURES, Estimate(None, None, None, 0)), 0, (0, 0)))
+    if not any(ranking.topics for ranking in rankings):
+        raise UserError("no topic has two supporters that both a scorer and people ranked")
+    return rankings
+
+
+def topic_figures(people: Sequence[float], metric: Sequence[float]) -> dict[str, float | None]:
+    """Equations 4 to 7 on two or more ranks of one topic, in the same order of supporters."""
+    x, y = (np.asarray(side, dtype=np.float64) for side in (metric, people))
+    spearman, _, kendall = coefficients(x, y, np.zeros(len(x), dtype=np.intp), np.ones((1, 1)))[0]
+    return {
+        "spearman": None if np.isnan(spearman) else float(spearman),
+        "kendall": None if np.isnan(kendall) else float(kendall),
+        "rmse": float(np.sqrt(np.mean((x - y) ** 2))),
+        "mae": float(np.mean(np.abs(x - y))),
+    }
+
+
+def _averaged(values: Floats) -> dict[str, Estimate]:
+    """The mean of every column of [topics, figures] over the topics in which it is defined."""
+    defined = ~np.isnan(values)
+    draws = resampled_means(np.where(defined, values, 0.0), defined.astype(np.float64))
+    figures = {}
+    for column, name in enumerate(FIGURES):
+        topics = values[defined[:, column], column]
+        figures[name] = estimate(topics.mean() if len(topics) else np.nan, draws[:, column], len(topics), len(topics))
+    return figures
+
+
+def ranking_table(rankings: Sequence[Ranking]) -> Table:
+    """Table 3 (and, with the ensembles that lack a judge, table 4) of FEEL."""
+    return Table(
+        key="feel_ranking",
+        title="Ranks of the supporters against people's",
+        columns=("scorer", "Spear.", "Kend.", "RMSE", "MAE", "topics", "supporters"),
+        rows=tuple(
+            (e.scorer, *(e.figures[name] for name in FIGURES), e.topics, "–".join(map(str, dict.fromkeys(e.supporters))))
+            for e in rankings
+        ),
+        notes=(
+            "Within each topic, then averaged; [95 % percentile bootstrap over topics], n = topics in which it is defined. "
+            "People: wins minus losses over all questions, ties neither; equal ones share their mean rank.",
+            "A scorer ranks a supporter by the mean of its aspects; where their scales differ, by that of its ranks.",
+        ),
+        section=FEEL,
+        decimals=3,
+    )

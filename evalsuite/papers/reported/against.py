@@ -1,0 +1,234 @@
+"""The papers' tables for people to read: as printed, what does not follow in them, and their figures beside ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import cache
+
+from core.errors import UserError, near
+from core.tables import Cell, Estimate, Table, fmt
+from evalsuite.papers.reported.recomputation import Checked, Disagreement, check
+from evalsuite.papers.reported.tables import At, Counterpart, Printed, Reported, ReportedTable, load_reported
+
+TITLES = {"esc_eval": "ESC-Eval", "emoharbor": "EmoHarbor", "feel": "FEEL", "ecdbench": "ECDBench"}
+AGAINST = {"paper": "esc_eval", "emoharbor": "emoharbor", "feel": "feel"}  # what `--against` takes
+Source = tuple[str, int]  # a table of the paper, and which of its `beside` entries
+
+
+def against(tables: Iterable[Table], name: str | None) -> list[Table]:
+    """The tables with the reported figures that `--against NAME` asks for; as they are for None.
+
+    Raises `UserError` for an unknown name.
+    """
+    if name is None:
+        return list(tables)
+    if name not in AGAINST:
+        raise UserError(f"--against: unknown {name!r}: {near(name, AGAINST)}")
+    return [beside(table, _bundled(AGAINST[name])) for table in tables]
+
+
+_bundled = cache(load_reported)
+
+
+def beside(table: Table, paper: Reported) -> Table:
+    """One of our tables with the paper's figures, by the papers' `beside` parts: a column `paper: NAME` after every column that
+    has a counterpart, or rows `paper: NAME` below ours.
+
+    A figure that the paper lacks is None. Notes say where the figures are from, and which rows have none. A table without any
+    counterpart comes back as it is, with a note that says so. Raises `UserError` for a mapping that leaves a cell open.
+    """
+    known = list(_entries(paper, table))
+    entries = [pair for pair in known if not pair[1].as_rows]
+    further = [pair for pair in known if pair[1].as_rows]
+    printed: dict[tuple[int, int], float] = {}
+    used: dict[Source, None] = {}
+    for (name, index), row, column, at in _places(entries, table):
+        cell = _printed(paper, name, at, f"{paper.files[name]}: beside.{index}")
+        if cell is not None and cell.value is not None and (row, column) not in printed:
+            printed[row, column] = paper.tables[name].beside[index].ours(cell.value)
+            used[name, index] = None
+    if not printed and not further:
+        what = "No row of this table is in" if entries else "There is no counterpart of this table in"
+        return replace(table, notes=(*table.notes, f"{what} {_title(paper)}."))
+    matched = {column for _, column in printed}
+    columns: list[str] = []
+    rows: list[list[Cell]] = [[] for _ in table.rows]
+    bold = []
+    for index, head in enumerate(table.columns):
+        bold += [(place, len(columns)) for place, column in table.bold if column == index]
+        columns += [head, f"paper: {head}"] if index in matched else [head]
+        for number, cells in enumerate(table.rows):
+            rows[number] += [cells[index], printed.get((number, index))] if index in matched else [cells[index]]
+    shown = [tuple(row) for row in rows] + [row for source, entry in further for row in _rows(paper, source, entry, columns)]
+    used |= dict.fromkeys(source for source, _ in further)
+    return replace(
+        table,
+        columns=tuple(columns),
+        rows=tuple(shown),
+        bold=tuple(sorted(bold)),
+        notes=(*table.notes, *_sources(paper, used), *_absent(table, entries, {row for row, _ in printed})),
+    )
+
+
+def _rows(paper: Reported, source: Source, entry: Counterpart, columns: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
+    """The paper's own rows under our columns; shares of a known number of items with their n."""
+    name, index = source
+    where, shares = f"{paper.files[name]}: beside.{index}", _shares(paper, name)
+    ((own_head, names),) = entry.rows.items()
+    for label, across in names.items():
+        cells: list[Cell] = []
+        for head in columns:
+            down = _match(head, entry.columns)
+            cell = None if down is None else _printed(paper, name, {**entry.at, **across, **down}, where)
+            if head == own_head:
+                cells.append(f"paper: {label}")
+            elif cell is None:
+                cells.append(None)
+            else:
+                cells.append(_shown(paper.tables[name], cell, shares.get((cell.row, cell.column))))
+        yield tuple(cells)
+
+
+def _entries(paper: Reported, table: Table) -> Iterator[tuple[Source, Counterpart]]:
+    for name, reported in paper.tables.items():
+        for index, entry in enumerate(reported.beside):
+            if any(fnmatchcase(table.key, key) for key in entry.tables) and set(entry.rows) <= set(table.columns):
+                yield (name, index), entry
+
+
+def _places(entries: list[tuple[Source, Counterpart]], table: Table) -> Iterator[tuple[Source, int, int, At]]:
+    """Every cell of ours that an entry names, with the axes of its counterpart."""
+    for source, entry in entries:
+        for number, row in enumerate(table.rows):
+            named = [_match(str(row[table.columns.index(own_head)]), names) for own_head, names in entry.rows.items()]
+            if None in named:
+                continue
+            across = {axis: value for at in named if at for axis, value in at.items()}
+            for index, head in enumerate(table.columns):
+                if head not in entry.rows and (down := _match(head, entry.columns)) is not None:
+                    yield source, number, index, {**entry.at, **across, **down}
+
+
+def _match(name: str, patterns: Mapping[str, At]) -> At | None:
+    return next((at for pattern, at in patterns.items() if fnmatchcase(name, pattern)), None)
+
+
+def _printed(paper: Reported, name: str, at: At, where: str) -> Printed | None:
+    cells = paper.select(name, at, where)
+    if len(cells) > 1:
+        raise UserError(f"{where}: {at} names {len(cells)} cells of table {name}: more axes are needed")
+    return cells[0] if cells else None
+
+
+def _sources(paper: Reported, used: Mapping[Source, None]) -> Iterator[str]:
+    for name, index in used:
+        note = paper.tables[name].beside[index].note
+        yield f"paper: {_place(paper, paper.tables[name])}" + (f": {note}." if note else ".")
+
+
+def _title(paper: Reported) -> str:
+    return TITLES.get(paper.paper, paper.paper)
+
+
+def _place(paper: Reported, table: ReportedTable) -> str:
+    kind = f"table {table.table}" if table.table.isdigit() else table.table
+    return f"{_title(paper)}, {kind} ({'section ' * table.section[:1].isdigit()}{table.section})"
+
+
+def _absent(table: Table, entries: list[tuple[Source, Counterpart]], matched: set[int]) -> Iterator[str]:
+    columns = [index for index, head in enumerate(table.columns) if any(head in entry.rows for _, entry in entries)]
+    names = dict.fromkeys(" ".join(fmt(row[i]) for i in columns) for n, row in enumerate(table.rows) if n not in matched)
+    if columns and names:
+        yield f"Not in the paper: {', '.join(names)}."
+
+
+def listed(paper: Reported) -> Table:
+    """What there is of a paper, and which other papers there are."""
+    rows = tuple((name, table.title, table.section) for name, table in paper.tables.items())
+    note = f"Other papers: {', '.join(f'--paper {name}' for name in TITLES if name != paper.paper)}."
+    return Table("reported", f"Tables of {_title(paper)}", ("table", "title", "section"), rows, (note,))
+
+
+def meant(paper: Reported, name: str) -> str:
+    """The table that a name means: `4`, `table4`, `Table 4`, `table_4.yaml`, `TEXT`."""
+    match = re.fullmatch(r"(?:t[a-z]*[ _.-]*(?=\d))?(.+?)(?:\.ya?ml)?", name.strip().lower())
+    plain = match[1] if match else name
+    return plain if plain in paper.tables else name
+
+
+def as_printed(paper: Reported, name: str) -> Table:
+    """A reported table as the paper has it; shares of a known number of items with their n.
+
+    There are no intervals: items of one card hang together, and the papers do not say how they fall on cards. Notes say where
+    it is printed, what we know about it and which cells do not follow from the others. Raises `UserError` for an unknown table.
+    """
+    table = paper.table(name)
+    shares = _shares(paper, name)
+    cells = [_shown(table, cell, shares.get((cell.row, cell.column))) for cell in paper.cells[name]]
+    width = len(table.columns) * (len(table.parts) or 1)
+    rows = [(*map(str, row[: len(table.heads)]), *cells[i * width : (i + 1) * width]) for i, row in enumerate(table.rows)]
+    heads = dict.fromkeys(cell.column for cell in paper.cells[name])
+    notes = [f"{_place(paper, table)}.", *table.notes]
+    notes += [
+        f"{one.row}, {one.column}: {_figure(table, one.printed)}, recomputed {_recomputed(table, one)} "
+        f"({'; '.join(one.notes)})."
+        for one in check(paper).disagreements
+        if one.table == name
+    ]
+    return Table(f"reported-{name}", table.title, (*table.heads, *heads), tuple(rows), tuple(notes))
+
+
+def _shares(paper: Reported, name: str) -> dict[tuple[str, str], int]:
+    """(row, column) → n of the cells that are percentages of n items."""
+    return {
+        (cell.row, cell.column): rule.share_of
+        for index, rule in enumerate(paper.tables[name].derived)
+        if rule.share_of is not None
+        for cell in paper.select(name, rule.cells, f"{paper.files[name]}: derived.{index}.cells")
+    }
+
+
+def _shown(table: ReportedTable, cell: Printed, n: int | None) -> Cell:
+    if cell.value is None or (table.exact and isinstance(cell.value, int)):
+        return cell.value
+    if n is not None:
+        return Estimate(cell.value, None, None, n)
+    return float(cell.value) if table.decimals == 2 else _figure(table, cell.value)  # `fmt` prints two decimals
+
+
+def _figure(table: ReportedTable, value: float) -> str:
+    rounded = f"{value:.{table.decimals}f}"
+    return rounded if isinstance(value, float) and not table.exact and float(rounded) == value else str(value)
+
+
+def _recomputed(table: ReportedTable, disagreement: Disagreement) -> str:
+    return _figure(table, disagreement.recomputed) + (f" ± {disagreement.slack:.1g}" if disagreement.slack else "")
+
+
+def disagreement_table(paper: Reported, checked: Checked) -> Table:
+    """What `esc-eval paper reported` prints: a row a cell that does not follow, with the reasons."""
+
+    def row(one: Disagreement) -> tuple[Cell, ...]:
+        table = paper.tables[one.table]
+        figures = (_figure(table, one.printed), _recomputed(table, one))
+        return one.table, one.row, one.column, *figures, "; ".join(one.notes)
+
+    return Table(
+        key="reported-check",
+        title=f"{_title(paper)}: printed figures that do not follow from the others",
+        columns=("table", "row", "column", "printed", "recomputed", "recomputed as; remarks"),
+        rows=tuple(row(one) for one in checked.disagreements),
+        notes=(
+            f"{checked.figures:,} figures in {len(paper.tables)} tables were held against what they follow from; "
+            f"{len(checked.disagreements)} disagree by more than the rounding of what is printed.",
+            f"{checked.exact:,} of the figures were recomputed exactly, the others within the slack that rounded inputs leave "
+            "(± in the table) or by their sign alone.",
+            *(
+                f"Table {one.table}: {one.exact} of {one.cells} figures are whole counts, so exact as inputs: {one.items}."
+                for one in checked.counted
+            ),
+        ),
+    )

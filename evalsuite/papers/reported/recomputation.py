@@ -1,0 +1,268 @@
+"""Does a paper's table follow from its own cells? Every rule of the reported tables (`tables`) recomputed.
+
+A printed number stands for all that round to it (half a unit of its last place either way; counts are exact), a recomputed one
+for all that its printed inputs allow. The two disagree when they have no number in common.
+
+Inputs that are whole numbers of known items (rules with `items`) are exact: of the multiples of 25/331 only one is printed as
+74.32. So an average of such inputs is exact too, and one that was cut off does not pass as rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from core.errors import UserError, near
+from core.grouping import group_by
+from evalsuite.papers.reported.tables import Printed, Reported, ReportedTable, Rule
+
+OPERATIONS = ("sum", "mean", "minus", "times", "ratio", "count")
+TABLE, LOST = "table", "lost"
+Known = Mapping[tuple[str, str, str], Fraction]  # (table, row, column) → the exact figure of a cell
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A printed number that does not follow from the others; `recomputed` is rounded as the printed one is.
+
+    `slack` is how far its inputs, rounded in print, let it be off: 0 where they are exact, None where only the sign is known.
+    """
+
+    paper: str
+    table: str
+    row: str
+    column: str
+    printed: float
+    recomputed: float
+    slack: float | None
+    notes: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """Without the notes: what `esc-eval paper reported --json` lists."""
+        return {name: getattr(self, name) for name in ("paper", "table", "row", "column", "printed", "recomputed", "slack")}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """`exact` of the `cells` printed figures of a table are whole numbers of the `items` of one rule, the others are not."""
+
+    table: str
+    items: str
+    exact: int
+    cells: int
+
+
+@dataclass(frozen=True)
+class Checked:
+    """`figures` printed numbers were held against at least one rule, `exact` of them against a value without slack."""
+
+    figures: int
+    exact: int
+    counted: list[Counted]
+    disagreements: list[Disagreement]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The numbers that a recomputed figure may be, from `low` to `high`; `mid` is what its inputs give as printed."""
+
+    low: Fraction
+    mid: Fraction
+    high: Fraction
+
+
+def exactly(number: float | Fraction) -> Spread:
+    value = Fraction(str(number))
+    return Spread(value, value, value)
+
+
+def check(reported: Reported) -> Checked:
+    """Recompute all that the rules of a paper's tables say; disagreements come in the order of tables and cells.
+
+    Two rules that give the same recomputed number for a cell are one disagreement with both reasons.
+    Raises `UserError` with file and field for a rule that names cells there are not, or cannot be computed.
+    """
+    counted, known = _known(reported)
+    figures = exact = 0
+    disagreements = []
+    for name, table in reported.tables.items():
+        where = str(reported.files[name])
+        rules = [(rule, f"{where}: derived.{index}") for index, rule in enumerate(table.derived)]
+        covered = [(rule, at, _places(reported, name, rule.cells, at)) for rule, at in rules]
+        remarked = [(r.note, _places(reported, name, r.cells, f"{where}: remarks.{i}")) for i, r in enumerate(table.remarks)]
+        for cell in reported.cells[name]:
+            place, printed = (cell.row, cell.column), cell.value
+            if printed is None:
+                continue
+            results = [
+                _recomputed(reported, known, table, rule, cell, f"{at}.{rule.relation}")
+                for rule, at, cells in covered
+                if place in cells
+            ]
+            figures += bool(results)
+            exact += any(result.slack == 0 for result in results)
+            remarks = [note for note, cells in remarked if place in cells]
+            for value, same in group_by(results, lambda result: result.value).items():
+                if value is not None:
+                    slack = min((result.slack for result in same if result.slack is not None), default=None)
+                    notes = (*(result.why for result in same), *remarks)
+                    disagreements.append(Disagreement(reported.paper, name, *place, printed, value, slack, notes))
+    return Checked(figures, exact, counted, disagreements)
+
+
+def _known(reported: Reported) -> tuple[list[Counted], Known]:
+    """The exact figures of cells that are whole numbers of counted items, and how many there are.
+
+    A cell that was cut off instead of rounded has one such figure too; one that is neither has none.
+    """
+    counted: list[Counted] = []
+    known: dict[tuple[str, str, str], Fraction] = {}
+    for name, table in reported.tables.items():
+        for index, rule in enumerate(table.derived):
+            if rule.items is None:
+                continue
+            where = f"{reported.files[name]}: derived.{index}"
+            cells = [cell for cell in _cells(reported, name, rule.cells, f"{where}.cells") if cell.value is not None]
+            exact = {}
+            for cell in cells:
+                printed, unit = Fraction(str(cell.value)), Fraction(1, 10**table.decimals)
+                step = _step(reported, table, rule, cell, f"{where}.{rule.relation}")
+                if step <= 2 * unit:
+                    raise UserError(f"{where}.items: a step of {float(step):.3g} leaves several counts open")
+                value = round(printed / step) * step
+                if abs(value - printed) <= unit / 2 or _cut_off(printed, value, unit):
+                    exact[name, cell.row, cell.column] = value
+            known |= exact
+            counted.append(Counted(name, rule.items, len(exact), len(cells)))
+    return counted, known
+
+
+def _places(reported: Reported, name: str, selector: Any, where: str) -> set[tuple[str, str]]:
+    return {(cell.row, cell.column) for cell in _cells(reported, name, selector, f"{where}.cells")}
+
+
+def _cells(reported: Reported, name: str, selector: Any, where: str) -> list[Printed]:
+    selected = reported.select(name, selector, where)
+    if not selected:
+        raise UserError(f"{where}: no cell of table {name} is at {selector}")
+    return selected
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What one rule says of a cell: the recomputed number where it disagrees, and how far that may be off (None: a sign)."""
+
+    value: int | float | None
+    slack: float | None
+    why: str
+
+
+def _recomputed(reported: Reported, known: Known, table: ReportedTable, rule: Rule, cell: Printed, where: str) -> _Result:
+    printed = Fraction(str(cell.value))
+    decimals = table.decimals if rule.decimals is None else rule.decimals
+    unit = Fraction(0) if table.exact and rule.decimals is None else Fraction(1, 10**decimals)
+    slack: float | None = 0.0
+    if rule.sign_of is not None:
+        others = [_value(reported, known, table.table, selector, cell, where).mid for selector in rule.sign_of]
+        near_zero = any(abs(figure) < rule.beyond for figure in (printed, *others))
+        holds = near_zero or printed * others[0] > 0 or any(figure * others[0] < 0 for figure in others)
+        recomputed, slack = -printed, None
+    elif rule.relation in ("multiple_of", "share_of"):
+        step = _step(reported, table, rule, cell, where)
+        recomputed = round(printed / step) * step
+        holds = abs(recomputed - printed) <= unit / 2
+    else:
+        value = _value(reported, known, table.table, getattr(rule, rule.relation), cell, where)
+        recomputed, slack = value.mid, float(max(value.high - value.mid, value.mid - value.low))
+        above = rule.relation != "at_least" and printed - unit / 2 > value.high
+        below = rule.relation != "at_most" and printed + unit / 2 < value.low
+        holds = not above and not below
+    if holds:
+        return _Result(None, slack, rule.why)
+    cut = slack == 0 and not rule.relation.startswith("at_") and _cut_off(printed, recomputed, unit)
+    rounded = round(recomputed, decimals)
+    shown = int(rounded) if isinstance(cell.value, int) and rounded.denominator == 1 else float(rounded)
+    return _Result(shown, slack, rule.why + "; cut off, not rounded" * cut)
+
+
+def _cut_off(printed: Fraction, exact: Fraction, unit: Fraction) -> bool:
+    """Whether dropping the decimals of an exact figure leaves the printed one."""
+    return printed * exact >= 0 and 0 < abs(exact) - abs(printed) < unit
+
+
+def _step(reported: Reported, table: ReportedTable, rule: Rule, cell: Printed, where: str) -> Fraction:
+    expression = rule.multiple_of if rule.share_of is None else {"ratio": [100, rule.share_of]}
+    step = _value(reported, {}, table.table, expression, cell, where)
+    if step.low != step.high or step.mid <= 0:
+        raise UserError(f"{where}: the step must be exact and above 0")
+    return step.mid
+
+
+def _value(reported: Reported, known: Known, name: str, expression: Any, cell: Printed, where: str) -> Spread:
+    values = list(_values(reported, known, name, expression, cell, where))
+    if len(values) != 1:
+        raise UserError(f"{where}: one value is needed, {expression} gives {len(values)}")
+    return values[0]
+
+
+def _values(reported: Reported, known: Known, name: str, expression: Any, cell: Printed, where: str) -> Iterator[Spread]:
+    """A number or an operation gives one value, a selector one for every cell."""
+    if isinstance(expression, int | float) and not isinstance(expression, bool):
+        yield exactly(expression)
+    elif not isinstance(expression, dict) or not expression:
+        raise UserError(f"{where}: {expression!r} is not a number, a selector or one of {', '.join(OPERATIONS)}")
+    elif next(iter(expression)) in OPERATIONS:
+        if len(expression) > 1 or not isinstance(next(iter(expression.values())), list):
+            raise UserError(f"{where}: {expression!r} is not one operation on a list")
+        ((operation, operands),) = expression.items()
+        if operation == "count":
+            yield exactly(sum(len(_sources(reported, name, operand, cell, where)) for operand in operands))
+        else:
+            inputs = [value for operand in operands for value in _values(reported, known, name, operand, cell, where)]
+            yield combine(operation, inputs, f"{where}.{operation}")
+    else:
+        for source in _sources(reported, name, expression, cell, where):
+            other = expression.get(TABLE, name)
+            if (other, source.row, source.column) in known:
+                yield exactly(known[other, source.row, source.column])
+            elif source.value is not None:
+                table = reported.tables[other]
+                value, slack = Fraction(str(source.value)), Fraction(0 if table.exact else 1, 2 * 10**table.decimals)
+                yield Spread(value - slack, value, value + slack)
+            elif expression.get(LOST) != "skip":
+                raise UserError(f"{where}: {source.row}, {source.column} is lost; `lost: skip` leaves such cells out")
+
+
+def _sources(reported: Reported, name: str, selector: Any, cell: Printed, where: str) -> list[Printed]:
+    """The cells that a selector means, seen from the checked cell: axes that it does not name stay as they are."""
+    if not isinstance(selector, dict):
+        raise UserError(f"{where}: {selector!r} is not a selector")
+    other = selector.get(TABLE, name)
+    if other not in reported.tables:
+        raise UserError(f"{where}: no table {other!r}: {near(str(other), reported.tables)}")
+    inherited = {axis: value for axis, value in cell.at.items() if axis in reported.tables[other].axes}
+    named = {axis: value for axis, value in selector.items() if axis not in (TABLE, LOST)}
+    return _cells(reported, other, inherited | named, where)
+
+
+def combine(operation: str, values: list[Spread], where: str) -> Spread:
+    """`sum`, `mean`, `minus` (two), `times` or `ratio` (two) of values, with the widest spread that theirs allow."""
+    if not values or (operation in ("minus", "ratio") and len(values) != 2):
+        raise UserError(f"{where}: {'values are' if not values else 'two values are'} needed, {len(values)} given")
+    total = values[0]
+    for value in values[1:]:
+        if operation in ("sum", "mean"):
+            total = Spread(total.low + value.low, total.mid + value.mid, total.high + value.high)
+        elif operation == "minus":
+            total = Spread(total.low - value.high, total.mid - value.mid, total.high - value.low)
+        else:
+            if operation == "ratio":
+                if value.low <= 0 <= value.high:
+                    raise UserError(f"{where}: the divisor may be 0")
+                value = Spread(1 / value.high, 1 / value.mid, 1 / value.low)
+            corners = [a * b for a in (total.low, total.high) for b in (value.low, value.high)]
+            total = Spread(min(corners), total.mid * value.mid, max(corners))
+    n = len(values) if operation == "mean" else 1
+    return Spread(total.low / n, total.mid / n, total.high / n)

@@ -1,0 +1,300 @@
+"""Role-play evaluation (ESC-Eval sections 2.3.2 and B.2, tables 1 and 10): how well models play the seeker.
+
+Here are the seekers that are compared, their scores by a judge who knows the role card, and table 1 from any judge's or
+people's scores. Which of two is closer to a human (figure 3) is in `evalsuite.papers.role_play.pairwise`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from core.errors import UserError
+from core.files import check_unique, first_object, read_jsonl
+from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
+from core.rubrics import Rubric
+from core.statistics.bootstrap import SMOOTHED, scale_levels
+from core.statistics.means import exact_mean
+from core.tables import Cell, Estimate, Table
+from data_prep.played import Played, load_played
+from data_prep.scores.human import check_scale, read_dialogues
+from evalsuite.judge.judge import Judge
+from evalsuite.runner.engine import Runner
+from evalsuite.runs import shards
+from evalsuite.runs.folder import Run
+from evalsuite.runs.framework import opens_freely
+from evalsuite.runs.identity import hashed
+from evalsuite.runs.people import read_people
+from evalsuite.statistics.leaderboard import card_of, ends
+from evalsuite.statistics.paired import over_cards
+from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of, seeker_of
+from serve.client import ChatClient
+
+ROLE_PLAY = "Role play"  # heading of the report
+PRINTED = 10  # table 1 prints a mean on 0–2 as one on 0–10
+_NAME = re.compile(r"[^\s:=/][^:=/]{0,59}")
+
+
+# --- the seekers ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Field:
+    """The seekers that are compared, their dialogues, and the card or profile of each dialogue (by dialogue id).
+
+    Every dialogue carries its seeker's name as `simulator` and in its id, `SEEKER:ID`: one model under two prompting strategies
+    holds dialogues of the same id. `unplaced` counts, for each seeker, imported dialogues that belong to none of the cards.
+    """
+
+    dialogues: list[Dialogue] = field(default_factory=list)
+    cards: dict[str, Played] = field(default_factory=dict)
+    unplaced: Counter[str] = field(default_factory=Counter)
+
+
+def read_field(
+    places: Sequence[str],
+    card_files: Sequence[Path],
+    languages: Sequence[Language],
+    limit: int | None = None,
+    profile_files: Sequence[Path] = (),
+) -> Field:
+    """Seekers from `NAME=PLACE`, a run folder or a JSONL file of dialogues each (`SupportDialogue` records are taken as well).
+
+    Cards and profiles come from the run folders and from files. An imported dialogue without `card_id` belongs to the card that
+    was made from it: the one of the same `source` and `source_id`. With `limit`, that many cards a language stay, those first
+    that most seekers have. Raises `UserError` for a name given twice, a simulated dialogue whose card is not there, two cards
+    made from one dialogue, a seeker without any dialogue, and a folder that holds only a part of a run.
+    """
+    shared_cards = list(load_played(card_files, profile_files).values())
+    compared, names = Field(), []
+    for place in places:
+        name, parted, where = place.partition("=")
+        if not parted or not where or not _NAME.fullmatch(name):
+            raise UserError(f"--seeker {place!r}: expected NAME=RUN_FOLDER or NAME=FILE.jsonl; no colon or slash in NAME")
+        names.append(name)
+        folder = Path(where)
+        cards = Cards(shared_cards)
+        if folder.is_dir():
+            shards.whole(folder, needed=False)
+            cards.add(read_people(folder))
+            dialogues = read_dialogues([folder / "dialogues.jsonl"])
+        else:
+            dialogues = given_dialogues(folder)
+        _place(compared, name, where, [d for d in dialogues if d.language in languages], cards)
+    check_unique("--seeker", names, "seeker names")
+    if limit is not None:
+        _limit(compared, limit)
+    return compared
+
+
+class Cards:
+    """Cards and profiles by id, and by the dialogue that they were made from. Raises `UserError` for an id with two different
+    contents."""
+
+    def __init__(self, cards: Iterable[Played] = ()) -> None:
+        self.by_id: dict[str, Played] = {}
+        self.by_source: dict[tuple[str, str], list[Played]] = defaultdict(list)
+        self.add(cards)
+
+    def add(self, cards: Iterable[Played]) -> None:
+        for card in cards:
+            if self.by_id.setdefault(card.id, card) != card:
+                raise UserError(f"{_kind(card)} {card.id} is given twice with other contents")
+            if card.source_id is not None and card not in self.by_source[card.source, card.source_id]:
+                self.by_source[card.source, card.source_id].append(card)
+
+    def of(self, dialogue: Dialogue, where: str) -> Played | None:
+        """A dialogue's card or profile; None for an imported one that no card was made from. See `read_field` for what it
+        raises."""
+        id = dialogue.card_id or dialogue.profile_id
+        if id is not None:
+            if id not in self.by_id:
+                kind, option = ("role card", "--cards") if dialogue.card_id else ("profile", "--profiles")
+                raise UserError(f"{where}: dialogue {dialogue.id}: no {kind} {id!r}; give its file with {option}")
+            return self.by_id[id]
+        made = self.by_source.get((dialogue.source, dialogue.source_id or ""), [])
+        if len(made) > 1:
+            listed = ", ".join(card.id for card in made[:3])
+            raise UserError(f"{where}: dialogue {dialogue.id}: several cards were made from it ({listed}); set its card_id")
+        return made[0] if made else None
+
+
+def _kind(card: Played) -> str:
+    return "role card" if isinstance(card, RoleCard) else "profile"
+
+
+def given_dialogues(path: Path) -> list[Dialogue]:
+    """Dialogues of a file, in our plain form or as `python -m data_prep read` writes support corpora."""
+    if "dialogue" not in first_object(path, "dialogues"):
+        return read_dialogues([path])
+    dialogues = [item.dialogue for item in read_jsonl(path, SupportDialogue, "dialogues")]
+    check_unique(path, (dialogue.id for dialogue in dialogues), "dialogue ids")
+    return dialogues
+
+
+def _place(compared: Field, name: str, where: str, dialogues: Sequence[Dialogue], cards: Cards) -> None:
+    before = len(compared.dialogues)
+    for dialogue in dialogues:
+        card = cards.of(dialogue, where)
+        if card is None:
+            compared.unplaced[name] += 1
+            continue
+        person = "card_id" if isinstance(card, RoleCard) else "profile_id"
+        ours = dialogue.model_copy(update={"id": f"{name}:{dialogue.id}", "simulator": name, person: card.id})
+        compared.dialogues.append(ours)
+        compared.cards[ours.id] = card
+    if len(compared.dialogues) == before:
+        what = "none of its dialogues belongs to a role card given" if dialogues else "no dialogue in the languages asked for"
+        raise UserError(f"seeker {name} ({where}): {what}")
+
+
+def _limit(compared: Field, limit: int) -> None:
+    seekers: dict[tuple[Language, str], set[str]] = defaultdict(set)  # in order of first appearance
+    for dialogue in compared.dialogues:
+        seekers[dialogue.language, compared.cards[dialogue.id].id].add(seeker_of(dialogue))
+    kept: set[tuple[Language, str]] = set()
+    for language in {language for language, _ in seekers}:
+        keys = sorted((key for key in seekers if key[0] == language), key=lambda key: -len(seekers[key]))  # stable
+        kept |= set(keys[:limit])
+    compared.dialogues = [d for d in compared.dialogues if (d.language, compared.cards[d.id].id) in kept]
+    compared.cards = {dialogue.id: compared.cards[dialogue.id] for dialogue in compared.dialogues}
+
+
+def claim(run: Run, stage: str, settings: Mapping[str, Any], seekers: Field) -> None:
+    """Claim a folder for a stage with these dialogues and cards. Raises `UserError` for the folder of an evaluation run: its
+    files are about supporters."""
+    if others := {"simulate", "score"} & run.config().stages.keys():
+        raise UserError(f"--out {run.folder} holds another run's records ({', '.join(sorted(others))}); use another --out")
+    cards = [seekers.cards[dialogue.id] for dialogue in seekers.dialogues]
+    run.claim(stage, {**settings, "dialogues": hashed(seekers.dialogues), "cards": {"sha256": hashed(cards)["sha256"]}})
+
+
+# --- asking a judge ---------------------------------------------------------------------------------------------------------
+
+
+def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
+    """A judgement of every dialogue on every dimension of the rubric, by a judge who sees the role card. Native mode only."""
+    resolved = runner.resolved
+    if resolved.method == "paper":
+        raise UserError("--mode paper: people rated the seekers in the paper; give their scores to `paper role-play --gold`")
+
+    profiles = sorted({card.id for card in seekers.cards.values() if not isinstance(card, RoleCard)})
+    if profiles:
+        raise UserError(
+            f"{profiles[0]} is a profile: rubric {resolved.rubric.name} rates seekers against role cards; "
+            "`esc-eval paper pairwise` compares seekers of profiles"
+        )
+
+    async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
+        pack = resolved.judge_prompts.with_values(card=seekers.cards[dialogue.id])  # a seeker cannot be rated without it
+        judge = Judge(client, resolved.judge, resolved.rubric, pack, resolved.method, opens_freely=opens_freely)
+        return await judge.score(dialogue)
+
+    claim(runner.run, "role_play", resolved.score_identity(), seekers)
+    answers = runner.judged("role-play score", seekers.dialogues, judged, "dialogues")
+    return [judgement for of_one in answers.results for judgement in of_one]
+
+
+# --- table 1 ----------------------------------------------------------------------------------------------------------------
+
+
+class _Rating(NamedTuple):
+    scorer: str
+    dialogue: str
+    dimension: str
+    value: float | None
+    lost: bool = False
+
+
+def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubric: Rubric) -> Iterator[_Rating]:
+    for judgement in checked(judgements, rubric):
+        scorer = scorer_of(judgement).name
+        yield _Rating(scorer, judgement.dialogue_id, judgement.dimension, judgement.value, judgement.lost)
+    human = [score for score in scores if score.rubric == rubric.name]
+    count = len({score.annotator for score in human})
+    people = f"people ({count} {'annotator' if count == 1 else 'annotators'})"
+    for score in human:
+        where = f"score of dialogue {score.dialogue_id} by {score.annotator}"
+        if score.dimension not in rubric.dimensions:
+            raise UserError(f"{where}: dimension: {score.dimension!r} is not in rubric {rubric.name}")
+        check_scale(score, rubric)
+        yield _Rating(people, score.dialogue_id, score.dimension, score.value)
+
+
+def role_play_tables(
+    dialogues: Sequence[Dialogue], rubric: Rubric, judgements: Sequence[Judgement] = (), scores: Sequence[HumanScore] = ()
+) -> list[Table]:
+    """Table 1, one a language: seekers × metrics on 0–10 with 95 % intervals and n, their average on both scales, parse rate.
+
+    A score s counts (s − min) / (max − min) × 10, on 0–2 the mean × 5. Where the metrics' scales differ, the average is on 0–10
+    only. A dialogue's annotators, repeats and turns are averaged
+    first; several judges are separate rows, people are one. Records on other rubrics are passed over. Raises `UserError` for a
+    score off the rubric or of a dialogue that is not given, and where nothing is on this rubric.
+    """
+    known = {dialogue.id: dialogue for dialogue in dialogues}
+    groups: dict[tuple[Language, str, str], list[_Rating]] = defaultdict(list)
+    for rating in _ratings(judgements, scores, rubric):
+        if rating.dialogue not in known:
+            raise UserError(f"score by {rating.scorer}: dialogue_id: no dialogue {rating.dialogue!r} among those given")
+        dialogue = known[rating.dialogue]
+        groups[dialogue.language, rating.scorer, seeker_of(dialogue)].append(rating)
+    if not groups:
+        raise UserError(f"nothing is rated on rubric {rubric.name}")
+    labels = [dimension_label(rubric, dimension) for dimension in rubric.dimensions]
+    shared = rubric.shared_scale
+    unprinted = [f"{AVERAGE} on {shared.min}–{shared.max}"] if shared else []
+    columns = ("seeker", "judged by", *labels, AVERAGE, *unprinted, "parse rate %")
+    average = columns.index(AVERAGE)
+    tables = []
+    for language in languages_of(dialogues):
+        rows = [_row(key[2], key[1], members, rubric, known) for key, members in groups.items() if key[0] == language]
+        rows.sort(key=lambda row: (str(row[1]), *_falling(row[average]), str(row[0])))
+        if rows:
+            title = f"How well seekers are played, {language}"
+            tables.append(Table(f"role_play-{language}", title, columns, tuple(rows), tuple(_notes(rubric)), ROLE_PLAY))
+    return tables
+
+
+def _falling(cell: Cell) -> tuple[bool, float]:
+    mean = cell.mean if isinstance(cell, Estimate) else None
+    return mean is None, -(mean or 0.0)
+
+
+def _row(
+    seeker: str, scorer: str, ratings: Sequence[_Rating], rubric: Rubric, known: Mapping[str, Dialogue]
+) -> tuple[Cell, ...]:
+    places = {name: place for place, name in enumerate(sorted({rating.dialogue for rating in ratings}))}
+    columns = {name: place for place, name in enumerate(rubric.dimensions)}
+    scores: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for rating in ratings:
+        if rating.value is not None:
+            scores[places[rating.dialogue], columns[rating.dimension]].append(rating.value)
+    means = np.full((len(places), len(columns)), np.nan)
+    for place, values in scores.items():
+        means[place] = exact_mean(values)
+    low, span = (np.array([getattr(scale, end) for scale in rubric.scales.values()]) for end in ("min", "span"))
+    cells = over_cards((means - low) * PRINTED / span, [card_of(known[name]) for name in places], scale_levels(0, PRINTED))
+    answered = sum(not rating.lost for rating in ratings)
+    read = 100 * sum(rating.value is not None for rating in ratings) / answered if answered else None
+    average, shared = cells[-1], rubric.shared_scale
+    if shared is None:
+        return seeker, scorer, *cells, read
+    bounds = (average.mean, average.low, average.high)
+    mean, least, most = (None if x is None else shared.min + x * shared.span / PRINTED for x in bounds)
+    return seeker, scorer, *cells, Estimate(mean, least, most, average.n), read
+
+
+def _notes(rubric: Rubric) -> Iterator[str]:
+    yield (
+        f"Mean score on 0–{PRINTED} as the paper prints it ({ends(rubric, PRINTED)}; on 0–2 the mean × 5), "
+        f"[{SMOOTHED} over cards, each drawn with all its dialogues; none for a single card], "
+        "n = dialogues with a readable score."
+    )
+    yield f"{AVERAGE}: unweighted mean of the metrics; its n counts dialogues with any readable score. Rubric {rubric.name}."
+    yield "Unreadable verdicts are in no mean; they lower the parse rate. Those that were lost with a server do not."
