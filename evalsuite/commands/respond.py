@@ -55,9 +55,6 @@ def respond(
             "--dialogues is compared with the reference's k-th.",
         ),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", help="At most this many dialogues per language, the first ones.")
-    ] = None,
     settings: SetOption = None,
     out: Annotated[MaybeResumedOption, out_tables("metrics", "responses.jsonl", "metric_judgements.jsonl")] = None,
     as_json: JsonOption = False,
@@ -77,14 +74,14 @@ def respond(
     --supporter my-model@http://127.0.0.1:8000/v1 --out runs/replies
     """
     if config is None:
-        refuse("nothing is asked without --config", supporter=supporter, limit=limit, set=settings)
+        refuse("nothing is asked without --config", supporter=supporter, set=settings)
         _measure(_given(responses or [], dialogues or [], references or []), None if out is None else Path(out), as_json)
         return
     refuse("with --config supporters are asked in --dialogues", responses=responses, references=references)
     if not dialogues:
         raise UserError("--config: give the dialogues to answer in with --dialogues")
     progress = talk(as_json)
-    resolved = resolve(config, supporters=supporter, floors=False, limit=limit, settings=settings, out=out)
+    resolved = resolve(config, supporters=supporter, floors=False, settings=settings, out=out)
     if floors := [spec.name for spec in resolved.supporters if spec.floor]:
         raise UserError(f"--supporter {floors[0]}: a floor has no replies of its own to measure: name models")
     wanted = _wanted(resolved, dialogues)

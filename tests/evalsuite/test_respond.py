@@ -122,7 +122,7 @@ def test_paper_mode_asks_at_temperature_0_and_is_its_own_run(folder: Path) -> No
         printed = call(*command)
         assert "warm does not speak zh" in printed
         assert {(body["temperature"], len(endpoint.requests)) for body in endpoint.requests} == {(0.9, 2)}
-        call(*command, "--set", "mode=paper", "--out", "paper", "--limit", "1")
+        call(*command, "--set", "mode=paper", "--out", "paper", "--set", "limit=1")
         assert len(endpoint.requests) == 4 and all(body["temperature"] == 0 for body in endpoint.requests[2:])
         assert [body["max_tokens"] for body in endpoint.requests[2:]] == [512, 512]
         with pytest.raises(UserError, match=r"made with another respond config: mode: .native. → .paper."):
@@ -210,7 +210,7 @@ MINE = ("--supporter", "my-model@http://x/v1")
         ((*MINE, "--dialogues", "gone.jsonl"), "dialogues not found: gone.jsonl"),
         ((*MINE, "--dialogues", "silent.jsonl"), "there is nothing to answer"),
         ((*MINE, "--dialogues", "zh.jsonl", "--config", "en.yaml"), "no dialogue in en"),
-        ((*MINE, "--limit", "0"), "command line: limit"),
+        ((*MINE, "--set", "limit=0"), "command line: limit"),
         (("--supporter", "my-model@http://127.0.0.1:9/v1"), "my-model at http://127.0.0.1:9/v1: cannot be reached"),
     ],
 )

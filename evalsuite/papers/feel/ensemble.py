@@ -33,7 +33,6 @@ from evalsuite.statistics.summary import scorer_of
 
 ENSEMBLE = "feel"  # the ensemble's name as a judge
 Mode = Literal["paper", "native"]
-MODES: tuple[Mode, ...] = ("paper", "native")
 
 
 class Aspect(NamedTuple):
