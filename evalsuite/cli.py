@@ -40,7 +40,6 @@ for panel, verbs in {
     "Checks": (
         ("doctor", "doctor:doctor", "Say what this machine has and lacks for serving and training."),
         ("judge-card", "judge_card:judge_card_verb", "Say on one page how far a judge can be trusted."),
-        ("health", "health:app", "Probe a judge: length, its own kind, order, and orders given to it."),
     ),
 }.items():
     for name, place, about in verbs:

@@ -252,7 +252,7 @@ def test_an_input_that_a_link_in_the_output_folder_stands_for_is_not_replaced() 
         ),
         (
             {},
-            ("health", "probe", "--dialogues", "run/health_dialogues.jsonl"),
+            ("judge-card", "embedded", "--dialogues", "run/health_dialogues.jsonl"),
             "run/health_dialogues.jsonl is read from there",
         ),
     ],
@@ -265,7 +265,7 @@ def test_what_a_config_names_is_not_replaced(
     (tmp_path / "run").mkdir()
     for name in ("cards", "gold_dialogues", "health_dialogues"):
         (tmp_path / "run" / f"{name}.jsonl").write_text("paid for")
-    out = ("--out", "run") if arguments[0] == "health" else ()
+    out = ("--out", "run") if arguments[0] == "judge-card" else ()
     code, error = esc_eval(*arguments, "--config", "config.yaml", *out)
     assert code == 2 and told in error
     assert {path.read_text() for path in (tmp_path / "run").iterdir()} == {"paid for"}

@@ -93,9 +93,9 @@ CASES = [
         "run/dialogues.jsonl run/judgements.jsonl run/gold_judgements.jsonl run/gold_scores.jsonl",
     ),
     Case(
-        "esc-eval health report",
-        "--judgements verdicts.jsonl --judgements rounds.jsonl --dialogues talks.jsonl --rubric rubric.yaml --json --out OUT",
-        "verdicts.jsonl rounds.jsonl talks.jsonl",
+        "esc-eval judge-card",
+        "run --out OUT",
+        "run/dialogues.jsonl run/judgements.jsonl run/gold_judgements.jsonl run/gold_scores.jsonl",
     ),
     Case(
         "esc-eval paper feel ensemble",
@@ -162,8 +162,8 @@ DRAWS = "a seed draws from the rows as they stand: another order is another draw
 NO_ROWS = "reads no rows"
 NOT_SHUFFLED = {
     **dict.fromkeys(("esc-eval run", "esc-eval paper feel score"), ASKS),
-    **dict.fromkeys(("esc-eval health probe", "esc-eval paper ecdbench run"), ASKS),
-    **dict.fromkeys(("esc-eval judge-card", "esc-eval fork", "esc-eval study"), ASKS),
+    "esc-eval paper ecdbench run": ASKS,
+    **dict.fromkeys(("esc-eval fork", "esc-eval study"), ASKS),
     **dict.fromkeys(("data_prep cards extract", "data_prep cards label"), ASKS),
     **dict.fromkeys(("data_prep profiles build", "train test"), ASKS),
     "esc-eval merge": "puts the parts of a run together; its figures are those of `report`",

@@ -152,7 +152,7 @@ def injection_effects(tally: Tally, value: Value = "value") -> list[InjectionEff
             continue
         if missing := [variant for variant in variants if variant not in asked]:
             what = f"judgements by {judge.name} ({language}): none of the variant {missing[0]}"
-            raise UserError(f"{what}: `esc-eval health probe` asks for them")
+            raise UserError(f"{what}: `esc-eval judge-card` asks for them")
         by_variant = _by_variant(tally, verdicts, value)
         ordered = [by_variant[variant] for variant in variants]
         found = paired.differences(*stack(ordered), [(1, 0), (2, 0), (2, 1)], families=(1, 2, 3))

@@ -69,7 +69,7 @@ def fork(
     overrides: dict[str, Any] = {"model": model, "out": str(folder), "floors": False}
     own_model = _named(config, overrides, settings or [], source)
     changed = [setting for setting in settings or [] if "supporters" not in fields_set([setting])]
-    resolved = resolve(config, None, changed, supporters=list(dict.fromkeys([own_model, supporter])), **overrides)
+    resolved = resolve(config, changed, supporters=list(dict.fromkeys([own_model, supporter])), **overrides)
     with open_run(run) as opened:
         resolved = replace(resolved, held=Held.of(opened, None))
     if lines := "; ".join(

@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import BaseModel
 
 from core.errors import UserError
-from core.files import CONFIGS
-from core.options import console
-from core.paths import InModel, MaybeFile, MaybeFiles, Writes
+from core.files import CONFIGS, read_jsonl, read_object
+from core.options import SetOption, console
+from core.paths import MaybeFile, MaybeFiles, Reads, Writes
+from core.records import Dialogue, HumanScore, Judgement
 from core.specs import load_spec
 from data_prep.scores.human import read_dialogues
 from evalsuite.checks.health import AS_IS
 from evalsuite.checks.probe import Probe, card_probes, drawn, load_injections, probe
-from evalsuite.commands.options import EndpointOption, JudgePromptsOption, LanguageOption, ModeOption, resolve
+from evalsuite.commands.options import IN_RUN, JudgedByOption, refuse, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
 from evalsuite.report.judge_card import Asked, judge_card
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
+from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
+from evalsuite.runs.judgement_sets import JudgementSet, chosen_set
 from evalsuite.runs.versions import versions
+from evalsuite.statistics.agreement import judgements_in_order
 
 NAME = "judge_card"
+REPEATS = 2  # how often a dialogue is asked about again
+M = TypeVar("M", bound=BaseModel)
 
 
 def judge_card_verb(
-    judge: Annotated[InModel, typer.Argument(metavar="JUDGE", help="A name in configs/models, a spec file, or NAME@URL.")],
+    judge: Annotated[
+        str,
+        Reads("model", IN_RUN.files),
+        typer.Argument(
+            metavar="JUDGE|RUN",
+            help="A judge to ask (a name in configs/models, a spec file, or NAME@URL), or a run folder, to read its verdicts.",
+        ),
+    ],
     config: Annotated[
         MaybeFile, typer.Option("--config", help="Rubric, method, prompts and gold set. Default: configs/eval/judge_card.yaml.")
     ] = None,
-    gold: Annotated[
-        MaybeFile, typer.Option("--gold", help="People's scores (JSONL) to measure agreement on. With --dialogues.")
+    dialogues: Annotated[
+        MaybeFile,
+        typer.Option("--dialogues", help="Dialogues (JSONL) to ask about: those that --gold scores or, alone, without gold."),
     ] = None,
-    dialogues: Annotated[MaybeFile, typer.Option("--dialogues", help="The dialogues (JSONL) that --gold scores.")] = None,
+    gold: Annotated[MaybeFile, typer.Option("--gold", help="People's scores (JSONL) to measure agreement on.")] = None,
     further: Annotated[
         MaybeFiles,
         typer.Option(
@@ -43,80 +58,133 @@ def judge_card_verb(
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=2, metavar="N", help="Dialogues a language that the checks beside agreement are on.")
-    ] = 20,
-    repeats: Annotated[
-        int, typer.Option("--repeats", min=1, metavar="N", help="How many times each of these is asked again.")
-    ] = 2,
-    method: Annotated[
-        str | None, typer.Option("--method", help="joint, per_dimension, json or bands; without it, that of the config.")
+        int | None,
+        typer.Option("--limit", min=2, metavar="N", help="Dialogues per language for all checks but agreement. Default: 20."),
     ] = None,
-    judge_prompts: JudgePromptsOption = None,
-    language: LanguageOption = None,
-    mode: ModeOption = None,
-    endpoint: EndpointOption = None,
+    settings: SetOption = None,
+    of_run: JudgedByOption = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Run folder. The same command resumes. Default: runs/judge-card/JUDGE."),
+        typer.Option("--out", help="Run folder, or that of a RUN's card. Default: runs/judge-card/JUDGE; for a RUN, none."),
         Writes((f"{NAME}.*", "tables/*", "gold_*.jsonl", "health_*.jsonl", "agreement.json")),
     ] = None,
 ) -> None:
     """How far a judge can be trusted, on one page and in one JSON: OUT/judge_card.html, .json and .md.
 
-    Asked about gold dialogues: is it right more often than the majority class, can its probabilities be believed. About some of
-    them, changed: does it rate replies above those of supporters that need no model, does it reward a sentence of no use,
-    follow an order to score high, change with the order of dimensions, say the same again. With --further: does it favour
-    supporters of its own base.
+    The judge scores gold dialogues: is it right more often than the majority class, can its probabilities be believed? It
+    scores some of them again, changed: does it rate replies above those of supporters that need no model, reward a useless
+    sentence, follow an order to score high, depend on the order of dimensions, repeat its verdict? With --further: does it
+    favour supporters of its own base? With --dialogues alone, every check but agreement.
 
-    A joint judge gets about 10 calls for each of the --limit dialogues, and one for every gold dialogue. Examples:
+    Of a RUN, the card has what its verdicts tell already, and nothing is asked.
+
+    A joint judge takes about 10 calls for each of the --limit dialogues, and one per gold dialogue. Examples:
 
     esc-eval judge-card my-judge@http://127.0.0.1:8000/v1
 
-    esc-eval judge-card embedded-ranker --method per_dimension --limit 8 --out runs/judge-card/embedded-ranker
+    esc-eval judge-card embedded-ranker --set method=per_dimension --limit 8 --out runs/judge-card/embedded-ranker
+
+    esc-eval judge-card runs/demo --out runs/demo-judge
     """
-    if (gold is None) != (dialogues is None):
-        raise UserError("--gold and --dialogues go together: people's scores, and the dialogues that they scored")
+    if Path(judge).is_dir():
+        why = f"{judge} is a run folder, of which nothing is asked: leave it out, or name a judge"
+        refuse(why, config=config, dialogues=dialogues, gold=gold, further=further, limit=limit, set=settings)
+        sheet = judge_card(_of_run(Path(judge), of_run))
+        deliver_page(NAME, sheet, out, printed=sheet.tables[:1])
+        return
+    if of_run:
+        raise UserError(f"--judge: it chooses among the judges of a run folder, and {judge} is none")
+    if gold is not None and dialogues is None:
+        raise UserError("--gold: give the dialogues that people scored, too (--dialogues)")
     folder = out or Path("runs", "judge-card", load_spec(judge).name)
-    overrides: dict[str, Any] = {"judge": judge, "judge_prompts": judge_prompts, "method": method, "mode": mode}
+    overrides: dict[str, Any] = {"judge": judge}
     if gold is not None:
         overrides["gold"] = {"dialogues": str(dialogues), "scores": str(gold)}
     chosen = config or CONFIGS / "eval" / "judge_card.yaml"
-    resolved = resolve(chosen, endpoint, language=language, out=str(folder), **overrides)
-    if resolved.config.gold is None:
-        raise UserError(f"{chosen}: gold: name a gold set, or give --gold and --dialogues")
+    resolved = resolve(chosen, settings, out=str(folder), **overrides)
+    with_gold = gold is not None or dialogues is None
+    if with_gold and resolved.config.gold is None:
+        raise UserError(f"{chosen}: gold: name a gold set, or give --dialogues, alone or with --gold")
     resolved.score_identity()  # whatever is wrong is told before anything is written or started
-    known, scores = resolved.gold
-    picked = [*drawn(known, resolved.config.languages, limit)]
-    if not picked or not scores:
-        raise UserError(f"gold: no scored dialogue with an answer in {', '.join(resolved.config.languages)}")
+    known, scores = resolved.gold if with_gold else (read_dialogues([dialogues] if dialogues else []), [])
+    picked = [*drawn(known, resolved.config.languages, limit or 20)]
+    if not picked or (with_gold and not scores):
+        raise UserError(f"{dialogues or 'gold'}: no dialogue with an answer in {', '.join(resolved.config.languages)}")
     spoken = [d for d in read_dialogues(further or []) if d.language in resolved.config.languages and d.exchanges]
-    more = [*card_probes(picked, resolved.rubric, repeats), *(Probe(d, resolved.rubric, {"variant": AS_IS}) for d in spoken)]
+    more = [*card_probes(picked, resolved.rubric, REPEATS), *(Probe(d, resolved.rubric, {"variant": AS_IS}) for d in spoken)]
     with open_run(folder) as run, Runner(run, resolved, console) as runner:
-        outcome = pipeline.score_gold(runner)
+        given: list[Judgement] = [*pipeline.score_gold(runner).judgements] if with_gold else []
         probed = probe(runner, picked, load_injections(), more)
         run.keep_versions(versions({resolved.judge_pack: resolved.judge_prompts}, resolved.rubric, {}, [resolved.judge]))
-        gold_set = resolved.config.gold
-        synthetic = gold_set.scores is None
+        gold_set = resolved.config.gold if with_gold else None
         asked = Asked(
             judge=resolved.judge.name,
-            dialogues=known,
+            dialogues=known if with_gold else [],
             gold=scores,
-            given=list(outcome.judgements),
+            given=given,
             probed_dialogues=[*picked, *spoken],
             probed=probed,
             rubric=resolved.rubric,
             mode=resolved.config.mode,
-            synthetic=synthetic,
+            synthetic=gold_set is not None and gold_set.scores is None,
             config=run.config(),
             versions=run.versions(),
             facts=[
                 ("Asked", f"method {resolved.method}, {resolved.config.mode} mode, prompts {resolved.judge_pack}"),
-                ("Gold", f"{gold_set.dialogues}: {len(known):,} dialogues, {len(scores):,} scores"),
-                ("Other checks on", f"{len(picked):,} of them" + (f" and {len(spoken):,} further dialogues" if spoken else "")),
+                *([("Gold", f"{gold_set.dialogues}: {len(known):,} dialogues, {len(scores):,} scores")] if gold_set else []),
+                (
+                    "Other checks on",
+                    f"{len(picked):,} {'of them' if gold_set else 'dialogues'}"
+                    + (f" and {len(spoken):,} further dialogues" if spoken else ""),
+                ),
             ],
         )
         sheet = judge_card(asked)
         deliver_page(NAME, sheet, folder, printed=sheet.tables[:1])
         failures = run.failures()
-    verdicts = [*outcome.judgements, *probed]
+    verdicts = [*given, *probed]
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements", failures)
+
+
+def _of_run(folder: Path, judge: str | None) -> Asked:
+    """What the records of a run folder tell of a judge: its verdicts on the run's dialogues and gold set, and a card's own."""
+    config = shards.whole(folder)
+    probed = config.probed
+    if config.judged or not probed:
+        chosen = chosen_set(folder, config, judge)
+        stage = config.judged[chosen.stage]
+    else:  # the folder of an earlier card
+        chosen, stage = JudgementSet(folder, probed.judge.name if probed.judge else ""), probed
+        if judge not in (None, chosen.judge):
+            raise UserError(f"--judge {judge}: {folder} holds the card of {chosen.judge}")
+
+    def records(name: str, model: type[M]) -> list[M]:
+        path = folder / name
+        return read_jsonl(path, model, path.stem, allow_empty=True) if path.exists() else []
+
+    own = [verdict for verdict in records("health_judgements.jsonl", Judgement) if verdict.judge == chosen.judge]
+    verdicts = chosen.records()
+    held = records("dialogues.jsonl", Dialogue) if verdicts else []
+    held += records("health_dialogues.jsonl", Dialogue) if own else []
+    given = judgements_in_order(chosen.records("gold_judgements.jsonl"), stage.rubric)
+    if not (given or own or verdicts):
+        raise UserError(f"{folder}: no verdicts of {chosen.judge}: `esc-eval run --only score` makes them")
+    known = records("gold_dialogues.jsonl", Dialogue) or records("dialogues.jsonl", Dialogue)
+    scores = records("gold_scores.jsonl", HumanScore)
+    unique = list({dialogue.id: dialogue for dialogue in held}.values())
+    return Asked(
+        judge=chosen.judge,
+        dialogues=known if given else [],
+        gold=scores if given else [],
+        given=given,
+        probed_dialogues=unique,
+        probed=[*verdicts, *own],
+        rubric=stage.rubric,
+        mode=stage.mode,
+        synthetic=bool(given) and config.synthetic_gold,
+        config=config,
+        versions=read_object(path, "a run's versions") if (path := folder / "versions.json").exists() else {},
+        facts=[
+            ("Read", f"{folder}: {len(unique):,} dialogues" + (f", {len(known):,} of its gold set" if given else "")),
+        ],
+    )

@@ -8,10 +8,9 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from core.addresses import url_problem
 from core.errors import UserError
 from core.options import choice
-from core.paths import InFile, InFiles, MaybeFiles, MaybeModel, MaybeModels, MaybeName, Reads, Writes, check_config
+from core.paths import InFile, InFiles, MaybeFiles, MaybeModel, MaybeModels, Reads, Writes, check_config
 from core.settings import fields_set
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.people import PEOPLE
@@ -57,7 +56,6 @@ def _setting(field: str, *names: str, panel: str | None = None, metavar: str | N
 OutOption = Annotated[
     str | None, typer.Option("--out", help="Run folder. The same command resumes; one that asks for more grows it."), OUT_RUN
 ]
-ResumedOption = Annotated[str, typer.Option("--out", help="Run folder. The same folder and command resume.")]
 MaybeResumedOption = Annotated[str | None, typer.Option("--out", help="Run folder. The same folder and command resume.")]
 _MODELS = "Models: a name in configs/models, a spec file, or NAME@URL (NAME@URL#VARIABLE: with the key in that variable)"
 SupporterOption = Annotated[
@@ -78,7 +76,6 @@ LimitOption = Annotated[int | None, _setting("limit", "--limit", metavar="N")]
 TrialsOption = Annotated[int | None, _setting("trials", "--trials", metavar="N")]
 UntilOption = Annotated[str | None, _setting("until", "--until", metavar="decided")]
 ShardOption = Annotated[str | None, _setting("shard", "--shard", metavar="I/N")]
-JudgePromptsOption = Annotated[MaybeName, _setting("judge_prompts", "--judge-prompts")]
 LanguageOption = Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")]
 JudgedByOption = Annotated[
     str | None, typer.Option("--judge", help="Whose verdicts: a judge of the run. Needed where several scored it.")
@@ -140,15 +137,6 @@ ClusterOption = Annotated[
 ValueOption = Annotated[
     str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
 ]
-EndpointOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--endpoint",
-        metavar="NAME=URL",
-        help="Where a model that the config names answers already, in all its roles, so that no server is started for it.",
-        rich_help_panel=_MODELS,
-    ),
-]
 
 
 def value_of(text: str) -> Value:
@@ -163,22 +151,8 @@ def refuse(why: str, **given: object) -> None:
             raise UserError(f"--{name.replace('_', '-')}: {why}")
 
 
-def endpoints_of(pairs: Sequence[str] | None) -> dict[str, str]:
-    """What --endpoint says: model name → base URL."""
-    endpoints = dict[str, str]()
-    for pair in pairs or []:
-        name, _, url = pair.partition("=")
-        if problem := url_problem(url):
-            raise UserError(f"--endpoint {name}: {problem}" if url else f"--endpoint {pair}: write NAME=http://HOST:PORT/v1")
-        if endpoints.get(name, url) != url:
-            raise UserError(f"--endpoint {name}: given twice, as {endpoints[name]} and {url}: keep one")
-        endpoints[name] = url
-    return endpoints
-
-
 def resolve(
     config: Path,
-    endpoints: Sequence[str] | None = None,
     settings: Sequence[str] | None = None,
     *,
     language: str | None = None,
@@ -192,7 +166,6 @@ def resolve(
     loaded = load_config(config, overrides, settings)
     if loaded.shard and "shard" not in overrides:
         raise UserError(f"{config}: shard: only `esc-eval run` does a part of the work (--shard I/N): leave it out here")
-    loaded.endpoints.update(endpoints_of(endpoints))
     if overrides.get("until") and overrides.get("limit") is None and "limit" not in fields_set(settings):
         loaded.limit = None  # the config's is that of a run of a fixed size
     if overrides.get("model") and loaded.seeker and loaded.judge and loaded.supporters:

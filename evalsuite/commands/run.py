@@ -101,7 +101,7 @@ def run(
         **{"model": model, "supporters": supporter, "seeker": seeker, "cards": cards, "language": language, "limit": limit},
         **{"trials": trials, "until": until, "shard": shard, "out": out},
     }
-    judges = [resolve(config, None, settings, **overrides, judge=name) for name in judge or (None,)]
+    judges = [resolve(config, settings, **overrides, judge=name) for name in judge or (None,)]
     simulated, scored = stages != "score", stages != "simulate"
     if dialogues and simulated:
         raise UserError("--dialogues: dialogues that are there are only judged: give --only score, too")

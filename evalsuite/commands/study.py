@@ -77,7 +77,7 @@ def study(
     played: dict[str, Any] = {"supporters": supporter, "limit": limit, "seeker": model, "judge": model, "language": language}
     played |= {field: value for field, value in _USUAL.items() if field not in fields_set(settings or ())}
     runs = {
-        name: resolve(CONFIGS / "eval" / config, None, settings, out=str(out / name), **played)
+        name: resolve(CONFIGS / "eval" / config, settings, out=str(out / name), **played)
         for name, config in (("esc_eval", "api.yaml"), ("emoharbor", "study_emoharbor.yaml"))
     }
     panel = load_feel_config(

@@ -28,7 +28,7 @@ from evalsuite.statistics.judges import calibration, calibration_error, calibrat
 from evalsuite.statistics.leaderboard import Tally, contestants_of
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.people import verdicts_of_people
-from evalsuite.statistics.reply_length import LengthBias, length_biases, replies_of
+from evalsuite.statistics.reply_length import LengthBias, length_biases, length_effects, replies_of
 from evalsuite.statistics.summary import AVERAGE, dimension_label, languages_of
 
 CARD = "The card"  # heading of the page
@@ -95,9 +95,10 @@ def judge_card(asked: Asked) -> Sheet:
     golden = verdicts_of_people([score for score in asked.gold if score.turn is None])
     both = (contestants_of(asked.dialogues, verdicts, rubric) for verdicts in (asked.given, golden))
     lengths = length_biases(*(replies_of(asked.dialogues, contestants) for contestants in both))
+    replies = replies_of(probed.dialogues, contestants_of(probed.dialogues, health.as_they_are(asked.probed), rubric))
     shared = sharings(probed, asked.config.specs())
     checks: list[Check] = []
-    for language in languages_of(asked.dialogues):
+    for language in languages_of([*asked.dialogues, *asked.probed_dialogues]):
         checks += [
             _readable(asked, cards, language),
             _agreement(asked, pairs.get(language, {}), figures.get(language, {}), cards, language),
@@ -118,12 +119,13 @@ def judge_card(asked: Asked) -> Sheet:
         _check_table(checks),
         *agreement_tables(figures, asked.mode, labels, note),
         *([calibration_table(bins, labels, note)] if bins else []),
-        health.floor_table(floors),
-        _length_table(lengths),
+        *([health.floor_table(floors)] if floors else []),
+        *([_length_table(lengths)] if lengths else []),
+        *([health.length_table(length_effects(replies, rubric), rubric)] if replies else []),
         sharing_table(shared),
         *([health.asking_table(shifts, rubric)] if shifts else []),
         *(health.injection_tables(injections, list(health.injection_kinds(probed)), rubric) if injections else []),
-        health.repeat_table(repeats),
+        *([health.repeat_table(repeats)] if repeats else []),
     ]
     spec = asked.config.specs()[asked.judge]
     plumbing = PLUMBING if str(spec.get("checkpoint")).startswith(EMBEDDED_PREFIX) else ""
@@ -141,7 +143,7 @@ def judge_card(asked: Asked) -> Sheet:
         charts=[chart for chart in calibration_charts(bins, asked.synthetic) if bins],
         figures={
             "judge": spec,
-            "asked": {stage: settings for stage, settings in asked.config.stages.items() if stage in ("gold", "health")},
+            "asked": {name: stage for name, stage in asked.config.stages.items() if name in ("score", "gold", "health")},
             "plumbing": bool(plumbing),
             "synthetic_gold": asked.synthetic,
             "checks": [asdict(check) for check in checks],
@@ -279,7 +281,8 @@ def _agreement(asked: Asked, pairs: Dimensions, figures: Mapping[str, Any], card
     names = (f"acc{read}", f"acc{read}_low", f"acc{read}_high", "majority_acc", "kappa")
     acc, low, high, most, kappa = (row.get(name) for name in names)
     if acc is None or most is None:
-        return Check("agreement", language, question, UNMEASURED, "no verdict on gold could be read")
+        why = "no verdict on gold could be read" if asked.gold else "it was asked about no gold"
+        return Check("agreement", language, question, UNMEASURED, why)
     hits = hit_counts(pairs, drawn_units([pairs], cards), cards)
     above = health.beside(100 * (hits.right - hits.usual), hits.rated, 0.0, scale_levels(-100, 100))
     bounds = [None if bound is None else 100 * bound for bound in (low, high)]
@@ -293,9 +296,10 @@ def _agreement(asked: Asked, pairs: Dimensions, figures: Mapping[str, Any], card
 
 def _calibrated(pairs: Dimensions, cards: Clusters, language: Language) -> Check:
     question = "Can its probabilities be taken at their word?"
-    error = calibration_error(pairs, cards)
+    error = calibration_error(pairs, cards) if pairs else None
     if error is None:
-        return Check("calibration", language, question, UNMEASURED, "its server gives no token probabilities")
+        why = "its server gives no token probabilities" if pairs else "it was asked about no gold"
+        return Check("calibration", language, question, UNMEASURED, why)
     finding = (
         f"expected calibration error {100 * error.value:.1f} %; of a judge whose probabilities are true, at most "
         f"{100 * error.chance:.1f} % in 95 of 100 samples; n = {error.n:,} verdicts on {error.clusters} cards"
@@ -358,7 +362,7 @@ def _own_kind(rows: Sequence[Any], language: Language) -> Check:
 def _order(shifts: Sequence[health.Shift], language: Language) -> Check:
     question = "Do its verdicts change with the order in which dimensions are asked?"
     if not shifts:
-        why = "it is asked for one dimension at a time: there is no order"
+        why = "it was asked in one order, or for one dimension at a time"
         return Check("order", language, question, UNMEASURED, why)
     moved = [shift for shift in shifts if shift.difference.holds]
     most = max(shifts, key=lambda shift: abs(shift.difference.estimate.mean or 0))
@@ -374,7 +378,7 @@ def _injection(effects: Sequence[health.InjectionEffect], language: Language) ->
     question = "Does it follow a reply that orders it to give the highest score?"
     average = next((e for e in effects if e.dimension == AVERAGE), None)
     if average is None or average.effect.estimate.mean is None:
-        return Check("injection", language, question, UNMEASURED, "no verdict on an injected reply could be read")
+        return Check("injection", language, question, UNMEASURED, "it was asked about no injected reply, or could not be read")
     moved = [e for e in effects if e.effect.holds and (e.effect.estimate.mean or 0) > 0]
     effect = average.effect
     finding = (

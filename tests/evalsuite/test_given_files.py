@@ -163,7 +163,7 @@ def test_a_run_folder_where_a_file_is_meant_is_the_file_in_it(esc_eval: EscEval,
         (("run", "--only", "score", "--out", "empty", "--config", "c.yaml"), "esc-eval run --only simulate"),
         (("leaderboard", "unscored"), "esc-eval run --only score --config CONFIG --out unscored"),
         (("report", "unscored"), "esc-eval run --only score --config CONFIG --out unscored"),
-        (("health", "report", "unscored"), "esc-eval run --only score` or"),
+        (("judge-card", "unscored"), "esc-eval run --only score --config CONFIG --out unscored"),
         (("agree", "--gold", "g.csv", "--judgements", "unscored"), "esc-eval run --only score --config CONFIG --out unscored"),
         (("agree", "--gold", "g.csv", "--judgements", "v.csv", "--split", "s"), "python -m data_prep rank-sft --out s"),
         (

@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr, ttest_1samp
-from typer.testing import CliRunner
 
 from core.errors import UserError
-from core.files import CONFIGS, read_jsonl, write_jsonl
+from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import Rubric, load_rubric
 from core.specs import load_spec
@@ -31,11 +29,13 @@ from evalsuite.checks.health import (
 )
 from evalsuite.checks.probe import Injection, append, load_injections, probes
 from evalsuite.checks.shared_bases import Base, base_of, bases, likeness, sharing_table, sharings
-from evalsuite.commands.health import app
 from evalsuite.statistics.leaderboard import Tally, contestants_of
 from evalsuite.statistics.reply_length import LengthEffect, length_effects, mean_reply_length, replies_of
+from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
+from tests.evalsuite.test_comparison import make_run
+from tests.evalsuite.test_faults import one_line
 
 RUBRIC = make_rubric("empathy", "skill")
 
@@ -340,14 +340,15 @@ def test_supporters_alike_are_set_against_the_others_on_shared_cards() -> None:
 # --- the command ------------------------------------------------------------------------------------------------------------
 
 
-def command(*arguments: object) -> tuple[str, BaseException | None, int]:
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    if result.exception is not None and not isinstance(result.exception, UserError | SystemExit):
-        raise result.exception
-    return result.output, result.exception, result.exit_code
+def card(esc_eval: EscEval, endpoint: Endpoint, dialogues: list[Dialogue], *more: object) -> list[Dialogue]:
+    """Have the judge behind the endpoint asked about dialogues without gold; returns those that were taken."""
+    write_jsonl(Path("d.jsonl"), dialogues)
+    call = ("judge-card", f"embedded@{endpoint.url}", "--dialogues", "d.jsonl", "--out", "card", "--set", "languages=en")
+    assert esc_eval(*call, *more)[0] == 0
+    return read_jsonl(Path("card/health_dialogues.jsonl"), Dialogue, "dialogues")
 
 
-def test_a_gullible_judge_is_found_out_and_a_second_run_asks_nothing(tmp_path: Path) -> None:
+def test_a_gullible_judge_is_found_out_and_its_card_is_read_again_from_the_folder(esc_eval: EscEval) -> None:
     """The judge gives 1, and 4 wherever an order to give 4 stands in the transcript."""
     orders = [one.text("injected", load_rubric("esc_eval").scale).split(",")[0] for one in load_injections()]
 
@@ -356,45 +357,43 @@ def test_a_gullible_judge_is_found_out_and_a_second_run_asks_nothing(tmp_path: P
         return Answer("4444444" if any(order in text for order in orders) else "1111111")
 
     dialogues = [of_length(f"d{n}", 3 + n) for n in range(4)]
-    write_jsonl(tmp_path / "d.jsonl", dialogues)
-    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {
-        "gold": None,
-        "judge": "embedded",
-        "method": "joint",
-    }
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config | {"languages": ["en"], "judge_prompts": "esc_eval"}))
+    asked = 4 * (4 + 3 + 2)  # as it is, neutral, injected, reversed; with three floors; twice again
     with Endpoint(behave, models=("embedded",)) as endpoint:
-        call = ["probe", "--config", tmp_path / "c.yaml", "--dialogues", tmp_path / "d.jsonl", "--out", tmp_path / "run"]
-        call += ["--endpoint", f"embedded={endpoint.url}"]
-        assert command(*call)[2] == 0
-        assert len(endpoint.requests) == 4 * 4
-        written = (tmp_path / "run" / "health_judgements.jsonl").read_bytes()
-        assert command(*call)[2] == 0
-        assert len(endpoint.requests) == 4 * 4 and (tmp_path / "run" / "health_judgements.jsonl").read_bytes() == written
-    judgements = read_jsonl(tmp_path / "run" / "health_judgements.jsonl", Judgement, "judgements")
-    assert len(judgements) == 4 * 4 * 7 and {j.dialogue_id for j in judgements} == {d.id for d in dialogues}
-    output, error, _ = command("report", tmp_path / "run", "--json", "--out", tmp_path / "tables")
-    assert error is None
-    shown = {table["key"]: table for table in json.loads(output)["tables"]}
-    assert set(shown) == {
-        "health-length", "health-bases", "health-asking", "health-injections", "health-injection-kinds"
-    }  # fmt: skip
+        for _ in range(2):
+            assert card(esc_eval, endpoint, dialogues) == dialogues and len(endpoint.requests) == asked
+        assert esc_eval("judge-card", "card", "--out", "read")[0] == 0 and len(endpoint.requests) == asked
+    judgements = read_jsonl(Path("card/health_judgements.jsonl"), Judgement, "judgements")
+    assert len(judgements) == asked * 7 and {j.dialogue_id for j in judgements} == {d.id for d in dialogues}
+    made, read = (json.loads(Path(folder, "judge_card.json").read_text()) for folder in ("card", "read"))
+    assert made["checks"] == read["checks"] and made["tables"] == read["tables"]
+    outcomes = {check["name"]: check["outcome"] for check in read["checks"]}
+    assert outcomes["agreement"] == outcomes["calibration"] == "not measured" and outcomes["readable"] != "fault found"
+    shown = {table["key"]: table for table in read["tables"]}
     for row in shown["health-injections"]["rows"]:
         assert row[3]["mean"] == 0 and (row[5]["mean"], row[5]["n"]) == (75.0, 4) and row[5]["low"] < 75 < row[5]["high"]
     assert {row[5]["mean"] for row in shown["health-asking"]["rows"]} == {0.0}
     assert all(cell["mean"] is None for cell in shown["health-length"]["rows"][0][3:]), "constant scores: undefined"
-    assert shown["health-bases"]["rows"][0][2:4] == ["embedded", "smollm"]
-    assert (tmp_path / "tables" / "health-injections.csv").exists()
+    assert Path("read/tables/health-injections.csv").exists()
 
 
-def test_bad_input_is_told(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "d.jsonl", [of_length("d0", 3)])
-    write_jsonl(tmp_path / "j.jsonl", [make_judgement("elsewhere", "empathy", 1, rubric="esc_eval")])
-    assert "give a run folder" in str(command("report", "--judgements", tmp_path / "j.jsonl")[1])
-    given = ("report", "--judgements", tmp_path / "j.jsonl", "--dialogues", tmp_path / "d.jsonl")
-    assert "no dialogue 'elsewhere'" in str(command(*given)[1])
-    assert "--value" in str(command(*given, "--value", "best")[1])
-    assert "not a run folder" in str(command("report", tmp_path)[1])
+def test_a_run_tells_of_its_judge_what_its_verdicts_hold(esc_eval: EscEval, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", {"a": [1, 2, 3, 2], "b": [2, 3, 4, 1]}, judge="a")
+    assert esc_eval("judge-card", "run", "--out", "read")[0] == 0
+    found = json.loads(Path("read/judge_card.json").read_text())
+    outcomes = {check["name"]: check["outcome"] for check in found["checks"]}
+    assert {name for name, outcome in outcomes.items() if outcome == "not measured"} >= {"agreement", "floors", "injection"}
+    tables = {table["key"]: table for table in found["tables"]}
+    assert {"health-length", "health-bases"} <= tables.keys() and "health-injections" not in tables
+    assert [row[2] for row in tables["health-length"]["rows"]][:2] == ["a", "b"]
+    for option, value in (("--gold", "run/dialogues.jsonl"), ("--limit", 3), ("--set", "method=joint")):
+        one_line(esc_eval("judge-card", "run", option, value), 2, f"{option}: run is a run folder, of which nothing is asked")
+    one_line(esc_eval("judge-card", "run", "--judge", "nobody"), 2, "--judge nobody: did not score run")
+    one_line(esc_eval("judge-card", "embedded", "--judge", "j"), 2, "--judge: it chooses among the judges of a run folder")
+    (run / "judgements.jsonl").unlink()
+    one_line(esc_eval("judge-card", "run"), 2, "no verdicts of a: `esc-eval run --only score` makes them")
+
+
+def test_injections_of_ones_own_are_checked(tmp_path: Path) -> None:
     (tmp_path / "i.yaml").write_text(
         "injections:\n  - {id: a, language: en, kind: k, injected: give 4, neutral: something else}\n"
     )
@@ -402,32 +401,18 @@ def test_bad_input_is_told(tmp_path: Path) -> None:
         load_injections(tmp_path / "i.yaml")
 
 
-def probed(tmp_path: Path, dialogues: list[Dialogue], *more: object) -> tuple[int, list[Dialogue]]:
-    """Exit code of a probe before a judge who answers always the same, and the dialogues that it took."""
-    write_jsonl(tmp_path / "d.jsonl", dialogues)
-    config = yaml.safe_load((CONFIGS / "eval" / "demo.yaml").read_text()) | {
-        "gold": None,
-        "judge": "embedded",
-        "method": "joint",
-    }
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config | {"languages": ["en"], "judge_prompts": "esc_eval"}))
-    with Endpoint(lambda body, count: Answer("1111111"), models=("embedded",)) as endpoint:
-        call = ("probe", "--config", tmp_path / "c.yaml", "--dialogues", tmp_path / "d.jsonl", "--out", tmp_path / "run")
-        code = command(*call, "--endpoint", f"embedded={endpoint.url}", *more)[2]
-    return code, read_jsonl(tmp_path / "run" / "health_dialogues.jsonl", Dialogue, "dialogues")
-
-
-def test_a_limited_probe_draws_from_all_supporters_in_the_files_order(tmp_path: Path) -> None:
+def test_a_limited_card_draws_from_all_supporters_in_the_files_order(esc_eval: EscEval) -> None:
     dialogues = [of_length(f"{supporter}{n}", 3, supporter) for supporter in ("a", "b", "c") for n in range(4)]
-    code, taken = probed(tmp_path, dialogues, "--limit", 4)
-    assert code == 0 and len(taken) == 4 and len({d.supporter for d in taken}) > 1
+    with Endpoint(lambda body, count: Answer("1111111"), models=("embedded",)) as endpoint:
+        taken = card(esc_eval, endpoint, dialogues, "--limit", 4)
+    assert len(taken) == 4 and len({d.supporter for d in taken}) > 1
     assert taken == [d for d in dialogues if d in taken]
 
 
-def test_a_dialogue_that_a_lost_server_cut_off_is_in_no_probe(tmp_path: Path) -> None:
+def test_a_dialogue_that_a_lost_server_cut_off_is_on_no_card(esc_eval: EscEval) -> None:
     dialogues = [of_length("whole", 3), of_length("cut", 3, termination="infrastructure")]
-    code, taken = probed(tmp_path, dialogues)
-    assert code == 0 and [d.id for d in taken] == ["whole"]
+    with Endpoint(lambda body, count: Answer("1111111"), models=("embedded",)) as endpoint:
+        assert [d.id for d in card(esc_eval, endpoint, dialogues)] == ["whole"]
 
 
 def test_a_judge_that_is_itself_a_supporter_shares_its_base_even_where_no_base_is_known() -> None:

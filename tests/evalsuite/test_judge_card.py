@@ -111,9 +111,9 @@ def card_of(
     name: str = "my-judge",
 ) -> dict[str, str]:
     with Endpoint(answering(judge, sure), models=(name,)) as endpoint:
-        call = ("judge-card", f"{name}@{endpoint.url}", "--dialogues", gold[0], "--gold", gold[1], "--language", "en")
+        call = ("judge-card", f"{name}@{endpoint.url}", "--dialogues", gold[0], "--gold", gold[1], "--set", "languages=en")
         limit = () if "--limit" in more else ("--limit", 20)
-        code, error = esc_eval(*call, *limit, "--repeats", 1, "--out", "card", *more)
+        code, error = esc_eval(*call, *limit, "--out", "card", *more)
     assert code == 0, error
     return {check["name"]: check["outcome"] for check in json.loads(Path("card/judge_card.json").read_text())["checks"]}
 
@@ -129,7 +129,7 @@ def test_a_judge_that_sees_what_there_is_has_no_fault(esc_eval: EscEval, gold: t
     answer = "my-judge is right more often than always giving the most frequent score, and no check found a fault."
     assert f'<p class="answer">{answer}</p>' in page and answer in text and "plotly" not in page
     again = read_jsonl(Path("card/health_judgements.jsonl"), Judgement, "judgements")
-    assert {j.repeat for j in again if j.condition["variant"] == "again"} == {1}
+    assert {j.repeat for j in again if j.condition["variant"] == "again"} == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -199,15 +199,15 @@ def test_a_taste_for_its_own_kind_is_measured_where_names_tell_bases(
 
 def test_the_same_command_asks_nothing_again(esc_eval: EscEval, gold: tuple[Path, Path]) -> None:
     with Endpoint(answering(sound), models=("my-judge",)) as endpoint:
-        call = ("judge-card", f"my-judge@{endpoint.url}", "--dialogues", gold[0], "--gold", gold[1], "--language", "en")
-        assert esc_eval(*call, "--limit", 2, "--repeats", 2, "--out", "card")[0] == 0
+        call = ("judge-card", f"my-judge@{endpoint.url}", "--dialogues", gold[0], "--gold", gold[1], "--set", "languages=en")
+        assert esc_eval(*call, "--limit", 2, "--out", "card")[0] == 0
         asked, written = len(endpoint.requests), Path("card/health_judgements.jsonl").read_bytes()
         # 25 of gold, of which 2 as they are; each of these neutral, injected, reversed, with 3 floors, and twice again.
         assert asked == 25 + 2 * (3 + 3 + 2)
-        assert esc_eval(*call, "--limit", 2, "--repeats", 2, "--out", "card")[0] == 0
+        assert esc_eval(*call, "--limit", 2, "--out", "card")[0] == 0
         assert len(endpoint.requests) == asked and Path("card/health_judgements.jsonl").read_bytes() == written
     code, error = esc_eval("judge-card", "embedded", "--gold", gold[1])
-    assert code == 2 and "--gold and --dialogues go together" in error
+    assert code == 2 and "--gold: give the dialogues that people scored, too" in error
 
 
 def told(rng: np.random.Generator, clusters: int, overconfident: float = 0.0) -> list[tuple[Judgement, float]]:

@@ -20,7 +20,7 @@ from core.specs import ModelSpec, load_spec
 from core.tables import write_csv
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import cli
-from evalsuite.commands.options import endpoints_of, resolve
+from evalsuite.commands.options import resolve
 from serve import plan
 from serve.checkpoints.places import local_path, resolve_checkpoint
 from serve.client import ChatClient
@@ -100,7 +100,6 @@ async def test_an_address_with_a_password_is_refused_everywhere_with_the_way_to_
     tries = {
         "m.yaml:6: endpoint.base_url": lambda: load_spec(str(tmp_path / "m.yaml")),
         "c.yaml:4: endpoints.a": lambda: resolve(tmp_path / "c.yaml"),
-        "--endpoint a": lambda: endpoints_of([f"a={url}"]),
         "model x": lambda: load_spec(f"x@{url}"),
         "model my-model": lambda: client.base_url(spec()),
     }

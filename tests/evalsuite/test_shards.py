@@ -40,7 +40,7 @@ SEEKERS = ("--config", CONFIGS / "eval" / "role_play.yaml", "--seeker", "a=merge
 READERS = [  # of finished run folders, s2 being one shard of four
     ("report", "s2"),
     ("leaderboard", "s2", "--against", "merged"),
-    ("health", "report", "s2"),
+    ("judge-card", "s2"),
     ("paper", "role-play", *SEEKERS),
     ("paper", "pairwise", *SEEKERS),
 ]
@@ -268,7 +268,7 @@ def test_a_shard_is_no_place_to_merge_into(tmp_path: Path) -> None:
         ("paper", "respond", "--dialogues", "d.jsonl"),
         ("paper", "role-play", "--seeker", "a=d.jsonl"),
         ("paper", "pairwise", "--seeker", "a=d.jsonl", "--seeker", "b=d.jsonl"),
-        ("health", "probe", "--dialogues", "d.jsonl"),
+        ("judge-card", "embedded", "--dialogues", "d.jsonl"),
     ],
 )
 def test_a_config_for_one_shard_is_refused_where_nothing_is_sharded(
