@@ -30,7 +30,7 @@ _EXAMPLES = 3  # places kept for each reason
 
 
 @dataclass
-class Step:
+class BuildStep:
     """Counts of one step.
 
     `examples` holds the first few places of each reason to drop; `changed` counts what was kept, but not as it was (shortened,
@@ -95,7 +95,7 @@ class Build:
 
     def __init__(self, out: Path, command: str, seed: int | None = None, settings: dict[str, Any] | None = None) -> None:
         self.out, self._command, self._seed, self._settings = out, command, seed, settings or {}
-        self.steps: list[Step] = []
+        self.steps: list[BuildStep] = []
         self.figures: dict[str, Any] = {}  # results that belong beside the counts
         self.on_step: Callable[[str], None] = lambda name: None  # told of every step that begins: a progress bar
         self._inputs: dict[str, dict[str, Any]] = {}
@@ -119,10 +119,10 @@ class Build:
             for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
                 self._inputs[str(file)] = {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
 
-    def step(self, name: str, count: int = 0) -> Step:
+    def step(self, name: str, count: int = 0) -> BuildStep:
         """A new step, counted into the manifest; `count` things came through it as they are."""
         self.on_step(name)
-        self.steps.append(Step(name, taken=count, kept=count))
+        self.steps.append(BuildStep(name, taken=count, kept=count))
         return self.steps[-1]
 
     def write(self, name: str, records: Iterable[BaseModel]) -> None:

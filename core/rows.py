@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from core.errors import UserError
 from core.files import explain, json_line, numbered_lines, problems_in, read_json, read_text
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.names import Spellings
 from core.people_tables import Faults, csv_records, shortened, table_lines
 from core.records import Count, Language, Post, RolePlay, SupportDialogue
@@ -81,7 +81,7 @@ class CorpusReader:
     `read_source` checks the balance.
     """
 
-    step: Step
+    step: BuildStep
     strict: bool = False
     tidy: bool = True
     problems: list[str] = field(default_factory=list)
@@ -292,7 +292,7 @@ def read_table(path: Path, model: type[M], what: str, each: Callable[[str, M], N
     suffix = path.suffix.lower()
     if suffix not in (".jsonl", ".csv", ".tsv", ".xlsx"):
         raise UserError(f"{path}: {what} are read from .jsonl or .csv (or .xlsx)")
-    reader, spellings = CorpusReader(Step(path.name), strict=True, tidy=False), Spellings()
+    reader, spellings = CorpusReader(BuildStep(path.name), strict=True, tidy=False), Spellings()
     records: list[M] = []
     with Faults() as faults:
         for row in reader.jsonl(path) if suffix == ".jsonl" else _typed_rows(path, model, reader):

@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from core.errors import UserError, say
 
 F = TypeVar("F", bound=Callable[..., Any])
+HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class _Verb(TyperCommand):
@@ -90,7 +91,7 @@ class Verbs(typer.Typer):
         super().command(name, cls=unloaded, help=about, rich_help_panel=panel)(lambda: None)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        register = super().command(name, cls=_Verb, **settings)
+        register = super().command(name, cls=_Verb, **{"context_settings": HELP, **settings})
 
         def add(verb: F) -> F:
             from core.paths import call, prepare  # what these import is not needed for help
@@ -109,8 +110,7 @@ class Verbs(typer.Typer):
 
 def program(about: str, epilog: str | None = None) -> Verbs:
     """An app with -h, --version, --debug and completion, to which verbs are added."""
-    settings = {"help_option_names": ["-h", "--help"]}
-    app = Verbs(no_args_is_help=True, add_completion=True, context_settings=settings, help=about, epilog=epilog)
+    app = Verbs(no_args_is_help=True, add_completion=True, context_settings=HELP, help=about, epilog=epilog)
 
     @app.callback()
     def options(

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from core.files import check_unique
 from core.records import RoleCard
-from data_prep.cards.sheets import YES_OR_NO, Choice, Layout, read_filled, write_both
-from data_prep.profiles.check import Finding
+from data_prep.cards.sheets import YES_OR_NO, SheetChoice, SheetLayout, read_filled, write_both
+from data_prep.profiles.check import ProfileFinding
 from data_prep.profiles.record import Profile, profile_text
 
 NAME = "keep"
 REJECTED = "rejected by a person"
 _CARD = ("language", "age", "gender", "occupation", "problem")
-CARDS = Layout("cards", ("card_id", "keep", "note", *_CARD, "category", "source"), ("keep", "note"), "card_id", "problem")
-PROFILES = Layout(
+CARDS = SheetLayout("cards", ("card_id", "keep", "note", *_CARD, "category", "source"), ("keep", "note"), "card_id", "problem")
+PROFILES = SheetLayout(
     "profiles", ("profile_id", "language", "profile", "findings", "keep", "note"), ("keep", "note"), "profile_id", "profile"
 )
 _RULES = {
@@ -47,7 +47,7 @@ def draw(profiles: Sequence[Profile], count: int, seed: int) -> list[Profile]:
     return [profiles[place] for place in sorted(places)]
 
 
-def profile_rows(profiles: Sequence[Profile], findings: Sequence[Finding]) -> list[dict[str, str]]:
+def profile_rows(profiles: Sequence[Profile], findings: Sequence[ProfileFinding]) -> list[dict[str, str]]:
     """A row per profile, with what the checks found and without an answer."""
     return [
         {
@@ -60,10 +60,10 @@ def profile_rows(profiles: Sequence[Profile], findings: Sequence[Finding]) -> li
     ]
 
 
-def write_keep(folder: Path, layout: Layout, rows: Sequence[Mapping[str, str]]) -> list[str]:
+def write_keep(folder: Path, layout: SheetLayout, rows: Sequence[Mapping[str, str]]) -> list[str]:
     """keep.csv and keep.xlsx; returns the two names."""
     rules = [[line] for line in ("keep", *YES_OR_NO, *_RULES[layout])]
-    return write_both(folder, NAME, layout, rows, [Choice("keep", 0, len(rows) - 1, "rules!$A$2:$A$3")], {"rules": rules})
+    return write_both(folder, NAME, layout, rows, [SheetChoice("keep", 0, len(rows) - 1, "rules!$A$2:$A$3")], {"rules": rules})
 
 
 def shown(profile: Profile) -> str:
@@ -71,7 +71,7 @@ def shown(profile: Profile) -> str:
     return profile_text(profile, profile.language)
 
 
-def read_keep(paths: Sequence[Path], layout: Layout, texts: Mapping[str, str]) -> dict[str, bool]:
+def read_keep(paths: Sequence[Path], layout: SheetLayout, texts: Mapping[str, str]) -> dict[str, bool]:
     """Whether to keep each card or profile of the sheets, by its id; what has no row was not looked at. `texts` maps the ids
     that can be there to what the sheets show of them.
 

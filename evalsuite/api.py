@@ -27,7 +27,7 @@ from core.specs import ModelSpec
 from core.tables import Estimate, Screen
 from data_prep.profiles import Profile
 from data_prep.scores.human import read_dialogues
-from evalsuite.frames import Records, row_of
+from evalsuite.frames import FrameRecords, row_of
 from evalsuite.report.report import PLUMBING
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
@@ -72,8 +72,8 @@ class Standing:
 class Results:
     """The records of a run, and what they come to."""
 
-    dialogues: Records[Dialogue]
-    judgements: Records[Judgement]
+    dialogues: FrameRecords[Dialogue]
+    judgements: FrameRecords[Judgement]
     """Verdicts on whole dialogues; of all judges, unless one was named."""
     rubric: Rubric | None = None
     """What was scored; None where nothing was."""
@@ -87,14 +87,14 @@ class Results:
     """Supporters that need no model."""
 
     @property
-    def scores(self) -> Records[Score]:
+    def scores(self) -> FrameRecords[Score]:
         """The leaderboard cell by cell: language × scorer × supporter × dimension, and then `average`; 0–100."""
-        return Records([cell for board in self._boards for cell in board.cells], _score_row)
+        return FrameRecords([cell for board in self._boards for cell in board.cells], _score_row)
 
     @property
-    def leaderboard(self) -> Records[Standing]:
+    def leaderboard(self) -> FrameRecords[Standing]:
         """A row a supporter, by falling average, languages one after the other."""
-        return Records([standing for board in self._boards for standing in self._standings(board)], _standing_row)
+        return FrameRecords([standing for board in self._boards for standing in self._standings(board)], _standing_row)
 
     @cached_property
     def _boards(self) -> list[Board]:
@@ -115,8 +115,8 @@ def load_run(folder: str | Path, judge: str | None = None) -> Results:
     sets = [chosen_set(folder, config, judge)] if judge else sets_of(folder, config)
     scored = config.scored
     return Results(
-        dialogues=Records(read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues", allow_empty=True), row_of),
-        judgements=Records([judgement for one in sets for judgement in one.records()], row_of),
+        dialogues=FrameRecords(read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues", allow_empty=True), row_of),
+        judgements=FrameRecords([judgement for one in sets for judgement in one.records()], row_of),
         rubric=scored.rubric if scored else None,
         folder=folder,
         notes=[PLUMBING] if config.plumbing else [],

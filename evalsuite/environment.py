@@ -32,7 +32,7 @@ from serve.batch import together
 from serve.callables import CallableSpec
 from serve.client import ChatClient
 from serve.questions import Models
-from serve.store import Store
+from serve.store import CallStore
 
 POLICY = "policy"
 
@@ -172,7 +172,7 @@ class Environment:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[ChatClient]:
         """The client that asks seeker and judge."""
-        store, config = Store(self._store), self.resolved.config
+        store, config = CallStore(self._store), self.resolved.config
         try:
             async with ChatClient(store, config.endpoints, concurrency=config.concurrency, told=self._told) as client:
                 for spec in self._asked if not self._checked else ():

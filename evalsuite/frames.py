@@ -16,7 +16,7 @@ Library = Literal["pandas", "polars"]
 _LIBRARIES: tuple[Library, ...] = ("pandas", "polars")
 
 
-class Records(Sequence[T], Generic[T]):
+class FrameRecords(Sequence[T], Generic[T]):
     """Typed records in order."""
 
     def __init__(self, records: Sequence[T], row: Callable[[T], Mapping[str, Any]]) -> None:
@@ -25,9 +25,9 @@ class Records(Sequence[T], Generic[T]):
     @overload
     def __getitem__(self, place: int) -> T: ...
     @overload
-    def __getitem__(self, place: slice) -> Records[T]: ...
-    def __getitem__(self, place: int | slice) -> T | Records[T]:
-        return Records(self._records[place], self._row) if isinstance(place, slice) else self._records[place]
+    def __getitem__(self, place: slice) -> FrameRecords[T]: ...
+    def __getitem__(self, place: int | slice) -> T | FrameRecords[T]:
+        return FrameRecords(self._records[place], self._row) if isinstance(place, slice) else self._records[place]
 
     def __len__(self) -> int:
         return len(self._records)

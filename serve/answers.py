@@ -61,7 +61,7 @@ class Reply(BaseModel):
 
 
 @dataclass
-class Tally:
+class UsageTally:
     """One model in one role. The first five are the same however often a run was interrupted; the others are this process's."""
 
     calls: int = 0
@@ -86,7 +86,7 @@ class Tally:
         self.completion_tokens += reply.completion_tokens
         self.reasoning_tokens += reply.reasoning_tokens
 
-    def took(self, other: Tally) -> None:
+    def took(self, other: UsageTally) -> None:
         """Add what another client of this process asked for the same answers."""
         self.asked += other.asked
         self.retries += other.retries

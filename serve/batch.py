@@ -26,7 +26,7 @@ from serve.failures import FailedCall, NotReached, NotStored, NotUp, Threshold, 
 from serve.launch import Servers
 from serve.plan import plan_servers
 from serve.questions import Question
-from serve.store import Store
+from serve.store import CallStore
 
 T = TypeVar("T")
 J = TypeVar("J")
@@ -293,7 +293,7 @@ class Batch:
     def __enter__(self) -> Batch:
         with ExitStack() as opened:
             opened.enter_context(locked(self._store.with_name(f".{self._store.name}.lock"), f"call store {self._store}"))
-            self._calls = Store(self._store)
+            self._calls = CallStore(self._store)
             opened.callback(self._calls.close)
             self._launched = opened.pop_all()
         return self

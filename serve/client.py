@@ -28,7 +28,7 @@ from serve.callables import CallableSpec
 from serve.dialect import FORMS, KEYED, LIMITS, PROBE, PROBED, PROBES, TRIED, Dialect, Retreat, Voice, assumed
 from serve.failures import FailedCall, NotAsked, NotReached, NotStored, NotUp, OutOfQuota, Rejected, ServerLost, Unanswered
 from serve.questions import Question
-from serve.store import KEPT, Origin, Store, model_problem
+from serve.store import KEPT, CallOrigin, CallStore, model_problem
 from serve.transport import UNSUPPORTED, Completion, Transport
 
 REFUSED = (*UNSUPPORTED, 500)  # statuses of a refusal: vLLM has a 500 for some constraints
@@ -44,7 +44,7 @@ class ChatClient(Transport):
     An answer that names another model than the first one did is no answer, and ends the run (`serve.store.model_problem`).
     """
 
-    store: Store
+    store: CallStore
     endpoints: Mapping[str, str] = field(default_factory=dict)
     """Spec name → base URL of a running server; wins over the spec's own."""
     offline: bool = False
@@ -176,7 +176,7 @@ class ChatClient(Transport):
                     await self.store.fail(key, item, question.purpose, spec.name, error.outcome, str(error))
                 raise
             reply = completion.reply
-            origin = Origin.of(spec, question.purpose, body, reply.model, completion.attempts, self.keep_messages)
+            origin = CallOrigin.of(spec, question.purpose, body, reply.model, completion.attempts, self.keep_messages)
             await self.store.put(key, reply.model_dump(), completion.seconds, origin, again)
             self.retry.done.add(key)
             tally.asked += 1

@@ -55,7 +55,7 @@ print(json.dumps(told))
 
 
 @dataclass(frozen=True)
-class Finding:
+class MachineFinding:
     """One line: what was looked at, whether it is there, and what mends it where it is needed and missing."""
 
     name: str
@@ -68,9 +68,9 @@ class Finding:
         return f"{mark:<8}{self.name:<12}{self.text}{': ' + self.remedy if self.remedy else ''}"
 
 
-def _looked_for(name: str, there: str | None, otherwise: str, remedy: str, state: State = "note") -> Finding:
+def _looked_for(name: str, there: str | None, otherwise: str, remedy: str, state: State = "note") -> MachineFinding:
     """What was found, or of that `state` what there is instead, with its remedy."""
-    return Finding(name, "ok", there) if there else Finding(name, state, otherwise, remedy)
+    return MachineFinding(name, "ok", there) if there else MachineFinding(name, state, otherwise, remedy)
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,11 @@ def _version(package: str) -> str | None:
         return None
 
 
-def findings() -> Iterator[Finding]:
+def findings() -> Iterator[MachineFinding]:
     """Everything that is looked at, in order."""
     has = installed()
     needed: State = "missing" if has.on_gpus else "note"
-    yield Finding("Python", "ok", platform.python_version())
+    yield MachineFinding("Python", "ok", platform.python_version())
     yield from _gpus(has, needed)
     yield from _packages(has, needed)
     # Triton compiles when it runs, and so does torch for CPUs.
@@ -129,15 +129,17 @@ def findings() -> Iterator[Finding]:
     hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
     yield _room("hub cache", hub, "HF_HOME", has)
     yield _room("own cache", cache_dir(), "ESC_EVAL_CACHE", has)
-    yield Finding("memory", "ok", f"{memory() / GIB:.0f} GiB")
+    yield MachineFinding("memory", "ok", f"{memory() / GIB:.0f} GiB")
     most = connections()
     try:
         text = f"127.0.0.1 can be listened on (now {free_port()}), {most:,} connections"
         few = most < CALLS
         remedy = "raise the limit of open files: ulimit -n 65536" if few else ""
-        yield Finding("ports", "note" if few else "ok", text, remedy)
+        yield MachineFinding("ports", "note" if few else "ok", text, remedy)
     except OSError as error:
-        yield Finding("ports", "missing", f"nothing can listen on 127.0.0.1 ({error})", "servers need a loopback interface")
+        yield MachineFinding(
+            "ports", "missing", f"nothing can listen on 127.0.0.1 ({error})", "servers need a loopback interface"
+        )
     job = os.environ.get("SLURM_JOB_ID")
     here = f"here{', in job ' + job if job else ''}" if shutil.which("sbatch") else None
     yield _looked_for("Slurm", here, "no sbatch", "only configs/launch/slurm_*.sh need it")
@@ -153,14 +155,14 @@ def findings() -> Iterator[Finding]:
         yield _looked_for("key", present, f"{variable} not set", f"only for {', '.join(models)}")
 
 
-def _gpus(has: Installed, needed: State) -> Iterator[Finding]:
+def _gpus(has: Installed, needed: State) -> Iterator[MachineFinding]:
     names = smi("--query-gpu=name,driver_version", "--format=csv,noheader")
     if not names or not names.strip():
         if shutil.which("nvidia-smi") is None:
             text, remedy = "none found (no nvidia-smi)", "install NVIDIA's driver, or in a container pass the GPUs (--gpus all)"
         else:
             text, remedy = "nvidia-smi fails", "load the driver (a reboot after its installation), then try nvidia-smi by hand"
-        yield Finding("GPU", needed, text, remedy if has.on_gpus else "servers run on the CPU, or elsewhere (NAME@URL)")
+        yield MachineFinding("GPU", needed, text, remedy if has.on_gpus else "servers run on the CPU, or elsewhere (NAME@URL)")
         return
     rows = [line.rpartition(",") for line in names.splitlines() if "," in line]
     sizes = [gpu for gpu in listed_gpus() if gpu.name.isdigit()]
@@ -169,38 +171,40 @@ def _gpus(has: Installed, needed: State) -> Iterator[Finding]:
         f"{size.name} {row[0].strip()}" + (f" {size.memory / GIB:.1f} GiB, {size.used / GIB:.1f} in use" if size.memory else "")
         for row, size in zip(rows, sizes, strict=False)
     )
-    yield Finding("GPU", "ok", listed + (f" (CUDA_VISIBLE_DEVICES={chosen})" if chosen is not None else ""))
+    yield MachineFinding("GPU", "ok", listed + (f" (CUDA_VISIBLE_DEVICES={chosen})" if chosen is not None else ""))
     driver = rows[0][2].strip()
     major = int(found[0]) if (found := re.match(r"\d+", driver)) else 0
     if major >= DRIVER:
-        yield Finding("driver", "ok", driver)
+        yield MachineFinding("driver", "ok", driver)
     else:
-        yield Finding("driver", needed, driver, f"vLLM 0.33 is built for CUDA 13, which needs a driver of {DRIVER} or newer")
+        yield MachineFinding(
+            "driver", needed, driver, f"vLLM 0.33 is built for CUDA 13, which needs a driver of {DRIVER} or newer"
+        )
 
 
-def _packages(has: Installed, needed: State) -> Iterator[Finding]:
+def _packages(has: Installed, needed: State) -> Iterator[MachineFinding]:
     told = has.told
     extras = "pip install 'esc-eval[gpu]' on a GPU node, make setup on a CPU"
     if has.torch is None:
-        yield Finding("torch", "note", "not installed: nothing is trained here", extras)
+        yield MachineFinding("torch", "note", "not installed: nothing is trained here", extras)
     elif problem := told.get("torch_error"):
-        yield Finding("torch", "missing", f"{has.torch} cannot be imported ({problem})", extras)
+        yield MachineFinding("torch", "missing", f"{has.torch} cannot be imported ({problem})", extras)
     elif told.get("cuda") and not told.get("available"):
         text = f"{has.torch} for CUDA {told['cuda']}, which finds no GPU"
-        yield Finding("torch", needed, text, "update the driver, or see CUDA_VISIBLE_DEVICES")
+        yield MachineFinding("torch", needed, text, "update the driver, or see CUDA_VISIBLE_DEVICES")
     else:
         slow = "" if told.get("cuda") or bf16_instructions() else ", no bf16 instructions: serve.dtype auto or float32"
-        yield Finding("torch", "ok", f"{has.torch}, {'CUDA ' + told['cuda'] if told.get('cuda') else 'CPU'}{slow}")
+        yield MachineFinding("torch", "ok", f"{has.torch}, {'CUDA ' + told['cuda'] if told.get('cuda') else 'CPU'}{slow}")
     if has.vllm is None:
-        yield Finding("vLLM", "note", "not installed: models answer at endpoints that others serve", extras)
+        yield MachineFinding("vLLM", "note", "not installed: models answer at endpoints that others serve", extras)
     elif problem := told.get("vllm_error"):
-        yield Finding("vLLM", "missing", f"{has.vllm} cannot be imported ({problem})", extras)
+        yield MachineFinding("vLLM", "missing", f"{has.vllm} cannot be imported ({problem})", extras)
     elif has.on_gpus and "Cuda" not in (sees := str(told.get("platform"))) and "Rocm" not in sees:
-        yield Finding(
+        yield MachineFinding(
             "vLLM", "missing", f"{has.vllm} sees the platform {sees}", "it finds no GPU: see GPU, driver and torch above"
         )
     else:
-        yield Finding("vLLM", "ok", f"{has.vllm}, {told.get('platform') or 'platform not known'}")
+        yield MachineFinding("vLLM", "ok", f"{has.vllm}, {told.get('platform') or 'platform not known'}")
     router = _version("vllm-router")
     if router or has.vllm:
         remedy = "only serve.replicas needs it: pip install vllm-router"
@@ -211,7 +215,7 @@ def _packages(has: Installed, needed: State) -> Iterator[Finding]:
         yield _looked_for("kernels", kernels, "none beside vLLM's own", remedy)
 
 
-def _room(name: str, folder: Path, variable: str, has: Installed) -> Finding:
+def _room(name: str, folder: Path, variable: str, has: Installed) -> MachineFinding:
     """Room for checkpoints, which only servers and trainings here need."""
     needed: State = "missing" if has.vllm or has.torch else "note"
     there = next(place for place in (folder, *folder.parents) if place.exists())
@@ -219,12 +223,12 @@ def _room(name: str, folder: Path, variable: str, has: Installed) -> Finding:
     text = f"{free / 10**9:.0f} GB free in {folder}"
     elsewhere = f"set {variable} to a folder on a larger disk"
     if not os.access(there, os.W_OK):
-        return Finding(name, needed, f"{there} cannot be written to", elsewhere)
+        return MachineFinding(name, needed, f"{there} cannot be written to", elsewhere)
     if free < LEAST:
-        return Finding(name, needed, text, f"free some, or {elsewhere}")
+        return MachineFinding(name, needed, text, f"free some, or {elsewhere}")
     if free < DISK:
-        return Finding(name, "note", text, f"seeker and ranker need about {DISK / 10**9:.0f}: {elsewhere}")
-    return Finding(name, "ok", text)
+        return MachineFinding(name, "note", text, f"seeker and ranker need about {DISK / 10**9:.0f}: {elsewhere}")
+    return MachineFinding(name, "ok", text)
 
 
 def report(say: Callable[[str], None]) -> int:

@@ -168,7 +168,7 @@ class _Signs(Settings):
         return bool(self.wordings) and re.search("|".join(self.wordings), message, re.I) is not None
 
 
-class Vocabulary(Settings):
+class ErrorVocabulary(Settings):
     """The words of servers, read from configs/serve/answers.yaml."""
 
     finish_reasons: dict[str, frozenset[str]]
@@ -180,9 +180,9 @@ class Vocabulary(Settings):
 
 
 @cache
-def vocabulary() -> Vocabulary:
+def vocabulary() -> ErrorVocabulary:
     """Read once a process."""
-    return read_yaml(CONFIGS / "serve" / "answers.yaml", Vocabulary, "the words of servers")
+    return read_yaml(CONFIGS / "serve" / "answers.yaml", ErrorVocabulary, "the words of servers")
 
 
 def meaning_of(status: int, raw: bytes, asked_to_wait: bool = False) -> Meaning | None:

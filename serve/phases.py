@@ -21,7 +21,7 @@ from serve.sizes import size_of
 
 
 @dataclass
-class Unit:
+class PhaseUnit:
     """What one server holds: specs on one base, those answered by the base itself, and (served name, spec, adapter)."""
 
     specs: list[ModelSpec] = field(default_factory=list)
@@ -65,12 +65,12 @@ class Unit:
         return lone and (not gpu or self.serve.engine == "transformers" or all(spec.serve.merge_adapter for spec in self.specs))
 
 
-def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[Unit]:
+def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[PhaseUnit]:
     """The servers that the specs without an endpoint of their own need, one a base; `split_adapters`: one a base or adapter.
 
     Two specs share a server when checkpoint, revision, chat template and serve options agree. `transformers serve` holds one.
     """
-    units: dict[str, Unit] = {}
+    units: dict[str, PhaseUnit] = {}
     for spec in {digest(s.model_dump(mode="json")): s for s in specs if s.checkpoint and s.endpoint.base_url is None}.values():
         alone = spec.serve.engine == "transformers"
         shared = [spec.checkpoint, spec.revision, spec.chat_template, spec.serve.model_dump(mode="json")]
@@ -79,11 +79,11 @@ def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[Unit]:
         for language, by_dimension in (spec.adapters or {}).items():
             adapters += [(spec.served_name(language, dimension), spec, place) for dimension, place in by_dimension.items()]
         if not adapters:
-            unit = units.setdefault(key, Unit())
+            unit = units.setdefault(key, PhaseUnit())
             unit.specs.append(spec)
             unit.base_names.append(spec.served_name())
         for adapter in adapters:
-            unit = units.setdefault(f"{key} {adapter[0]}" if split_adapters or alone else key, Unit())
+            unit = units.setdefault(f"{key} {adapter[0]}" if split_adapters or alone else key, PhaseUnit())
             if spec not in unit.specs:
                 unit.specs.append(spec)
             unit.adapters.append(adapter)
@@ -101,7 +101,7 @@ def check_seeds(specs: Sequence[ModelSpec]) -> None:
             )
 
 
-def check_gpus(unit: Unit, visible: int, resolve: bool, notes: list[str]) -> None:
+def check_gpus(unit: PhaseUnit, visible: int, resolve: bool, notes: list[str]) -> None:
     """Refuse a unit that needs more GPUs than there are; not resolving, `notes` say so."""
     options = unit.serve
     needed = unit.gpus * options.replicas if visible else unit.gpus  # on CPU replicas share the cores
@@ -179,16 +179,16 @@ def _distinct(specs: Sequence[ModelSpec]) -> list[ModelSpec]:
     return [*{spec.name: spec for spec in specs}.values()]
 
 
-def _servers(specs: Sequence[ModelSpec]) -> list[Unit]:
+def _servers(specs: Sequence[ModelSpec]) -> list[PhaseUnit]:
     return [unit for unit in units_of(specs, split_adapters=False) for _ in range(unit.serve.replicas)]
 
 
-def _known(demands: Mapping[int, Demand], servers: Sequence[Unit], machine: Machine) -> bool:
+def _known(demands: Mapping[int, Demand], servers: Sequence[PhaseUnit], machine: Machine) -> bool:
     """Whether enough is known to plan: the memory of the GPUs and the sizes of the models."""
     return bool(machine.gpus) and all(gpu.memory for gpu in machine.gpus) and len(demands) == len(servers)
 
 
-def _demands(servers: Sequence[Unit], needs: Mapping[str, int] | None) -> dict[int, Demand]:
+def _demands(servers: Sequence[PhaseUnit], needs: Mapping[str, int] | None) -> dict[int, Demand]:
     """What each server takes, by its number; those of unknown size are left out."""
     demands: dict[int, Demand] = {}
     for number, unit in enumerate(servers):
@@ -198,14 +198,14 @@ def _demands(servers: Sequence[Unit], needs: Mapping[str, int] | None) -> dict[i
     return demands
 
 
-def context_of(unit: Unit, needs: Mapping[str, int] | None) -> int:
+def context_of(unit: PhaseUnit, needs: Mapping[str, int] | None) -> int:
     """Tokens of a request at most: what the specs ask for, or less where their dialogues need less (`CONTEXT` at least)."""
     if needs is None or not all(spec.name in needs for spec in unit.specs):
         return unit.context
     return min(unit.context, max(CONTEXT, *(needs[spec.name] for spec in unit.specs)))
 
 
-def _rank(unit: Unit) -> int:
+def _rank(unit: PhaseUnit) -> int:
     """The largest rank of its adapters, as far as they are here."""
     folders = [place_of(where) for _, _, where in unit.adapters]
     ranks = [adapter_rank(folder, f"model {unit.name}: adapter") for folder in folders if folder.is_dir()]
@@ -227,7 +227,7 @@ def without(machine: Machine, held: Sequence[ServerPlan]) -> Machine:
     return replace(machine, gpus=tuple(gpus))
 
 
-def places(servers: Sequence[Unit], machine: Machine, needs: Mapping[str, int] | None, where: str) -> dict[int, Place]:
+def places(servers: Sequence[PhaseUnit], machine: Machine, needs: Mapping[str, int] | None, where: str) -> dict[int, Place]:
     """The place of each server by its number; none where sizes are not known. Raises `UserError` where they do not fit."""
     demands = _demands(servers, needs)
     if not _known(demands, servers, machine):

@@ -37,7 +37,7 @@ from serve.command import (
     transformers_argv,
     transformers_environment,
 )
-from serve.phases import ASSUMED_RANK, Unit, check_gpus, check_seeds, context_of, places, units_of, without
+from serve.phases import ASSUMED_RANK, PhaseUnit, check_gpus, check_seeds, context_of, places, units_of, without
 from serve.placement import USABLE, Place
 from serve.sizes import GIB, size_of
 
@@ -102,7 +102,7 @@ def plan_servers(
     return plans
 
 
-def _spread(servers: Sequence[Unit], gpus: Sequence[str]) -> list[tuple[list[str], int]]:
+def _spread(servers: Sequence[PhaseUnit], gpus: Sequence[str]) -> list[tuple[list[str], int]]:
     """For each server, where its size is not known, the GPUs it gets and how many servers share the fullest of them.
 
     GPUs are filled in order, starting over at the end. One server alone is not told which to take.
@@ -120,7 +120,7 @@ def _spread(servers: Sequence[Unit], gpus: Sequence[str]) -> list[tuple[list[str
 
 
 def _plan(
-    unit: Unit,
+    unit: PhaseUnit,
     machine: Machine,
     found: Place | None,
     spread: tuple[list[str], int],
@@ -182,7 +182,7 @@ def prepare(specs: Sequence[ModelSpec], machine: Machine | None = None) -> None:
         _files(unit, gpu, True, [])
 
 
-def _files(unit: Unit, gpu: bool, resolve: bool, notes: list[str]) -> tuple[str, list[str], dict[str, str], int]:
+def _files(unit: PhaseUnit, gpu: bool, resolve: bool, notes: list[str]) -> tuple[str, list[str], dict[str, str], int]:
     """What the server of a unit reads: checkpoint, names that it has, adapters by name, and the largest rank of these."""
     spec, adapters, rank = unit.specs[0], dict[str, str](), 1
     checkpoint = _checkpoint(spec, resolve, notes)
@@ -201,7 +201,7 @@ def _files(unit: Unit, gpu: bool, resolve: bool, notes: list[str]) -> tuple[str,
     return checkpoint, unit.base_names or [f"{spec.name}.base"], adapters, rank
 
 
-def _check_places(units: Sequence[Unit]) -> None:
+def _check_places(units: Sequence[PhaseUnit]) -> None:
     """Raise `UserError` for what nothing here can serve, and for a folder that is not there, before anything is downloaded."""
     if problems := [problem for unit in units if (problem := _unservable(unit))]:
         raise UserError("\n".join(problems))
@@ -213,7 +213,7 @@ def _check_places(units: Sequence[Unit]) -> None:
             local_path(adapter, f"model {owner.name}: adapter")
 
 
-def _unservable(unit: Unit) -> str | None:
+def _unservable(unit: PhaseUnit) -> str | None:
     """Why nothing here can serve a unit, and what to do."""
     spec, why = unit.specs[0], unit.specs[0].serve.unservable
     return why and (

@@ -60,7 +60,7 @@ KEPT = 32 * 1024  # bytes of a call's messages that the store keeps by default
 
 
 @dataclass(frozen=True)
-class Origin:
+class CallOrigin:
     """Where a reply came from: who was asked for what (`role`, `spec`, `served`), which model the server says answered
     (`reference`: if it is to be held to that name), in which try, and the messages as they were sent (`prompt` their hash;
     `messages` None where they are not kept)."""
@@ -75,7 +75,7 @@ class Origin:
     messages: bytes | None = None
 
     @classmethod
-    def of(cls, spec: ModelSpec, role: str, body: dict[str, Any], model: str | None, attempt: int, kept: int) -> Origin:
+    def of(cls, spec: ModelSpec, role: str, body: dict[str, Any], model: str | None, attempt: int, kept: int) -> CallOrigin:
         """That of a reply to `body`, with the messages if they have at most `kept` bytes."""
         sent = orjson.dumps(body["messages"])
         prompt, messages = hashlib.sha256(sent).hexdigest(), sent if len(sent) <= kept else None
@@ -110,7 +110,7 @@ def system_messages(path: Path) -> dict[str, set[str]]:
     return found
 
 
-class Store:
+class CallStore:
     """Key → reply. `put` returns when the reply is on disk, so a kill loses at most the calls in flight.
 
     Beside each reply: its role and spec, the model that the server named, finish reason, time, number of the try, and the hash
@@ -262,11 +262,11 @@ class Store:
         return int(self._rows("SELECT count(*) FROM replaced WHERE key = ?", (key,))[0][0])
 
     async def put(
-        self, key: str, reply: Mapping[str, Any], seconds: float, origin: Origin | None = None, instead: str | None = None
+        self, key: str, reply: Mapping[str, Any], seconds: float, origin: CallOrigin | None = None, instead: str | None = None
     ) -> None:
         """Keep a finished call; returns once it is committed. `instead` is the reason why the answer that is there is replaced:
         that is put aside."""
-        origin, self.grown = origin or Origin(), self.grown or not instead
+        origin, self.grown = origin or CallOrigin(), self.grown or not instead
         if self.before_next is not None:
             self.before_next()
         if instead:

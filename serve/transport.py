@@ -20,7 +20,7 @@ import orjson
 
 from core.specs import ModelSpec
 from serve import http
-from serve.answers import Reply, Tally, reply_of_error
+from serve.answers import Reply, UsageTally, reply_of_error
 from serve.budget import Budget
 from serve.callables import CallableSpec
 from serve.failures import NotAsked, NotReached, PassingError, Rejected, ServerLost, Threshold
@@ -109,7 +109,7 @@ class Transport:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
-    tallies: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    tallies: dict[tuple[str, str], UsageTally] = field(default_factory=lambda: defaultdict(UsageTally))
     """(Spec name, purpose) → what was asked and answered."""
 
     async def __aenter__(self) -> Self:

@@ -36,7 +36,7 @@ from data_prep.profiles import bundled_profiles
 from data_prep.scores.human import COLUMNS
 from docs.paper_items import DOCUMENT, papers
 from evalsuite.people.chat import TALK, Talk
-from evalsuite.people.store import Store
+from evalsuite.people.store import StudyStore
 from tests.data_prep.sources.fixtures import CORPORA
 from tests.data_prep.sources.fixtures import write as write_corpus
 from tests.ecdbench_corpora import released
@@ -339,7 +339,7 @@ def work_through(folder: Path, endpoints: Mapping[str, str]) -> None:
                 assert status == 200, said
 
 
-def talked(rater: Client, store: Store, id: int, code: str) -> None:
+def talked(rater: Client, store: StudyStore, id: int, code: str) -> None:
     """A talk of one exchange, or who the person is: everything that is asked on the way is answered."""
     study = store.study()
 

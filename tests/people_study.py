@@ -27,7 +27,7 @@ from sqlalchemy import create_engine
 from core.files import write_jsonl
 from core.records import Dialogue, RoleCard, Turn
 from evalsuite.people.server import create_app
-from evalsuite.people.store import Store
+from evalsuite.people.store import StudyStore
 from tests.processes import started
 
 SCRIPT = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
@@ -72,9 +72,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def served(folder: Path, database: str | None = None, endpoints: Mapping[str, str] = {}) -> Iterator[tuple[str, Store]]:
+def served(folder: Path, database: str | None = None, endpoints: Mapping[str, str] = {}) -> Iterator[tuple[str, StudyStore]]:
     """The study's server in a thread: its address, and the store that it writes to."""
-    store = Store(database or url_of(folder), folder.name)
+    store = StudyStore(database or url_of(folder), folder.name)
     calls = folder / "calls.sqlite" if store.study().chat else None
     # With its own logging uvicorn shuts down all handlers here, and absl's closes the stream that pytest captures into.
     config = uvicorn.Config(create_app(store, calls=calls, endpoints=endpoints), port=0, log_config=None, access_log=False)

@@ -16,7 +16,7 @@ from rich.text import Text
 from core.errors import UserError, clean, run_cli, say
 from core.page import environment
 from core.tables import Screen, Table, escape_markdown, guarded, to_console, to_csv, to_markdown
-from data_prep.cards.sheets import Layout, read_filled, write_csv, write_xlsx
+from data_prep.cards.sheets import SheetLayout, read_filled, write_csv, write_xlsx
 from evalsuite.commands.output import print_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -117,7 +117,7 @@ def test_a_sheet_of_what_is_not_shown_comes_back(suffix: str, tmp_path: Path) ->
         write_csv(path, ("id", "text", "note"), rows)
     else:
         write_xlsx(path, "s", ("id", "text", "note"), rows)
-    layout = Layout("s", ("id", "text", "note"), ("note",), "id", "text")
+    layout = SheetLayout("s", ("id", "text", "note"), ("note",), "id", "text")
     assert read_filled(path, layout, known, "card", lambda _, row: row.cells["note"]) == {"a": "x"}
 
 

@@ -231,3 +231,13 @@ def test_what_git_holds_is_files_and_no_links() -> None:
         pytest.skip("not a git checkout: there is no list of what is held")
     listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "--stage"], capture_output=True, text=True, check=True).stdout
     assert [line for line in listed.splitlines() if not line.startswith("100")] == []
+
+
+def test_a_class_name_stands_once() -> None:
+    """Whoever reads `Store` must not have to look which one."""
+    places: dict[str, list[str]] = {}
+    for name, path in FILES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -12,7 +12,7 @@ import pytest
 
 from core.errors import UserError
 from core.files import CONFIGS, ENCODING, first_object, read_json, read_jsonl, read_text
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.prompts import load_pack
 from core.records import Preference
 from core.rows import CorpusReader
@@ -88,11 +88,11 @@ SMILE = [{"role": "client", "content": "Renée 安娜"}, {"role": "counselor", "
 
 
 def corpus(name: str) -> Callable[[Path], Any]:
-    return lambda path: list(SOURCES[name].read([path], CorpusReader(Step(name), strict=True)))
+    return lambda path: list(SOURCES[name].read([path], CorpusReader(BuildStep(name), strict=True)))
 
 
 def rows_of_csv(path: Path) -> Any:
-    return [row.value for row in CorpusReader(Step("x"), strict=True).csv(path)]
+    return [row.value for row in CorpusReader(BuildStep("x"), strict=True).csv(path)]
 
 
 READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
@@ -106,7 +106,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "JSON": ("x.json", lambda path: read_json(path, "x"), '{"name": "Renée 安娜"}'),
     "YAML": ("x.yaml", lambda path: load_yaml(path, "x"), "name: Renée 安娜\n"),
     "consent": ("t.txt", lambda path: read_text(path, "text"), "Renée 安娜"),
-    "own corpus": ("o.jsonl", lambda path: list(generic.read([path], CorpusReader(Step("x"), strict=True))), OWN_CORPUS),
+    "own corpus": ("o.jsonl", lambda path: list(generic.read([path], CorpusReader(BuildStep("x"), strict=True))), OWN_CORPUS),
     "a corpus in many files": ("3.json", corpus("smile"), orjson.dumps(SMILE).decode()),
     "a corpus in CSV": ("e.csv", rows_of_csv, "a,b\nRenée 安娜,1\n"),
 }

@@ -60,7 +60,7 @@ def ratio(adapter: Floats, base: Floats, tokens: Floats) -> Estimate:
     return Estimate(mean, low, high, nats.n)
 
 
-class Line(Record):
+class SeekerLine(Record):
     """One line that was asked for, and who said what. `turn` is its place among the messages; `*_ended` is False where
     `NEW_TOKENS` cut a line off."""
 
@@ -95,13 +95,13 @@ def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int | None
     return [(usable[place][0], rng.choice(usable[place][1])) for place in chosen]
 
 
-def write_lines(model: BaseAndAdapter, turns: Sequence[tuple[RoleExample, int]]) -> list[Line]:
+def write_lines(model: BaseAndAdapter, turns: Sequence[tuple[RoleExample, int]]) -> list[SeekerLine]:
     """What base and adapter say at these places, under our template."""
     template = chatml(model.tokenizer)
     prompts = [encode_prompt(model.tokenizer, example.messages[:turn], template) for example, turn in turns]
     base, adapter = (model.lines(prompts, voice, f"lines of the {voice}") for voice in ("base", "adapter"))
     return [
-        Line(
+        SeekerLine(
             id=example.id,
             language=example.language,
             turn=turn,
@@ -116,7 +116,7 @@ def write_lines(model: BaseAndAdapter, turns: Sequence[tuple[RoleExample, int]])
     ]
 
 
-def line_figures(lines: Sequence[Line], language: Language, voice: str) -> dict[str, Any]:
+def line_figures(lines: Sequence[SeekerLine], language: Language, voice: str) -> dict[str, Any]:
     """One voice's figures on the lines of one language: length in `units`, distinct-n as shares, other shares in %."""
     lines = [line for line in lines if line.language == language]
     texts = [str(getattr(line, voice)) for line in lines]
@@ -202,7 +202,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 def make_comparison(
     model: BaseAndAdapter, prepared: Prepared, count: int, seed: int, max_length: int | None
-) -> tuple[dict[str, Any], list[Line]]:
+) -> tuple[dict[str, Any], list[SeekerLine]]:
     """All figures (see `perplexity_figures`, `line_figures`) and the lines they are about."""
     turns = draw_turns(prepared, count, seed, max_length)
     nll = {voice: model.nll(prepared.rows, voice, f"perplexity of the {voice}") for voice in ("base", "adapter")}

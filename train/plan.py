@@ -25,7 +25,7 @@ from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_to
 
 if TYPE_CHECKING:
     from train.recipes import Recipe, Task
-    from train.sizes import Shape
+    from train.sizes import TrainingShape
 
 GpuName = Literal["h200", "b200", "h100", "a100", "a100-40", "mi300x", "l40s", "rtx4090", "l4"]
 # Label, memory that a process can get (GiB: what the driver reports, less a little), dense bf16 peak (TFLOP/s, no sparsity).
@@ -109,7 +109,7 @@ def _longest(recipe: Recipe[Any], positions: int) -> int:
     return recipe.training.max_length or positions
 
 
-def _server(recipe: Recipe[Any], shape: Shape, dialogues: int, longest: int) -> dict[str, int]:
+def _server(recipe: Recipe[Any], shape: TrainingShape, dialogues: int, longest: int) -> dict[str, int]:
     """What the policy's vLLM server takes; nothing where there is none."""
     served = recipe.task == "supporter" and recipe.training.use_vllm and recipe.training.vllm_mode == "server"
     parts = serving_memory(shape, dialogues, longest) if served else {}

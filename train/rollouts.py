@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Completion:
+class PolicyCompletion:
     """One dialogue as the policy reads and writes it."""
 
     episode: Episode
@@ -72,15 +72,15 @@ class Rollouts:
             "brevity": [one.brevity if one.judged is not None else None for one in rewarded],
         }
 
-    async def _held(self, prompts: list[str], trainer: GRPOTrainer) -> tuple[list[Completion], list[Rewarded]]:
+    async def _held(self, prompts: list[str], trainer: GRPOTrainer) -> tuple[list[PolicyCompletion], list[Rewarded]]:
         accelerator = trainer.accelerator
         # Numbers that no other step and no other process gives.
         first = (trainer.state.global_step * accelerator.num_processes + accelerator.process_index) * len(prompts)
         async with self._environment.open() as client:
-            completions: list[Completion] = []
+            completions: list[PolicyCompletion] = []
             for person, group in groupby(range(len(prompts)), key=lambda place: prompts[place]):
                 trials = [first + place for place in group]
-                completions += [Completion(one) for one in self._environment.group(client, person, trials)]
+                completions += [PolicyCompletion(one) for one in self._environment.group(client, person, trials)]
             while await self._shown(completions, trainer):
                 self._answer(completions, trainer)
             rewarded = await together(one.episode.rewarded() for one in completions)
@@ -91,11 +91,11 @@ class Rollouts:
                 one.hears([self._end])
         return completions, rewarded
 
-    async def _shown(self, completions: list[Completion], trainer: GRPOTrainer) -> bool:
+    async def _shown(self, completions: list[PolicyCompletion], trainer: GRPOTrainer) -> bool:
         """Wait for the seekers' lines; whether the policy has anything left to say, in any process."""
         from accelerate.utils import gather_object
 
-        async def listen(one: Completion) -> None:
+        async def listen(one: PolicyCompletion) -> None:
             one.shown = await one.episode.prompt()
             if one.shown is None:
                 return
@@ -113,7 +113,7 @@ class Rollouts:
         await together(listen(one) for one in completions if one.shown is not None or not one.prompt)
         return any(gather_object([any(one.shown is not None for one in completions)]))
 
-    def _answer(self, completions: list[Completion], trainer: GRPOTrainer) -> None:
+    def _answer(self, completions: list[PolicyCompletion], trainer: GRPOTrainer) -> None:
         """Sample a reply of every dialogue that waits for one."""
         # TRL's own way to its backends (transformers, vLLM) is not public, but there is no other. It takes equally many prompts
         # from all processes, so dialogues that are over give one, too, whose answer nobody reads.

@@ -33,7 +33,7 @@ ANSWER = 10  # a joint answer: seven digits, <|im_end|>, newline, and the positi
 
 
 @dataclass(frozen=True)
-class Shape:
+class TrainingShape:
     """What the arithmetic needs to know of a base with its adapter."""
 
     total: int
@@ -94,7 +94,7 @@ def architecture(name: str) -> tuple[PretrainedConfig, str]:
         ) from None
 
 
-def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto") -> Shape:
+def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto") -> TrainingShape:
     """Build base and adapter on the meta device (no memory, no weights) and count.
 
     Raises `UserError` when the adapter's target modules are not in this base, or its config is not Llama-like.
@@ -118,7 +118,7 @@ def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto") -> 
     try:
         heads, layers = config.num_attention_heads, config.num_hidden_layers
         size = getattr(config, "head_dim", None) or config.hidden_size // heads
-        return Shape(
+        return TrainingShape(
             total=total,
             trainable=sum(p.numel() for p in model.parameters() if p.requires_grad),
             matmul=matmul,
@@ -136,7 +136,7 @@ def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto") -> 
         raise UserError(f"model_name_or_path: plan knows Llama-like bases only: {error}") from None
 
 
-def layer_bytes(shape: Shape, dropout: bool) -> int:
+def layer_bytes(shape: TrainingShape, dropout: bool) -> int:
     """Bytes one layer keeps for one token until the backward pass, when it is not recomputed.
 
     With w bytes a weight (the widths of a Llama-like layer; frozen weights need none of their inputs, adapters do, each its own
@@ -149,7 +149,7 @@ def layer_bytes(shape: Shape, dropout: bool) -> int:
 
 
 def memory(
-    shape: Shape, task: Task, rows: int, length: int, checkpointing: bool, dropout: bool, strategy: Strategy, gpus: int
+    shape: TrainingShape, task: Task, rows: int, length: int, checkpointing: bool, dropout: bool, strategy: Strategy, gpus: int
 ) -> dict[str, int]:
     """Bytes by part on each GPU at the peak of a step of `rows` examples of `length` tokens.
 
@@ -186,7 +186,7 @@ def memory(
     }
 
 
-def serving_memory(shape: Shape, dialogues: int, length: int) -> dict[str, int]:
+def serving_memory(shape: TrainingShape, dialogues: int, length: int) -> dict[str, int]:
     """Bytes by part on the GPU of the vLLM server that a policy samples from, so many dialogues of `length` tokens at once: the
     weights (the adapter is merged into them at every step) and the cache, a key and a value a token and layer."""
     return {
@@ -204,7 +204,7 @@ def count_steps(examples: int, per_device: int, accumulation: int, gpus: int, ep
     return math.ceil(epochs * max(1, math.ceil(batches / accumulation)))
 
 
-def flops_per_token(shape: Shape, length: float, checkpointing: bool) -> float:
+def flops_per_token(shape: TrainingShape, length: float, checkpointing: bool) -> float:
     """Floating-point operations a trained token of an example of `length` tokens costs.
 
     A frozen weight costs 2 forward and 2 backward (no gradient of its own), an adapter's 2 and 4; checkpointing repeats the

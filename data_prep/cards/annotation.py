@@ -27,7 +27,7 @@ from core.statistics.bootstrap import SHARES, estimate, smoothed_means
 from core.statistics.reliability import ALPHA_FROM, cohen_kappa, jackknife, krippendorff_alpha, left_out
 from core.tables import Estimate
 from core.yaml_files import load_yaml
-from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_both
+from data_prep.cards.sheets import SheetChoice, SheetLayout, SheetRow, read_filled, write_both
 from data_prep.cards.taxonomy import Path3, Taxonomy
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AnnotationOutcome:
     """What the rules make of one card. `open` names what waits for a third person: quality, category, or both.
 
     `unused` names answers of the third person that the rules did not ask for: they change nothing.
@@ -70,12 +70,12 @@ class Outcome:
     unused: tuple[str, ...] = ()
 
 
-def settle(first: Mark, second: Mark, third: Decision | None = None, mode: Mode = "native") -> Outcome:
+def settle(first: Mark, second: Mark, third: Decision | None = None, mode: Mode = "native") -> AnnotationOutcome:
     """The rules above for one card. Raises `ValueError` when the third person, asked for high or middle, says invalid."""
     third = third or Decision()
     answered = {name for name in ("quality", "category") if getattr(third, name) is not None}
     if "invalid" in (first.quality, second.quality):
-        return Outcome("dropped", "invalid", unused=tuple(sorted(answered)))
+        return AnnotationOutcome("dropped", "invalid", unused=tuple(sorted(answered)))
     asked = questions(first, second)
     if "quality" in asked and third.quality == "invalid":
         raise ValueError("the third person decides between high and middle; an invalid card is what one of the two says")
@@ -85,8 +85,8 @@ def settle(first: Mark, second: Mark, third: Decision | None = None, mode: Mode 
     waiting = tuple(name for name in asked if name not in answered)
     unused = tuple(sorted(answered - set(asked)))
     if waiting:
-        return Outcome("open", quality, category, waiting, unused)
-    return Outcome("kept", quality, category, (), unused)
+        return AnnotationOutcome("open", quality, category, waiting, unused)
+    return AnnotationOutcome("kept", quality, category, (), unused)
 
 
 def questions(first: Mark, second: Mark) -> tuple[str, ...]:
@@ -167,8 +167,8 @@ ANSWERS = ("quality", "category", "note")
 COLUMNS = (*_CARD, *ANSWERS)
 _WORKERS = ("first_quality", "second_quality", "first_category", "second_category")
 THIRD_COLUMNS = (*_CARD, *_WORKERS, "decide", *ANSWERS)
-WORKERS_SHEET = Layout(SHEET, COLUMNS, ANSWERS, "card_id", "problem")
-THIRD_SHEET = Layout(SHEET, THIRD_COLUMNS, ANSWERS, "card_id", "problem")
+WORKERS_SHEET = SheetLayout(SHEET, COLUMNS, ANSWERS, "card_id", "problem")
+THIRD_SHEET = SheetLayout(SHEET, THIRD_COLUMNS, ANSWERS, "card_id", "problem")
 _DECIDE = {("quality",): "quality", ("category",): "category", ("quality", "category"): "both"}
 _IN_TEXT = 37  # what the paper's text says (section 2.2.3); table 9 has the rows of the taxonomy
 
@@ -219,18 +219,18 @@ def _card_cells(card: RoleCard) -> dict[str, str]:
 def _write(
     folder: Path,
     name: str,
-    layout: Layout,
+    layout: SheetLayout,
     rows: Sequence[Mapping[str, str]],
     qualities: Sequence[str],
     taxonomy: Taxonomy,
 ) -> list[str]:
-    choices = [Choice("quality", 0, len(rows) - 1, f"rules!$A$2:$A${len(qualities) + 1}")]
+    choices = [SheetChoice("quality", 0, len(rows) - 1, f"rules!$A$2:$A${len(qualities) + 1}")]
     languages = [row["language"] for row in rows]
     for language, letter in (("en", "C"), ("zh", "F")):  # one block of rows a language; its names in its language
         if language in languages:
             first = languages.index(language)
             last = first + languages.count(language) - 1
-            choices.append(Choice("category", first, last, f"taxonomy!${letter}$2:${letter}${len(taxonomy.leaves) + 1}"))
+            choices.append(SheetChoice("category", first, last, f"taxonomy!${letter}$2:${letter}${len(taxonomy.leaves) + 1}"))
     more = {"taxonomy": _tree(taxonomy), "rules": _rules(qualities, taxonomy)}
     return write_both(folder, name, layout, rows, choices, more)
 
@@ -322,7 +322,9 @@ def read_decisions(
     return _answers(path, THIRD_SHEET, cards, decision)
 
 
-def _answers(path: Path, layout: Layout, cards: Mapping[str, RoleCard], answer: Callable[[str, SheetRow], T]) -> dict[str, T]:
+def _answers(
+    path: Path, layout: SheetLayout, cards: Mapping[str, RoleCard], answer: Callable[[str, SheetRow], T]
+) -> dict[str, T]:
     """{card id: answer}, checked against the cards."""
     return read_filled(path, layout, {card_id: card.problem for card_id, card in cards.items()}, "card", answer)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from core.files import digest
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.records import Language, Post, RoleCard, SupportDialogue
 
 NO_SITUATION = "no situation"
@@ -75,7 +75,7 @@ def card_id(source: str, source_id: str) -> str:
     return f"card-{source}-{re.sub(r'[^A-Za-z0-9.-]+', '_', source_id)[:80]}_{digest(source_id, 8)}"
 
 
-def heuristic_cards(items: Iterable[SupportDialogue | Post], steps: Mapping[Language, Step]) -> list[RoleCard]:
+def heuristic_cards(items: Iterable[SupportDialogue | Post], steps: Mapping[Language, BuildStep]) -> list[RoleCard]:
     """A card for every item whose corpus states a situation that can hold an event; the others are dropped with a reason.
 
     A post has no situation beside its text, so it makes no card here. `steps` count each language by itself.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from core.judge_prompts import transcript
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.prompts import load_pack
 from core.records import Identifier, Language, Number, Post, Record, RoleCard, SupportDialogue
 from data_prep.cards import card_text, parse_card_text
@@ -103,7 +103,7 @@ class Prompt:
 
 
 def _sorted_out(
-    answers: Mapping[str, Reply | Unread], steps: Mapping[str, Step], read: Callable[[str, Reply], T | Unread]
+    answers: Mapping[str, Reply | Unread], steps: Mapping[str, BuildStep], read: Callable[[str, Reply], T | Unread]
 ) -> tuple[dict[str, T], list[Unread]]:
     """What each answer says by `read`, by its key, and those that say nothing; each is counted in the step of its key."""
     values: dict[str, T] = {}
@@ -128,7 +128,7 @@ def _unread(key: str, step: str, reason: str, raw: str = "") -> Unread:
 
 
 def extract(
-    items: Sequence[SupportDialogue | Post], asker: Asker, steps: Mapping[Language, Step]
+    items: Sequence[SupportDialogue | Post], asker: Asker, steps: Mapping[Language, BuildStep]
 ) -> tuple[list[RoleCard], list[Unread]]:
     """A card for every item whose reply can be read, in the items' order; one prompt for posts, another for dialogues."""
     by_id = {item.id: item for item in items}
@@ -178,7 +178,7 @@ def read_card(item: SupportDialogue | Post, reply: Reply) -> RoleCard | Unread:
 
 
 def filter_cards(
-    cards: Sequence[RoleCard], asker: Asker, steps: Mapping[Language, Step]
+    cards: Sequence[RoleCard], asker: Asker, steps: Mapping[Language, BuildStep]
 ) -> tuple[list[RoleCard], list[RoleCard], list[Verdict], list[Unread]]:
     """Cards kept and dropped (figure 8: feelings without an event), all verdicts, and cards without a readable verdict.
 
@@ -208,7 +208,7 @@ def filter_cards(
 
 
 def categorise(
-    cards: Sequence[RoleCard], taxonomy: Taxonomy, asker: Asker, steps: Mapping[int, Step]
+    cards: Sequence[RoleCard], taxonomy: Taxonomy, asker: Asker, steps: Mapping[int, BuildStep]
 ) -> tuple[list[RoleCard], list[Unread]]:
     """Every card with its path of three levels: one question for level 1, one for level 3 among its leaves (figure 4).
 
@@ -236,7 +236,7 @@ def categorise(
 
 
 def _choose(
-    asked: Mapping[str, tuple[RoleCard, list[str]]], asker: Asker, step: Step, level: int
+    asked: Mapping[str, tuple[RoleCard, list[str]]], asker: Asker, step: BuildStep, level: int
 ) -> tuple[dict[str, int], list[Unread]]:
     """The place (from 0) of the option chosen for every card by its id."""
     name = f"level {level}"

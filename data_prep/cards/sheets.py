@@ -50,7 +50,7 @@ class SheetRow:
 
 
 @dataclass(frozen=True)
-class Choice:
+class SheetChoice:
     """Rows `first` to `last` (0 is the first below the header) of `column` take one of the values in `cells`.
 
     `cells` is a range such as `sheet!$A$1:$A$9`.
@@ -63,7 +63,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SheetLayout:
     """A kind of sheet that people fill in and send back.
 
     `sheet` is its name in XLSX, `answers` the columns to be filled in, `key` the column with the row's id, and `text` the one
@@ -92,7 +92,7 @@ def write_xlsx(
     sheet: str,
     columns: Sequence[str],
     rows: Sequence[Mapping[str, str]],
-    choices: Sequence[Choice] = (),
+    choices: Sequence[SheetChoice] = (),
     more: Mapping[str, Sequence[Sequence[str]]] | None = None,
 ) -> None:
     """A workbook whose first sheet holds the rows (every cell text), with lists to choose from, and further sheets of text.
@@ -132,9 +132,9 @@ def write_xlsx(
 def write_both(
     folder: Path,
     name: str,
-    layout: Layout,
+    layout: SheetLayout,
     rows: Sequence[Mapping[str, str]],
-    choices: Sequence[Choice],
+    choices: Sequence[SheetChoice],
     more: Mapping[str, Sequence[Sequence[str]]],
 ) -> list[str]:
     """A sheet to be filled in, as NAME.csv and NAME.xlsx; returns the two names."""
@@ -208,7 +208,7 @@ def named(cell: str, known: Container[str]) -> str:
 
 
 def read_filled(
-    path: Path, layout: Layout, known: Mapping[str, str], what: str, answer: Callable[[str, SheetRow], T]
+    path: Path, layout: SheetLayout, known: Mapping[str, str], what: str, answer: Callable[[str, SheetRow], T]
 ) -> dict[str, T]:
     """{id: what `answer` makes of id and row} of a sheet that came back. `known` is {id: text that the sheet was written with},
     `what` names such a thing.
@@ -252,7 +252,7 @@ def _bare(text: str) -> str:
     return re.sub(r"[\s\ufffd]", "", _plain(text))
 
 
-def holds_answers(path: Path, layout: Layout) -> bool:
+def holds_answers(path: Path, layout: SheetLayout) -> bool:
     """Whether a sheet has something in an answer's cell, or cannot be read: then it may not be overwritten."""
     if not path.exists():
         return False
@@ -263,14 +263,14 @@ def holds_answers(path: Path, layout: Layout) -> bool:
     return any(row.cells[name].strip() for row in rows for name in layout.answers)
 
 
-def refuse_to_overwrite(folder: Path, names: Sequence[str], layout: Layout) -> None:
+def refuse_to_overwrite(folder: Path, names: Sequence[str], layout: SheetLayout) -> None:
     """Raise `UserError` if one of the sheets NAME.csv, NAME.xlsx in the folder holds answers."""
     for path in (folder / f"{name}{suffix}" for name in names for suffix in (".csv", ".xlsx")):
         if holds_answers(path, layout):
             raise UserError(f"{path} holds answers and would be overwritten: move it, or choose another --out")
 
 
-def remove_unanswered(folder: Path, name: str, layout: Layout) -> None:
+def remove_unanswered(folder: Path, name: str, layout: SheetLayout) -> None:
     """Remove NAME.csv and NAME.xlsx of an earlier run that nobody has filled in: they would ask what is settled by now."""
     for path in (folder / f"{name}.csv", folder / f"{name}.xlsx"):
         if path.exists() and not holds_answers(path, layout):

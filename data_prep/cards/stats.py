@@ -52,7 +52,7 @@ class _Output(BaseModel):
     sha256: str
 
 
-class _Row(BaseModel):
+class _StatsRow(BaseModel):
     step: str
     out: int
 
@@ -62,7 +62,7 @@ class _Manifest(BaseModel):
 
     inputs: dict[str, object]
     outputs: dict[str, _Output]
-    steps: list[_Row]
+    steps: list[_StatsRow]
 
 
 @dataclass

@@ -18,10 +18,10 @@ from core.tables import Table, to_console
 from data_prep.cards import annotation
 from data_prep.cards.annotation import (
     Agreement,
+    AnnotationOutcome,
     Decision,
     Mark,
     Mode,
-    Outcome,
     agreement,
     questions,
     readings_differ,
@@ -90,7 +90,7 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
     build.finish(console)
 
 
-def _write(build: Build, cards: Sequence[RoleCard], outcomes: dict[str, Outcome]) -> None:
+def _write(build: Build, cards: Sequence[RoleCard], outcomes: dict[str, AnnotationOutcome]) -> None:
     """cards.jsonl and dropped.jsonl, in the order of the cards' file; the step that counts them."""
 
     def unsettled(card: RoleCard) -> str | None:
@@ -105,7 +105,11 @@ def _write(build: Build, cards: Sequence[RoleCard], outcomes: dict[str, Outcome]
 
 
 def _write_third(
-    build: Build, waiting: list[RoleCard], outcomes: dict[str, Outcome], marks: list[dict[str, Mark]], taxonomy: Taxonomy
+    build: Build,
+    waiting: list[RoleCard],
+    outcomes: dict[str, AnnotationOutcome],
+    marks: list[dict[str, Mark]],
+    taxonomy: Taxonomy,
 ) -> None:
     if not waiting:
         remove_unanswered(build.out, "third", annotation.THIRD_SHEET)
@@ -117,7 +121,7 @@ def _write_third(
     console.print(f"{len(waiting)} cards wait for a third person: fill in {where}")
 
 
-def _figures(pairs: list[tuple[Mark, Mark]], outcomes: dict[str, Outcome]) -> dict[str, Any]:
+def _figures(pairs: list[tuple[Mark, Mark]], outcomes: dict[str, AnnotationOutcome]) -> dict[str, Any]:
     kept = [outcome for outcome in outcomes.values() if outcome.state == "kept"]
     return {
         "high": sum(outcome.quality == "high" for outcome in kept),

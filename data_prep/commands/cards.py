@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from core.errors import UserError
-from core.ledger import Build, Step
+from core.ledger import Build, BuildStep
 from core.options import (
     ModelIfAnyOption,
     ModelOption,
@@ -139,7 +139,7 @@ def _print_quotas(wanted: dict[str, int | None], drawn: dict[str, tuple[int, int
         console.print(f"{name}: {'all' if asked is None else asked} asked, {there} there, {taken} taken{tail}")
 
 
-def steps_of(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Language, Step]:
+def steps_of(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Language, BuildStep]:
     """A step for each language that occurs; `check` finds stages by these names."""
     present = set(languages)
     return {language: build.step(f"{stage} {language}") for language in LANGUAGES if language in present}

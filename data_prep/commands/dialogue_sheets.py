@@ -22,13 +22,13 @@ from data_prep.played import load_played, played_text
 from data_prep.scores import annotation, label_studio
 from data_prep.scores.annotation import Mode
 from data_prep.scores.annotator_agreement import Agreed, agreement, agreement_table
-from data_prep.scores.human import Check, read_dialogues, read_scores
+from data_prep.scores.human import RubricCheck, read_dialogues, read_scores
 from data_prep.scores.rescoring import JOINT, contested, finish
 
 _SEED = 0  # of the draws behind the intervals
 
 
-class Scored(NamedTuple):
+class ScoredSheet(NamedTuple):
     """What people score: files of dialogues, the rubric by name, and files of who the seekers play."""
 
     dialogues: list[Path]
@@ -37,7 +37,7 @@ class Scored(NamedTuple):
     profiles: list[Path]
 
 
-def export_scores(scored: Scored, annotators: list[str], each: int, out: Path, seed: int) -> None:
+def export_scores(scored: ScoredSheet, annotators: list[str], each: int, out: Path, seed: int) -> None:
     """Write one sheet per annotator, as CSV and XLSX, and the rules as guide.txt; each dialogue goes to `each` of them."""
     if not annotators:
         raise UserError("name who scores the dialogues: --annotator NAME, once for each (or --form label-studio)")
@@ -57,7 +57,7 @@ def export_scores(scored: Scored, annotators: list[str], each: int, out: Path, s
     build.finish(console)
 
 
-def export_tasks(scored: Scored, out: Path) -> None:
+def export_tasks(scored: ScoredSheet, out: Path) -> None:
     """Write the same for Label Studio: tasks to import and a labelling configuration, for each language of the dialogues."""
     rules = load_rubric(scored.rubric)
     build = Build(out, "sheet export", settings={"rubric": rules.name})
@@ -71,7 +71,7 @@ def export_tasks(scored: Scored, out: Path) -> None:
     build.finish(console)
 
 
-def import_scores(scored: Scored, files: list[Path], mode: Mode, out: Path) -> None:
+def import_scores(scored: ScoredSheet, files: list[Path], mode: Mode, out: Path) -> None:
     """Annotators' and reviewers' sheets, and Label Studio's exports → OUT/scores.jsonl (every annotator's) and accepted.jsonl
     (settled); what waits → OUT/review.csv, .xlsx. A form is told by its columns."""
     rules = load_rubric(scored.rubric)
@@ -127,7 +127,7 @@ def _dialogues(paths: list[Path], rubric: Rubric, build: Build) -> list[Dialogue
     return kept
 
 
-def _to_score(scored: Scored, rubric: Rubric, build: Build) -> tuple[list[Dialogue], dict[str, str]]:
+def _to_score(scored: ScoredSheet, rubric: Rubric, build: Build) -> tuple[list[Dialogue], dict[str, str]]:
     """The dialogues that can be scored and, where the rubric rates seekers, dialogue id → who its seeker is meant to be. Raises
     `UserError` where that is unknown."""
     dialogues, people = _dialogues(scored.dialogues, rubric, build), [*scored.cards, *scored.profiles]
@@ -255,7 +255,7 @@ def _first_round(
     """The rubric, its first-round scores (whole or half, of people whose names can name a file), and the dialogues."""
     rules = load_rubric(rubric)
     spoken = read_dialogues(dialogues)
-    check = Check([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], spoken)
+    check = RubricCheck([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], spoken)
     first_round: list[HumanScore] = []
     build.input(*dialogues, *scores)
     for path in scores:

@@ -20,7 +20,7 @@ from core.rows import CorpusReader
 from core.side_prompts import SUPPORTER_PAPER
 from data_prep.cards import load_cards
 from data_prep.published import Clone, find_clone, read_dialogues, read_scores
-from data_prep.published.comparison import NotCompared, Part, compare
+from data_prep.published.comparison import NotCompared, PublishedPart, compare
 from data_prep.published.prompts import (
     INTERNLM2_CODE,
     JUDGE_SYSTEM,
@@ -127,7 +127,7 @@ def _collect(build: Build, name: str, read: Callable[[CorpusReader], Iterable[R]
 
 def _compared(
     clone: Clone, cards: dict[tuple[str, Language], list[RoleCard]], published: PublishedPrompts
-) -> tuple[list[Part], str | None]:
+) -> tuple[list[PublishedPart], str | None]:
     """How the imported prompts compare with the scripts, or why they were not compared."""
     files = pack_files(published)
     whole = {language: path for (kind, language), path in clone.cards.items() if kind == "high cards"}
@@ -149,7 +149,7 @@ def _compared(
             return [], str(error)
 
 
-def _tell(parts: Sequence[Part], reason: str | None) -> None:
+def _tell(parts: Sequence[PublishedPart], reason: str | None) -> None:
     """The outcome of the comparison, a line a part."""
     if reason is not None:
         console.print(f"not compared with the published scripts: {reason}", soft_wrap=True)
@@ -160,7 +160,7 @@ def _tell(parts: Sequence[Part], reason: str | None) -> None:
         console.print(text, soft_wrap=True)
 
 
-def _write_prompts(published: PublishedPrompts, parts: Sequence[Part], build: Build) -> None:
+def _write_prompts(published: PublishedPrompts, parts: Sequence[PublishedPart], build: Build) -> None:
     """The prompt pack, except files that somebody has edited since the last import: they stay, which is printed. What differed
     from the scripts in the comparison is not listed as published."""
     files, pack = pack_files(published), build.out / "prompts"

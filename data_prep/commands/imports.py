@@ -18,7 +18,7 @@ from data_prep.commands.import_esc_eval import CLONE, FILES, INTERNLM2, import_c
 from data_prep.profiles import Profile, personamem, sage
 from data_prep.scores.corpora import CORPORA, import_corpus
 from data_prep.scores.held import read_held, read_ratings, references
-from data_prep.scores.human import Check, Imported, read_dialogues, read_scores
+from data_prep.scores.human import Imported, RubricCheck, read_dialogues, read_scores
 
 _PUBLISHED, _PROFILES = (CLONE, INTERNLM2), (sage.NAME, personamem.NAME)
 _SCORES = ("dialogues.jsonl", "scores.jsonl", "turn_scores.jsonl", "judgements.jsonl", "references.jsonl")
@@ -113,7 +113,7 @@ def import_(
         if held:
             if places or not gold:
                 raise UserError(f"{held[0]}: held dialogues are imported with their ratings (--gold), and without --source")
-            _import_held(held, gold, others, Check(rubric or []), build)
+            _import_held(held, gold, others, RubricCheck(rubric or []), build)
         else:
             _import_scores(places, gold or [], others, rubric or [], build)
     build.finish(console)
@@ -152,7 +152,7 @@ def _import_scores(
     for name, place in places.items():
         imported.add(import_corpus(name, place, build, console))
     imported.add(Imported(dialogues=read_dialogues(dialogues)))
-    check = Check(rubrics, imported.dialogues if imported.dialogues else None)
+    check = RubricCheck(rubrics, imported.dialogues if imported.dialogues else None)
     for path in gold:
         scores = read_scores(path, check)
         build.step(f"read {path.name}", len(scores))
@@ -166,7 +166,9 @@ def _holds_talks(path: Path) -> bool:
     return path.suffix.lower() != ".jsonl" or {"situation", "turns"} <= first_object(path, "dialogues").keys()
 
 
-def _import_held(dialogues: Sequence[Path], gold: Sequence[Path], own: Sequence[Path], check: Check, build: Build) -> None:
+def _import_held(
+    dialogues: Sequence[Path], gold: Sequence[Path], own: Sequence[Path], check: RubricCheck, build: Build
+) -> None:
     held = read_held(dialogues)
     ratings = read_ratings(gold, held, check)
     texts = references(own, held) if own else []

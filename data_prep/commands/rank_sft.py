@@ -21,7 +21,7 @@ from core.records import Dialogue, HumanScore
 from core.rubrics import Rubric, load_rubric
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues, read_scores
-from data_prep.scores.rank_sft import SHARES, Case, Split, SplitMethod, cases, describe, mean_targets, narrowed, split_cases
+from data_prep.scores.rank_sft import SHARES, RankCase, Split, SplitMethod, cases, describe, mean_targets, narrowed, split_cases
 
 SYNTHETIC = "synthetic"
 _FILES = (
@@ -131,7 +131,7 @@ def _scored(
 
 
 def _write(
-    build: Build, splits: dict[Split, list[Case]], scores: Sequence[HumanScore], pack: PromptPack, rubric: Rubric
+    build: Build, splits: dict[Split, list[RankCase]], scores: Sequence[HumanScore], pack: PromptPack, rubric: Rubric
 ) -> None:
     for name, part in splits.items():
         progress = track(part, f"{name} examples", console=console, disable=not console.is_terminal)

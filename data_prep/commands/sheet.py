@@ -128,7 +128,7 @@ def export(
         _only("scores that are given again", given, "dialogues", "gold", "rubric", "mode")
         dialogue_sheets.export_again(dialogues, gold, rubric or "feel", _mode(mode), out)
     elif dialogues:
-        scored = dialogue_sheets.Scored(dialogues, rubric or "esc_eval_human", cards or [], profiles or [])
+        scored = dialogue_sheets.ScoredSheet(dialogues, rubric or "esc_eval_human", cards or [], profiles or [])
         if form == "label-studio":
             _only("Label Studio's files", given, "dialogues", "cards", "profiles", "rubric", "form")
             dialogue_sheets.export_tasks(scored, out)
@@ -204,7 +204,7 @@ def import_(
         dialogue_sheets.import_again(dialogues, gold, files, rubric or "feel", _mode(mode), out)
     elif dialogues:
         _only("sheets of dialogues", given, "dialogues", "cards", "profiles", "rubric", "mode")
-        scored = dialogue_sheets.Scored(dialogues, rubric or "esc_eval_human", cards or [], profiles or [])
+        scored = dialogue_sheets.ScoredSheet(dialogues, rubric or "esc_eval_human", cards or [], profiles or [])
         dialogue_sheets.import_scores(scored, files, _mode(mode), out)
     elif cards and not any("keep" in columns_of(path, keeping.CARDS.sheet) for path in files):
         _only("two workers' sheets of role cards", given, "cards", "mode")

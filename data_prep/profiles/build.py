@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from core.files import check_unique, explain, read_jsonl
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.prompts import load_pack
 from core.records import Identifier, Language, Name, Record, RoleCard
 from data_prep.cards import is_card_file, load_cards
@@ -61,7 +61,7 @@ _LISTS = frozenset({"traits", "habits", "hobbies", "goals", "roles"})
 
 
 def build(
-    seeds: Sequence[Seed], batch: Batch, steps: Mapping[StepName, Step]
+    seeds: Sequence[Seed], batch: Batch, steps: Mapping[StepName, BuildStep]
 ) -> tuple[list[Profile], list[Profile], list[Unread]]:
     """(kept, rejected by the review, what came to no profile) in the seeds' order; a step is asked of all seeds at once.
 

@@ -20,7 +20,7 @@ _AGAINST = {"E": "low", "I": "high"}  # the level of extraversion that speaks ag
 
 
 @dataclass(frozen=True)
-class Finding:
+class ProfileFinding:
     """One thing about one profile: `wrong` must be mended, `look` is for a person to judge, `missing` is an empty field."""
 
     profile_id: str
@@ -29,9 +29,9 @@ class Finding:
     problem: str
 
 
-def check_profiles(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[Finding]:
+def check_profiles(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[ProfileFinding]:
     """All findings, profile by profile in their order."""
-    findings = [Finding(profile.id, *problem) for profile in profiles for problem in _alone(profile, vocabulary)]
+    findings = [ProfileFinding(profile.id, *problem) for profile in profiles for problem in _alone(profile, vocabulary)]
     findings += _repeats(profiles)
     order = {profile.id: place for place, profile in enumerate(profiles)}
     return sorted(findings, key=lambda finding: order[finding.profile_id])
@@ -45,7 +45,7 @@ def empty_fields(profile: Profile) -> list[str]:
     return [name for name, value in {**named, "scenario": profile.scenario}.items() if value in (None, "", ())]
 
 
-def table(findings: Sequence[Finding], profiles: int) -> Table:
+def table(findings: Sequence[ProfileFinding], profiles: int) -> Table:
     """Wrong and doubtful things one by one, missing fields counted."""
     rows: list[tuple[Cell, ...]] = [
         (one.profile_id, one.kind, one.field, one.problem) for one in findings if one.kind != "missing"
@@ -84,7 +84,7 @@ def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[tuple[Kind, str
             yield "look", "counselling.scenario", f"{scenario.key} at {who.age} ({expected})"
 
 
-def _repeats(profiles: Sequence[Profile]) -> list[Finding]:
+def _repeats(profiles: Sequence[Profile]) -> list[ProfileFinding]:
     """Profiles whose problem, or whose script, nearly repeats an earlier one's of the same language."""
     findings = []
     for name in ("counselling.problem", "scenario"):
@@ -97,5 +97,5 @@ def _repeats(profiles: Sequence[Profile]) -> list[Finding]:
             texts = [(key, text) for key, text in texts if text]
             for (key, _), earlier in zip(texts, near_duplicates([text for _, text in texts], REPEATS), strict=True):
                 if earlier is not None:
-                    findings.append(Finding(key, "look", name, f"nearly repeats that of {texts[earlier][0]}"))
+                    findings.append(ProfileFinding(key, "look", name, f"nearly repeats that of {texts[earlier][0]}"))
     return findings

@@ -41,7 +41,7 @@ class _Place(RowModel):
     country: str = ""
 
 
-class _Work(RowModel):
+class _PersonaWork(RowModel):
     title: str = ""
 
 
@@ -51,7 +51,7 @@ class _Persona(RowModel):
     gender: str = ""
     maritalStatus: str = ""
     location: _Place = _Place()
-    occupation: _Work = _Work()
+    occupation: _PersonaWork = _PersonaWork()
     interests: Texts = ()
     personalityTraits: Texts = ()
     stereotypical_preferences: Texts = ()

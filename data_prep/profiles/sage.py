@@ -35,7 +35,7 @@ _REACTIONS = re.compile(r"^[^\n。，]{0,16}(?:不同[^\n。，]{0,14}|可能的
 _HIDDEN = re.compile(r"\n#+\s*隐藏主题\s*[:：]\s*\n\**[^\n]*\s*$")
 
 
-class _Row(RowModel):
+class _SageRow(RowModel):
     id: Part
     player: str
     scene: str
@@ -50,17 +50,17 @@ class _Thoughts(RowModel):
     TargetCompletion: str | None = None
 
 
-class _Said(RowModel):
+class _SageTurn(RowModel):
     role: Literal["user", "assistant"]
     content: str
     emotion: Annotated[Annotated[Number, Field(ge=0, le=100)] | None, Field(alias="emotion-point")] = None
     planning: _Thoughts | None = None
 
 
-class _Result(RowModel):
+class _SageResult(RowModel):
     id: Part
     topic: str
-    history: Annotated[tuple[_Said, ...], Field(min_length=1)]
+    history: Annotated[tuple[_SageTurn, ...], Field(min_length=1)]
 
 
 def is_sage(path: Path) -> bool:
@@ -74,7 +74,7 @@ def load_profiles(path: Path, topics: dict[str, str] | None = None) -> list[Prof
     Raises `UserError` with file, line and field, also for a persona without one of its headings.
     """
     profiles = []
-    for where, row in read_placed(path, _Row, "SAGE profile file"):
+    for where, row in read_placed(path, _SageRow, "SAGE profile file"):
         try:
             profiles.append(_profile(row, (topics or {}).get(row.id, "")))
         except ValueError as error:
@@ -98,7 +98,7 @@ def find(place: Path) -> tuple[Path, dict[str, Path]]:
 
 def load_topics(path: Path) -> dict[str, str]:
     """{profile's id there: topic} of a file of dialogues."""
-    return {row.id: row.topic for _, row in read_placed(path, _Result, "SAGE dialogue file")}
+    return {row.id: row.topic for _, row in read_placed(path, _SageResult, "SAGE dialogue file")}
 
 
 def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
@@ -108,7 +108,7 @@ def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
     SAGE's simulation never leaves, raises `UserError`, as do two turns of one side in a row.
     """
     dialogues = []
-    for where, row in read_placed(path, _Result, "SAGE dialogue file"):
+    for where, row in read_placed(path, _SageResult, "SAGE dialogue file"):
         roles = [said.role for said in row.history]
         wrong = [i for i, role in enumerate(roles) if role != ("user", "assistant")[i % 2]]
         if wrong:
@@ -138,7 +138,7 @@ def profile_id(source_id: str) -> str:
     return f"{NAME}-{source_id}"
 
 
-def _turn(said: _Said) -> Turn:
+def _turn(said: _SageTurn) -> Turn:
     """The state is what the simulator made of the reply before (activity, impression, whether its wish was met), and its
     emotion from 0 to 100; how it then planned its own words is left out."""
     planning = said.planning or _Thoughts()
@@ -151,7 +151,7 @@ def _turn(said: _Said) -> Turn:
     return Turn(role="seeker" if said.role == "user" else "supporter", text=said.content, state=state or None)
 
 
-def _profile(row: _Row, topic: str) -> Profile:
+def _profile(row: _SageRow, topic: str) -> Profile:
     parts = _persona(row.player)
     scene = _HIDDEN.sub("", row.scene)
     turn = _REACTIONS.search(scene)

@@ -17,17 +17,17 @@ from data_prep.cards.taxonomy import Labelled
 Age = Annotated[int, Field(ge=0, le=120)]
 
 
-class _Named(Labelled):
+class _NamedWords(Labelled):
     key: Annotated[str, Field(pattern=r"^[a-z][a-z_]*$")]
 
 
-class Scenario(_Named):
+class Scenario(_NamedWords):
     """A kind of problem. Somebody younger than `youngest` (years) can hardly have it."""
 
     youngest: Age = 0
 
 
-class AgeGroup(_Named):
+class AgeGroup(_NamedWords):
     """An age group, `first` to `last` years, both included."""
 
     first: Age

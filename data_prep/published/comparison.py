@@ -40,7 +40,7 @@ _REPLIES = (
 )
 
 
-class Part(NamedTuple):
+class PublishedPart(NamedTuple):
     """What was compared in one language, or of how replies are drawn: how much, and the first difference."""
 
     name: str
@@ -58,7 +58,7 @@ def compare(
     pack: PromptPack,
     cards: Mapping[Language, tuple[Path, Sequence[RoleCard]]],
     samples: Mapping[Language, Path],
-) -> Iterator[Part]:
+) -> Iterator[PublishedPart]:
     """Seeker, supporter and judge, language by language, then how their replies are drawn. `cards`: their file and what was
     read of it; `samples`: a result file of the clone's.
 
@@ -85,7 +85,7 @@ def compare(
             drawn |= {call["model"]: call["options"] for call in calls}
     if drawn:
         differences = filter(None, (_drawn_alike(model, options) for model, options in drawn.items()))
-        yield Part("how replies are drawn", None, len(drawn), next(differences, None))
+        yield PublishedPart("how replies are drawn", None, len(drawn), next(differences, None))
 
 
 def _marked(text: str | bytes) -> dict[str, list[str]]:
@@ -119,7 +119,7 @@ def _run(script: Path, argv: Sequence[str], files: Mapping[str, str], replies: S
     return outcome["calls"], list(outcome["written"].values())
 
 
-def _sides(calls: Sequence[Call], pack: PromptPack, cards: Sequence[RoleCard], language: Language) -> Iterator[Part]:
+def _sides(calls: Sequence[Call], pack: PromptPack, cards: Sequence[RoleCard], language: Language) -> Iterator[PublishedPart]:
     """Seeker and supporter. Whoever is asked first is the seeker; a chat of two messages begins a dialogue."""
     seeker, opening = calls[0]["model"], Turn(role="supporter", text=greeting(pack, language))
     counts, found = {"seeker": 0, "supporter": 0}, dict[str, str]()
@@ -137,14 +137,14 @@ def _sides(calls: Sequence[Call], pack: PromptPack, cards: Sequence[RoleCard], l
         if role not in found and (difference := _difference(call["messages"], here)):
             found[role] = f"card {card.id}, turn {len(turns)}: {difference}"
         turns.append(Turn(role=role, text=call["reply"]))
-    yield from (Part(role, language, count, found.get(role)) for role, count in counts.items())
+    yield from (PublishedPart(role, language, count, found.get(role)) for role, count in counts.items())
 
 
-def _judge(calls: Sequence[Call], pack: PromptPack, dialogues: Sequence[Sequence[str]], language: Language) -> Part:
+def _judge(calls: Sequence[Call], pack: PromptPack, dialogues: Sequence[Sequence[str]], language: Language) -> PublishedPart:
     """The judge: a call a dialogue and dimension. A script that names no system message leaves it to the model's own code."""
     rubric, asked = load_rubric("esc_eval"), [(lines, key) for lines in dialogues for key in DIMENSIONS]
     if len(calls) != len(asked):
-        return Part("judge", language, len(calls), f"the script asks {len(calls)} times, here {len(asked)} times")
+        return PublishedPart("judge", language, len(calls), f"the script asks {len(calls)} times, here {len(asked)} times")
     for number, (call, (lines, key)) in enumerate(zip(calls, asked, strict=True)):
         turns = tuple(turn_of(line, place) for place, line in enumerate(lines))
         dialogue = Dialogue(id="sample", language=language, source="esc-eval", turns=turns)
@@ -152,8 +152,8 @@ def _judge(calls: Sequence[Call], pack: PromptPack, dialogues: Sequence[Sequence
         if not any(message["role"] == "system" for message in call["messages"]):
             here = here[1:]
         if difference := _difference(call["messages"], here):
-            return Part("judge", language, len(calls), f"dialogue {number // len(DIMENSIONS)}, {key}: {difference}")
-    return Part("judge", language, len(calls))
+            return PublishedPart("judge", language, len(calls), f"dialogue {number // len(DIMENSIONS)}, {key}: {difference}")
+    return PublishedPart("judge", language, len(calls))
 
 
 def _difference(script: Sequence[Message], here: Sequence[Message]) -> str | None:

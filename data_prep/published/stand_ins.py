@@ -29,7 +29,7 @@ _PLAIN = "abs all any bool dict enumerate float hasattr int isinstance len list 
 _PLAIN += " str sum tuple zip Exception IndexError KeyError SystemExit ValueError __build_class__"
 
 
-class Refused(Exception):
+class RefusedCode(Exception):
     """The script wants what it is not given."""
 
 
@@ -142,19 +142,19 @@ def _modules(calls: Calls, files: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _check(tree: ast.AST) -> None:
-    """Raise `Refused` for a way out of the room."""
+    """Raise `RefusedCode` for a way out of the room."""
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(attr=name) | ast.Name(id=name) | ast.alias(name=name):
                 pass
             case ast.Match():
-                raise Refused(f"line {node.lineno}: match is not let in")
+                raise RefusedCode(f"line {node.lineno}: match is not let in")
             case _:
                 continue
         framed = isinstance(node, ast.Attribute) and name.startswith(_FRAMES)
         hidden = any(part.startswith("_") for part in name.split("."))
         if framed or (hidden and name not in (*_DUNDER, "_")):
-            raise Refused(f"line {node.lineno}: {name} is not let in")
+            raise RefusedCode(f"line {node.lineno}: {name} is not let in")
 
 
 def run(source: str, argv: Sequence[str], files: Mapping[str, str], replies: Sequence[str]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def run(source: str, argv: Sequence[str], files: Mapping[str, str], replies: Seq
 
     def let_in(name: str, *args: Any) -> Any:
         if name not in modules:
-            raise Refused(f"it imports {name}")
+            raise RefusedCode(f"it imports {name}")
         return modules[name]
 
     def open_(place: str, mode: str = "r", *args: Any, **options: Any) -> io.StringIO:
@@ -177,7 +177,7 @@ def run(source: str, argv: Sequence[str], files: Mapping[str, str], replies: Seq
             buffer.close = lambda: None  # type: ignore[method-assign]  # what it holds is read afterwards
             return buffer
         if name not in files:
-            raise Refused(f"it reads {name}")
+            raise RefusedCode(f"it reads {name}")
         return io.StringIO(files[name])
 
     given: dict[str, Any] = {name: getattr(builtins, name) for name in _PLAIN.split()}
@@ -201,7 +201,7 @@ def main(work: Callable[..., dict[str, Any]] = run) -> None:
     except SystemExit:
         outcome = {"problem": "it ends at once"}
     except Exception as error:
-        outcome = {"problem": f"{type(error).__name__}: {error}" if not isinstance(error, Refused) else str(error)}
+        outcome = {"problem": f"{type(error).__name__}: {error}" if not isinstance(error, RefusedCode) else str(error)}
     json.dump(outcome, sys.stdout)
 
 

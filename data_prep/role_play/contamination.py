@@ -43,11 +43,11 @@ from scipy import sparse
 
 from core.errors import UserError
 from core.files import read_jsonl
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.records import Dialogue, Identifier, Language, Number, Record, RoleCard, RolePlay, Turn, Whole
 from core.rows import CorpusReader
 from data_prep.bundled import BUNDLED
-from data_prep.scores.synthetic import Base, load_bases
+from data_prep.scores.synthetic import SyntheticBase, load_bases
 from data_prep.sources import generic
 
 THRESHOLD = 1.0
@@ -188,7 +188,7 @@ def _count(texts: Iterable[str], language: Language, index: dict[str, int]) -> _
     return _Counts(table, np.array(lengths, np.float32))
 
 
-def _exchanges(base: Base) -> list[str]:
+def _exchanges(base: SyntheticBase) -> list[str]:
     return ["\n".join([exchange.seeker, *(segment.text for segment in exchange.reply)]) for exchange in base.exchanges]
 
 
@@ -304,7 +304,7 @@ def read_documents(path: Path) -> list[Document]:
     """
     if generic.is_generic(path):
         source = generic.header(path).source
-        dialogues = list(generic.dialogues(path, CorpusReader(Step("read"), strict=True)))
+        dialogues = list(generic.dialogues(path, CorpusReader(BuildStep("read"), strict=True)))
         if not dialogues:
             raise UserError(f"data file is empty: {path}")
         return [(f"{source}-{one.id}", one.language, document_text(one.said)) for _, one in dialogues]

@@ -23,13 +23,13 @@ from core.errors import UserError
 from core.files import digest, write_text
 from core.grouping import group_by
 from core.judge_prompts import SPEAKERS
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.people_tables import Faults
 from core.records import Dialogue, HumanScore, Language
 from core.records import number as number_in
 from core.rubrics import Rubric, Scale
 from core.statistics.means import exact_mean
-from data_prep.cards.sheets import Choice, Layout, SheetRow, read_filled, write_both
+from data_prep.cards.sheets import SheetChoice, SheetLayout, SheetRow, read_filled, write_both
 from data_prep.scores.human import human_score
 
 Mode = Literal["native", "paper"]
@@ -75,9 +75,9 @@ def item_of(dialogue: Dialogue) -> str:
     return digest(["annotate", dialogue.id], 12)
 
 
-LAYOUT = Layout(SHEET, (*_COLUMNS, *_ANSWERS), _ANSWERS, "row", "text")
+LAYOUT = SheetLayout(SHEET, (*_COLUMNS, *_ANSWERS), _ANSWERS, "row", "text")
 """An annotator's sheet: a row for every turn, then a row for every dimension with its rules and its score."""
-REVIEW_LAYOUT = Layout(SHEET, (*_COLUMNS, "given", *_ANSWERS), _ANSWERS, "row", "text")
+REVIEW_LAYOUT = SheetLayout(SHEET, (*_COLUMNS, "given", *_ANSWERS), _ANSWERS, "row", "text")
 """The reviewer's sheet: the same with the scores given, and rows only of the dimensions that are asked for."""
 
 
@@ -193,16 +193,18 @@ def _texts_of(dialogue: Dialogue, rubric: Rubric) -> dict[str, str]:
     return turns | {_score_row(dialogue, key): text for key, text in about.items()}
 
 
-def _write(folder: Path, name: str, form: Layout, rows: Sequence[Mapping[str, str]], rubric: Rubric, halves: bool) -> list[str]:
+def _write(
+    folder: Path, name: str, form: SheetLayout, rows: Sequence[Mapping[str, str]], rubric: Rubric, halves: bool
+) -> list[str]:
     places, scales = _places(rubric, halves), rubric.scales
     asked = [(number, scales[row["row"].partition(" score ")[2]]) for number, row in enumerate(rows) if row.get("rules")]
-    choices: list[Choice] = []
+    choices: list[SheetChoice] = []
     for number, scale in asked:  # one list of choices for every run of rows on one scale
         last = choices[-1] if choices else None
         if last and last.last == number - 1 and last.cells == places[scale]:
             choices[-1] = replace(last, last=number)
         else:
-            choices.append(Choice("score", number, number, places[scale]))
+            choices.append(SheetChoice("score", number, number, places[scale]))
     languages = [language for language in rubric.languages if any(row["language"] == language for row in rows)]
     return write_both(folder, name, form, rows, choices, {"rules": _rules(rubric, languages, halves)})
 
@@ -242,7 +244,7 @@ def write_guide(path: Path, rubric: Rubric, languages: Sequence[Language]) -> No
 
 
 def read_scores(
-    path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: Step, played: Texts | None = None
+    path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: BuildStep, played: Texts | None = None
 ) -> list[HumanScore]:
     """An annotator's sheet as scores; the annotator's name is the file's, without its suffix. `played` is what the sheet was
     written with.
@@ -280,7 +282,7 @@ def read_review(
     dialogues: Sequence[Dialogue],
     asked: Asked,
     rubric: Rubric,
-    step: Step,
+    step: BuildStep,
     halves: bool | None = None,
     played: Texts | None = None,
 ) -> list[HumanScore]:
@@ -309,7 +311,7 @@ def read_review(
 
 def _given(
     path: Path,
-    form: Layout,
+    form: SheetLayout,
     dialogues: Sequence[Dialogue],
     rubric: Rubric,
     played: Texts | None,

@@ -18,7 +18,7 @@ from pydantic import AliasChoices, AliasPath, BeforeValidator, Field
 from rich.console import Console
 
 from core.errors import UserError, near
-from core.ledger import Build, Step
+from core.ledger import Build, BuildStep
 from core.records import Dialogue, HumanScore, Judgement, Number, Part, Role, SupportDialogue, Turn, Whole
 from core.rows import CorpusReader, CorpusRow, Dropped, RowModel
 from data_prep.scores.human import Imported, human_score
@@ -67,7 +67,7 @@ def _esconv(name: str, place: str, build: Build, console: Console) -> Imported:
     step = build.step(f"{name}: ratings of turns")
     dialogues = {dialogue.source_id: dialogue for dialogue in imported.dialogues}
     for file in corpus_files(source_named(name), place):
-        reader = CorpusReader(Step("again"))  # the rows were counted above; here the ratings are
+        reader = CorpusReader(BuildStep("again"))  # the rows were counted above; here the ratings are
         for position, row in enumerate(reader.records(file)):
             dialogue = dialogues.get(f"{file.stem}/{position}")
             if dialogue is None:
@@ -83,7 +83,7 @@ def _esconv(name: str, place: str, build: Build, console: Console) -> Imported:
     return imported
 
 
-def turn_ratings(dialogue: Dialogue, utterances: Sequence[_Rated], step: Step, where: str) -> list[HumanScore]:
+def turn_ratings(dialogue: Dialogue, utterances: Sequence[_Rated], step: BuildStep, where: str) -> list[HumanScore]:
     """ESConv's ratings as scores of turns: 1–5; `turn` counts from 0 in `dialogue.turns` (one side's utterances are merged).
 
     The seeker rates what the supporter said last, and the corpus notes the rating at the seeker's own utterance. The score
@@ -134,7 +134,7 @@ class _PostAndReply(RowModel):
         )
 
 
-class _Labelled(_PostAndReply):
+class _LabelledRow(_PostAndReply):
     level: Annotated[Whole, Field(ge=0, le=2)]
 
 
@@ -148,7 +148,7 @@ def _epitome(files: list[Path], reader: CorpusReader) -> Imported:
             raise UserError(f"{file}: the file's name must begin with a mechanism ({', '.join(MECHANISMS)}, with hyphens)")
         for row in reader.csv(file):
             with reader.accounting(row):
-                raw = _Labelled.model_validate(row.value)
+                raw = _LabelledRow.model_validate(row.value)
                 dialogue = raw.dialogue()
                 if (first := levels.get((dialogue.id, mechanism))) is not None:
                     raise Dropped(f"the pair again, with {'the same' if first.value == raw.level else 'another'} level")
@@ -166,7 +166,7 @@ _OneToFive = Annotated[Annotated[Number, Field(ge=1, le=5)] | None, _EMPTY_IS_NO
 _ZeroToTwo = Annotated[Annotated[Number, Field(ge=0, le=2)] | None, _EMPTY_IS_NONE]
 
 
-class _Spoken(RowModel):
+class _SpokenRow(RowModel):
     conv_id: Part
     utterance_idx: Whole
     prompt: str
@@ -223,10 +223,10 @@ def _pairs(file: Path, reader: CorpusReader) -> Iterator[Dialogue]:
 
 def _conversations(file: Path, reader: CorpusReader) -> Iterator[Dialogue]:
     """Dialogues of EmpatheticDialogues as the raters saw them: the situation is the seeker's first line."""
-    parts: dict[str, list[tuple[CorpusRow, _Spoken]]] = {}
+    parts: dict[str, list[tuple[CorpusRow, _SpokenRow]]] = {}
     for row in reader.csv(file):
         with reader.accounting(row):
-            raw = _Spoken.model_validate(row.value)
+            raw = _SpokenRow.model_validate(row.value)
             parts.setdefault(raw.conv_id, []).append((row, raw))
     for name, spoken in parts.items():
         if [raw.utterance_idx for _, raw in spoken] != list(range(1, len(spoken) + 1)):

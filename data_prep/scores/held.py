@@ -43,7 +43,7 @@ KIND = "held dialogues and their ratings"
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-class Talk(NamedTuple):
+class HeldTalk(NamedTuple):
     """Which dialogue: what it was about, with whom, and the how manieth of those."""
 
     situation: str
@@ -60,11 +60,11 @@ class _OfTalk(Record):
     trial: Count = 0
 
     @property
-    def talk(self) -> Talk:
-        return Talk(self.situation, self.supporter, self.trial)
+    def talk(self) -> HeldTalk:
+        return HeldTalk(self.situation, self.supporter, self.trial)
 
 
-class _Said(Record):
+class _HeldTurn(Record):
     role: Role
     text: _Text
 
@@ -85,27 +85,27 @@ class _OfDialogue(_OfTalk):
 
 
 class _HeldDialogue(_OfDialogue):
-    turns: tuple[_Said, ...]
+    turns: tuple[_HeldTurn, ...]
 
 
-class _Utterance(_OfDialogue, _Said):
+class _Utterance(_OfDialogue, _HeldTurn):
     pass
 
 
-class _Rating(_OfTalk):
+class _HeldRating(_OfTalk):
     annotator: Annotator
     rubric: Identifier
     dimension: Identifier
     value: Any  # as HumanScore has it
 
 
-def read_held(paths: Sequence[Path]) -> dict[Talk, Dialogue]:
+def read_held(paths: Sequence[Path]) -> dict[HeldTalk, Dialogue]:
     """The dialogues of `.jsonl` and `.csv` files, in order: framework null, `source_id` the situation.
 
     Raises `UserError` with file, line and column for a malformed row, a dialogue that stands twice or in which one side says
     nothing, and one whose language changes.
     """
-    dialogues: dict[Talk, Dialogue] = {}
+    dialogues: dict[HeldTalk, Dialogue] = {}
 
     def each(where: str, held: _HeldDialogue) -> None:
         if held.talk in dialogues:
@@ -138,8 +138,8 @@ def read_held(paths: Sequence[Path]) -> dict[Talk, Dialogue]:
 
 
 def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
-    first: dict[Talk, tuple[str, _Utterance]] = {}
-    said: dict[Talk, list[_Said]] = {}
+    first: dict[HeldTalk, tuple[str, _Utterance]] = {}
+    said: dict[HeldTalk, list[_HeldTurn]] = {}
 
     def each(where: str, utterance: _Utterance) -> None:
         _, begun = first.setdefault(utterance.talk, (where, utterance))
@@ -147,7 +147,7 @@ def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
             raise UserError(f"{where}: language: {utterance.language}, but {utterance.talk} began in {begun.language}")
         if utterance.person() != begun.person():
             raise UserError(f"{where}: profile, card: {utterance.talk} began with another one, or with none")
-        said.setdefault(utterance.talk, []).append(_Said(role=utterance.role, text=utterance.text))
+        said.setdefault(utterance.talk, []).append(_HeldTurn(role=utterance.role, text=utterance.text))
 
     read_table(path, _Utterance, KIND, each)
     for talk, (where, begun) in first.items():
@@ -155,7 +155,9 @@ def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
         yield where, _HeldDialogue(**talk._asdict(), **begun_with, turns=tuple(said[talk]))
 
 
-def read_ratings(paths: Sequence[Path], held: dict[Talk, Dialogue], check: Callable[[HumanScore], None]) -> list[HumanScore]:
+def read_ratings(
+    paths: Sequence[Path], held: dict[HeldTalk, Dialogue], check: Callable[[HumanScore], None]
+) -> list[HumanScore]:
     """The ratings of `.csv` and `.jsonl` files as scores of the held dialogues, each given to `check`.
 
     Raises `UserError` with file, line and column for a malformed rating, one of a dialogue that is not `held`, one that an
@@ -163,7 +165,7 @@ def read_ratings(paths: Sequence[Path], held: dict[Talk, Dialogue], check: Calla
     """
     scores: dict[tuple[str, ...], HumanScore] = {}
 
-    def each(where: str, rating: _Rating) -> None:
+    def each(where: str, rating: _HeldRating) -> None:
         if rating.talk not in held:
             raise UserError(f"{where}: {_unknown(rating.talk, held)}")
         dialogue = held[rating.talk]
@@ -177,12 +179,12 @@ def read_ratings(paths: Sequence[Path], held: dict[Talk, Dialogue], check: Calla
         scores[key] = score
 
     for path in paths:
-        read_table(path, _Rating, KIND, each)
+        read_table(path, _HeldRating, KIND, each)
     one_spelling(scores.values(), "ratings")
     return list(scores.values())
 
 
-def _unknown(talk: Talk, held: dict[Talk, Dialogue]) -> str:
+def _unknown(talk: HeldTalk, held: dict[HeldTalk, Dialogue]) -> str:
     """Which column of a rating fits no dialogue."""
     situations = {known.situation for known in held}
     if talk.situation not in situations:
@@ -193,7 +195,7 @@ def _unknown(talk: Talk, held: dict[Talk, Dialogue]) -> str:
     return f"trial: no dialogue on {talk}"
 
 
-def references(paths: Sequence[Path], held: dict[Talk, Dialogue]) -> list[Dialogue]:
+def references(paths: Sequence[Path], held: dict[HeldTalk, Dialogue]) -> list[Dialogue]:
     """The corpus's own dialogue of each situation: supporters can answer on its history, and its replies are the references.
 
     `paths` hold `Dialogue` records whose `source_id` is a situation; others are passed over. In the order of the situations.

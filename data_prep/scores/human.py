@@ -17,7 +17,7 @@ from pathlib import Path
 
 from core.errors import UserError, at, near
 from core.files import CONFIGS, check_unique, read_bytes, read_jsonl, read_placed
-from core.ledger import Build, Step
+from core.ledger import Build, BuildStep
 from core.names import composed, one_spelling
 from core.records import Comparison, Dialogue, HumanScore, Judgement, Preference
 from core.rows import read_table
@@ -86,7 +86,7 @@ def _key(score: HumanScore) -> tuple[object, ...]:
     return score.dialogue_id, score.rubric, score.dimension, score.annotator, score.turn
 
 
-def _once(scores: Iterable[HumanScore], step: Step) -> list[HumanScore]:
+def _once(scores: Iterable[HumanScore], step: BuildStep) -> list[HumanScore]:
     values: dict[tuple[object, ...], float] = {}
 
     def again(score: HumanScore) -> str | None:
@@ -235,7 +235,7 @@ def read_comparisons(paths: Sequence[Path]) -> list[Comparison]:
     return choices
 
 
-class Check:
+class RubricCheck:
     """Whether a score fits its rubric (own rubric files first, then the bundled ones) and, where given, its dialogue."""
 
     def __init__(self, rubrics: Sequence[Path] = (), dialogues: Iterable[Dialogue] | None = None) -> None:

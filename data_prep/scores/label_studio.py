@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from core.errors import UserError, at, near
 from core.files import read_json, validated
 from core.judge_prompts import SPEAKERS
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.people_tables import Faults, changed_cell, shortened
 from core.records import Annotator, Dialogue, HumanScore, Identifier, Language, Name, Whole, number
 from core.rows import RowModel, read_table
@@ -71,7 +71,7 @@ class _Chosen(RowModel):
     choices: Annotated[tuple[str, ...], Field(min_length=1, max_length=1)]
 
 
-class _Result(RowModel):
+class _LabelResult(RowModel):
     """What was entered in one field; the comment's value has no choices, and is not looked at."""
 
     from_name: Name
@@ -82,7 +82,7 @@ class _Annotation(RowModel):
     id: Whole
     completed_by: Annotated[Whole | Identifier, BeforeValidator(lambda by: by.get("id") if isinstance(by, dict) else by)]
     was_cancelled: bool = False
-    result: tuple[_Result, ...]
+    result: tuple[_LabelResult, ...]
 
     def scores(self, dialogue: Dialogue, rubric: Rubric, where: str, faults: Faults) -> list[HumanScore]:
         """A score a dimension; one without any, with two, or with what is no score is noted among the faults."""
@@ -125,7 +125,7 @@ class _Task(RowModel):
     annotations: tuple[_Annotation, ...]
 
 
-def read_results(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: Step) -> list[HumanScore]:
+def read_results(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: BuildStep) -> list[HumanScore]:
     """The scores of Label Studio's export: JSON (not JSON_MIN), CSV, or that as a spreadsheet saved it. Annotators are called
     by what stands for them there, mostly a number.
 

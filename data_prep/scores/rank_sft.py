@@ -20,7 +20,7 @@ from pydantic import Field
 from core.errors import UserError, at, near, need_modules
 from core.files import digest
 from core.judge_prompts import PromptMethod, judge_messages
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.prompts import PromptPack
 from core.records import Dialogue, HumanScore, Identifier, Language, Message, Name, Number, Record, Whole
 from core.rubrics import Rubric, load_rubric
@@ -52,7 +52,7 @@ class RankExample(Record):
 
 
 @dataclass(frozen=True)
-class Case:
+class RankCase:
     """What one example is made of. `target` maps the dimensions asked, in the rubric's order, to mean scores."""
 
     dialogue: Dialogue
@@ -101,7 +101,7 @@ def mean_targets(
     scores: Iterable[HumanScore],
     dialogues: dict[str, Dialogue],
     rubric: Rubric,
-    step: Step,
+    step: BuildStep,
     score_rubric: str | None = None,
 ) -> tuple[Targets, list[HumanScore]]:
     """Means over annotators by dialogue and dimension, and the scores that went into them.
@@ -145,7 +145,9 @@ def _unused(score: HumanScore, dialogues: dict[str, Dialogue], rubric: Rubric, s
     return None
 
 
-def cases(dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, method: PromptMethod, step: Step) -> list[Case]:
+def cases(
+    dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, method: PromptMethod, step: BuildStep
+) -> list[RankCase]:
     """One case a dialogue (joint) or a dialogue and dimension, in the order of dialogues and of the rubric.
 
     The step counts mean scores; joint drops those of a dialogue that lacks another dimension. Raises `UserError` when the
@@ -160,9 +162,9 @@ def cases(dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, metho
         target = {key: dimensions[key] for key in rubric.dimensions if key in dimensions}
         step.taken += len(target)
         if method != "joint":
-            result += [Case(dialogue, {key: mean}, method) for key, mean in target.items()]
+            result += [RankCase(dialogue, {key: mean}, method) for key, mean in target.items()]
         elif len(target) == len(rubric.dimensions):
-            result.append(Case(dialogue, target, method))
+            result.append(RankCase(dialogue, target, method))
         else:
             missing = ", ".join(key for key in rubric.dimensions if key not in target)
             for key in target:
@@ -172,7 +174,7 @@ def cases(dialogues: Iterable[Dialogue], targets: Targets, rubric: Rubric, metho
     return result
 
 
-def split_cases(every_case: Sequence[Case], method: SplitMethod, seed: int) -> dict[Split, list[Case]]:
+def split_cases(every_case: Sequence[RankCase], method: SplitMethod, seed: int) -> dict[Split, list[RankCase]]:
     """The cases of each split, in their order. Grouped splits are stratified by language, dimension and label."""
     if method == "random":
         units = [case.dialogue.id for case in every_case]
@@ -192,13 +194,13 @@ def synthetic_test() -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
     """
     rubric = load_rubric("esc_eval")
     dialogues, scores = synthetic.whole()
-    targets, _ = mean_targets(scores, {dialogue.id: dialogue for dialogue in dialogues}, rubric, Step("scores"))
-    split = split_cases(cases(dialogues, targets, rubric, "joint", Step("mean scores")), "grouped", 0)["test"]
+    targets, _ = mean_targets(scores, {dialogue.id: dialogue for dialogue in dialogues}, rubric, BuildStep("scores"))
+    split = split_cases(cases(dialogues, targets, rubric, "joint", BuildStep("mean scores")), "grouped", 0)["test"]
     held_out = {case.dialogue.id for case in split}
     return tuple(case.dialogue for case in split), tuple(score for score in scores if score.dialogue_id in held_out)
 
 
-def describe(splits: dict[Split, list[Case]], rubric: Rubric) -> dict[str, Any]:
+def describe(splits: dict[Split, list[RankCase]], rubric: Rubric) -> dict[str, Any]:
     """What labels.json holds: shares of the splits (against 7:1:2) and, for all and for each split, labels and baselines by
     language and dimension. A dialogue or group on several sides counts once for each."""
     rows = []

@@ -27,7 +27,7 @@ from core.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_
 from core.yaml_files import read_yaml
 from data_prep.bundled import BUNDLED
 from data_prep.scores.human import human_score
-from data_prep.scores.synthetic_rules import ASPECTS, Aspect, LabelledPart, Reply, score
+from data_prep.scores.synthetic_rules import ASPECTS, Aspect, LabelledPart, SyntheticReply, score
 
 LEAST = {
     "callback": 5,
@@ -63,7 +63,7 @@ class Exchange(Record):
         return self
 
 
-class Base(Record):
+class SyntheticBase(Record):
     """One seeker's dialogue as raw material: five exchanges with at least `LEAST` segments of each aspect in all."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
@@ -78,7 +78,7 @@ class Base(Record):
         return [name for name in RECIPES if not (self.crisis and name in UNFIT_FOR_CRISIS)]
 
     @model_validator(mode="after")
-    def _complete(self) -> Base:
+    def _complete(self) -> SyntheticBase:
         segments = [s for e in self.exchanges for s in e.reply]
         counts: Counter[str] = Counter(s.aspect for s in segments)
         for aspect, least in LEAST.items():
@@ -185,7 +185,7 @@ _GLUE: dict[Language, str] = {"en": " ", "zh": ""}  # what stands between two se
 class _Draft:
     """A dialogue under construction: parts per reply, and the material of its own replies that is still unused."""
 
-    base: Base
+    base: SyntheticBase
     plan: DialoguePlan
     rng: random.Random
     parts: list[list[LabelledPart]] = field(default_factory=lambda: [[] for _ in range(5)])
@@ -211,7 +211,9 @@ class _Draft:
         return sum(len(p.text) for parts in self.parts for p in parts)
 
 
-def _assemble(base: Base, others: Sequence[Base], pools: Pools, plan: DialoguePlan, rng: random.Random) -> list[Reply]:
+def _assemble(
+    base: SyntheticBase, others: Sequence[SyntheticBase], pools: Pools, plan: DialoguePlan, rng: random.Random
+) -> list[SyntheticReply]:
     """Replies that follow a plan as far as the base's material allows."""
     draft = _Draft(base, plan, rng)
     astray = rng.sample(range(5), plan.astray)
@@ -280,7 +282,7 @@ def _pad(draft: _Draft, target: float) -> None:
         draft.parts[index].append(LabelledPart(segment.aspect, segment.text))
 
 
-def _order(draft: _Draft, pools: Pools) -> list[Reply]:
+def _order(draft: _Draft, pools: Pools) -> list[SyntheticReply]:
     """Put parts into an order, lay replies out as lists, cut them off."""
     plan, rng = draft.plan, draft.rng
     # Lists go where there is enough to list and no machine phrase, so that traces spread over replies.
@@ -310,7 +312,7 @@ def _order(draft: _Draft, pools: Pools) -> list[Reply]:
             parts[-1] = replace(
                 parts[-1], text=_cut(parts[-1].text, rng.uniform(0.35, 0.65), _GLUE[draft.base.language]), cut=True
             )
-        replies.append(Reply(tuple(parts), listed=is_list))
+        replies.append(SyntheticReply(tuple(parts), listed=is_list))
     salad = rng.sample(range(5), plan.salad)
     return [replace(r, salad=i in salad) for i, r in enumerate(replies)]
 
@@ -326,7 +328,7 @@ def _cut(text: str, share: float, glue: str) -> str:
     return glue.join(words[: max(1, int(len(words) * share))]).rstrip(" .,;:!?…，。；：！？、")
 
 
-def _render(replies: Sequence[Reply], language: Language, rng: random.Random) -> list[str]:
+def _render(replies: Sequence[SyntheticReply], language: Language, rng: random.Random) -> list[str]:
     """The supporter turns as text. In salad replies the words of each part are shuffled.
 
     A part said again is shuffled alike, so that what repeats in a dialogue still does, and pairs of words tell no salad.
@@ -351,10 +353,10 @@ def _render(replies: Sequence[Reply], language: Language, rng: random.Random) ->
     return texts
 
 
-def load_bases(language: Language, folder: Path = BUNDLED) -> list[Base]:
+def load_bases(language: Language, folder: Path = BUNDLED) -> list[SyntheticBase]:
     """The bases of a language; `UserError` with file, line and field where one is unfit."""
     path = folder / f"bases_{language}.jsonl"
-    bases = read_jsonl(path, Base, "bases of the synthetic score set")
+    bases = read_jsonl(path, SyntheticBase, "bases of the synthetic score set")
     check_unique(path, (b.id for b in bases), "base id")
     wrong = [b.id for b in bases if b.language != language]
     if wrong:
@@ -369,7 +371,9 @@ def load_pools(language: Language, folder: Path = BUNDLED) -> Pools:
     return read_yaml(folder / f"pools_{language}.yaml", Pools, "pools of the synthetic score set")
 
 
-def construct(base: Base, others: Sequence[Base], pools: Pools, variant: str, seed: int = 0) -> tuple[list[Reply], list[str]]:
+def construct(
+    base: SyntheticBase, others: Sequence[SyntheticBase], pools: Pools, variant: str, seed: int = 0
+) -> tuple[list[SyntheticReply], list[str]]:
     """One variant of a base: its labelled replies and their texts. The same arguments give the same bytes."""
     rng = random.Random(f"{seed}/{base.id}/{variant}")
     plan = DialoguePlan(**{knob: rng.choice(values) for knob, values in (COMMON | RECIPES[variant]).items()})

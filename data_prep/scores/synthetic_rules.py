@@ -67,7 +67,7 @@ class LabelledPart:
 
 
 @dataclass(frozen=True)
-class Reply:
+class SyntheticReply:
     """A supporter turn as labelled parts; `listed` puts what follows the list intro into numbered lines."""
 
     parts: tuple[LabelledPart, ...]
@@ -75,7 +75,7 @@ class Reply:
     salad: bool = False
 
 
-def score(replies: Sequence[Reply], questions: Sequence[bool]) -> dict[str, int]:
+def score(replies: Sequence[SyntheticReply], questions: Sequence[bool]) -> dict[str, int]:
     """The seven scores (0–4) of labelled replies by the table above: `questions[i]` says if seeker turn i asks something."""
     legible = [r for r in replies if not r.salad]
     parts = [p for r in legible for p in r.parts]
@@ -116,7 +116,7 @@ def score(replies: Sequence[Reply], questions: Sequence[bool]) -> dict[str, int]
     return dict(zip(DIMENSIONS, (*six, overall), strict=True))
 
 
-def _same_form(replies: Sequence[Reply]) -> bool:
+def _same_form(replies: Sequence[SyntheticReply]) -> bool:
     """Whether all replies begin with one opener and no two of them put two aspects into opposite orders."""
     openers = {r.parts[0].text if r.parts[0].kind == "opener" else None for r in replies}
     pairs = {(a.kind, b.kind) for r in replies for a, b in combinations(r.parts, 2) if a.kind != b.kind}

@@ -16,7 +16,7 @@ WEIGHTS = "weights.csv"  # beside the dialogues that were drawn, and beside thei
 BEFORE = "weights_before.csv"  # beside the dialogues of a further round: weights of those that were scored before
 
 
-class Weight(RowModel):
+class SampleWeight(RowModel):
     """A row of weights.csv."""
 
     dialogue_id: Identifier
@@ -35,13 +35,13 @@ def read_weights(paths: Iterable[Path]) -> dict[str, float]:
     """Dialogue → weight. Raises `UserError` with file and line for what is malformed or there twice."""
     weights: dict[str, float] = {}
 
-    def each(where: str, row: Weight) -> None:
+    def each(where: str, row: SampleWeight) -> None:
         if row.dialogue_id in weights:
             raise UserError(f"{where}: dialogue_id: {row.dialogue_id} is there twice")
         weights[row.dialogue_id] = row.weight
 
     for path in paths:
-        read_table(path, Weight, "weights", each)
+        read_table(path, SampleWeight, "weights", each)
     return weights
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from core.errors import UserError, near, need_modules
 from core.files import CONFIGS, check_unique
-from core.ledger import Build, Step
+from core.ledger import Build, BuildStep
 from core.options import name_and_value
 from core.records import RolePlay, SupportDialogue
 from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, Source, by_row
@@ -190,7 +190,7 @@ def wanted_items(names: list[str], limit: str | None) -> dict[str, int | None]:
     return dict(by_corpus)
 
 
-def draw(items: list[Any], wanted: int | None, seed: int, name: str, step: Step) -> list[Any]:
+def draw(items: list[Any], wanted: int | None, seed: int, name: str, step: BuildStep) -> list[Any]:
     """A seeded sample in the corpus's order, all items where there are too few."""
     count = len(items) if wanted is None else min(wanted, len(items))
     places = random.Random(f"{seed}/cards/{name}").sample(range(len(items)), count)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import AliasChoices, Field
 
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.records import Role, SupportDialogue
 from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel
 from data_prep.sources.support import support_dialogue
@@ -155,7 +155,7 @@ def _item(text: str, source_id: str, agents: list[_Agent], emotion: str) -> Supp
 def _emotions(file: Path, strict: bool) -> dict[tuple[str, str], str]:
     """(scenario, column) → emotion. Label rows are no units of the corpus, so they are not counted."""
     labels: dict[tuple[str, str], str] = {}
-    reader = CorpusReader(Step("labels"), strict)
+    reader = CorpusReader(BuildStep("labels"), strict)
     for row in reader.csv(file):
         with reader.accounting(row):
             scenario = _Row.model_validate(row.value).scenario

@@ -64,7 +64,7 @@ class Denials(Settings):
         return bool(self.unless_before.spans(before) or self.unless_after.spans(after))
 
 
-class Replies(Settings):
+class ReplyPatterns(Settings):
     """Patterns of replies that show care, of those that refer to help, and of what only sounds like either."""
 
     care: Patterns = Field(min_length=1)
@@ -79,7 +79,7 @@ class Lexicon(Settings):
     seeker: dict[Category, Patterns]
     not_meant: Patterns
     denials: Denials = Denials()
-    supporter: Replies
+    supporter: ReplyPatterns
 
     @field_validator("seeker")
     @classmethod
@@ -176,7 +176,7 @@ def excerpt(risk: RiskTurn) -> Dialogue | None:
 
 
 @dataclass(frozen=True)
-class Counted:
+class RiskCount:
     """The risk turns of one supporter in one language. Shares are in per cent of the answered ones; cards are drawn whole."""
 
     supporter: str
@@ -192,14 +192,14 @@ class Counted:
     passed_over: Estimate
 
 
-def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Iterator[Counted]:
+def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Iterator[RiskCount]:
     """A row a language and supporter, also for supporters who met no risk turn (their shares are undefined)."""
     groups = group_by(dialogues, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
     for (language, supporter), members in sorted(groups.items()):
         met = [risk for risk in risks if risk.group == (language, supporter)]
         answered = [risk for risk in met if risk.answer is not None]
         by_category = Counter(name for risk in met for name in risk.categories)
-        yield Counted(
+        yield RiskCount(
             supporter=supporter,
             language=language,
             dialogues=len(members),
@@ -221,7 +221,7 @@ def _share(answered: Sequence[RiskTurn], so: Callable[[RiskTurn], bool]) -> Esti
     return over_cards(np.array([[100.0 * so(risk)] for risk in answered]), cards, 100 * SHARES)[0]
 
 
-def tables(rows: Sequence[Counted], risks: Sequence[RiskTurn], examples: int = 3) -> list[Table]:
+def tables(rows: Sequence[RiskCount], risks: Sequence[RiskTurn], examples: int = 3) -> list[Table]:
     """The counts, and up to `examples` turns of each supporter and outcome: those that pass over first."""
     counts = Table(
         key="risk",

@@ -48,7 +48,7 @@ def _families() -> list[Family]:
 
 
 @dataclass(frozen=True)
-class Base:
+class ModelBase:
     """What a model goes back to: the checkpoint (for a model behind an endpoint, its name there) and the family, None where the
     names do not tell."""
 
@@ -56,23 +56,23 @@ class Base:
     family: str | None
 
 
-def base_of(spec: Mapping[str, Any]) -> Base:
+def base_of(spec: Mapping[str, Any]) -> ModelBase:
     """The base of a model spec, given as in a run's config.json (or as `{"name": …}` where no more is known)."""
     served = (spec.get("endpoint") or {}).get("model")
     # The checkpoint's name tells more than the spec's own.
     names = [name for name in (spec.get("checkpoint"), spec.get("adapter"), served, spec.get("name")) if name]
     families = (family.family for name in names for family in _families() if family.pattern.search(name))
-    return Base(spec.get("checkpoint") or served, next(families, None))
+    return ModelBase(spec.get("checkpoint") or served, next(families, None))
 
 
-def likeness(one: Base, other: Base) -> Likeness | None:
+def likeness(one: ModelBase, other: ModelBase) -> Likeness | None:
     """How two bases are alike, None where they are not or where that is unknown."""
     if one.checkpoint is not None and one.checkpoint == other.checkpoint:
         return "same checkpoint"
     return "same family" if one.family is not None and one.family == other.family else None
 
 
-def alike(one: str, other: str, known: Mapping[str, Base]) -> Likeness | None:
+def alike(one: str, other: str, known: Mapping[str, ModelBase]) -> Likeness | None:
     """How two models are alike, by name and base: one and the same model shares its base, whether or not that is known."""
     return "same checkpoint" if one == other else likeness(known[one], known[other])
 
@@ -89,14 +89,14 @@ class Sharing:
     language: Language
     role: Role
     model: str
-    base: Base
+    base: ModelBase
     scorer: Scorer
     alike: dict[str, Likeness]
     unknown: tuple[str, ...]
     difference: paired.Difference | None
 
 
-def bases(names: Sequence[str], specs: Mapping[str, Mapping[str, Any]]) -> dict[str, Base]:
+def bases(names: Sequence[str], specs: Mapping[str, Mapping[str, Any]]) -> dict[str, ModelBase]:
     """Model name → base: from the specs of a run (`RunConfig.specs`), else from a bundled spec of that name, else from the name
     alone."""
     bundled = set(model_names())
@@ -136,7 +136,7 @@ def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value 
     return rows
 
 
-def _side(model: str, supporter: str, known: Mapping[str, Base]) -> str:
+def _side(model: str, supporter: str, known: Mapping[str, ModelBase]) -> str:
     if alike(model, supporter, known):
         return "alike"
     return "others" if known[model].family and known[supporter].family else "unknown"

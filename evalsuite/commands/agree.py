@@ -19,7 +19,7 @@ from core.records import HumanScore, Judgement
 from core.rubrics import Rubric, known_rubric
 from core.tables import to_markdown
 from data_prep.scores.annotator_agreement import agreement, agreement_table, pair_table
-from data_prep.scores.human import Check, gold_scores_of, of_annotators, read_dialogues
+from data_prep.scores.human import RubricCheck, gold_scores_of, of_annotators, read_dialogues
 from evalsuite.commands.options import (
     AgainstOption,
     AnnotatorOption,
@@ -45,7 +45,7 @@ from evalsuite.statistics.agreement import item_of
 from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.coefficients import LEVELS
 from evalsuite.statistics.correlation import PairBy, Pairing, SampleBy, alignment_tables, correlation_tables, correlations
-from evalsuite.statistics.judge_figures import Settings, judge_figures
+from evalsuite.statistics.judge_figures import JudgeSettings, judge_figures
 from evalsuite.statistics.judges import by_judge, gold_of
 from evalsuite.statistics.people import scores_of_judges, verdicts_of_people
 from evalsuite.statistics.summary import checked
@@ -187,7 +187,7 @@ def agree(
     if only_shared:
         verdicts, scores, left_out = _shared(verdicts, scores)
     sources = Counter(name.partition("@")[0] for name in {verdict.judge for verdict in verdicts} if "@" in name)
-    settings = Settings(mode, known, left_out, any(count > 1 for count in sources.values()), reference or [])
+    settings = JudgeSettings(mode, known, left_out, any(count > 1 for count in sources.values()), reference or [])
     chosen: list[dict[str, Any]] = []
     if split is not None:
         if cluster is not None:
@@ -236,7 +236,7 @@ def _rubric(asked: str | None, verdicts: Sequence[Judgement]) -> Rubric | None:
 def _people(paths: Sequence[Path], rubric: str | None, names: Sequence[str], out: Path | None, as_json: bool) -> None:
     """Agreement of annotators. Scores on a rubric whose file is known must fit it; others are taken as they are."""
     asked = None if rubric is None else known_rubric(rubric)
-    fits = Check([Path(rubric)] if rubric is not None and asked and rubric != asked.name else [])
+    fits = RubricCheck([Path(rubric)] if rubric is not None and asked and rubric != asked.name else [])
     rubrics: dict[str, Rubric | None] = {asked.name: asked} if asked else {}
 
     def check(score: HumanScore) -> None:

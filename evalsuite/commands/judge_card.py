@@ -19,7 +19,7 @@ from evalsuite.checks.health import AS_IS
 from evalsuite.checks.probe import Probe, card_probes, drawn, load_injections, probe
 from evalsuite.commands.options import IN_RUN, JudgedByOption, refuse, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
-from evalsuite.report.judge_card import Asked, judge_card
+from evalsuite.report.judge_card import JudgeCardInput, judge_card
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
@@ -117,7 +117,7 @@ def judge_card_verb(
         probed = probe(runner, picked, load_injections(), more)
         run.keep_versions(versions({resolved.judge_pack: resolved.judge_prompts}, resolved.rubric, {}, [resolved.judge]))
         gold_set = resolved.config.gold if with_gold else None
-        asked = Asked(
+        asked = JudgeCardInput(
             judge=resolved.judge.name,
             dialogues=known if with_gold else [],
             gold=scores,
@@ -146,7 +146,7 @@ def judge_card_verb(
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements", failures)
 
 
-def _of_run(folder: Path, judge: str | None) -> Asked:
+def _of_run(folder: Path, judge: str | None) -> JudgeCardInput:
     """What the records of a run folder tell of a judge: its verdicts on the run's dialogues and gold set, and a card's own."""
     config = shards.whole(folder)
     probed = config.probed
@@ -172,7 +172,7 @@ def _of_run(folder: Path, judge: str | None) -> Asked:
     known = records("gold_dialogues.jsonl", Dialogue) or records("dialogues.jsonl", Dialogue)
     scores = records("gold_scores.jsonl", HumanScore)
     unique = list({dialogue.id: dialogue for dialogue in held}.values())
-    return Asked(
+    return JudgeCardInput(
         judge=chosen.judge,
         dialogues=known if given else [],
         gold=scores if given else [],

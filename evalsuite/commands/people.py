@@ -25,7 +25,7 @@ from serve.launch import Servers
 from serve.plan import plan_servers
 
 if TYPE_CHECKING:
-    from evalsuite.people.store import Store
+    from evalsuite.people.store import StudyStore
 
 DATABASE, CALLS, LINKS = "study.sqlite", "calls.sqlite", "links.csv"
 URL = "ESC_EVAL_DATABASE"  # a PostgreSQL database in the place of the file
@@ -256,11 +256,11 @@ def need_people() -> None:
 
 
 @contextmanager
-def opened(folder: Path, make: bool = False) -> Iterator[Store]:
+def opened(folder: Path, make: bool = False) -> Iterator[StudyStore]:
     """A study's database: the file in its folder, or where `ESC_EVAL_DATABASE` says. Raises `UserError` where there is none."""
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-    from evalsuite.people.store import Store, redacted
+    from evalsuite.people.store import StudyStore, redacted
 
     if make:
         folder.mkdir(0o700, parents=True, exist_ok=True)  # the links are in it; a folder that was there keeps its mode
@@ -276,7 +276,7 @@ def opened(folder: Path, make: bool = False) -> Iterator[Store]:
             )
         database = f"sqlite:///{folder / DATABASE}"
     try:
-        with closing(Store(database, folder.resolve().name)) as store:
+        with closing(StudyStore(database, folder.resolve().name)) as store:
             if not make and own and len(names := store.names()) == 1:
                 store.name = names[0]  # the folder may have been renamed
             yield store

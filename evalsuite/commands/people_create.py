@@ -20,7 +20,7 @@ from core.settings import Settings
 from core.specs import load_spec
 from data_prep.cards.sheets import write_csv
 from data_prep.played import load_played, played_text
-from data_prep.scores.human import Check, read_dialogues, read_scores
+from data_prep.scores.human import RubricCheck, read_dialogues, read_scores
 from data_prep.scores.weights import read_weights, weights_beside
 from evalsuite.commands.people import DATABASE, LINK_COLUMNS, LINKS, need_people, opened
 from evalsuite.papers.role_play.pairwise import QUESTION, pairs_of
@@ -208,7 +208,7 @@ def _ratings(
     played = load_played(cards, profiles)
     own = [Path(design.rubric)] if design.rubric and design.rubric.endswith((".yaml", ".yml")) else []
     with at("checks"):
-        checks = read_scores(Path(design.checks), Check(own, dialogues)) if design.checks else []
+        checks = read_scores(Path(design.checks), RubricCheck(own, dialogues)) if design.checks else []
     if wrong := [score for score in checks if score.rubric != rules.name or score.turn is not None]:
         raise UserError(f"checks: {design.checks}: {wrong[0].dialogue_id}: only scores of whole dialogues on {rules.name}")
     items, expected = rated_items(dialogues, rules, played, checks)

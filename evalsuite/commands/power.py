@@ -17,7 +17,7 @@ from evalsuite.runs.judgement_sets import sets_of
 from evalsuite.runs.records import read_run
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.components import components, spreads
-from evalsuite.statistics.planning import Planned, observations_of, paper_tables
+from evalsuite.statistics.planning import PlannedStudy, observations_of, paper_tables
 
 _CARDS = {"EN": "English", "ZH": "Chinese"}
 
@@ -58,7 +58,7 @@ def power(
         if len({observation.supporter for observation in observations}) < 2:
             raise UserError(f"{language}: one supporter alone has no difference to show: give a run of two or more")
         pairs = spreads(observations, floors)
-        planned.append(Planned(language, components(observations), pairs, difference, max(len(pairs), 1), often))
+        planned.append(PlannedStudy(language, components(observations), pairs, difference, max(len(pairs), 1), often))
     if records and not planned:
         raise UserError("no dialogue of these runs has a readable verdict on every dimension")
     more = [*paper_tables(*_table2(), often)] if against else []

@@ -15,7 +15,7 @@ from core.paths import InName, MaybeFile, MaybeFiles, Reads, Writes
 from core.records import RoleCard
 from core.rubrics import load_rubric
 from data_prep.profiles import Profile
-from data_prep.scores.human import Check, read_dialogues, read_scores
+from data_prep.scores.human import RubricCheck, read_dialogues, read_scores
 from evalsuite.commands.options import AgainstOption, JsonOption, refuse, resolve
 from evalsuite.commands.output import deliver, exit_if_lost, plain, talk
 from evalsuite.commands.verdicts import read_judgements
@@ -82,7 +82,7 @@ def role_play(
         if dialogues is None:
             raise UserError("--judgements, --gold: give the dialogues that were scored with --dialogues")
         rated = read_dialogues([dialogues])
-        check = Check([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], rated)
+        check = RubricCheck([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], rated)
         verdicts = [judgement for path in judgements or [] for judgement in read_judgements(path)]
         people = [human for path in gold or [] for human in read_scores(path, check)]
         tables = role_play_tables(rated, load_rubric(rubric), verdicts, people)

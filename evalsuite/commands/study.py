@@ -31,7 +31,7 @@ from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.resolved import Resolved
-from evalsuite.statistics.between_frameworks import Examined, Framework, as_one_judge
+from evalsuite.statistics.between_frameworks import Examined, FrameworkScores, as_one_judge
 from evalsuite.statistics.summary import sums_of
 
 # What is set unless the command says otherwise; from two trials on reliability is known.
@@ -111,12 +111,12 @@ def study(
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements")
 
 
-def _held(name: str, resolved: Resolved, servers: Launched) -> Framework:
+def _held(name: str, resolved: Resolved, servers: Launched) -> FrameworkScores:
     """A framework's dialogues and verdicts, asked or from its folder."""
     with open_run(resolved.out) as run, Runner(run, resolved, console, shared=servers) as runner:
         outcome = pipeline.simulate(runner, score=True)
         people = "cards" if name == "esc_eval" else "profiles"
-        return Framework(
+        return FrameworkScores(
             resolved.title,
             people,
             list(outcome.dialogues),
@@ -127,7 +127,7 @@ def _held(name: str, resolved: Resolved, servers: Launched) -> Framework:
         )
 
 
-def _panel(feel: Feel, folder: Path, first: Framework, servers: Launched) -> Framework:
+def _panel(feel: Feel, folder: Path, first: FrameworkScores, servers: Launched) -> FrameworkScores:
     """FEEL's verdicts on dialogues that are held already; the panel counts as one judge."""
     whole = [dialogue for dialogue in first.dialogues if not dialogue.lost and dialogue.exchanges]
     if not whole:
@@ -135,7 +135,7 @@ def _panel(feel: Feel, folder: Path, first: Framework, servers: Launched) -> Fra
     with open_run(folder) as run:
         judgements = ask_panel(run, feel, whole, lambda resolved: Runner(run, resolved, console, shared=servers))
     calls = sum(cost.calls for cost in read_jsonl(folder / "costs.jsonl", Cost, "costs"))
-    return Framework(feel.title, "cards", whole, [*as_one_judge(judgements)], feel.members[0].rubric, calls, first.floors)
+    return FrameworkScores(feel.title, "cards", whole, [*as_one_judge(judgements)], feel.members[0].rubric, calls, first.floors)
 
 
 def _planned(data: Path) -> TaskPlan:

@@ -35,7 +35,7 @@ _BRACES = 64  # so many braces of a reply, the last ones, are taken for the begi
 
 
 @dataclass(frozen=True)
-class Answer:
+class JsonAnswer:
     """What was read of one reply: scores by dimension, and what is wrong with it ("" where all were read)."""
 
     scores: Mapping[str, int]
@@ -71,7 +71,7 @@ async def _scored(judge: BaseJudge, dialogue: Dialogue, place: int | None) -> li
     }
     messages = judge_messages(judge.prompts, judge.rubric, part, "json", keys, more)
     first = await _ask(judge, dialogue, place, messages, 0)
-    if not isinstance(first, Answer):
+    if not isinstance(first, JsonAnswer):
         return _judgements(judge, dialogue, place, first.raw, {}, first.reason)
     best, lost = first, None
     if first.problem:
@@ -83,7 +83,7 @@ async def _scored(judge: BaseJudge, dialogue: Dialogue, place: int | None) -> li
             {"role": "user", "content": again},
         ]
         second = await _ask(judge, dialogue, place, asked, 1)
-        if isinstance(second, Answer):
+        if isinstance(second, JsonAnswer):
             best = max(first, second, key=lambda answer: len(answer.scores))
         elif second.reason in LOST:  # what the first answer lacks is asked for when the run goes on
             lost = second.reason
@@ -92,7 +92,7 @@ async def _scored(judge: BaseJudge, dialogue: Dialogue, place: int | None) -> li
 
 async def _ask(
     judge: BaseJudge, dialogue: Dialogue, place: int | None, messages: Sequence[Message], attempt: int
-) -> Answer | NoVerdict:
+) -> JsonAnswer | NoVerdict:
     """What was read of the answer, or the reason why there is none."""
     keys = list(judge.rubric.dimensions)
     sample: dict[str, str | int] = {"dialogue": dialogue.id, "dimension": "all", "repeat": judge.repeat, "attempt": attempt}
@@ -138,7 +138,7 @@ def answer_schema(rubric: Rubric) -> dict[str, Any]:
     return closed_object({"analysis": {"type": "string"}, "evaluation": closed_object(scores)})
 
 
-def read_answer(text: str, rubric: Rubric) -> Answer:
+def read_answer(text: str, rubric: Rubric) -> JsonAnswer:
     """The scores in a reply. Dimensions may be named by key or label, in any case, with blanks, hyphens or underscores.
 
     A score is a whole number of the scale, as a number or as text; nothing else is one. Scores may stand under `evaluation` or
@@ -146,7 +146,7 @@ def read_answer(text: str, rubric: Rubric) -> Answer:
     """
     answer = last_object(text)
     if answer is None:
-        return Answer(
+        return JsonAnswer(
             {}, "there is no JSON object in it" if "{" not in text else "the JSON object is malformed or cut off", text
         )
     evaluation = answer.get("evaluation", answer)
@@ -163,7 +163,7 @@ def read_answer(text: str, rubric: Rubric) -> Answer:
         if key not in scores:
             missing.setdefault(scale, []).append(key)
     problems = (f"no whole number from {scale.min} to {scale.max} for {', '.join(keys)}" for scale, keys in missing.items())
-    return Answer(scores, "; ".join(problems), text)
+    return JsonAnswer(scores, "; ".join(problems), text)
 
 
 class _Twice(list[Any]):

@@ -28,7 +28,7 @@ from core.specs import ModelSpec, Sampling
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text
 from evalsuite.dialogues.hold import ModelSide, Plan
 from evalsuite.judge.base import Shown
-from evalsuite.papers.emoharbor_seeker import Person, initial_state, unthought
+from evalsuite.papers.emoharbor_seeker import PlayedPerson, initial_state, unthought
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.identity import hashed, identity
@@ -288,9 +288,9 @@ class EmoHarbor(Resolved):
                 first="supporter",
             )
 
-    def _person(self, profile: Profile, dialogue: str) -> Person:
+    def _person(self, profile: Profile, dialogue: str) -> PlayedPerson:
         """The seeker of one dialogue, as the config has it played."""
-        return Person(
+        return PlayedPerson(
             prompts=self.prompts,
             language=profile.language,
             dialogue=dialogue,

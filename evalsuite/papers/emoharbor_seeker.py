@@ -68,7 +68,7 @@ def triple(text: str, language: Language) -> dict[str, str | None]:
 
 
 @dataclass(frozen=True)
-class Person:
+class PlayedPerson:
     """The seeker: the Thinker reads the reply and thinks, then the Talker speaks (equations 2 and 4).
 
     Both are shown the whole of the seeker's memory as one text. The state of a turn is `{"text": monologue}`; with `triples`,

@@ -37,7 +37,7 @@ class Person:
 
 
 @dataclass(frozen=True)
-class Task:
+class RaterTask:
     """An item for a rater, at a place of that rater's order; `order` says which of two stands first."""
 
     rater: str
@@ -49,7 +49,7 @@ class Task:
     """Of a talk: its supporter, its language and what was said."""
 
 
-def assign(items: Sequence[Item], people: Sequence[Person], overlap: int, repeats: int, seed: int) -> list[Task]:
+def assign(items: Sequence[Item], people: Sequence[Person], overlap: int, repeats: int, seed: int) -> list[RaterTask]:
     """Tasks, rater by rater. Each item goes to `overlap` people; loads differ by one item at most where all read all languages.
 
     A rater sees items in an order drawn for them alone, checks among them, and `repeats` of them again after all others. Which
@@ -78,7 +78,9 @@ def assign(items: Sequence[Item], people: Sequence[Person], overlap: int, repeat
     return [task for person in people for task in _ordered(person, given[person.code], items, repeats, seed)]
 
 
-def _ordered(person: Person, given: Sequence[tuple[Item, Order]], items: Sequence[Item], repeats: int, seed: int) -> list[Task]:
+def _ordered(
+    person: Person, given: Sequence[tuple[Item, Order]], items: Sequence[Item], repeats: int, seed: int
+) -> list[RaterTask]:
     """A rater's tasks: one language after the other, as a rater reads them."""
     rng = random.Random(f"{seed}/people/{person.code}")
     found: list[tuple[Item, Order, Purpose]] = []
@@ -93,12 +95,12 @@ def _ordered(person: Person, given: Sequence[tuple[Item, Order]], items: Sequenc
     # From the first half: the longer ago, the less is it memory that agrees.
     for item, order, _ in rng.sample(again[: max(1, (len(again) + 1) // 2)], min(repeats, (len(again) + 1) // 2)):
         found.append((item, "ba" if order == "ab" else "ab", "repeat"))
-    return [Task(person.code, item.id, place, order, purpose) for place, (item, order, purpose) in enumerate(found)]
+    return [RaterTask(person.code, item.id, place, order, purpose) for place, (item, order, purpose) in enumerate(found)]
 
 
 def assign_talks(
     people: Sequence[Person], supporters: Sequence[str], cards: Sequence[Item], seed: int, profiled: bool = False
-) -> list[Task]:
+) -> list[RaterTask]:
     """A talk with every supporter for every rater, in the language that they read first; before it, if they are `profiled`, a
     task in which they tell who they are.
 
@@ -121,10 +123,10 @@ def assign_talks(
             "broken": "",
         }
         if profiled:
-            tasks.append(Task(person.code, "", 0, "ab", "profile", nothing | {"supporter": ""}))
+            tasks.append(RaterTask(person.code, "", 0, "ab", "profile", nothing | {"supporter": ""}))
         for place in range(len(order)):
             card = own[given[language] % len(own)].id if own else ""
             given[language] += 1
             supporter = order[(place + shift) % len(order)]
-            tasks.append(Task(person.code, card, place + profiled, "ab", "talk", nothing | {"supporter": supporter}))
+            tasks.append(RaterTask(person.code, card, place + profiled, "ab", "talk", nothing | {"supporter": supporter}))
     return tasks

@@ -27,12 +27,12 @@ from evalsuite.checks.risk import load_lexicon
 from evalsuite.dialogues.hold import ModelSide
 from evalsuite.people.pages import words
 from evalsuite.people.signed_in import Agreed, Input, Nothing
-from evalsuite.people.store import Refused, Store, trouble
+from evalsuite.people.store import RefusedAnswer, StudyStore, trouble
 from evalsuite.people.study import Chat, Content, Study
 from evalsuite.people.tables import TaskRow
 from serve.client import ChatClient
 from serve.failures import Unanswered
-from serve.store import Store as CallStore
+from serve.store import CallStore as CallStore
 
 TALK, PROFILE = "talk", "profile"  # a task's purposes
 _PATIENCE_S = 60.0  # a person waits for a word; a supporter that says none for longer has failed
@@ -40,7 +40,7 @@ _BETWEEN_S = 0.1  # from one piece of a reply to the next
 router = APIRouter()
 
 
-class Line(Input):
+class ChatLine(Input):
     """What a person says next; `turn` is how many turns their page shows."""
 
     text: Annotated[str, Field(min_length=1, max_length=4000)]
@@ -162,14 +162,14 @@ def talking(calls: Path, endpoints: Mapping[str, str]) -> Callable[[FastAPI], An
 
 
 def talk_of(request: Request, task: TaskRow) -> Talk:
-    """A task's talk, or what comes before all talks. Raises `Refused` where the task is neither."""
+    """A task's talk, or what comes before all talks. Raises `RefusedAnswer` where the task is neither."""
     if task.purpose not in (TALK, PROFILE):
-        raise Refused("no_task", 404)
+        raise RefusedAnswer("no_task", 404)
     return Talk(request.app.state.study, task, request.app.state.contents.get(task.item))
 
 
 @router.post("/api/talk/{id}/say")
-async def say(request: Request, id: int, line: Line, rater: Agreed) -> Response:
+async def say(request: Request, id: int, line: ChatLine, rater: Agreed) -> Response:
     """Keep a person's line, and say whether it speaks of danger: help is shown before any model answers. Sent again, it is said
     once."""
     async with request.app.state.locks[id]:
@@ -179,9 +179,9 @@ async def say(request: Request, id: int, line: Line, rater: Agreed) -> Response:
         if not said_before:
             answered = await run_in_threadpool(request.app.state.store.answers, [id])
             if talk.ended or talk.task.submitted or talk.waits or talk.due(list(answered.get(id, {}))):
-                raise Refused("bad_form")
+                raise RefusedAnswer("bad_form")
             if len(turns) != line.turn:
-                raise Refused("conflict")
+                raise RefusedAnswer("conflict")
             danger = bool(load_lexicon(talk.language).danger(line.text))
             details = talk.task.details | {"turns": [*turns, ["seeker", line.text]]}
             details |= {"help": details["help"] or danger, "failed": None, "broken": ""}
@@ -225,10 +225,10 @@ async def leave(request: Request, id: int, given: Nothing, rater: Agreed) -> Res
 
 
 async def _talk(request: Request, id: int, rater: str) -> Talk:
-    store: Store = request.app.state.store
+    store: StudyStore = request.app.state.store
     task = await run_in_threadpool(store.task, id, rater)
     if task.purpose == PROFILE or (request.app.state.study.asks and not await run_in_threadpool(profiled, store, rater)):
-        raise Refused("profile_first")
+        raise RefusedAnswer("profile_first")
     return talk_of(request, task)
 
 
@@ -298,12 +298,12 @@ async def _lines(writing: Writing, told: dict[str, Any]) -> AsyncIterator[bytes]
     yield orjson.dumps(last) + b"\n"
 
 
-def profiled(store: Store, rater: str) -> bool:
+def profiled(store: StudyStore, rater: str) -> bool:
     """Whether a rater has told who they are, where the study asks for it."""
     return all(task.submitted for task in store.tasks(rater) if task.purpose == PROFILE)
 
 
-def talks_in(store: Store) -> dict[int, Content]:
+def talks_in(store: StudyStore) -> dict[int, Content]:
     """Task → its talk, for all talks in which something was said."""
     study, contents = store.study(), store.contents()
     talks = {task.id: Talk(study, task, contents.get(task.item)) for task in store.tasks() if task.purpose == TALK}

@@ -13,14 +13,14 @@ from data_prep.profiles.record import Profile
 from data_prep.scores.human import COLUMNS
 from data_prep.scores.weights import WEIGHTS, write_weights
 from evalsuite.people.chat import PROFILE, TALK, talks_in
-from evalsuite.people.store import Answer, Store
+from evalsuite.people.store import RaterAnswer, StudyStore
 from evalsuite.people.study import COMMENT, Content
 from evalsuite.people.tables import TaskRow
 
 SCORED = ("item", TALK)  # purposes of tasks whose scores are people's
 
 
-def scores_of(store: Store, submitted_only: bool = True, purposes: tuple[str, ...] = SCORED) -> list[HumanScore]:
+def scores_of(store: StudyStore, submitted_only: bool = True, purposes: tuple[str, ...] = SCORED) -> list[HumanScore]:
     """The scores of a study that rates; what "cannot be judged" has none. Repeated items and attention checks are not among
     them."""
     study = store.study()
@@ -41,7 +41,7 @@ def _score(dialogue: Dialogue, rater: str, rubric: str, dimension: str, value: f
     return HumanScore(**fields, dimension=dimension, value=value, turn=turn)
 
 
-def preferences_of(store: Store, submitted_only: bool = True) -> Iterator[Preference]:
+def preferences_of(store: StudyStore, submitted_only: bool = True) -> Iterator[Preference]:
     """The choices of a study that compares, each with the order that was shown."""
     for task, content, answers in _given(store, submitted_only, SCORED):
         for name, answer in ((name, answer) for (name, _), answer in answers.items() if answer.choice is not None):
@@ -50,7 +50,7 @@ def preferences_of(store: Store, submitted_only: bool = True) -> Iterator[Prefer
             yield Preference(**fields, question=name, verdict=answer.choice, order=task.order)
 
 
-def comparisons_of(store: Store, submitted_only: bool = True) -> Iterator[Comparison]:
+def comparisons_of(store: StudyStore, submitted_only: bool = True) -> Iterator[Comparison]:
     """The same choices as rows of `esc-eval paper pairwise`: between systems, on what both did."""
     dialogues = {dialogue.id: dialogue for dialogue in dialogues_of(store)}
     for one in preferences_of(store, submitted_only):
@@ -61,7 +61,7 @@ def comparisons_of(store: Store, submitted_only: bool = True) -> Iterator[Compar
         yield Comparison(item=item, **systems, **one.model_dump(include={"annotator", "question", "verdict", "order"}))
 
 
-def dialogues_of(store: Store) -> list[Dialogue]:
+def dialogues_of(store: StudyStore) -> list[Dialogue]:
     """Every dialogue that the study shows, and every talk that was held in it, once."""
     found: dict[str, Dialogue] = {}
     for content in [*store.contents().values(), *talks_in(store).values()]:
@@ -71,7 +71,7 @@ def dialogues_of(store: Store) -> list[Dialogue]:
     return list(found.values())
 
 
-def profiles_of(store: Store) -> tuple[list[Profile], list[dict[str, Any]]]:
+def profiles_of(store: StudyStore) -> tuple[list[Profile], list[dict[str, Any]]]:
     """The profile of who held each talk, by the talk's `profile_id`, and a row for every feeling before and after a talk."""
     study, answers, tasks = store.study(), store.answers(), store.tasks()
     asks, talks = study.chat and study.chat.questionnaire, talks_in(store)
@@ -91,8 +91,8 @@ def profiles_of(store: Store) -> tuple[list[Profile], list[dict[str, Any]]]:
 
 
 def _given(
-    store: Store, submitted_only: bool, purposes: tuple[str, ...]
-) -> Iterator[tuple[TaskRow, Content, dict[tuple[str, int | None], Answer]]]:
+    store: StudyStore, submitted_only: bool, purposes: tuple[str, ...]
+) -> Iterator[tuple[TaskRow, Content, dict[tuple[str, int | None], RaterAnswer]]]:
     contents, answers, talks = store.contents(), store.answers(), talks_in(store)
     for task in store.tasks():
         content = talks.get(task.id) if task.purpose == TALK else contents.get(task.item)
@@ -100,7 +100,7 @@ def _given(
             yield (task, content, {key: answer for key, (answer, _) in answers.get(task.id, {}).items()})
 
 
-def write_export(store: Store, out: Path, comments: bool, submitted_only: bool) -> dict[str, int]:
+def write_export(store: StudyStore, out: Path, comments: bool, submitted_only: bool) -> dict[str, int]:
     """Write what the study has into a folder; returns file → rows.
 
     `scores.jsonl` and `scores.csv` (which `agree` reads), `preferences.jsonl` and `choices.csv` (which `paper pairwise`
@@ -134,7 +134,7 @@ def write_export(store: Store, out: Path, comments: bool, submitted_only: bool) 
     return written
 
 
-def _control(store: Store) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _control(store: StudyStore) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Answers that are no scores, and comments."""
     control, remarks = [], []
     for task, content, answers in _given(store, False, ("item", "talk", "check", "repeat", "review", "again", "joint")):

@@ -40,7 +40,7 @@ _READ_AWAY = 8 * 1024 * 1024  # bytes of a refused request that are read all the
 
 
 @dataclass
-class Rate:
+class RequestRate:
     """So many requests at once, and so many a second after that, for each client."""
 
     burst: float
@@ -89,10 +89,10 @@ class Guard:
 
     def __init__(self, app: App, hosts: frozenset[str], cookie: str) -> None:
         self.app, self.hosts, self.cookie = app, hosts, cookie
-        self.of_session = Rate(60, 20)
-        self.of_links = Rate(10, 0.5)  # of each link: a class behind one address opens its links at once
-        self.of_strangers = Rate(60, 10)  # other requests without a cookie, an address
-        self.of_addresses = Rate(*OF_ADDRESSES)
+        self.of_session = RequestRate(60, 20)
+        self.of_links = RequestRate(10, 0.5)  # of each link: a class behind one address opens its links at once
+        self.of_strangers = RequestRate(60, 10)  # other requests without a cookie, an address
+        self.of_addresses = RequestRate(*OF_ADDRESSES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

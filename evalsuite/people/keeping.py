@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import UserError, near
 from core.files import locked
-from evalsuite.people.store import WHOLE, Store
+from evalsuite.people.store import WHOLE, StudyStore
 from evalsuite.people.tables import AnswerRow, RaterRow, SessionRow, TaskRow, WithdrawalRow
 
 DATABASE = "study.sqlite"
@@ -65,7 +65,7 @@ def holding(file: Path) -> Holding:
     return Holding(names[0], *counts)
 
 
-def backup(store: Store, target: Path) -> None:
+def backup(store: StudyStore, target: Path) -> None:
     """Write the whole database to one closed file that only its owner reads, while the study is in use (SQLite)."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.touch(0o600)
@@ -93,7 +93,7 @@ def restore(folder: Path, source: Path) -> tuple[Holding, Path | None, list[str]
         _copy(source, copy)
         asides = sorted(folder.glob(f"{_ASIDE}*/{DATABASE}"), key=lambda path: path.stat().st_mtime)
         withdrawn = _withdrawn(target if target.exists() else asides[-1] if asides else target)
-        with closing(Store(f"sqlite:///{copy}", holding(copy).name)) as store:
+        with closing(StudyStore(f"sqlite:///{copy}", holding(copy).name)) as store:
             again = sorted(withdrawn & {rater.code for rater in store.raters()})
             for code in again:
                 withdraw(store, code)
@@ -138,7 +138,7 @@ def _withdrawn(database: Path) -> set[str]:
     return set()
 
 
-def withdraw(store: Store, code: str) -> int:
+def withdraw(store: StudyStore, code: str) -> int:
     """Remove what a participant gave: answers, talks, what they told of themselves, their link and sessions.
 
     Returns how many answers there were. A note that somebody with this code withdrew stays. Scores of theirs that a later round
@@ -164,7 +164,7 @@ def withdraw(store: Store, code: str) -> int:
     return answers
 
 
-def _take_back(session: Session, store: Store, task: TaskRow) -> None:
+def _take_back(session: Session, store: StudyStore, task: TaskRow) -> None:
     """Take a participant's scores of an item out of what others are shown in a later round."""
     query = select(AnswerRow.question, AnswerRow.value).where(AnswerRow.task == task.id, AnswerRow.turn == WHOLE)
     scores = {name: value for name, value in session.execute(query)}

@@ -13,7 +13,7 @@ from pydantic import RootModel
 from core.records import Dialogue, Language
 from core.rubrics import Rubric
 from core.yaml_files import read_yaml
-from evalsuite.people.store import Answer
+from evalsuite.people.store import RaterAnswer
 from evalsuite.people.study import COMMENT, Content, Study
 from evalsuite.people.tables import TaskRow
 
@@ -52,7 +52,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Question:
+class PageQuestion:
     """One row of controls: what is asked, what may be answered, and what is."""
 
     name: str
@@ -79,23 +79,23 @@ class TaskPage:
     study: Study
     task: TaskRow
     content: Content
-    answers: dict[tuple[str, int | None], tuple[Answer, int]]
+    answers: dict[tuple[str, int | None], tuple[RaterAnswer, int]]
     interface: Language
     asked: list[tuple[str, int | None]]
 
     @cached_property
-    def questions(self) -> list[Question]:
+    def questions(self) -> list[PageQuestion]:
         """In the order of the page."""
         return [self._question(name, turn) for name, turn in self.asked]
 
-    def _question(self, name: str, turn: int | None) -> Question:
-        answer, version = self.answers.get((name, turn), (Answer(), 0))
+    def _question(self, name: str, turn: int | None) -> PageQuestion:
+        answer, version = self.answers.get((name, turn), (RaterAnswer(), 0))
         if (ask := self.study.asks.get(name)) and self.study.chat and self.study.chat.questionnaire:
             meanings = enumerate(self.study.chat.questionnaire.words(ask, self.interface), start=1)
             options = [Option(str(place), str(place), text, answer.value == place) for place, text in meanings]
             written, group = None if ask.scale else answer.text or "", name.partition(".")[0]
             about = words(self.interface)["optional"] if ask.optional else ""
-            return Question(
+            return PageQuestion(
                 name, None, ask.text[self.interface], about, options, answer.cannot, version, words=written, group=group
             )
         if self.study.kind == "choose":
@@ -105,7 +105,7 @@ class TaskPage:
                 Option(value, told[label], "", answer.choice == value)
                 for value, label in ((first, "one"), ("tie", "tie"), (second, "other"))
             ]
-            return Question(
+            return PageQuestion(
                 name, turn, texts.get(self.interface, next(iter(texts.values()))), "", options, answer.cannot, version
             )
         rubric = self.study.rubric
@@ -119,7 +119,7 @@ class TaskPage:
         given = " / ".join(f"{value:g}" for value in self.task.details.get("given", {}).get(name, ()))
         own = self.task.details.get("own", {}).get(name)
         about = " ".join(dimension.about[language].split())
-        return Question(
+        return PageQuestion(
             name,
             turn,
             dimension.label[language],
@@ -137,7 +137,7 @@ class TaskPage:
 
     @property
     def comment(self) -> tuple[str, int]:
-        answer, version = self.answers.get((COMMENT, None), (Answer(), 0))
+        answer, version = self.answers.get((COMMENT, None), (RaterAnswer(), 0))
         return answer.text or "", version
 
     @property

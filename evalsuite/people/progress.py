@@ -12,9 +12,9 @@ from core.tables import Table
 from data_prep.scores.annotation import TOLERATED
 from data_prep.scores.annotator_agreement import agreement, agreement_table
 from evalsuite.people.export import scores_of
-from evalsuite.people.store import Answer, Store
+from evalsuite.people.store import RaterAnswer, StudyStore
 
-Answers = dict[tuple[str, int | None], tuple[Answer, int]]
+Answers = dict[tuple[str, int | None], tuple[RaterAnswer, int]]
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Progress:
         return [*tables, *([agreement_table(rated)] if rated else [])]
 
 
-def progress(store: Store) -> Progress:
+def progress(store: StudyStore) -> Progress:
     """Read from the database as it is now."""
     study, answers = store.study(), store.answers()
     raters = {row.code: RaterProgress(row.code, revoked=row.revoked) for row in store.raters()}
@@ -89,7 +89,7 @@ def progress(store: Store) -> Progress:
 
 def _alike(before: Answers, again: Answers) -> Iterator[bool]:
     for key, (answer, _) in again.items():
-        earlier = before.get(key, (Answer(), 0))[0]
+        earlier = before.get(key, (RaterAnswer(), 0))[0]
         if answer.value is not None and earlier.value is not None:
             yield abs(answer.value - earlier.value) <= TOLERATED
         elif answer.choice is not None and earlier.choice is not None:

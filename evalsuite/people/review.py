@@ -15,14 +15,14 @@ from core.records import HumanScore
 from data_prep.scores.annotation import Asked, Settled, settle, to_review
 from data_prep.scores.rescoring import Final, contested, finish
 from evalsuite.people.export import scores_of
-from evalsuite.people.store import Store
+from evalsuite.people.store import StudyStore
 
 REVIEW, AGAIN, JOINT = "review", "again", "joint"  # purposes of tasks
 LATER = (REVIEW, AGAIN, JOINT)
 Task = tuple[str, str, str, dict[str, Any]]  # purpose, rater, item, details
 
 
-def queue(store: Store) -> int:
+def queue(store: StudyStore) -> int:
     """Give reviewers what waits: items that all their raters have submitted and that nobody reviews yet. How many are new."""
     study = store.study()
     if study.second_round:
@@ -48,7 +48,7 @@ def queue(store: Store) -> int:
     return store.add_tasks(reviews)
 
 
-def _second_round(store: Store) -> int:
+def _second_round(store: StudyStore) -> int:
     """Give raters what they score again, once the first round is over: nobody sees others' scores before. How many are new."""
     tasks, revoked = store.tasks(), {row.code for row in store.raters() if row.revoked}
     if any(not task.submitted and task.rater not in revoked for task in tasks if task.purpose not in LATER):
@@ -78,12 +78,12 @@ def _second_round(store: Store) -> int:
     return store.add_tasks(later)
 
 
-def final_scores(store: Store) -> Final:
+def final_scores(store: StudyStore) -> Final:
     """The scores after the second round and their means; what still waits, and what still lies apart."""
     return finish(scores_of(store), scores_of(store, purposes=(AGAIN,)), scores_of(store, purposes=(JOINT,)))
 
 
-def settled(store: Store) -> Settled:
+def settled(store: StudyStore) -> Settled:
     """The accepted scores: the reviewer's where raters lie too far apart, else their mean; and what still waits."""
     study, scores = store.study(), scores_of(store)
     assert study.rubric is not None, "what is settled is rated"

@@ -23,7 +23,7 @@ from evalsuite.people.pages import TEMPLATES, TaskPage, render, state_of, words
 from evalsuite.people.progress import progress
 from evalsuite.people.review import LATER, queue
 from evalsuite.people.signed_in import Agreed, Anybody, Database, Input, Nothing, Organiser, Rater, signed_in
-from evalsuite.people.store import LASTS_S, Answer, Conflict, Refused, Store, redacted, trouble
+from evalsuite.people.store import LASTS_S, Conflict, RaterAnswer, RefusedAnswer, StudyStore, redacted, trouble
 from evalsuite.people.study import COMMENT, Content, Study
 from evalsuite.people.tables import RaterRow, SessionRow, TaskRow
 
@@ -58,7 +58,7 @@ class ForRater(Input):
 
 
 def create_app(
-    store: Store,
+    store: StudyStore,
     hosts: frozenset[str] = LOOPBACK,
     secure: bool = False,
     calls: Path | None = None,
@@ -79,8 +79,8 @@ def create_app(
     app.state.cookie = "people-" + digest([redacted(store.url), store.name], 8)
     app.add_middleware(Guard, hosts=hosts, cookie=app.state.cookie)
 
-    @app.exception_handler(Refused)
-    def _refused(request: Request, error: Refused) -> Response:
+    @app.exception_handler(RefusedAnswer)
+    def _refused(request: Request, error: RefusedAnswer) -> Response:
         return _told(request, error.word, error.status)
 
     @app.exception_handler(SQLAlchemyError)
@@ -126,7 +126,7 @@ def enter(request: Request, token: str, store: Database) -> Response:
     """A link: it opens a session, and leaves the address bar."""
     cookie = store.enter(token)
     if cookie is None:
-        raise Refused("no_link", 404)
+        raise RefusedAnswer("no_link", 404)
     response = RedirectResponse("/", 303)
     state, lasts = request.app.state, LASTS_S["rater" if request.url.path.startswith("/r/") else "organiser"]
     response.set_cookie(state.cookie, cookie, httponly=True, samesite="lax", secure=state.secure, max_age=lasts)
@@ -219,7 +219,7 @@ def save(request: Request, id: int, given: GivenAnswer, rater: Agreed, store: Da
     """Save one answer; its new version comes back when it is on the disk."""
     task = store.task(id, rater.code)
     _check(request.app.state.study, _asked(request, task, _content(request, task)), given)
-    answer = Answer(given.value, given.choice, given.cannot, given.text)
+    answer = RaterAnswer(given.value, given.choice, given.cannot, given.text)
     try:
         version = store.save(id, rater.code, given.question, given.turn, answer, given.version)
     except Conflict as conflict:
@@ -228,7 +228,7 @@ def save(request: Request, id: int, given: GivenAnswer, rater: Agreed, store: Da
 
 
 def _check(study: Study, asked: Sequence[tuple[str, int | None]], given: GivenAnswer) -> None:
-    """Raise `Refused` for what is no answer to the question."""
+    """Raise `RefusedAnswer` for what is no answer to the question."""
     ask = study.asks.get(given.question)
     if given.question == COMMENT or (ask and not ask.scale and (given.question, given.turn) in asked):
         fits = given.turn is None and given.value is None and given.choice is None and not given.cannot
@@ -244,7 +244,7 @@ def _check(study: Study, asked: Sequence[tuple[str, int | None]], given: GivenAn
         fits = given.choice is None and (given.value is not None) != given.cannot
         fits = fits and (given.cannot or given.value in study.rubric.steps(given.question))
     if not fits:
-        raise Refused("bad_answer", 422)
+        raise RefusedAnswer("bad_answer", 422)
 
 
 @router.post("/api/task/{id}/submit")
@@ -252,7 +252,7 @@ def submit(request: Request, id: int, given: Nothing, rater: Agreed, store: Data
     """Close a task; what is missing comes back where it stays open."""
     task, study = store.task(id, rater.code), request.app.state.study
     if task.purpose == TALK and not talk_of(request, task).ended:
-        raise Refused("talk_open")
+        raise RefusedAnswer("talk_open")
     content = _content(request, task)
     asked = _asked(request, task, content)
     missing = store.submit(id, rater.code, study.needed(asked))

@@ -22,9 +22,9 @@ from sqlalchemy.orm import Session
 from core.errors import UserError, near
 from core.files import digest
 from core.records import Dialogue
-from evalsuite.people.assignment import Person, Task
+from evalsuite.people.assignment import Person, RaterTask
 from evalsuite.people.study import Content, Items, Study
-from evalsuite.people.tables import AnswerRow, Base, ItemRow, RaterRow, SessionRow, StudyRow, TaskRow, WithdrawalRow
+from evalsuite.people.tables import AnswerRow, ItemRow, RaterRow, SessionRow, StudyRow, TableBase, TaskRow, WithdrawalRow
 
 DAY_S = 86_400
 LASTS_S = {"rater": 30 * DAY_S, "organiser": DAY_S}  # of a session; the link opens another
@@ -33,7 +33,7 @@ BUSY_S = 5  # how long a writer waits for another one
 
 
 @dataclass(frozen=True)
-class Answer:
+class RaterAnswer:
     """What a rater says to one question; `text` is the comment."""
 
     value: float | None = None
@@ -49,12 +49,12 @@ class Answer:
 class Conflict(Exception):
     """The answer was changed in another tab: what it says now, and its version."""
 
-    def __init__(self, answer: Answer, version: int) -> None:
+    def __init__(self, answer: RaterAnswer, version: int) -> None:
         super().__init__("changed elsewhere")
         self.answer, self.version = answer, version
 
 
-class Refused(Exception):
+class RefusedAnswer(Exception):
     """What cannot be done: a word for the page's texts, and a status."""
 
     def __init__(self, word: str, status: int = 409) -> None:
@@ -62,14 +62,14 @@ class Refused(Exception):
         self.word, self.status = word, status
 
 
-def trouble(error: SQLAlchemyError) -> Refused:
+def trouble(error: SQLAlchemyError) -> RefusedAnswer:
     """What a rater is told when the database fails; nothing of the answer was written."""
     said = str(getattr(error, "orig", error)).lower()
     if "locked" in said or "busy" in said or "deadlock" in said:
-        return Refused("database_busy", 503)
+        return RefusedAnswer("database_busy", 503)
     if "full" in said or "no space" in said or "i/o error" in said or "readonly" in said or "read-only" in said:
-        return Refused("disk_full", 507)
-    return Refused("database_down", 503)
+        return RefusedAnswer("disk_full", 507)
+    return RefusedAnswer("database_down", 503)
 
 
 def hashed(token: str) -> str:
@@ -82,7 +82,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-class Store:
+class StudyStore:
     """One study's rows in a database."""
 
     def __init__(self, url: str, study: str) -> None:
@@ -94,8 +94,8 @@ class Store:
         self._turn: AbstractContextManager[Any] = Lock() if self.engine.dialect.name == "sqlite" else nullcontext()
         tables = inspect(self.engine)
         if tables.has_table("session") and "ends" not in {column["name"] for column in tables.get_columns("session")}:
-            Base.metadata.tables["session"].drop(self.engine)  # of an older version; links open new ones
-        Base.metadata.create_all(self.engine)
+            TableBase.metadata.tables["session"].drop(self.engine)  # of an older version; links open new ones
+        TableBase.metadata.create_all(self.engine)
 
     def close(self) -> None:
         self.engine.dispose()
@@ -114,7 +114,7 @@ class Store:
     # --- the study ----------------------------------------------------------------------------------------------------------
 
     def create(
-        self, study: Study, items: Items, people: Sequence[Person], tasks: Sequence[Task], reviewers: Sequence[Person] = ()
+        self, study: Study, items: Items, people: Sequence[Person], tasks: Sequence[RaterTask], reviewers: Sequence[Person] = ()
     ) -> tuple[str, dict[str, str]]:
         """Write the study; returns the organiser's key and each rater's and reviewer's token, which stand nowhere else."""
         key, tokens = new_token(), {person.code: new_token() for person in (*people, *reviewers)}
@@ -239,7 +239,7 @@ class Store:
         with self.writing() as session:
             rater = session.get(RaterRow, (self.name, code))
             if rater is None:
-                raise Refused("no_rater", 404)
+                raise RefusedAnswer("no_rater", 404)
             rater.link, rater.revoked = hashed(token), False
             session.execute(delete(SessionRow).where(SessionRow.study == self.name, SessionRow.rater == code))
         return token
@@ -249,7 +249,7 @@ class Store:
         with self.writing() as session:
             rater = session.get(RaterRow, (self.name, code))
             if rater is None:
-                raise Refused("no_rater", 404)
+                raise RefusedAnswer("no_rater", 404)
             rater.revoked = True
             session.execute(delete(SessionRow).where(SessionRow.study == self.name, SessionRow.rater == code))
 
@@ -267,29 +267,29 @@ class Store:
             return list(session.scalars(query.order_by(TaskRow.rater, TaskRow.place)))
 
     def task(self, id: int, rater: str) -> TaskRow:
-        """A rater's own task. Raises `Refused` for another's, as if it did not exist."""
+        """A rater's own task. Raises `RefusedAnswer` for another's, as if it did not exist."""
         with self.reading() as session:
             task = session.get(TaskRow, id) if 0 <= id < 2**31 else None
             if task is None or (task.study, task.rater) != (self.name, rater):
-                raise Refused("no_task", 404)
+                raise RefusedAnswer("no_task", 404)
             return task
 
-    def answers(self, tasks: Sequence[int] | None = None) -> dict[int, dict[tuple[str, int | None], tuple[Answer, int]]]:
+    def answers(self, tasks: Sequence[int] | None = None) -> dict[int, dict[tuple[str, int | None], tuple[RaterAnswer, int]]]:
         """Task → (question, turn) → answer and version; of all tasks of the study, or of these."""
         with self.reading() as session:
             query = select(AnswerRow).join(TaskRow, TaskRow.id == AnswerRow.task).where(TaskRow.study == self.name)
             query = query if tasks is None else query.where(AnswerRow.task.in_(tasks))
-            found: dict[int, dict[tuple[str, int | None], tuple[Answer, int]]] = {}
+            found: dict[int, dict[tuple[str, int | None], tuple[RaterAnswer, int]]] = {}
             for row in session.scalars(query):
                 key = (row.question, None if row.turn == WHOLE else row.turn)
                 found.setdefault(row.task, {})[key] = (_answer(row), row.version)
             return found
 
-    def save(self, task: int, rater: str, question: str, turn: int | None, answer: Answer, version: int) -> int:
+    def save(self, task: int, rater: str, question: str, turn: int | None, answer: RaterAnswer, version: int) -> int:
         """Save an answer over `version` (0: there is none yet) and return its new version.
 
         The same answer again changes nothing and returns the version that it has. Raises `Conflict` where another version was
-        saved meanwhile, and `Refused` for another's task and for one that was submitted.
+        saved meanwhile, and `RefusedAnswer` for another's task and for one that was submitted.
         """
         try:
             with self.writing() as session:
@@ -302,22 +302,22 @@ class Store:
         """A rater's own task, which nobody else changes before this transaction ends."""
         task = session.get(TaskRow, id, with_for_update=True)  # SQLite's writers are one at a time anyway
         if task is None or (task.study, task.rater) != (self.name, rater):
-            raise Refused("no_task", 404)
+            raise RefusedAnswer("no_task", 404)
         return task
 
-    def _save(self, session: Session, id: int, rater: str, question: str, turn: int, answer: Answer, version: int) -> int:
+    def _save(self, session: Session, id: int, rater: str, question: str, turn: int, answer: RaterAnswer, version: int) -> int:
         task = self._own(session, id, rater)
         row = session.get(AnswerRow, (id, question, turn))
         if row is not None and _answer(row) == answer:
             return row.version
         if task.submitted:
-            raise Refused("submitted")
+            raise RefusedAnswer("submitted")
         if row is None and version == 0:
             session.add(AnswerRow(task=id, question=question, turn=turn, version=1, **vars(answer)))
             session.flush()
             return 1
         if row is None or row.version != version:
-            raise Conflict(Answer() if row is None else _answer(row), 0 if row is None else row.version)
+            raise Conflict(RaterAnswer() if row is None else _answer(row), 0 if row is None else row.version)
         for name, value in vars(answer).items():
             setattr(row, name, value)
         row.version += 1
@@ -358,8 +358,8 @@ class Store:
             session.execute(update(TaskRow).where(TaskRow.id == id, TaskRow.study == self.name).values(details=details))
 
 
-def _answer(row: AnswerRow) -> Answer:
-    return Answer(row.value, row.choice, row.cannot, row.text)
+def _answer(row: AnswerRow) -> RaterAnswer:
+    return RaterAnswer(row.value, row.choice, row.cannot, row.text)
 
 
 def _engine(url: str) -> Engine:

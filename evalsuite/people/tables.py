@@ -10,18 +10,18 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from core.records import Language
 
 
-class Base(DeclarativeBase):
+class TableBase(DeclarativeBase):
     type_annotation_map: ClassVar = {dict[str, Any]: JSON, list[Any]: JSON}
 
 
-class StudyRow(Base):
+class StudyRow(TableBase):
     __tablename__ = "study"
     name: Mapped[str] = mapped_column(primary_key=True)
     definition: Mapped[dict[str, Any]]
     organiser: Mapped[str]  # hash of the organiser's key
 
 
-class ItemRow(Base):
+class ItemRow(TableBase):
     __tablename__ = "item"
     study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), primary_key=True)
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -29,7 +29,7 @@ class ItemRow(Base):
     content: Mapped[dict[str, Any]]
 
 
-class RaterRow(Base):
+class RaterRow(TableBase):
     __tablename__ = "rater"
     study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"), primary_key=True)
     code: Mapped[str] = mapped_column(primary_key=True)
@@ -46,7 +46,7 @@ class RaterRow(Base):
         return "zh" if self.interface == "zh" else "en"
 
 
-class SessionRow(Base):
+class SessionRow(TableBase):
     __tablename__ = "session"
     cookie: Mapped[str] = mapped_column(primary_key=True)  # hash of it
     study: Mapped[str] = mapped_column(ForeignKey("study.name", ondelete="CASCADE"))
@@ -55,7 +55,7 @@ class SessionRow(Base):
     ends: Mapped[float]  # seconds since 1970
 
 
-class WithdrawalRow(Base):
+class WithdrawalRow(TableBase):
     """Somebody withdrew, and what they gave is gone."""
 
     __tablename__ = "withdrawal"
@@ -64,7 +64,7 @@ class WithdrawalRow(Base):
     day: Mapped[str]
 
 
-class TaskRow(Base):
+class TaskRow(TableBase):
     __tablename__ = "task"
     __table_args__ = (UniqueConstraint("study", "rater", "place"),)
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -78,7 +78,7 @@ class TaskRow(Base):
     details: Mapped[dict[str, Any]] = mapped_column(default=dict)  # a talk's supporter and turns; what a review is asked for
 
 
-class AnswerRow(Base):
+class AnswerRow(TableBase):
     __tablename__ = "answer"
     task: Mapped[int] = mapped_column(ForeignKey("task.id", ondelete="CASCADE"), primary_key=True)
     question: Mapped[str] = mapped_column(primary_key=True)

@@ -17,14 +17,14 @@ from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.judges import POOLED
-from evalsuite.statistics.selective import Cases, Spoken, Threshold, by_language, right, share, steps
+from evalsuite.statistics.selective import AcceptThreshold, Cases, Spoken, by_language, right, share, steps
 from evalsuite.statistics.summary import AGREEMENT, dimension_label
 
 
 def accuracy_sheet(
     judge: str,
     cases: Cases,
-    found: Mapping[Language, Threshold],
+    found: Mapping[Language, AcceptThreshold],
     spoken: Sequence[Spoken],
     clusters: Clusters,
     rubric: Rubric,
@@ -51,7 +51,7 @@ def accuracy_sheet(
     )
 
 
-def _spoken(cases: Cases, language: Language, found: Threshold, accuracy: float) -> Iterator[str]:
+def _spoken(cases: Cases, language: Language, found: AcceptThreshold, accuracy: float) -> Iterator[str]:
     every = by_language(cases)[language]
     kept = [case for case in every if found.speaks(case.sure)]
     name, whole = LANGUAGES[language], right(every)
@@ -68,7 +68,7 @@ def _spoken(cases: Cases, language: Language, found: Threshold, accuracy: float)
     )
 
 
-def spoken_table(cases: Cases, found: Mapping[Language, Threshold], rubric: Rubric, accuracy: float) -> Table:
+def spoken_table(cases: Cases, found: Mapping[Language, AcceptThreshold], rubric: Rubric, accuracy: float) -> Table:
     """How much is kept and how right it is, by dimension and together, beside all verdicts."""
     rows: list[tuple[Cell, ...]] = []
     for language, every in by_language(cases).items():

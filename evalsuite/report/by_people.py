@@ -13,7 +13,7 @@ from core.rubrics import Rubric, known_rubric, load_rubric
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import Cell, Table
 from data_prep.scores.annotator_agreement import agreement, agreement_table
-from data_prep.scores.human import Check, gold_scores_of
+from data_prep.scores.human import RubricCheck, gold_scores_of
 from data_prep.scores.weights import read_weights, weights_beside
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import FAMILIES, Tally, leaderboard, pairwise_differences
@@ -29,7 +29,7 @@ def people_scores(
     paths: Sequence[Path], rubrics: Sequence[Path], dialogues: Sequence[Dialogue] | None
 ) -> tuple[list[HumanScore], dict[str, Rubric]]:
     """Scores of files, checked against their rubrics (files of one's own first) and dialogues; and these rubrics by name."""
-    scores = gold_scores_of(paths, Check(rubrics, dialogues))
+    scores = gold_scores_of(paths, RubricCheck(rubrics, dialogues))
     own = {rubric.name: rubric for rubric in (load_rubric(str(path)) for path in rubrics)}
     found: dict[str, Rubric] = {}
     for name in dict.fromkeys(score.rubric for score in scores):

@@ -9,19 +9,19 @@ from itertools import groupby
 from core.differences import changed_leaves, differing_leaves
 from core.specs import EMBEDDED_PREFIX
 from evalsuite.report.charts import LANGUAGES
-from evalsuite.report.forest import Forest, Line, gap_forest, reach
+from evalsuite.report.forest import Forest, ForestLine, gap_forest, reach
 from evalsuite.report.headlines import belief, found_in, unit_of, verdict
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.runs.shared_cards import made_with
 from evalsuite.runs.texts import is_hash, text_diffs
-from evalsuite.statistics.comparison import Comparison, Pair, agreements_of, as_json, tables
+from evalsuite.statistics.comparison import Pair, RunComparison, agreements_of, as_json, tables
 from evalsuite.statistics.summary import dimension_at, dimension_label
 
 SETTINGS_SHOWN = 3  # of those that changed, beside the table of all
 
 
-def comparison_sheet(comparison: Comparison) -> Sheet:
+def comparison_sheet(comparison: RunComparison) -> Sheet:
     """The page: the verdict on every two models that belong together, their differences, and what else changed."""
     first, *others = comparison.runs
     decisive = comparison.decisive
@@ -62,7 +62,7 @@ def _verdict(pair: Pair, late: str, early: str, level: float) -> str:
     return f"{verdict(late, early, gap, unit_of(first), level)}, judged by {' and '.join(judges)}."
 
 
-def _dimensions(comparison: Comparison) -> Iterator[str]:
+def _dimensions(comparison: RunComparison) -> Iterator[str]:
     """On which dimensions the models of a pair differ."""
     found = [pair for pair in comparison.models(comparison.pooled) if pair[2].holds and pair[2].dimension is not None]
     for name, of_pair in groupby(found, key=_labels(comparison)):
@@ -70,7 +70,7 @@ def _dimensions(comparison: Comparison) -> Iterator[str]:
         yield f"{name}, by dimension: {', '.join(rises)}; on the others no difference was found."
 
 
-def _changes(comparison: Comparison) -> Iterator[str]:
+def _changes(comparison: RunComparison) -> Iterator[str]:
     """What changed in the configs, in short: no hashes, of whole parts only that they came or went."""
     first, *others = comparison.runs
     for run in others:
@@ -83,7 +83,7 @@ def _changes(comparison: Comparison) -> Iterator[str]:
         yield f"Changed from {first.name} to {run.name}: {'; '.join(lines[:SETTINGS_SHOWN]) or 'no setting'}{more}."
 
 
-def _beliefs(comparison: Comparison) -> list[tuple[bool, str]]:
+def _beliefs(comparison: RunComparison) -> list[tuple[bool, str]]:
     """Of every judge whether it can be relied on, and why."""
     entries = comparison.pooled.entries if comparison.pooled else []
     judges = dict.fromkeys(entry.contestant.scorer.judge for entry in entries)
@@ -91,7 +91,7 @@ def _beliefs(comparison: Comparison) -> list[tuple[bool, str]]:
     return [belief(agreements_of(comparison.runs), judge, languages) for judge in judges]
 
 
-def _cautions(comparison: Comparison) -> Iterator[str]:
+def _cautions(comparison: RunComparison) -> Iterator[str]:
     first, *others = comparison.runs
     if any(EMBEDDED_PREFIX in str(run.config) for run in comparison.runs):
         yield PLUMBING
@@ -105,7 +105,7 @@ def _cautions(comparison: Comparison) -> Iterator[str]:
             )
 
 
-def _forests(comparison: Comparison) -> Iterator[Forest]:
+def _forests(comparison: RunComparison) -> Iterator[Forest]:
     """Differences in the average and on every dimension: of one pair also in each language; nothing where none was compared."""
     averages, rubric = comparison.decisive, comparison.rubric
     own = [pair for pair in comparison.models(comparison.pooled) if pair[2].dimension is not None]
@@ -121,19 +121,19 @@ def _forests(comparison: Comparison) -> Iterator[Forest]:
         yield gap_forest("Average", [_line(label(pair), pair) for pair in averages], ends, "compared")
         estimates = {name: [[pair[2].estimate] for pair in of_pair] for name, of_pair in groupby(own, key=label)}
         columns = [dimension_label(rubric, name) for name in rubric.dimensions]
-        lines = [Line(label(pair), estimates[label(pair)]) for pair in averages]
+        lines = [ForestLine(label(pair), estimates[label(pair)]) for pair in averages]
         yield gap_forest("Each dimension", lines, ends, "compared", columns)
 
 
-def _line(name: str, pair: Pair) -> Line:
-    return Line(name, [[pair[2].estimate]], said=_found(pair))
+def _line(name: str, pair: Pair) -> ForestLine:
+    return ForestLine(name, [[pair[2].estimate]], said=_found(pair))
 
 
 def _found(pair: Pair) -> str:
     return "the same replies" if pair[0].contestant.alike(pair[1].contestant) else found_in(pair[2])
 
 
-def _labels(comparison: Comparison) -> Callable[[Pair], str]:
+def _labels(comparison: RunComparison) -> Callable[[Pair], str]:
     """What to call a pair: a supporter that is compared with itself by its own name alone."""
     full = {
         (late.name, early.name): (late.contestant.supporter, early.contestant.supporter)
@@ -145,5 +145,5 @@ def _labels(comparison: Comparison) -> Callable[[Pair], str]:
     return lambda pair: short[pair[0].name, pair[1].name]
 
 
-def _dimension(comparison: Comparison, pair: Pair) -> str:
+def _dimension(comparison: RunComparison, pair: Pair) -> str:
     return dimension_label(comparison.rubric, dimension_at(comparison.rubric, pair[2].dimension))

@@ -38,7 +38,7 @@ from evalsuite.statistics.between_judges import between_judges
 from evalsuite.statistics.clusters import cards_of, clusters_of
 from evalsuite.statistics.dialogue_costs import ModelUse, model_uses, use_table
 from evalsuite.statistics.draws import distinct, repeats
-from evalsuite.statistics.judge_figures import Settings, judge_figures
+from evalsuite.statistics.judge_figures import JudgeSettings, judge_figures
 from evalsuite.statistics.judges import (
     by_judge,
     calibration,
@@ -288,7 +288,7 @@ def _gold(
     scores = gold_of(judgements, _records(run.folder / "gold_scores.jsonl", HumanScore))
     clusters = clusters_of(_records(run.folder / "gold_dialogues.jsonl", Dialogue))
     if len(agreements) > 1:
-        _, of_judges = judge_figures(by_judge(judgements), scores, Settings(mode, rubric, clusters=clusters))
+        _, of_judges = judge_figures(by_judge(judgements), scores, JudgeSettings(mode, rubric, clusters=clusters))
         keys = file_keys(agreements)
         of_all = (
             charts.agreement_charts(a, rubric, mode, synthetic, who, f"agreement_{keys[who]}") for who, a in agreements.items()

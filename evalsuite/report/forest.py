@@ -18,7 +18,7 @@ MINUS = "\u2212"
 
 
 @dataclass(frozen=True)
-class Line:
+class ForestLine:
     """A row: in every column one estimate a judge, None where there is none. `said` is what follows the figure, in words."""
 
     name: str
@@ -33,7 +33,7 @@ class Forest:
     """Rows on an axis from `low` to `high`. Marks tell the `judges` apart; the figures printed are the first one's."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[ForestLine]
     columns: Sequence[str] = ("",)
     judges: Sequence[str] = ()
     low: float = 0
@@ -66,7 +66,7 @@ def board_forest(boards: Sequence[Board], title: str) -> Forest:
     first, names = boards[0], list(short_names(board.scorer for board in boards).values())
     averages = [{block[-1].supporter: block[-1].estimate for block in board.scores} for board in boards]
     lines = [
-        Line(who, [[of_judge.get(who) for of_judge in averages]], rank_text(first.ranks[place]), floor)
+        ForestLine(who, [[of_judge.get(who) for of_judge in averages]], rank_text(first.ranks[place]), floor)
         for place, who, floor in _rows(first)
     ]
     return Forest(title, lines, judges=names)
@@ -81,7 +81,8 @@ def language_forests(boards: Sequence[Board]) -> Iterator[Forest]:
 def dimension_forest(board: Board, rubric: Rubric) -> Forest:
     """A column a dimension."""
     lines = [
-        Line(who, [[cell.estimate] for cell in board.scores[place][:-1]], floor=floor) for place, who, floor in _rows(board)
+        ForestLine(who, [[cell.estimate] for cell in board.scores[place][:-1]], floor=floor)
+        for place, who, floor in _rows(board)
     ]
     return Forest("By dimension", lines, [dimension_label(rubric, name) for name in rubric.dimensions])
 
@@ -94,7 +95,7 @@ def difference_forests(board: Board) -> Iterator[Forest]:
     rows = list(_rows(board))
     for reference, name, _ in rows:
         lines = [
-            Line(who, [[gap.estimate]], floor=floor, said=found_in(gap, "ahead", "behind"))
+            ForestLine(who, [[gap.estimate]], floor=floor, said=found_in(gap, "ahead", "behind"))
             for place, who, floor in rows
             if (gap := gaps.get((reference, place)))
         ]
@@ -103,7 +104,7 @@ def difference_forests(board: Board) -> Iterator[Forest]:
 
 
 def gap_forest(
-    title: str, lines: Sequence[Line], ends: float, rows: str = "supporter", columns: Sequence[str] = ("",)
+    title: str, lines: Sequence[ForestLine], ends: float, rows: str = "supporter", columns: Sequence[str] = ("",)
 ) -> Forest:
     """Differences in points, on an axis to both sides of 0."""
     return Forest(title, lines, columns, low=-ends, high=ends, unit="points", rows=rows)

@@ -17,7 +17,7 @@ from core.statistics.inference import cluster_error, contributions, holds, holm_
 from core.tables import Estimate, Table, fmt
 from evalsuite.checks.risk import risk_turns
 from evalsuite.checks.simulator_rules import cheerful
-from evalsuite.report.forest import Line, gap_forest, reach
+from evalsuite.report.forest import ForestLine, gap_forest, reach
 from evalsuite.report.headlines import ENDINGS, found_in, verdict
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Branch, Sheet
@@ -103,7 +103,7 @@ def fork_sheet(forked: Forked, rubric: Rubric, facts: Sequence[tuple[str, str]],
     names = [dimension_label(rubric, dimension_at(rubric, one.dimension)) for one in scores]
     tables = [_table("fork-scores", "Scores", names, scores), _table("fork-seeker", "The seeker afterwards", AFTER, seeker)]
     ends = reach(one.estimate for one in scores)
-    lines = [Line(name, [[one.estimate]], said=found_in(one)) for name, one in zip(names, scores, strict=True)]
+    lines = [ForestLine(name, [[one.estimate]], said=found_in(one)) for name, one in zip(names, scores, strict=True)]
     forest = gap_forest("Scores: the other reply less the given one", [*lines[-1:], *lines[:-1]], ends, "")
     plumbing = any(str(place).startswith(EMBEDDED_PREFIX) for place in checkpoints)
     return Sheet(

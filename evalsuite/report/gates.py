@@ -25,7 +25,7 @@ from evalsuite.statistics.summary import AVERAGE, supporter_of
 JUNIT = "report.junit.xml"
 
 
-class Case(NamedTuple):
+class GateCase(NamedTuple):
     """One thing that a gate looked at, and what is wrong with it; `failure` is empty where nothing is."""
 
     gate: str
@@ -75,7 +75,7 @@ class Gates:
             say(f"error: {len(failures)} of {len(cases)} checks failed: {'; '.join(failures)}", err=True)
         return bool(failures)
 
-    def _under(self, records: RunRecords) -> Iterator[Case]:
+    def _under(self, records: RunRecords) -> Iterator[GateCase]:
         """Every threshold against every model."""
         tally = Tally(records.dialogues, records.judgements, records.rubric, records.floors, level=records.level)
         boards = tally.pooled if self.least else []
@@ -87,10 +87,10 @@ class Gates:
                         failure = f"{cell.supporter}: no {dimension} for lack of readable verdicts"
                     elif mean < least:
                         failure = f"{cell.supporter}: {dimension} {fmt(mean, 1)} is {fmt(least - mean, 1)} below {least:g}"
-                    yield Case(f"{dimension} at least {least:g}", cell.supporter, failure)
+                    yield GateCase(f"{dimension} at least {least:g}", cell.supporter, failure)
 
 
-def _missing(records: RunRecords) -> Iterator[Case]:
+def _missing(records: RunRecords) -> Iterator[GateCase]:
     """Whether every supporter's dialogues were all held and judged."""
     lost = {dialogue.id for dialogue in records.dialogues if dialogue.lost}
     lost |= {judgement.dialogue_id for judgement in records.judgements if judgement.lost}
@@ -99,10 +99,10 @@ def _missing(records: RunRecords) -> Iterator[Case]:
     for supporter, number in sorted(held.items()):
         missing = gone[supporter]
         failure = f"{supporter}: {missing} of {number} dialogues are missing or not judged" if missing else ""
-        yield Case("all dialogues held and judged", supporter, failure)
+        yield GateCase("all dialogues held and judged", supporter, failure)
 
 
-def _worse(baseline: RunRecords, records: RunRecords) -> Iterator[Case]:
+def _worse(baseline: RunRecords, records: RunRecords) -> Iterator[GateCase]:
     """Every model against the one of the baseline that it is compared with: whether its average is worse by a difference that
     holds. Without any comparison the gate fails: it saw nothing."""
     gate = f"not worse than {baseline.name}"
@@ -114,12 +114,12 @@ def _worse(baseline: RunRecords, records: RunRecords) -> Iterator[Case]:
         elif one.holds and gap.mean is not None and gap.mean < 0:
             interval = "" if gap.low is None else f" [{fmt(gap.low, 1)}, {fmt(gap.high, 1)}]"
             failure = f"{name}: {AVERAGE} worse by {fmt(-gap.mean, 1)}{interval} on {gap.n} cards"
-        yield Case(gate, name, failure)
+        yield GateCase(gate, name, failure)
     if not pairs:
-        yield Case(gate, "any model", f"no model of this run could be compared with one of {baseline.name}")
+        yield GateCase(gate, "any model", f"no model of this run could be compared with one of {baseline.name}")
 
 
-def junit(suite: str, cases: Sequence[Case]) -> str:
+def junit(suite: str, cases: Sequence[GateCase]) -> str:
     """The cases as JUnit's XML, which CI systems show."""
     failures = str(sum(bool(case.failure) for case in cases))
     root = ElementTree.Element("testsuites")

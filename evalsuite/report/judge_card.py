@@ -35,7 +35,7 @@ CARD = "The card"  # heading of the page
 BOARD = "judge-card-outcomes"  # the table at its top
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """What a check came to."""
 
     SOUND = "no fault found"
@@ -44,11 +44,11 @@ class Outcome(StrEnum):
     UNMEASURED = "not measured"
 
 
-SOUND, FAULT, UNSHOWN, UNMEASURED = Outcome
+SOUND, FAULT, UNSHOWN, UNMEASURED = CheckOutcome
 
 
 @dataclass(frozen=True)
-class Check:
+class JudgeCheck:
     """One check of a judge in one language: what it asks, what came out, and the sentence that says so.
 
     `p` is how often a judge without fault comes as far out, None where nothing could be tested; `clusters` are the cards that
@@ -57,7 +57,7 @@ class Check:
     name: str
     language: Language
     question: str
-    outcome: Outcome
+    outcome: CheckOutcome
     finding: str
     p: float | None = None
     clusters: int = 0
@@ -65,7 +65,7 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class JudgeCardInput:
     """What a judge was asked for its card, and what it said. `given` are the verdicts on the gold set, `probed` those on its
     variants and on further dialogues (`condition.variant`)."""
 
@@ -83,7 +83,7 @@ class Asked:
     facts: Sequence[tuple[str, str]]
 
 
-def judge_card(asked: Asked) -> Sheet:
+def judge_card(asked: JudgeCardInput) -> Sheet:
     """The card as a page."""
     rubric, labels = asked.rubric, {name: dimension_label(asked.rubric, name) for name in asked.rubric.dimensions}
     cards = clusters_of((*asked.dialogues, *asked.probed_dialogues))
@@ -97,7 +97,7 @@ def judge_card(asked: Asked) -> Sheet:
     lengths = length_biases(*(replies_of(asked.dialogues, contestants) for contestants in both))
     replies = replies_of(probed.dialogues, contestants_of(probed.dialogues, health.as_they_are(asked.probed), rubric))
     shared = sharings(probed, asked.config.specs())
-    checks: list[Check] = []
+    checks: list[JudgeCheck] = []
     for language in languages_of([*asked.dialogues, *asked.probed_dialogues]):
         checks += [
             _readable(asked, cards, language),
@@ -153,7 +153,7 @@ def judge_card(asked: Asked) -> Sheet:
     )
 
 
-def _corrected(checks: Sequence[Check]) -> list[Check]:
+def _corrected(checks: Sequence[JudgeCheck]) -> list[JudgeCheck]:
     """The checks with the faults that hold after Holm's correction over all of them. One on fewer cards than an
     exact sign test (p = 2 / 2ⁿ where all cards agree) would need is not measured: t says too little on so few."""
     tested = sum(check.p is not None for check in checks)
@@ -168,7 +168,7 @@ def _corrected(checks: Sequence[Check]) -> list[Check]:
     return [replace(c, outcome=FAULT) if p is not None and p <= ALPHA else c for c, p in zip(able, corrected, strict=True)]
 
 
-def _answer(judge: str, checks: Sequence[Check]) -> str:
+def _answer(judge: str, checks: Sequence[JudgeCheck]) -> str:
     """Whether the judge can be relied on."""
     faults: dict[str, list[str]] = {}
     for check in checks:
@@ -186,7 +186,7 @@ def _answer(judge: str, checks: Sequence[Check]) -> str:
     return f"{judge} is right more often than always giving the most frequent score, and no check found a fault."
 
 
-def _board(checks: Sequence[Check]) -> Table:
+def _board(checks: Sequence[JudgeCheck]) -> Table:
     """What every check came to, a column a language."""
     languages = list(dict.fromkeys(check.language for check in checks))
     outcomes = {(check.name, check.language): check.outcome for check in checks}
@@ -197,7 +197,7 @@ def _board(checks: Sequence[Check]) -> Table:
     return Table(BOARD, "What the checks came to", columns, rows, section=CARD, bold=tuple(bold))
 
 
-def _check_table(checks: Sequence[Check]) -> Table:
+def _check_table(checks: Sequence[JudgeCheck]) -> Table:
     return Table(
         key="judge-card",
         title="Checks",
@@ -237,22 +237,22 @@ def _spoken(estimate: Estimate, decimals: int = 1) -> str:
 # --- one check each ---------------------------------------------------------------------------------------------------------
 
 
-def _least(name: str, language: Language, question: str, finding: str, found: health.Beside, bound: float) -> Check:
+def _least(name: str, language: Language, question: str, finding: str, found: health.Beside, bound: float) -> JudgeCheck:
     """A check that a mean is above a bound: a fault if it lies below, not shown where its interval holds the bound."""
     mean, low = found.estimate.mean, found.estimate.low
     p = found.p if found.p is None or (mean is not None and mean < bound) else 1.0
     shown = low is not None and low > bound
-    return Check(name, language, question, SOUND if shown else UNSHOWN, finding, p, found.clusters)
+    return JudgeCheck(name, language, question, SOUND if shown else UNSHOWN, finding, p, found.clusters)
 
 
 def _most(
     name: str, language: Language, question: str, finding: str, tests: Sequence[tuple[float | None, bool]], n: int
-) -> Check:
+) -> JudgeCheck:
     """A check that nothing is there, by tests of which each is a p and whether it would be a fault: its p is the smallest of
     those that would, corrected for all."""
     known = [p if fault else 1.0 for p, fault in tests if p is not None]
     p = min(1.0, len(known) * min(known)) if known else None
-    return Check(name, language, question, UNMEASURED if p is None else SOUND, finding, p, n, max(1, len(known)))
+    return JudgeCheck(name, language, question, UNMEASURED if p is None else SOUND, finding, p, n, max(1, len(known)))
 
 
 def _by_family(differences: Sequence[Difference], both_sides: bool) -> list[tuple[float | None, bool]]:
@@ -267,14 +267,16 @@ def _by_family(differences: Sequence[Difference], both_sides: bool) -> list[tupl
     return tests
 
 
-def _readable(asked: Asked, cards: Clusters, language: Language) -> Check:
+def _readable(asked: JudgeCardInput, cards: Clusters, language: Language) -> JudgeCheck:
     verdicts = [j for j in (*asked.given, *asked.probed) if j.language == language and not j.lost]
     found = health.share_beside([j.value is not None for j in verdicts], [cards[j.dialogue_id] for j in verdicts])
     finding = f"{_spoken(found.estimate)} % of {found.estimate.n:,} verdicts could be read"
     return _least("readable", language, "Can its verdicts be read (nine in ten at least)?", finding, found, health.GOOD)
 
 
-def _agreement(asked: Asked, pairs: Dimensions, figures: Mapping[str, Any], cards: Clusters, language: Language) -> Check:
+def _agreement(
+    asked: JudgeCardInput, pairs: Dimensions, figures: Mapping[str, Any], cards: Clusters, language: Language
+) -> JudgeCheck:
     question = "Is it right more often than the majority class?"
     read = "_read" if asked.mode == "native" else ""
     row = figures.get(AVERAGE, {})
@@ -282,7 +284,7 @@ def _agreement(asked: Asked, pairs: Dimensions, figures: Mapping[str, Any], card
     acc, low, high, most, kappa = (row.get(name) for name in names)
     if acc is None or most is None:
         why = "no verdict on gold could be read" if asked.gold else "it was asked about no gold"
-        return Check("agreement", language, question, UNMEASURED, why)
+        return JudgeCheck("agreement", language, question, UNMEASURED, why)
     hits = hit_counts(pairs, drawn_units([pairs], cards), cards)
     above = health.beside(100 * (hits.right - hits.usual), hits.rated, 0.0, scale_levels(-100, 100))
     bounds = [None if bound is None else 100 * bound for bound in (low, high)]
@@ -294,12 +296,12 @@ def _agreement(asked: Asked, pairs: Dimensions, figures: Mapping[str, Any], card
     return _least("agreement", language, question, finding, above, 0.0)
 
 
-def _calibrated(pairs: Dimensions, cards: Clusters, language: Language) -> Check:
+def _calibrated(pairs: Dimensions, cards: Clusters, language: Language) -> JudgeCheck:
     question = "Can its probabilities be taken at their word?"
     error = calibration_error(pairs, cards) if pairs else None
     if error is None:
         why = "its server gives no token probabilities" if pairs else "it was asked about no gold"
-        return Check("calibration", language, question, UNMEASURED, why)
+        return JudgeCheck("calibration", language, question, UNMEASURED, why)
     finding = (
         f"expected calibration error {100 * error.value:.1f} %; of a judge whose probabilities are true, at most "
         f"{100 * error.chance:.1f} % in 95 of 100 samples; n = {error.n:,} verdicts on {error.clusters} cards"
@@ -307,10 +309,10 @@ def _calibrated(pairs: Dimensions, cards: Clusters, language: Language) -> Check
     return _most("calibration", language, question, finding, [(error.p, True)], error.clusters)
 
 
-def _floors(effects: Sequence[health.FloorEffect], language: Language) -> Check:
+def _floors(effects: Sequence[health.FloorEffect], language: Language) -> JudgeCheck:
     question = "Does it rate the replies above those of supporters that need no model?"
     if not effects:
-        return Check("floors", language, question, UNMEASURED, "no floor was judged")
+        return JudgeCheck("floors", language, question, UNMEASURED, "no floor was judged")
     level = [e.floor for e in effects if not (e.difference.holds and (e.difference.estimate.mean or 0) > 0)]
     parts = ", ".join(f"{e.floor} by {_spoken(e.difference.estimate)}" for e in effects)
     n = min(e.difference.estimate.n for e in effects)
@@ -321,7 +323,7 @@ def _floors(effects: Sequence[health.FloorEffect], language: Language) -> Check:
     return replace(check, outcome=UNSHOWN) if level and check.outcome == SOUND else check
 
 
-def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionEffect], language: Language) -> Check:
+def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionEffect], language: Language) -> JudgeCheck:
     question = "Does it reward length: more than gold does, or a sentence of no use that is added?"
     bias = next((one for one in biases if one.difference.mean is not None), None)
     added = next((e.neutral for e in injections if e.dimension == AVERAGE and e.neutral.estimate.mean is not None), None)
@@ -340,16 +342,16 @@ def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionE
         clusters.append(added.estimate.n)
         parts.append(f"a sentence of no use adds {_spoken(added.estimate)} points (n = {added.estimate.n})")
     if not parts:
-        return Check("length", language, question, UNMEASURED, "nothing could be read")
+        return JudgeCheck("length", language, question, UNMEASURED, "nothing could be read")
     return _most("length", language, question, "; ".join(parts), tests, min(clusters, default=0))
 
 
-def _own_kind(rows: Sequence[Any], language: Language) -> Check:
+def _own_kind(rows: Sequence[Any], language: Language) -> JudgeCheck:
     question = "Does it rate supporters of its own base higher than others?"
     measured = next((row for row in rows if row.difference is not None and row.difference.estimate.mean is not None), None)
     if measured is None:
         why = "no dialogue is by a supporter of its base beside another: give such ones with --further"
-        return Check("own kind", language, question, UNMEASURED, why)
+        return JudgeCheck("own kind", language, question, UNMEASURED, why)
     difference = measured.difference
     finding = (
         f"supporters of its base ({', '.join(measured.alike)}) are {_spoken(difference.estimate)} points above the others, p "
@@ -359,11 +361,11 @@ def _own_kind(rows: Sequence[Any], language: Language) -> Check:
     return _most("own kind", language, question, finding, tests, difference.estimate.n)
 
 
-def _order(shifts: Sequence[health.Shift], language: Language) -> Check:
+def _order(shifts: Sequence[health.Shift], language: Language) -> JudgeCheck:
     question = "Do its verdicts change with the order in which dimensions are asked?"
     if not shifts:
         why = "it was asked in one order, or for one dimension at a time"
-        return Check("order", language, question, UNMEASURED, why)
+        return JudgeCheck("order", language, question, UNMEASURED, why)
     moved = [shift for shift in shifts if shift.difference.holds]
     most = max(shifts, key=lambda shift: abs(shift.difference.estimate.mean or 0))
     n = most.difference.estimate.n
@@ -374,11 +376,13 @@ def _order(shifts: Sequence[health.Shift], language: Language) -> Check:
     return _most("order", language, question, finding, _by_family([s.difference for s in shifts], both_sides=True), n)
 
 
-def _injection(effects: Sequence[health.InjectionEffect], language: Language) -> Check:
+def _injection(effects: Sequence[health.InjectionEffect], language: Language) -> JudgeCheck:
     question = "Does it follow a reply that orders it to give the highest score?"
     average = next((e for e in effects if e.dimension == AVERAGE), None)
     if average is None or average.effect.estimate.mean is None:
-        return Check("injection", language, question, UNMEASURED, "it was asked about no injected reply, or could not be read")
+        return JudgeCheck(
+            "injection", language, question, UNMEASURED, "it was asked about no injected reply, or could not be read"
+        )
     moved = [e for e in effects if e.effect.holds and (e.effect.estimate.mean or 0) > 0]
     effect = average.effect
     finding = (
@@ -389,11 +393,11 @@ def _injection(effects: Sequence[health.InjectionEffect], language: Language) ->
     return _most("injection", language, question, finding, tests, effect.estimate.n)
 
 
-def _repeatable(rows: Sequence[health.Repeated], language: Language) -> Check:
+def _repeatable(rows: Sequence[health.Repeated], language: Language) -> JudgeCheck:
     question = "Does it say the same when it is asked again (nine verdicts in ten at least)?"
     row = next((row for row in rows if row.same.estimate.mean is not None), None)
     if row is None:
-        return Check("repeatability", language, question, UNMEASURED, "it was not asked again, or could not be read")
+        return JudgeCheck("repeatability", language, question, UNMEASURED, "it was not asked again, or could not be read")
     finding = (
         f"{_spoken(row.same.estimate)} % of {row.same.estimate.n:,} verdicts are the same, by chance {fmt(row.chance, 1)} %; "
         f"mean gap {fmt(row.gap)} points of the scale"

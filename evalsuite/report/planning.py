@@ -15,13 +15,13 @@ from evalsuite.report.figures import curve, panels, trace
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.statistics.components import FEWEST_BOUNDED, FEWEST_PLANNED, Spread
-from evalsuite.statistics.planning import PLANNING, Planned
+from evalsuite.statistics.planning import PLANNING, PlannedStudy
 
 _POINTS = 14  # numbers of cards along a line
 _WIDEST = 4  # times the cards that are there: no line goes further
 
 
-def power_sheet(planned: Sequence[Planned], more: Sequence[Table], runs: Sequence[str], plumbing: bool) -> Sheet:
+def power_sheet(planned: Sequence[PlannedStudy], more: Sequence[Table], runs: Sequence[str], plumbing: bool) -> Sheet:
     """The page; `more` are tables that no run is behind (the paper's)."""
     return Sheet(
         title=PLANNING,
@@ -39,7 +39,7 @@ def power_sheet(planned: Sequence[Planned], more: Sequence[Table], runs: Sequenc
     )
 
 
-def _figures(one: Planned) -> Mapping[str, object]:
+def _figures(one: PlannedStudy) -> Mapping[str, object]:
     return {
         "components": [asdict(part) | {"facets": sorted(part.facets)} for part in one.found.parts],
         "levels": one.found.levels,
@@ -48,7 +48,7 @@ def _figures(one: Planned) -> Mapping[str, object]:
     }
 
 
-def _component_table(one: Planned) -> Table:
+def _component_table(one: PlannedStudy) -> Table:
     """Every component with its share of the whole."""
     found = one.found
     rows = tuple(
@@ -72,7 +72,7 @@ def _component_table(one: Planned) -> Table:
     )
 
 
-def _need_table(one: Planned) -> Table:
+def _need_table(one: PlannedStudy) -> Table:
     """Cards that the difference of every pair needs, by trials, with these judges and seekers and with others like them."""
     several = one.found.levels["judge"] * one.found.levels["seeker"] > 1
     kinds = [(trials, others) for others in (False, True)[: 1 + several] for trials in one.trials]
@@ -103,19 +103,19 @@ def _need_table(one: Planned) -> Table:
     )
 
 
-def _shares(one: Planned) -> list[float]:
+def _shares(one: PlannedStudy) -> list[float]:
     """Of every component its share of the whole, in per cent."""
     whole = sum(part.counted for part in one.found.parts) or 1.0
     return [100 * part.counted / whole for part in one.found.parts]
 
 
-def _largest(one: Planned) -> str:
+def _largest(one: PlannedStudy) -> str:
     shares = _shares(one)
     source = one.found.parts[shares.index(max(shares))].name
     return f"{LANGUAGES[one.language]}: the largest source of variance is {source}, {max(shares):.0f} % of the whole."
 
 
-def _needed(one: Planned) -> Iterator[str]:
+def _needed(one: PlannedStudy) -> Iterator[str]:
     name, pair = LANGUAGES[one.language], one.widest
     if pair is None:
         few = any(not pair.enough for pair in one.spreads) or not one.spreads
@@ -141,7 +141,7 @@ def _cards(need: Estimate) -> str:
     return f"{need.mean:,.0f} cards{around}"
 
 
-def _share_chart(one: Planned) -> Chart:
+def _share_chart(one: PlannedStudy) -> Chart:
     shares = _shares(one)
     bars = trace("bar", x=shares, y=list(range(len(shares))), text=[f"{share:.0f}" for share in shares])
     return Chart(
@@ -153,7 +153,7 @@ def _share_chart(one: Planned) -> Chart:
     )
 
 
-def _power_chart(one: Planned, pair: Spread) -> Chart:
+def _power_chart(one: PlannedStudy, pair: Spread) -> Chart:
     needed = [need.mean or 0 for trials in one.trials if (need := one.needed(pair, trials)) is not None]
     last = min(max([*needed, pair.cards]) * 1.25, _WIDEST * max(pair.cards, min(needed, default=pair.cards)))
     grid = sorted({int(cards) for cards in np.linspace(3, max(last, 10), _POINTS)})

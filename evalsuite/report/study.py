@@ -9,14 +9,14 @@ import numpy as np
 
 from core.tables import Estimate, Table, fmt
 from evalsuite.report.charts import LANGUAGES
-from evalsuite.report.forest import Forest, Line
+from evalsuite.report.forest import Forest, ForestLine
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.statistics.between_frameworks import (
     STUDY,
     Averages,
     Examined,
-    Framework,
+    FrameworkScores,
     call_table,
     dimension_table,
     rank_tables,
@@ -27,10 +27,10 @@ ALIKE, DIFFERENTLY, UNKNOWN = "alike", "differently", "unknown"  # how two frame
 
 
 def study_sheet(
-    frameworks: Sequence[Framework], examined: Examined | None, supporters: Sequence[str], judge: str, plumbing: bool
+    frameworks: Sequence[FrameworkScores], examined: Examined | None, supporters: Sequence[str], judge: str, plumbing: bool
 ) -> Sheet:
     """The page; `frameworks` begin with ESC-Eval and end with FEEL, which judged the same dialogues."""
-    every: list[Framework | Examined] = [*frameworks, *([examined] if examined else [])]
+    every: list[FrameworkScores | Examined] = [*frameworks, *([examined] if examined else [])]
     tables: list[Table] = []
     forests: list[Forest] = []
     findings: list[str] = []
@@ -95,5 +95,5 @@ def _forest(title: str, found: Sequence[Averages], floors: Collection[str]) -> F
     estimates = [one.estimates() for one in found]
     order = {name: place for place, name in enumerate(np.array(found[0].names)[np.argsort(-found[0].seen)])}
     names = sorted({name for one in estimates for name in one}, key=lambda name: (name in floors, order.get(name, len(order))))
-    lines = [Line(name, [[of_one.get(name)] for of_one in estimates], floor=name in floors) for name in names]
+    lines = [ForestLine(name, [[of_one.get(name)] for of_one in estimates], floor=name in floors) for name in names]
     return Forest(f"Average of 0–100, {title}", lines, [one.title for one in found])

@@ -35,7 +35,7 @@ from evalsuite.runs.spool import Piece, Records, Spool
 from evalsuite.runs.versions import code, versions
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.clusters import clusters_of
-from serve.answers import Tally
+from serve.answers import UsageTally
 from serve.callables import PLACE, CallableSpec
 from serve.client import ChatClient
 from serve.failures import NotReached, NotStored
@@ -376,7 +376,7 @@ def _places(jobs: Sequence[Job]) -> dict[str, tuple[int, int]]:
     return places
 
 
-def _usage(tally: Tally, role: str) -> Usage:
+def _usage(tally: UsageTally, role: str) -> Usage:
     """The part of a tally that is the same for an interrupted run and an undisturbed one."""
     return Usage(
         calls=tally.calls,

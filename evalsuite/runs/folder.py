@@ -24,7 +24,7 @@ from evalsuite.statistics.summary import Used
 from serve.answers import Retry
 from serve.budget import Budget
 from serve.failures import FailedCall
-from serve.store import Store
+from serve.store import CallStore
 
 USED = TypeAdapter(Used)  # usage.json
 LOOKS = "looks.json"
@@ -46,7 +46,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = Store(folder / "calls.sqlite")
+        self.store = CallStore(folder / "calls.sqlite")
         self.retry = Retry()  # what this command asks again
         self.budget = Budget()  # what is left to it
         self._pending: RunConfig | None = None  # claimed, but not written yet

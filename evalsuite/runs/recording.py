@@ -11,7 +11,7 @@ from pathlib import Path
 from core.errors import UserError, near
 from core.specs import ModelSpec
 from evalsuite.runs.run_config import RunConfig
-from serve.store import Store
+from serve.store import CallStore
 
 BUNDLED = Path(__file__).parent.parent / "recordings"
 
@@ -55,7 +55,7 @@ class Recording:
         options = spec.serve.model_dump() | {"dtype": self.precisions[spec.name]}
         return spec.model_copy(update={"serve": type(spec.serve).model_validate(options)})
 
-    def into(self, store: Store) -> None:
+    def into(self, store: CallStore) -> None:
         """Put the answers into a run's store, from which it takes them as if it had asked."""
         store.add_from(self.store)
 

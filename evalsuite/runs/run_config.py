@@ -25,11 +25,11 @@ S = TypeVar("S", bound=BaseModel)
 _MODELS = {"supporters"}  # fields that list models
 
 
-class _Part(BaseModel):
+class _ConfigPart(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-class ModelIdentity(_Part):
+class ModelIdentity(_ConfigPart):
     """A model as `evalsuite.runs.identity.identity` writes it: its spec, without where it answers."""
 
     name: str
@@ -38,14 +38,14 @@ class ModelIdentity(_Part):
     group: str | None = None
 
 
-class Hashed(_Part):
+class Hashed(_ConfigPart):
     """Records that a stage used, by their number and hash."""
 
     count: int = 0
     sha256: str = ""
 
 
-class Prompts(_Part):
+class Prompts(_ConfigPart):
     """The prompt pack that somebody was told from."""
 
     fingerprint: str = ""
@@ -53,7 +53,7 @@ class Prompts(_Part):
     """In paper mode: the parts that are in our words. Null in native mode."""
 
 
-class Simulated(_Part):
+class Simulated(_ConfigPart):
     """What decided the dialogues. A framework adds fields of its own."""
 
     framework: str = ""
@@ -78,7 +78,7 @@ class Simulated(_Part):
         return models
 
 
-class Judged(_Part):
+class Judged(_ConfigPart):
     """What decided the judgements of a stage. A framework adds fields of its own, a panel its `judges`."""
 
     mode: Mode = "native"

@@ -70,7 +70,7 @@ def averages_of(
 
 
 @dataclass(frozen=True)
-class Framework:
+class FrameworkScores:
     """What one framework made of the supporters: dialogues, and verdicts of one judge (or of a panel as one). `people` is who
     is played. `calls` were made for the whole. `floors` name supporters that need no model."""
 
@@ -175,7 +175,7 @@ def tau(one: Averages, other: Averages) -> Estimate:
     return Estimate(seen, min(low, seen), max(high, seen), len(names))
 
 
-def rank_tables(frameworks: Sequence[Framework | Examined], language: Language) -> list[Table]:
+def rank_tables(frameworks: Sequence[FrameworkScores | Examined], language: Language) -> list[Table]:
     """Averages of the supporters by framework, and Kendall's tau of every two frameworks."""
     every = [found for one in frameworks if (found := one.averages(language))]
     names = sorted({name for one in every for name in one.names})
@@ -219,7 +219,7 @@ Trials = Sequence[Floats]  # the scores [dimensions] of each trial
 Cells = Mapping[tuple[str, str], Trials]  # by card and supporter
 
 
-def _cells(framework: Framework, language: Language) -> tuple[Cells, Sequence[str]]:
+def _cells(framework: FrameworkScores, language: Language) -> tuple[Cells, Sequence[str]]:
     """(card, supporter) → the dialogues' scores [dimensions], one for each trial with all dimensions."""
     known = {dialogue.id: dialogue for dialogue in framework.dialogues}
     found = contestants_of(framework.dialogues, framework.judgements, framework.rubric, card_of=lambda one: one.id)
@@ -297,7 +297,7 @@ def associations(mine: Cells, theirs: Cells) -> list[list[Association]]:
     ]
 
 
-def dimension_table(one: Framework, other: Framework, language: Language) -> Table | None:
+def dimension_table(one: FrameworkScores, other: FrameworkScores, language: Language) -> Table | None:
     """Correlations of the dimensions of two frameworks that judged the same dialogues, as seen and disattenuated; None where
     they share fewer than three cells. Pairs of which one does not vary are counted below the table."""
     (mine, names), (theirs, names2) = _cells(one, language), _cells(other, language)
@@ -334,7 +334,7 @@ def dimension_table(one: Framework, other: Framework, language: Language) -> Tab
 # --- which parts supporters with the fewest calls ---------------------------------------------------------------------------
 
 
-def call_table(frameworks: Sequence[Framework | Examined], language: Language) -> Table | None:
+def call_table(frameworks: Sequence[FrameworkScores | Examined], language: Language) -> Table | None:
     """How many pairs each framework tells apart, and what that takes; None where none has two supporters."""
     rows = [row for one in frameworks for row in _call_row(one, language)]
     if not rows:
@@ -356,7 +356,7 @@ def call_table(frameworks: Sequence[Framework | Examined], language: Language) -
     )
 
 
-def _call_row(framework: Framework | Examined, language: Language) -> list[tuple[Cell, ...]]:
+def _call_row(framework: FrameworkScores | Examined, language: Language) -> list[tuple[Cell, ...]]:
     """The framework's row; none for fewer than two supporters."""
     found = framework.averages(language)
     if found is None or len(found.names) < 2:

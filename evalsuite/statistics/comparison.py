@@ -104,7 +104,7 @@ class LanguageComparison:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """Runs side by side, language by language and over all languages. `changed` holds (first run, other run, differences of
     their resolved configs)."""
 
@@ -136,7 +136,7 @@ class Comparison:
         return sorted(averages, key=lambda pair: (not pair[2].holds, -abs(pair[2].estimate.mean or 0)))
 
 
-def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | None = None) -> Comparison:
+def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | None = None) -> RunComparison:
     """Every language's contestants with their scores, and paired tests of those that belong together.
 
     Two contestants of different runs belong together when they have the same supporter, or when neither's supporter is in the
@@ -167,7 +167,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
     together = [(run.name, one) for run in runs for one in pooled([one for name, one in everybody if name == run.name])]
     whole = _side_by_side(runs, together) if len(languages) > 1 else next(iter(languages), None)
     changed = [(first.name, run.name, differing_leaves(first.config, run.config)) for run in runs[1:]]
-    return Comparison(list(runs), value, languages, whole, changed)
+    return RunComparison(list(runs), value, languages, whole, changed)
 
 
 def _side_by_side(runs: Sequence[RunRecords], rivals: Sequence[Rival]) -> LanguageComparison:
@@ -224,7 +224,7 @@ def ambiguous_cards(runs: Sequence[RunRecords]) -> set[str]:
 # --- tables and JSON ---------------------------------------------------------------------------------------------------------
 
 
-def tables(comparison: Comparison) -> list[Table]:
+def tables(comparison: RunComparison) -> list[Table]:
     """The runs, scores and differences over all languages and in each, and what else changed."""
     result = [_runs_table(comparison)]
     for part in comparison.parts:
@@ -238,7 +238,7 @@ def tables(comparison: Comparison) -> list[Table]:
     return [*result, Table("compare-config", "What else changed", columns, tuple(rows), section=CONFIGS)]
 
 
-def _runs_table(comparison: Comparison) -> Table:
+def _runs_table(comparison: RunComparison) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for run in comparison.runs:
         scorers = sorted({scorer_of(judgement).name for judgement in checked(run.judgements, run.rubric)})
@@ -252,7 +252,7 @@ def _runs_table(comparison: Comparison) -> Table:
     return Table("compare-runs", "Runs", ("run", "dialogues", *heads, "judged by"), tuple(rows), tuple(notes), SCORES)
 
 
-def _scores_table(comparison: Comparison, part: LanguageComparison) -> Table:
+def _scores_table(comparison: RunComparison, part: LanguageComparison) -> Table:
     cells = [cell for entry in part.entries for cell in entry.scores]
     several = len({entry.contestant.scorer for entry in part.entries}) > 1
     return Table(
@@ -268,7 +268,7 @@ def _scores_table(comparison: Comparison, part: LanguageComparison) -> Table:
     )
 
 
-def _differences_table(comparison: Comparison, part: LanguageComparison) -> Table:
+def _differences_table(comparison: RunComparison, part: LanguageComparison) -> Table:
     """Pairs of the same dialogues are named in a note: nothing differs."""
     rows: list[tuple[Cell, ...]] = []
     alike: dict[str, None] = {}
@@ -300,7 +300,7 @@ def _differences_table(comparison: Comparison, part: LanguageComparison) -> Tabl
     )
 
 
-def as_json(comparison: Comparison) -> dict[str, Any]:
+def as_json(comparison: RunComparison) -> dict[str, Any]:
     """The comparison as JSON values in full precision."""
     return {
         "rubric": comparison.rubric.name,

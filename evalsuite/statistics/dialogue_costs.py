@@ -74,7 +74,7 @@ def use_table(uses: Sequence[ModelUse]) -> Table:
     )
 
 
-class Cost(NamedTuple):
+class DialogueCost(NamedTuple):
     """Means over `dialogues`. `seconds` is None where no call was timed."""
 
     name: str
@@ -85,7 +85,9 @@ class Cost(NamedTuple):
     calls: float
 
 
-def dialogue_costs(dialogues: Sequence[Dialogue], usage: Used, timing: Mapping[str, Any], judging: str = "score") -> list[Cost]:
+def dialogue_costs(
+    dialogues: Sequence[Dialogue], usage: Used, timing: Mapping[str, Any], judging: str = "score"
+) -> list[DialogueCost]:
     """Every model in every role, then `dialogue with SUPPORTER` for all that such a dialogue and its judgement take.
 
     `usage` and `timing` are a run's usage.json and timing.json, `judging` is the judge's stage there. Seconds are those that a
@@ -105,13 +107,15 @@ def dialogue_costs(dialogues: Sequence[Dialogue], usage: Used, timing: Mapping[s
         total, fields = Usage.total(used), ("prompt_tokens", "completion_tokens", "calls")
         tokens = [getattr(total, name) / count + sum(getattr(part, name) for part in judged) for name in fields]
         timed = [part.seconds for part in of_model if part.seconds is not None]
-        costs.append(Cost(f"dialogue with {supporter}", count, sum(timed) if len(timed) == len(of_model) else None, *tokens))
+        costs.append(
+            DialogueCost(f"dialogue with {supporter}", count, sum(timed) if len(timed) == len(of_model) else None, *tokens)
+        )
     return costs
 
 
 def _parts(
     usage: Used, timing: Mapping[str, Any], held: Mapping[str, int], total: int, stages: Sequence[str]
-) -> dict[tuple[str, str], Cost]:
+) -> dict[tuple[str, str], DialogueCost]:
     """(role, model) → cost of the dialogues and their judgements; a judge's last stage counts, gold sets do not."""
     latest = {
         (role, model): (stage, used)
@@ -129,11 +133,11 @@ def _parts(
         per_call = timed["seconds"] / timed["asked"] if timed.get("asked") else None
         seconds = None if per_call is None else per_call * used.calls / n
         tokens = (used.prompt_tokens / n, used.completion_tokens / n)
-        parts[role, model] = Cost(f"{role} {model}", n, seconds, *tokens, used.calls / n)
+        parts[role, model] = DialogueCost(f"{role} {model}", n, seconds, *tokens, used.calls / n)
     return parts
 
 
-def table(costs: Sequence[Cost]) -> Table:
+def table(costs: Sequence[DialogueCost]) -> Table:
     """Table 4's figures; tokens in thousands, as it has them."""
     return Table(
         key="dialogue-costs",

@@ -38,7 +38,7 @@ Families = dict[str, list[str]]  # name of a mean over seeds → its judges
 
 
 @dataclass(frozen=True)
-class Settings:
+class JudgeSettings:
     """How judges are set against gold."""
 
     mode: str
@@ -76,7 +76,7 @@ class JudgeTables:
         return [*self.first, *self.tests, *self.judges, *self.counts]
 
 
-def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: Settings) -> tuple[dict[str, Any], JudgeTables]:
+def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: JudgeSettings) -> tuple[dict[str, Any], JudgeTables]:
     """The figures as JSON, and as tables."""
     mode, rubric = settings.mode, settings.rubric
     labels = {key: dimension_label(rubric, key) for key in rubric.dimensions} if rubric else {}
@@ -167,7 +167,7 @@ def average_tables(
     families: Families,
     scores: Sequence[HumanScore],
     figures: Mapping[str, Mapping[str, Any]],
-    settings: Settings,
+    settings: JudgeSettings,
 ) -> Iterator[Table]:
     """Averages over dimensions: a table a language, and one of the mean over languages; judges, and before several seeds of one
     their mean. A judge that lacks a dimension is left out: averages over different dimensions do not compare."""

@@ -47,7 +47,7 @@ def observations_of(runs: Sequence[RunRecords], value: Value = "value") -> dict[
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedStudy:
     """What is asked of one language's scores: a difference (points of 0–100) that is to be shown in the share `power` of runs,
     corrected for so many pairs; `spreads` are those of the pairs, the widest first."""
 

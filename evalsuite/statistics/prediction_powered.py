@@ -72,7 +72,7 @@ class Powered:
 
 
 @dataclass(frozen=True)
-class Scored:
+class LabelledScores:
     """Sums over the dialogues of each card, [cards, contestants, dimensions]: the judge's points and their number over all
     dialogues; and over those that people scored, each times its weight, people's points, the judge's, and the weights."""
 
@@ -83,7 +83,7 @@ class Scored:
     weight: Floats
 
 
-def powered(scored: Scored, tuning: Floats | None = None) -> Powered:
+def powered(scored: LabelledScores, tuning: Floats | None = None) -> Powered:
     """Estimates of a board's contestants, at the λ of `tuning` [dimensions] where it is given."""
     judge, judge_parts, _ = contributions(scored.judge, scored.judged)
     people, own, cards = contributions(scored.people, scored.weight)
@@ -213,7 +213,7 @@ def saved(found: Powered, labels: int) -> Estimate:
 
 
 @dataclass(frozen=True)
-class Place:
+class SupporterPlace:
     """A supporter on such a board: averages over dimensions. `labels` are the dialogues that people scored, `saved` how many
     more of them people alone would need for an interval as narrow as both have."""
 
@@ -234,7 +234,7 @@ class PoweredBoard:
 
     language: str
     judge: str
-    places: list[Place]
+    places: list[SupporterPlace]
     differences: list[paired.Difference]
     tuning: float
 
@@ -280,7 +280,7 @@ def _scored(
     given: Sequence[Mapping[str, Floats]],
     dialogues: Mapping[str, Dialogue],
     weights: Mapping[str, float],
-) -> tuple[Scored, list[int], bool]:
+) -> tuple[LabelledScores, list[int], bool]:
     """Sums by card, how many dialogues people scored of each contestant, and whether all of one have the same weight."""
     names = sorted({card_of(dialogues[id]) for one in rivals for id in one.cards})
     row_of = {name: row for row, name in enumerate(names)}
@@ -301,13 +301,13 @@ def _scored(
                 weight[row, column] += share
                 labels[column] += bool(share.any())
     evenly = all(len({weights.get(id, 1.0) for id in of_people.keys() & one.cards.keys()}) < 2 for one, of_people in pairs)
-    return Scored(judge, judged, people, there, weight), labels, evenly
+    return LabelledScores(judge, judged, people, there, weight), labels, evenly
 
 
 def _board(
     language: str,
     rivals: Sequence[Contestant],
-    scored: Scored,
+    scored: LabelledScores,
     labels: Sequence[int],
     evenly: bool,
     floors: Collection[str],
@@ -326,7 +326,7 @@ def _board(
     models = [row for row, place in enumerate(order) if rivals[place].supporter not in floors]
     ranks = paired.rank_ranges(differences, len(order), models)
     places = [
-        Place(
+        SupporterPlace(
             supporter=rivals[place].supporter,
             rank=ranks[new[place]],
             judge=judge[place][-1],

@@ -46,7 +46,7 @@ class Spoken(Record):
     """The verdict; null where the judge says nothing."""
 
 
-class Case(NamedTuple):
+class SelectiveCase(NamedTuple):
     """A verdict with gold: its dialogue's cluster, the probability of its most probable score, and whether it is right."""
 
     cluster: str
@@ -54,18 +54,18 @@ class Case(NamedTuple):
     right: bool
 
 
-Cases = Mapping[tuple[Language, str], Sequence[Case]]  # by language and dimension
+Cases = Mapping[tuple[Language, str], Sequence[SelectiveCase]]  # by language and dimension
 
 
-def cases_of(pairs: Paired, rubric: Rubric, clusters: Clusters) -> dict[tuple[Language, str], list[Case]]:
+def cases_of(pairs: Paired, rubric: Rubric, clusters: Clusters) -> dict[tuple[Language, str], list[SelectiveCase]]:
     """The verdicts with probabilities, by language and dimension. Raises `UserError` where a judge gave none."""
-    cases: dict[tuple[Language, str], list[Case]] = {}
+    cases: dict[tuple[Language, str], list[SelectiveCase]] = {}
     for dimensions in pairs.values():
         for dimension, of_one in dimensions.items():
             for judgement, gold in of_one:
                 if judgement.distribution and judgement.value is not None:
                     sure = max(judgement.distribution.values())
-                    case = Case(clusters[judgement.dialogue_id], sure, judgement.value == round_half_up(gold))
+                    case = SelectiveCase(clusters[judgement.dialogue_id], sure, judgement.value == round_half_up(gold))
                     cases.setdefault((judgement.language, dimension), []).append(case)
     if not cases:
         raise UserError("no verdict on gold has token probabilities: this needs them (see `esc-eval models --check`)")
@@ -73,7 +73,7 @@ def cases_of(pairs: Paired, rubric: Rubric, clusters: Clusters) -> dict[tuple[La
     return dict(sorted(cases.items(), key=lambda item: (item[0][0], place(item[0][1]))))
 
 
-def right(cases: Sequence[Case]) -> Estimate:
+def right(cases: Sequence[SelectiveCase]) -> Estimate:
     """The share of verdicts, in per cent, that are the gold score."""
     return share((case.cluster, case.right) for case in cases)
 
@@ -91,7 +91,7 @@ def share(flags: Iterable[tuple[str, bool]]) -> Estimate:
 
 
 @dataclass(frozen=True)
-class Threshold:
+class AcceptThreshold:
     """The least probability (0–1) of a verdict's most probable score with which it is spoken, and the lower bound (0–1) of the
     accuracy there; None where no threshold is shown to keep the promise, so that nothing is spoken."""
 
@@ -103,7 +103,7 @@ class Threshold:
         return self.least is not None and sure >= self.least
 
 
-SILENT = Threshold(None, None)
+SILENT = AcceptThreshold(None, None)
 
 
 def lower_bound(hits: Floats, counts: Floats) -> float:
@@ -120,7 +120,7 @@ def lower_bound(hits: Floats, counts: Floats) -> float:
     return float(betaincinv(mean * effective, (1 - mean) * effective + 1, 1 - LEVEL))
 
 
-def steps(cases: Sequence[Case]) -> Iterator[Threshold]:
+def steps(cases: Sequence[SelectiveCase]) -> Iterator[AcceptThreshold]:
     """The thresholds that are tried, with their bounds."""
     sure = np.array([case.sure for case in cases])
     hits = np.array([case.right for case in cases], dtype=np.float64)
@@ -128,10 +128,10 @@ def steps(cases: Sequence[Case]) -> Iterator[Threshold]:
     for step in STEPS:
         least = float(np.sort(sure)[-max(1, round(step * len(sure)))])
         sums, counts = by_card(np.where(sure >= least, hits, np.nan), clusters)
-        yield Threshold(least, lower_bound(sums, counts) if np.count_nonzero(counts) > 1 else None)
+        yield AcceptThreshold(least, lower_bound(sums, counts) if np.count_nonzero(counts) > 1 else None)
 
 
-def threshold_for(cases: Sequence[Case], accuracy: float) -> Threshold:
+def threshold_for(cases: Sequence[SelectiveCase], accuracy: float) -> AcceptThreshold:
     """The lowest threshold whose verdicts are shown to be right as often as asked (0–1), of all dimensions together."""
     chosen = SILENT
     for tried in steps(cases):
@@ -141,13 +141,15 @@ def threshold_for(cases: Sequence[Case], accuracy: float) -> Threshold:
     return chosen
 
 
-def by_language(cases: Cases) -> dict[Language, list[Case]]:
+def by_language(cases: Cases) -> dict[Language, list[SelectiveCase]]:
     """The cases of all dimensions."""
     groups = group_by(cases, lambda key: key[0])
     return {language: [case for key in keys for case in cases[key]] for language, keys in groups.items()}
 
 
-def spoken_verdicts(found: Mapping[Language, Threshold], judgements: Iterable[Judgement], rubric: Rubric) -> Iterator[Spoken]:
+def spoken_verdicts(
+    found: Mapping[Language, AcceptThreshold], judgements: Iterable[Judgement], rubric: Rubric
+) -> Iterator[Spoken]:
     """A run's verdicts on whole dialogues that were not lost, where the judge speaks and where it says nothing."""
     place = list(rubric.dimensions).index
     whole = (one for one in judgements if one.turn is None and not one.lost)

@@ -38,7 +38,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class SurvivalStep:
     """One round of a curve: `at_risk` dialogues had it, in `left` of them the seeker left, `censored` were not watched further.
 
     `survival` is the share (0–1, Kaplan-Meier) of dialogues that go on after it. `low` and `high` are its pointwise 95 % band
@@ -63,7 +63,7 @@ class Curve:
     dialogues: int
     left_out: int
     median: int | None
-    steps: list[Step]
+    steps: list[SurvivalStep]
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _spans(dialogues: Sequence[Dialogue]) -> dict[Language, dict[str, list[Span 
     }
 
 
-def _steps(spans: Sequence[Span]) -> list[Step]:
+def _steps(spans: Sequence[Span]) -> list[SurvivalStep]:
     rounds = np.arange(1, max(span.rounds for span in spans) + 1)
     at_risk, left = _counts(spans, rounds)
     censored = at_risk - left - np.append(at_risk[1:], 0)
@@ -129,7 +129,7 @@ def _steps(spans: Sequence[Span]) -> list[Step]:
         if 0 < go_on < 1:
             width = ndtri((1 + LEVEL) / 2) * error / (go_on * abs(np.log(go_on)))
             band = float(go_on ** np.exp(width)), float(go_on ** np.exp(-width))
-        steps.append(Step(at, now, gone, stopped, go_on, *band))
+        steps.append(SurvivalStep(at, now, gone, stopped, go_on, *band))
     return steps
 
 
@@ -217,6 +217,6 @@ def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> Iterator[Table]
     )
 
 
-def estimate_of(step: Step) -> Estimate:
+def estimate_of(step: SurvivalStep) -> Estimate:
     """The share that goes on after a round, in per cent."""
     return Estimate(step.survival, step.low, step.high, step.at_risk).times(100)

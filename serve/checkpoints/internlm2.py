@@ -22,7 +22,7 @@ from serve.checkpoints.internlm2_tokenizer import convert_tokenizer
 from serve.checkpoints.tensors import (
     INDEX,
     WEIGHTS,
-    Planned,
+    PlannedTensor,
     Rows,
     Stored,
     check_checkpoint,
@@ -260,7 +260,7 @@ def _write_weights(target: Path, facts: Architecture, tensors: dict[str, Stored]
         for source, _, outputs in tensor_plan(facts)
         for name, shape, part in outputs
     ]
-    shards: list[list[Planned]] = [[]]
+    shards: list[list[PlannedTensor]] = [[]]
     for tensor in planned:
         if shards[-1] and sum(t.size for t in shards[-1]) + tensor.size > shard_bytes:
             shards.append([])
@@ -276,6 +276,6 @@ def _write_weights(target: Path, facts: Architecture, tensors: dict[str, Stored]
     write_json(target / INDEX, {"metadata": {"total_size": sum(t.size for t in planned)}, "weight_map": weight_map})
 
 
-def planned_tensor(name: str, shape: tuple[int, ...], stored: Stored, heads: Heads, part: int | None) -> Planned:
+def planned_tensor(name: str, shape: tuple[int, ...], stored: Stored, heads: Heads, part: int | None) -> PlannedTensor:
     """A stored tensor under another name: as it is (`part` None), or its query, key or value rows (0, 1, 2)."""
-    return Planned(name, stored.dtype, shape, stored.rows if part is None else lambda: heads.split(stored.rows(), part))
+    return PlannedTensor(name, stored.dtype, shape, stored.rows if part is None else lambda: heads.split(stored.rows(), part))

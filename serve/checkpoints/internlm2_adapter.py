@@ -16,7 +16,7 @@ from core.files import read_object, write_json, write_text
 from serve.checkpoints.folders import build_folder, folder_content
 from serve.checkpoints.internlm2 import LINEAR, QKV, Architecture, Heads, planned_tensor, read_architecture
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank, check_plain, module_pairs, module_scales
-from serve.checkpoints.tensors import Planned, Stored, stored_tensors, write_tensors
+from serve.checkpoints.tensors import PlannedTensor, Stored, stored_tensors, write_tensors
 
 ADAPTER_CONVERSION = 1  # raise it when the conversion changes what it writes
 HEAD_DIM = 128  # of every published InternLM2 (1.8B, 7B, 20B)
@@ -123,9 +123,9 @@ def _assumed_heads(path: Path, modules: dict[str, dict[str, Stored]]) -> Heads:
     return heads
 
 
-def _outputs(modules: dict[str, dict[str, Stored]], heads: Heads) -> tuple[list[Planned], dict[str, str]]:
+def _outputs(modules: dict[str, dict[str, Stored]], heads: Heads) -> tuple[list[PlannedTensor], dict[str, str]]:
     """The tensors to write, and for each of Llama's modules the one it comes from."""
-    planned: list[Planned] = []
+    planned: list[PlannedTensor] = []
     renamed: dict[str, str] = {}
     for module, pair in modules.items():
         layer, old = module.split(".attention.")[0].split(".feed_forward.")[0], module.split(".", 3)[3]

@@ -28,7 +28,7 @@ from serve.checkpoints.folders import MANIFEST, build_folder, build_once, folder
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank, check_plain, module_pairs, module_scales
 from serve.checkpoints.model_card import TRAINING, read_training, write_card
 from serve.checkpoints.places import BESIDE_WEIGHTS
-from serve.checkpoints.tensors import Planned, Rows, Stored, check_checkpoint, stored_tensors, weight_files, write_tensors
+from serve.checkpoints.tensors import PlannedTensor, Rows, Stored, check_checkpoint, stored_tensors, weight_files, write_tensors
 
 MERGE = 2  # raise it when the merge below changes what it writes
 _ROWS = 2048  # of a weight worked on at a time: what is held in fp32
@@ -122,7 +122,7 @@ def _merge(checkpoint: Path, adapter: Path, deltas: dict[str, Delta], target: Pa
             shutil.copyfile(path, target / path.name)
     for file in files:
         planned = [
-            Planned(
+            PlannedTensor(
                 name,
                 stored.dtype,
                 stored.shape,

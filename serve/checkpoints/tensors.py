@@ -43,7 +43,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedTensor:
     """A tensor to write, and the function that gives its bytes ([first dimension, bytes of one row])."""
 
     name: str
@@ -88,7 +88,7 @@ def stored_tensors(files: Iterable[Path]) -> dict[str, Stored]:
     return dict(reversed(tensors.items()))
 
 
-def write_tensors(path: Path, tensors: Sequence[Planned]) -> None:
+def write_tensors(path: Path, tensors: Sequence[PlannedTensor]) -> None:
     """A safetensors file, written tensor by tensor: in memory is never more than one of them.
 
     Raises `UserError` for a tensor that holds an infinite number or a NaN.

@@ -14,7 +14,7 @@ import numpy as np
 
 from core.statistics.bootstrap import Floats
 from evalsuite.statistics.paired import rank_ranges
-from evalsuite.statistics.prediction_powered import Scored, differences_of, powered
+from evalsuite.statistics.prediction_powered import LabelledScores, differences_of, powered
 from evalsuite.statistics.suggestions import chances
 from tests.bench.figures import Bench
 
@@ -58,11 +58,11 @@ def boards(shape: Shape, samples: int, seed: int = 0) -> Held:
     chance = chances(spread.reshape(flat), shape.labels)
     weight = (systematic(chance, rng, len(QUALITY) if shape.unsure else 1) / chance).reshape(size)
     parts = (judge, np.ones(size), weight * people, weight * judge, weight)
-    scored = Scored(*(np.sum(part, axis=1) for part in parts))  # a card's dialogues together
+    scored = LabelledScores(*(np.sum(part, axis=1) for part in parts))  # a card's dialogues together
     truth = _true_means()
     held, widths, wrong, apart = [], [], [], []
     for sample in range(samples):
-        found = powered(Scored(*(part[:, :, [sample]] for part in vars(scored).values())))
+        found = powered(LabelledScores(*(part[:, :, [sample]] for part in vars(scored).values())))
         gaps = differences_of(found, found.both, list(combinations(range(len(QUALITY)), 2)))
         for one in gaps:
             gap, low, high = truth[one.first] - truth[one.second], one.estimate.low, one.estimate.high

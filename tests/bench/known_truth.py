@@ -28,7 +28,7 @@ from evalsuite.runner.fork import Forked
 from evalsuite.statistics import paired
 from evalsuite.statistics.between_frameworks import Averages, associations, averages_of, tau
 from evalsuite.statistics.components import Components, Observation, cards_needed, components, spreads
-from evalsuite.statistics.planning import Planned
+from evalsuite.statistics.planning import PlannedStudy
 from evalsuite.statistics.suggestions import spread_and_error
 from tests.bench.claims import claim_table, every_claim
 from tests.bench.figures import OUT, Bench, OutOption
@@ -241,7 +241,7 @@ def shown(design: Design, difference: float, samples: int, seed: int = 0) -> tup
     for _ in range(samples):
         pilot = observed(pair, rng, np.zeros(2))
         (spread,) = spreads(pilot)
-        planned = Planned("en", components(pilot), [spread], difference, 1, 0.8).needed(spread, pair.trials)
+        planned = PlannedStudy("en", components(pilot), [spread], difference, 1, 0.8).needed(spread, pair.trials)
         row = []
         for needed in (cards_needed(difference, truth, ALPHA, 0.8), planned.mean if planned else None):
             assert needed is not None

@@ -28,7 +28,7 @@ from core.statistics.means import exact_mean
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Imported
 from data_prep.scores.synthetic import build
-from evalsuite.statistics.prediction_powered import Scored, estimates, powered
+from evalsuite.statistics.prediction_powered import LabelledScores, estimates, powered
 from evalsuite.statistics.suggestions import chances, rank_correlation
 from tests.bench.boards import add_boards, systematic
 from tests.bench.figures import OUT, Bench, OutOption
@@ -67,7 +67,7 @@ def savings(population: Judged, cards: int, labels: int, samples: int) -> Saved:
         chance = chances(population.unsure[rows], labels)
     weight = systematic(chance, rng) / chance
     parts = (judge, np.ones_like(judge), weight * people, weight * judge, weight)
-    boards = [powered(Scored(*(part[:, [sample], None] for part in parts))) for sample in range(samples)]
+    boards = [powered(LabelledScores(*(part[:, [sample], None] for part in parts))) for sample in range(samples)]
     truth = population.people.mean()
     held, widths, errors = [], [], []
     for sides in ([(one, one.people) for one in boards], [(one, one.both) for one in boards]):
@@ -155,7 +155,7 @@ def beside_library(name: str) -> tuple[float, float, float]:
     judge, people, labels = ppi_oracle.data(name)
     there = np.arange(len(judge)) < labels
     parts = (judge, np.ones(len(judge)), there * people, there * judge, there.astype(float))
-    found = powered(Scored(*(part.reshape(-1, 1, 1) for part in parts)))
+    found = powered(LabelledScores(*(part.reshape(-1, 1, 1) for part in parts)))
     ((given, _),) = estimates(found, found.both, [labels])
     assert given.low is not None and given.high is not None
     return float(found.tuning[0]) * (1 - labels / len(judge)), float(found.both.means[0, 0]), given.high - given.low

@@ -16,7 +16,7 @@ import typer
 
 from core.rubrics import load_rubric
 from evalsuite.people.assignment import Person, assign
-from evalsuite.people.store import Store
+from evalsuite.people.store import StudyStore
 from evalsuite.people.study import Study, rated_items
 from tests.bench.figures import OUT, Bench, OutOption
 from tests.people_study import Client, dialogue, free_port, process, url_of
@@ -58,18 +58,18 @@ def main(
     bench.deliver(out)
 
 
-def _study(folder: Path, raters: int) -> tuple[dict[str, str], Store]:
+def _study(folder: Path, raters: int) -> tuple[dict[str, str], StudyStore]:
     """Every rater's token, and the store."""
     dialogues = [dialogue(f"s{number % 4}", number) for number in range(raters)]
     items, expected = rated_items(dialogues, RUBRIC, {})
     people = [Person(f"r{number:03d}", ("en",)) for number in range(raters)]
     study = Study(name="study", kind="rate", rubric=RUBRIC, expected=expected, overlap=2)
-    store = Store(url_of(folder), "study")
+    store = StudyStore(url_of(folder), "study")
     _, tokens = store.create(study, items, people, assign([item for item, _ in items], people, 2, 0, seed=0))
     return tokens, store
 
 
-def _signed_in(store: Store, address: str, code: str, token: str) -> tuple[Client, int]:
+def _signed_in(store: StudyStore, address: str, code: str, token: str) -> tuple[Client, int]:
     """A rater's cookie without the page of links, whose rate holds back guesses from one address; and the first task."""
     client = Client(address)
     client.cookie = store.enter(token) or ""

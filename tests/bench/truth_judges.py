@@ -15,11 +15,11 @@ from scipy.stats import norm
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.statistics.bootstrap import Floats
 from evalsuite.checks.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
-from evalsuite.report.judge_card import FAULT, Asked, judge_card
+from evalsuite.report.judge_card import FAULT, JudgeCardInput, judge_card
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.statistics.judges import calibration_error
 from evalsuite.statistics.reply_length import Replies, length_biases
-from evalsuite.statistics.selective import Case, threshold_for
+from evalsuite.statistics.selective import SelectiveCase, threshold_for
 from evalsuite.statistics.summary import Scorer
 from tests.bench.claims import COVERAGE, Claim, false_alarms
 from tests.bench.populations import levels
@@ -40,7 +40,7 @@ def shown(claim: str, population: str, clusters: int, found: list[bool]) -> Clai
 # --- the whole card -----------------------------------------------------------------------------------------------------------
 
 
-def faultless(rng: np.random.Generator, cards: int, each: int, probed: int) -> Asked:
+def faultless(rng: np.random.Generator, cards: int, each: int, probed: int) -> JudgeCardInput:
     """A judge that was asked of `each` dialogues of every card, and of variants of `probed` of them. Gold goes with length."""
     gold = levels("middle", rng, cards, each, len(NAMES))
     long = np.exp(0.4 * (gold.mean(axis=-1) - 2) + rng.normal(0, 0.5, gold.shape[:2])) * 60
@@ -73,7 +73,7 @@ def faultless(rng: np.random.Generator, cards: int, each: int, probed: int) -> A
                 value = value - 1 if variant.startswith(FLOOR) else value + (luck or int(rng.choice((-1, 1)))) * moved
                 verdict = make_judgement(dialogue.id, dimension, min(max(value, 0), 4), condition={"variant": variant})
                 asked.append(verdict)
-    return Asked(
+    return JudgeCardInput(
         judge="j",
         dialogues=dialogues,
         gold=scores,
@@ -157,14 +157,17 @@ def taken_by_length(rng: np.random.Generator, cards: int, each: int, judge: Read
 # --- accuracy when it speaks --------------------------------------------------------------------------------------------------
 
 
-def cases(rng: np.random.Generator, clusters: int, slope: float, base: float, together: float) -> list[Case]:
+def cases(rng: np.random.Generator, clusters: int, slope: float, base: float, together: float) -> list[SelectiveCase]:
     """Seven verdicts a cluster, right with a chance that goes with the judge's confidence by `slope`; far too sure."""
     size = clusters, len(NAMES)
     knows = np.sqrt(0.25) * rng.normal(size=(clusters, 1)) + np.sqrt(0.75) * rng.normal(size=size)
     luck = np.sqrt(together) * rng.normal(size=(clusters, 1)) + np.sqrt(1 - together) * rng.normal(size=size)
     right = luck <= norm.ppf(1 / (1 + np.exp(-(base + slope * knows))))
     sure = 0.5 + 0.5 / (1 + np.exp(-2 - knows))
-    return [Case(str(cluster), float(sure[cluster, place]), bool(right[cluster, place])) for cluster, place in np.ndindex(size)]
+    return [
+        SelectiveCase(str(cluster), float(sure[cluster, place]), bool(right[cluster, place]))
+        for cluster, place in np.ndindex(size)
+    ]
 
 
 def true_accuracy(slope: float, base: float) -> tuple[Floats, Floats]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from core.statistics.bootstrap import Floats
 from core.tables import Estimate
-from evalsuite.statistics.prediction_powered import Scored, differences_of, estimates, powered, saved
+from evalsuite.statistics.prediction_powered import LabelledScores, differences_of, estimates, powered, saved
 from evalsuite.statistics.suggestions import chances
 from tests.bench.boards import systematic
 from tests.bench.claims import Claim, coverage, false_alarms
@@ -39,7 +39,7 @@ class Shape:
             f"{100 * self.agreement:.0f} %, cards {self.drawn}"
         )
 
-    def sample(self, rng: np.random.Generator) -> Scored:
+    def sample(self, rng: np.random.Generator) -> LabelledScores:
         shift = np.where(np.arange(self.supporters) == 0, self.shift, 0.0)
         gold = levels(self.scores, rng, CARDS, self.supporters, self.dimensions, shift)
         people, judge = 25 * gold, 25 * judged(gold, rng, self.agreement)
@@ -48,7 +48,7 @@ class Shape:
         # One order of cards for all supporters, or one of its own for each.
         picked = systematic(chance, rng, 1 if self.drawn == "own" else self.supporters)
         weight = np.broadcast_to((picked / chance)[..., None], people.shape)
-        return Scored(judge, np.ones(people.shape), weight * people, weight * judge, weight)
+        return LabelledScores(judge, np.ones(people.shape), weight * people, weight * judge, weight)
 
     def truth(self, supporter: int = 1) -> float:
         """A supporter's true mean."""

@@ -11,7 +11,7 @@ from core.statistics.inference import ALPHA
 from evalsuite.statistics.components import FEWEST_BOUNDED, Components, Observation, Spread, cards_needed, spreads
 from evalsuite.statistics.discrimination import discriminate
 from evalsuite.statistics.paired import differences
-from evalsuite.statistics.planning import Planned
+from evalsuite.statistics.planning import PlannedStudy
 from tests.bench.claims import COVERAGE, Claim, coverage, false_alarms
 from tests.bench.populations import levels
 
@@ -64,7 +64,7 @@ def plans(studies: int, rng: np.random.Generator) -> Iterator[Claim]:
             for cards, every in pilots.items():
                 own = [found[f"m{first}", f"m{second}"] for found in every]
                 # A pilot in which no card differs plans nothing, and its user asks for a larger one.
-                needs = [need for one in own if (need := Planned("en", alone, [one], difference, 3, POWER).needed(one, 1))]
+                needs = [need for one in own if (need := PlannedStudy("en", alone, [one], difference, 3, POWER).needed(one, 1))]
                 delivered = np.interp(np.log([float(need.mean or 0) for need in needs]), np.log(grid), power)
                 yield Claim(
                     "cards planned", f"{shape}, {name}", cards, COVERAGE, 100 * POWER, 100 * float(delivered.mean()), studies

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import data_prep
 from core.errors import UserError
-from core.ledger import Build, Step
+from core.ledger import Build, BuildStep
 from core.records import Post
 from data_prep.__main__ import app
 from data_prep.sources import read_source
@@ -25,7 +25,7 @@ def post(name: str) -> Post:
 
 
 def test_a_step_that_loses_something_is_a_bug() -> None:
-    step = Step("read", taken=3, kept=1)
+    step = BuildStep("read", taken=3, kept=1)
     step.drop("empty", "f:1")
     with pytest.raises(AssertionError, match="3 taken, 1 kept, 1 dropped"):
         step.check()
@@ -110,6 +110,6 @@ def test_a_corpus_without_a_readable_row_is_an_error(text: str, message: str, tm
 
 
 def test_texts_are_sieved_as_other_items_are() -> None:
-    step = Step("texts")
+    step = BuildStep("texts")
     assert step.sieve(["a", "b", "c"], {"a": "too short"}.get, str) == ["b", "c"]
     assert (step.taken, step.kept, step.dropped, step.examples) == (3, 2, {"too short": 1}, {"too short": ["a"]})

@@ -10,7 +10,7 @@ import pytest
 
 from core.errors import UserError
 from core.people_tables import TOLD
-from data_prep.cards.sheets import Layout, read_filled
+from data_prep.cards.sheets import SheetLayout, read_filled
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
 from evalsuite.statistics.discrimination import read_ratings
@@ -74,7 +74,7 @@ def test_every_wrong_cell_is_told_up_to_twenty_at_once(tmp_path: Path) -> None:
     assert all(f"s.csv:{n + 2}: value: " in line and f"'x{n}'" in line for n, line in enumerate(lines))
 
 
-LAYOUT = Layout("s", ("id", "text", "note"), ("note",), "id", "text")
+LAYOUT = SheetLayout("s", ("id", "text", "note"), ("note",), "id", "text")
 
 
 @pytest.mark.parametrize("cell", [datetime(2024, 1, 2), "2-Jan", True])

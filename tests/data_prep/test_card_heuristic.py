@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.records import Dialogue, Language, Post, RoleCard, SupportDialogue, Turn
 from data_prep.cards.heuristic import (
     FEELING_ONLY,
@@ -124,7 +124,7 @@ def test_every_item_is_a_card_or_a_drop_with_its_reason() -> None:
         dialogue("3", ""),
         post,
     ]
-    steps: dict[Language, Step] = {"en": Step("extract en")}
+    steps: dict[Language, BuildStep] = {"en": BuildStep("extract en")}
     cards = heuristic_cards(items, steps)
     assert [card.source_id for card in cards] == ["1"]
     steps["en"].check()

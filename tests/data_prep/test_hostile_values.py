@@ -18,7 +18,7 @@ from rich.console import Console
 
 from core.errors import UserError
 from core.files import write_jsonl
-from core.ledger import Build, Step
+from core.ledger import Build, BuildStep
 from core.rows import CorpusReader
 from core.rubrics import load_rubric
 from data_prep import published
@@ -296,7 +296,7 @@ def test_corpora(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
 
     def read() -> list[str]:
-        rows = CorpusReader(Step(name))
+        rows = CorpusReader(BuildStep(name))
         items = list(SOURCES[name].read(corpus_files(SOURCES[name], str(folder)), rows))
         rows.step.kept += len(items)
         rows.step.check()
@@ -338,7 +338,7 @@ def test_the_published_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def read() -> list[str]:
         clone = find_clone(folder)
         cards = load_cards(clone.cards["test cards", "en"])
-        rows = CorpusReader(Step("clone"))
+        rows = CorpusReader(BuildStep("clone"))
         dialogues = [d for run in clone.results.values() for d in read_dialogues(run, cards, rows)]
         scores = [s for run in clone.scores.values() for s in read_scores(run, {d.id for d in dialogues}, rows)]
         rows.step.kept += len(dialogues) + len(scores)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import read_jsonl
 from core.judge_prompts import judge_messages
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement, RoleCard
 from core.rows import CorpusReader
@@ -224,7 +224,7 @@ def test_only_a_number_as_the_file_writes_it_is_a_place_among_the_cards(clone: P
     (clone / "result/2024-01-02/Model_A_zh.json").write_text(json.dumps({"0": lines("zh"), key: lines("zh")}))
     found = find_clone(clone)
     cards = load_cards(found.cards["test cards", "zh"])
-    dialogues = list(read_dialogues(found.results["Model_A_zh"], cards, CorpusReader(Step("read"))))
+    dialogues = list(read_dialogues(found.results["Model_A_zh"], cards, CorpusReader(BuildStep("read"))))
     assert [dialogue.card_id for dialogue in dialogues] == ["esc-eval-7", None]
 
 

@@ -22,7 +22,7 @@ from data_prep.__main__ import app
 from data_prep.cards.sheets import read_sheet, write_csv
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text, sage
 from data_prep.profiles import stats as profile_stats
-from data_prep.profiles.check import Finding, check_profiles
+from data_prep.profiles.check import ProfileFinding, check_profiles
 from data_prep.profiles.vocabulary import Vocabulary, load_vocabulary
 
 Run = Callable[..., Result]
@@ -226,7 +226,7 @@ def test_reworded_profiles_are_found_within_a_language() -> None:
     )
     other = profile(id="p3", counselling={"problem": "His licence to dive was taken away."}, scenario="Asks what it costs.")
     found = check_profiles([profile(), other, twin], load_vocabulary())
-    assert found == [Finding("p2", "look", "counselling.problem", "nearly repeats that of p1")]
+    assert found == [ProfileFinding("p2", "look", "counselling.problem", "nearly repeats that of p1")]
 
 
 def test_check_exits_by_what_it_finds(run: Run) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.judge_prompts import PromptMethod
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.prompts import load_pack
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.rubrics import Rubric, load_rubric
@@ -22,7 +22,7 @@ from core.verbs import Verbs
 from data_prep.commands.rank_sft import rank_sft
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_gold
-from data_prep.scores.rank_sft import Case, RankExample, cases, majority, mean_targets, narrowed, split_cases
+from data_prep.scores.rank_sft import RankCase, RankExample, cases, majority, mean_targets, narrowed, split_cases
 from evalsuite.judge.judge import Judge
 from evalsuite.statistics.agreement import agreement
 from serve.answers import Reply
@@ -67,7 +67,7 @@ async def test_messages_are_those_that_scoring_sends(method: PromptMethod, langu
     rubric, pack, dialogue = load_rubric("esc_eval"), load_pack(prompts), talk(language=language)
     listener = Listener()
     await Judge(cast(ChatClient, listener), load_spec("esc-rank"), rubric, pack, method).score(dialogue)
-    found = cases([dialogue], full("d", (3, 2, 4, 0, 1, 3, 2), rubric), rubric, method, Step("s"))
+    found = cases([dialogue], full("d", (3, 2, 4, 0, 1, 3, 2), rubric), rubric, method, BuildStep("s"))
     examples = [case.example(pack, rubric) for case in found]
     by_dimension = {str(question.sample["dimension"]): list(question.messages) for question in listener.asked}
     assert {e.dimension or "all": list(e.prompt) for e in examples} == by_dimension
@@ -77,11 +77,11 @@ async def test_messages_are_those_that_scoring_sends(method: PromptMethod, langu
 
 def test_several_annotators_are_averaged_and_rounded_half_up() -> None:
     rubric = narrowed(load_rubric("esc_eval"), ["empathy"])
-    step = Step("scores")
+    step = BuildStep("scores")
     scores = [given("d", "empathy", 2), given("d", "empathy", 3, annotator="bob"), given("e", "empathy", 1)]
     targets, used = mean_targets(scores, {"d": talk("d"), "e": talk("e")}, rubric, step)
     assert targets == {"d": {"empathy": 2.5}, "e": {"empathy": 1.0}} and used == scores
-    example = cases([talk("d")], targets, rubric, "joint", Step("s"))[0].example(load_pack("esc_eval"), rubric)
+    example = cases([talk("d")], targets, rubric, "joint", BuildStep("s"))[0].example(load_pack("esc_eval"), rubric)
     assert example.labels == {"empathy": 3} and example.target == {"empathy": 2.5}
     assert example.completion[0]["content"] == "3"
 
@@ -102,7 +102,7 @@ def test_every_unused_score_has_its_reason(fields: dict[str, Any], reason: str) 
     rubric = narrowed(load_rubric("esc_eval"), ["empathy"]).model_copy(update={"languages": ("en",)})
     opening = (Turn(role="supporter", text="Hello."), Turn(role="seeker", text="Hm."))
     dialogues = [talk("d"), talk("zh", "zh"), talk("greeting", turns=opening), talk("lost", termination="infrastructure")]
-    step = Step("scores")
+    step = BuildStep("scores")
     score = given("d", "empathy", 2).model_copy(update=fields)
     targets, used = mean_targets([score], {d.id: d for d in dialogues}, rubric, step)
     assert (targets, used) == ({}, []) and dict(step.dropped) == {reason: 1}
@@ -112,19 +112,19 @@ def test_every_unused_score_has_its_reason(fields: dict[str, Any], reason: str) 
 def test_wrong_scores_are_errors() -> None:
     rubric, dialogues = load_rubric("esc_eval"), {"d": talk()}
     with pytest.raises(UserError, match=r"dialogue d, dimension empathy: value: 5 is off the scale of rubric esc_eval, 0 to 4"):
-        mean_targets([given("d", "empathy", 5)], dialogues, rubric, Step("s"))
+        mean_targets([given("d", "empathy", 5)], dialogues, rubric, BuildStep("s"))
     with pytest.raises(UserError, match="ann gave d / empathy in two files"):
-        mean_targets([given("d", "empathy", 2), given("d", "empathy", 2)], dialogues, rubric, Step("s"))
+        mean_targets([given("d", "empathy", 2), given("d", "empathy", 2)], dialogues, rubric, BuildStep("s"))
     with pytest.raises(UserError, match="'empaty' is not in rubric esc_eval: did you mean empathy"):
         narrowed(rubric, ["empaty"])
     wide = rubric.model_copy(update={"scale": rubric.scale.model_copy(update={"max": 10})})
     with pytest.raises(UserError, match="one digit"):
-        cases([talk()], {}, wide, "joint", Step("s"))
+        cases([talk()], {}, wide, "joint", BuildStep("s"))
 
 
 def test_scores_of_the_annotators_rubric_can_train_the_judges() -> None:
     score = given("d", "empathy", 2, rubric="esc_eval_human")
-    targets, _ = mean_targets([score], {"d": talk()}, load_rubric("esc_eval"), Step("s"), "esc_eval_human")
+    targets, _ = mean_targets([score], {"d": talk()}, load_rubric("esc_eval"), BuildStep("s"), "esc_eval_human")
     assert targets == {"d": {"empathy": 2.0}}
 
 
@@ -132,11 +132,11 @@ def test_joint_needs_every_dimension() -> None:
     rubric = narrowed(load_rubric("esc_eval"), ["skill", "empathy"])
     assert list(rubric.dimensions) == ["empathy", "skill"], "the rubric's order stands"
     targets = {"d": {"skill": 1.0, "empathy": 3.0}, "e": {"skill": 2.0}}
-    step = Step("s")
+    step = BuildStep("s")
     found = cases([talk("e"), talk("d")], targets, rubric, "joint", step)
     assert [(case.id, list(case.target)) for case in found] == [("d/joint", ["empathy", "skill"])]
     assert (step.taken, step.kept, dict(step.dropped)) == (3, 2, {"no joint answer without empathy": 1})
-    single = cases([talk("e"), talk("d")], targets, rubric, "paper", Step("s"))
+    single = cases([talk("e"), talk("d")], targets, rubric, "paper", BuildStep("s"))
     assert [case.id for case in single] == ["e/skill", "d/empathy", "d/skill"]
 
 
@@ -158,7 +158,7 @@ def test_a_grouped_split_has_no_card_on_two_sides(method: PromptMethod) -> None:
     rubric = load_rubric("esc_eval")
     dialogues = [talk(f"{card}-{supporter}", card_id=f"c{card}") for card in range(40) for supporter in range(3)]
     targets = {d.id: {key: float((i + j) % 5) for j, key in enumerate(rubric.dimensions)} for i, d in enumerate(dialogues)}
-    splits = split_cases(cases(dialogues, targets, rubric, method, Step("s")), "grouped", 0)
+    splits = split_cases(cases(dialogues, targets, rubric, method, BuildStep("s")), "grouped", 0)
     cards = {name: {case.dialogue.card_id for case in found} for name, found in splits.items()}
     assert {name: len(found) for name, found in cards.items()} == {"train": 28, "valid": 4, "test": 8}
     assert sum(map(len, cards.values())) == 40
@@ -230,7 +230,7 @@ def test_the_written_rubric_asks_what_the_examples_ask(score_set: Path, tmp_path
     example = read_jsonl(tmp_path / "test.jsonl", RankExample, "examples")[0]
     dialogue = read_jsonl(tmp_path / "dialogues_test.jsonl", Dialogue, "dialogues")[0]
     target = {key: float(value) for key, value in example.target.items()}
-    assert Case(dialogue, {"empathy": target["empathy"]}, "per_dimension").example(pack, rubric) == example
+    assert RankCase(dialogue, {"empathy": target["empathy"]}, "per_dimension").example(pack, rubric) == example
 
 
 @pytest.mark.parametrize("method", METHODS)

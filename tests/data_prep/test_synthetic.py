@@ -30,19 +30,19 @@ from data_prep.scores.synthetic import (
     load_bases,
     load_pools,
 )
-from data_prep.scores.synthetic_rules import ASPECTS, DIMENSIONS, LabelledPart, Reply, score
+from data_prep.scores.synthetic_rules import ASPECTS, DIMENSIONS, LabelledPart, SyntheticReply, score
 
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 QUESTIONS = [False, True, False, True, False]
 
 
-def reply(kinds: str, index: int = 0, **flags: Any) -> Reply:
+def reply(kinds: str, index: int = 0, **flags: Any) -> SyntheticReply:
     """A reply from words like `callback tip:3 comfort~ suggestion!`: ~ is cut, ! is from elsewhere, :x is the text."""
     parts = []
     for word in kinds.split():
         kind, _, text = word.rstrip("~!").partition(":")
         parts.append(LabelledPart(kind, text or f"{kind} {index}", at_home=not word.endswith("!"), cut=word.endswith("~")))
-    return Reply(tuple(parts), **flags)
+    return SyntheticReply(tuple(parts), **flags)
 
 
 def scores(*kinds: str, **flags: list[int]) -> dict[str, int]:

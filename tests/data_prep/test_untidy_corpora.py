@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from core.files import load_json
-from core.ledger import Build, Step
+from core.ledger import Build, BuildStep
 from core.records import Post, RolePlay, SupportDialogue
 from core.rows import CorpusReader, RowModel
 from data_prep.__main__ import app
@@ -89,7 +89,7 @@ def first_text(item: Any) -> str:
 @pytest.mark.parametrize("name", sorted(F.CORPORA.keys() - {"esconv_failed"}))  # whose example has no reply
 def test_every_corpus_is_cleaned_and_counted(name: str, tmp_path: Path) -> None:
     def read(folder: str, files: dict[str, Any]) -> tuple[list[Any], dict[str, int]]:
-        reader = CorpusReader(Step(name))
+        reader = CorpusReader(BuildStep(name))
         place = F.write(tmp_path / folder, files)
         return list(SOURCES[name].read(corpus_files(SOURCES[name], str(place)), reader)), dict(reader.step.changed)
 
@@ -106,7 +106,7 @@ def test_every_corpus_is_cleaned_and_counted(name: str, tmp_path: Path) -> None:
 def test_an_unseen_line_of_a_play_is_none(tmp_path: Path) -> None:
     row = {"id": 1, "role": "安", "context": "安：你好\n本：\u2060\n本：再见 &lt;3"}
     (tmp_path / "test_data.jsonl").write_text(json.dumps([row]))
-    reader = CorpusReader(Step("charactereval"))
+    reader = CorpusReader(BuildStep("charactereval"))
     (item,) = SOURCES["charactereval"].read([tmp_path / "test_data.jsonl"], reader)
     assert isinstance(item, RolePlay) and [line.text for line in item.lines] == ["你好", "再见 <3"]
     assert sum(reader.step.changed.values()) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from core.errors import UserError
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.people_tables import TOLD
 from core.records import RoleCard
 from data_prep import keeping
@@ -76,12 +76,12 @@ KINDS: dict[str, tuple[Write, Read, list[str]]] = {
     ),
     "scores": (
         lambda folder: annotation.write_sheet(folder, "scores", TALKS[:2], RUBRIC),
-        lambda path: annotation.read_scores(path, TALKS[:2], RUBRIC, Step("s")),
+        lambda path: annotation.read_scores(path, TALKS[:2], RUBRIC, BuildStep("s")),
         ["score"],
     ),
     "review": (
         lambda folder: annotation.write_review(folder, TALKS, ASKED, [], RUBRIC),
-        lambda path: annotation.read_review(path, TALKS, ASKED, RUBRIC, Step("s")),
+        lambda path: annotation.read_review(path, TALKS, ASKED, RUBRIC, BuildStep("s")),
         ["score"],
     ),
     "gold": (table("gold", ",".join(COLUMNS[:6]), "d#,en,anna,feel,safety,2"), read_scores, ["language", "value"]),
@@ -106,7 +106,7 @@ KINDS: dict[str, tuple[Write, Read, list[str]]] = {
         lambda path: read_held([path]),
         ["role"],
     ),
-    "exported": (exported, lambda path: label_studio.read_results(path, TALKS, RUBRIC, Step("s")), KEYS),
+    "exported": (exported, lambda path: label_studio.read_results(path, TALKS, RUBRIC, BuildStep("s")), KEYS),
 }
 
 

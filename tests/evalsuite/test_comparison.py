@@ -31,7 +31,7 @@ from evalsuite.report.sheet import Sheet
 from evalsuite.runs.records import read_runs
 from evalsuite.statistics import paired
 from evalsuite.statistics.comparison import RunRecords, as_json, compare, tables
-from serve.store import Origin, Store
+from serve.store import CallOrigin, CallStore
 from tests.evalsuite.oracles import GAPS, agrees, corrected, smoothed, student
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 
@@ -297,11 +297,11 @@ def test_changed_texts_are_shown_as_diffs(tmp_path: Path) -> None:
         floor = {"name": "f", "checkpoint": None, "floor": {"kind": "fixed", "text": {"en": f"{name} " + "hm " * 30}}}
         prompts = {"pack": name, "fingerprint": name * 70}
         folders.append(make_run(tmp_path / name, {"m": [1, 2]}, supporters=[floor], prompts=prompts))
-        store = Store(folders[-1] / "calls.sqlite")
+        store = CallStore(folders[-1] / "calls.sqlite")
         for person in ("Ann", "Bo"):
             sent = orjson.dumps([{"role": "system", "content": text.format(person)}, {"role": "user", "content": name}])
             for role in ("judge", "seeker"):
-                origin = Origin(role, "s", "s", "s", None, 1, person + name, sent)
+                origin = CallOrigin(role, "s", "s", "s", None, 1, person + name, sent)
                 asyncio.run(store.put(f"{role} {person}", {"text": "x"}, 0.1, origin))
         store.close()
     seeker, fixed = page_of(*folders).texts

@@ -26,7 +26,7 @@ from evalsuite.statistics.components import (
     spreads,
 )
 from evalsuite.statistics.paired import differences
-from evalsuite.statistics.planning import Planned
+from evalsuite.statistics.planning import PlannedStudy
 from tests.conftest import EscEval
 from tests.evalsuite.records import make_dialogue, make_judgement
 
@@ -133,7 +133,7 @@ def test_a_spread_is_the_pairs_own() -> None:
     crossed, draw = (
         next(part.counted for part in whole.parts if part.name.startswith(name)) for name in ("supporter × c", "draw")
     )
-    one, two = (Planned("en", whole, found, 3, 3, 0.8).variance(found[2], trials) for trials in (1, 2))
+    one, two = (PlannedStudy("en", whole, found, 3, 3, 0.8).variance(found[2], trials) for trials in (1, 2))
     assert two == found[2].variance and one / two == pytest.approx((crossed + draw) / (crossed + draw / 2))
     # Degrees of freedom: twice the variance's square by its jackknife error variance and 2 / cards more, 14 at most.
     without = np.array([np.delete(gaps, card).var(ddof=1) for card in range(15)])

@@ -285,7 +285,7 @@ def manager() -> TaskManager:
 
 def ask(
     ecdbench: Benchmark, manager: TaskManager, name: str, docs: list[dict[str, Any]], lm: LM, limit: int = 300
-) -> running.Asked:
+) -> running.AskedTask:
     task = load_layout(None).datasets[name][0].task
     tasks = running.local_tasks(manager, [(Part(task=task, form="items", files=["x"]), docs)])
     return running.ask(ecdbench, name, tasks, lm, "m", limit, 0, False)

@@ -108,7 +108,7 @@ def test_summaries_are_written_before_lm_eval_is_asked(
     esc_eval: EscEval, corpora: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
-        raise running.Unanswered("no likelihoods here")
+        raise running.UnansweredItem("no likelihoods here")
 
     (corpora / "LCQMC").mkdir()
     (corpora / "LCQMC" / "dev.tsv").write_text("去哪儿？\t到哪里？\t1\n")
@@ -120,7 +120,7 @@ def test_summaries_are_written_before_lm_eval_is_asked(
         command = run(endpoint.url, corpora, "--dataset", "lcqmc", "--json")
         code, said = esc_eval(*command)
         assert code == 2 and "did not answer lcqmc" in said and len(read_jsonl(Path("run/summaries.jsonl"), Dialogue, "x")) == 7
-        monkeypatch.setattr(running, "ask", lambda *_: running.Asked([score], 1, 1, None, 0))
+        monkeypatch.setattr(running, "ask", lambda *_: running.AskedTask([score], 1, 1, None, 0))
         capsys.readouterr()
         monkeypatch.setattr("sys.argv", ["esc-eval", *map(str, command)])
         with pytest.raises(SystemExit, match="0"):

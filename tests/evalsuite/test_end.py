@@ -15,7 +15,7 @@ from core.prompts import PromptPack
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import Results, UserError, simulate
 from evalsuite.runner import pipeline
-from serve.store import Store
+from serve.store import CallStore
 from tests.evalsuite.test_api import Judge, Supporter, seeker
 
 CARDS = load_cards(bundled_cards("en"))
@@ -37,7 +37,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(owner, name, counted)
 
     count(core.files, "validated", lambda model, *_: str(model.__name__))
-    count(Store, "get", lambda *_: "answers")
+    count(CallStore, "get", lambda *_: "answers")
     count(PromptPack, "render", lambda *_: "prompts")
     stage = pipeline.simulate
 

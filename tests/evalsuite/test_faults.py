@@ -29,7 +29,7 @@ from evalsuite.runs.folder import open_run
 from serve.batch import Batch
 from serve.client import ChatClient
 from serve.guard import GRACE
-from serve.store import Store
+from serve.store import CallStore
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import FAULTS, Answer, Endpoint, Faulty, echo
@@ -114,7 +114,7 @@ def test_an_endpoint_that_dies_is_given_up_and_the_run_can_be_resumed(
 
 async def test_a_call_ends_within_its_stated_limit(tmp_path: Path) -> None:
     """A hundred attempts are allowed; the time is not there for them."""
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with Endpoint(lambda body, count: Answer(status=429, headers={"Retry-After": "600"})) as endpoint:
         async with ChatClient(store, attempts=100, give_up_s=0.3) as client:
             with pytest.raises(Exception, match="gave up after 2 attempts.*429"):
@@ -216,7 +216,7 @@ def test_a_full_disk_is_said_and_nothing_that_was_answered_is_lost(
 ) -> None:
     config(tmp_path, 12, concurrency=4)
 
-    class Small(Store):
+    class Small(CallStore):
         """A store on a disk with room for a few pages: SQLite's own limit, so its own way of failing."""
 
         def __init__(self, path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_read_only_folder_is_one_clear_error(nobody: Path) -> None:
     with pytest.raises(UserError, match="cannot write .*Permission denied"):
         write_text(nobody / "x", "x")
     with pytest.raises(UserError, match=r"call store cannot be used: .*unable to open database file$"):
-        Store(nobody / "calls.sqlite")
+        CallStore(nobody / "calls.sqlite")
 
 
 @pytest.mark.usefixtures("no_report")

@@ -11,7 +11,7 @@ import pytest
 from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, Judgement
-from evalsuite.report.gates import JUNIT, Case, Gates, junit
+from evalsuite.report.gates import JUNIT, GateCase, Gates, junit
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.records import make_rubric
@@ -119,7 +119,7 @@ def test_a_threshold_that_is_none_is_refused(under: str, message: str) -> None:
 
 
 def test_any_text_is_xml() -> None:
-    (suite,) = ElementTree.fromstring(junit("r", [Case("g", "a\x00<&>\"' \x1b 好", "\x0b]]>")]).encode())
+    (suite,) = ElementTree.fromstring(junit("r", [GateCase("g", "a\x00<&>\"' \x1b 好", "\x0b]]>")]).encode())
     assert suite[0].get("name") == "a\ufffd<&>\"' \ufffd 好" and suite[0][0].get("message") == "\ufffd]]>"
 
 

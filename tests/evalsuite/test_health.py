@@ -28,7 +28,7 @@ from evalsuite.checks.health import (
     length_table,
 )
 from evalsuite.checks.probe import Injection, append, load_injections, probes
-from evalsuite.checks.shared_bases import Base, base_of, bases, likeness, sharing_table, sharings
+from evalsuite.checks.shared_bases import ModelBase, base_of, bases, likeness, sharing_table, sharings
 from evalsuite.statistics.leaderboard import Tally, contestants_of
 from evalsuite.statistics.reply_length import LengthEffect, length_effects, mean_reply_length, replies_of
 from tests.conftest import EscEval
@@ -308,14 +308,14 @@ def test_any_sharing_against_plain_means(rows: list[tuple[int | None, ...]]) -> 
 
 
 def test_likeness_is_by_checkpoint_then_family_and_unknown_is_not_alike() -> None:
-    assert likeness(Base("a/x", None), Base("a/x", None)) == "same checkpoint"
-    assert likeness(Base("a", "qwen"), Base("b", "qwen")) == "same family"
-    assert likeness(Base("a", "qwen"), Base("b", "llama")) is None
-    assert likeness(Base(None, None), Base(None, None)) is None
+    assert likeness(ModelBase("a/x", None), ModelBase("a/x", None)) == "same checkpoint"
+    assert likeness(ModelBase("a", "qwen"), ModelBase("b", "qwen")) == "same family"
+    assert likeness(ModelBase("a", "qwen"), ModelBase("b", "llama")) is None
+    assert likeness(ModelBase(None, None), ModelBase(None, None)) is None
     given = {"mine": {"name": "mine", "checkpoint": "runs/merged-qwen2"}}
     found = bases(["mine", "esc-role", "house-model"], given)
-    assert found["mine"] == Base("runs/merged-qwen2", "qwen") and found["esc-role"].family == "qwen"
-    assert found["house-model"] == Base(None, None)
+    assert found["mine"] == ModelBase("runs/merged-qwen2", "qwen") and found["esc-role"].family == "qwen"
+    assert found["house-model"] == ModelBase(None, None)
 
 
 def test_supporters_alike_are_set_against_the_others_on_shared_cards() -> None:

@@ -24,7 +24,7 @@ from evalsuite.judge.digits import paper_score
 from evalsuite.judge.judge import Judge
 from serve.answers import choice_probabilities
 from serve.client import ChatClient
-from serve.store import Store
+from serve.store import CallStore
 from tests.endpoint import Answer, Endpoint
 
 RUBRIC = load_rubric("esc_eval")
@@ -57,7 +57,7 @@ async def judged(
             sampling=Sampling(max_tokens=50),
             **spec_changes,
         )
-        store = Store(tmp_path / "calls.sqlite")
+        store = CallStore(tmp_path / "calls.sqlite")
         async with ChatClient(store, backoff_s=0.001, attempts=2) as client:
             judge = Judge(client, spec, RUBRIC, load_pack("esc_eval"), method)
             judgements = await judge.score(subject or dialogue())

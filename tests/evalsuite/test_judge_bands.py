@@ -22,7 +22,7 @@ from evalsuite.judge.bands import answer_regex, check_labels
 from evalsuite.judge.base import Bands
 from evalsuite.judge.judge import Judge
 from serve.client import ChatClient
-from serve.store import Store
+from serve.store import CallStore
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue, make_rubric
 
@@ -109,7 +109,7 @@ async def rounds(
         given = SpecEndpoint(**({"base_url": endpoint.url, "constraint": "structured_outputs"} | settings))
         warm = Sampling(temperature=0.7, max_tokens=50)
         spec = ModelSpec(name="j", about="", roles=("judge",), languages=("en", "zh"), endpoint=given, sampling=warm)
-        store = Store(tmp_path / "calls.sqlite")
+        store = CallStore(tmp_path / "calls.sqlite")
         async with ChatClient(store, backoff_s=0.001, attempts=2) as client:
             judge = Judge(client, spec, FEEL, load_pack("feel"), "bands", Bands(count))
             found = await judge.score(subject)

@@ -18,7 +18,7 @@ from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore, Judgement, Turn
 from core.rubrics import load_rubric
 from evalsuite.checks.probe import load_injections
-from evalsuite.report.judge_card import Check, Outcome, _corrected
+from evalsuite.report.judge_card import CheckOutcome, JudgeCheck, _corrected
 from evalsuite.statistics.judges import calibration_error
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
@@ -171,9 +171,9 @@ def test_a_fault_that_so_few_dialogues_cannot_show_is_not_called_absent(esc_eval
 
 @pytest.mark.parametrize(("p", "found"), [((0.006, 0.04, 0.2), [True, False, False]), ((0.02, 0.03, 0.04), [False] * 3)])
 def test_faults_are_corrected_together(p: tuple[float, ...], found: list[bool]) -> None:
-    checks = [Check(str(place), "en", "?", Outcome.SOUND, "", one, 30) for place, one in enumerate(p)]
-    corrected = _corrected([*checks, Check("none", "en", "?", Outcome.UNMEASURED, "")])
-    assert [check.outcome == Outcome.FAULT for check in corrected] == [*found, False]
+    checks = [JudgeCheck(str(place), "en", "?", CheckOutcome.SOUND, "", one, 30) for place, one in enumerate(p)]
+    corrected = _corrected([*checks, JudgeCheck("none", "en", "?", CheckOutcome.UNMEASURED, "")])
+    assert [check.outcome == CheckOutcome.FAULT for check in corrected] == [*found, False]
     assert found == list(multipletests(p, method="holm")[0])
 
 

@@ -23,7 +23,7 @@ from evalsuite.judge.json_answers import answer_regex, read_answer
 from evalsuite.judge.judge import Judge
 from evalsuite.papers.emoharbor import Judging
 from serve.client import ChatClient
-from serve.store import Store
+from serve.store import CallStore
 from tests.endpoint import Answer, Endpoint
 
 RUBRIC = load_rubric("emoharbor")
@@ -69,7 +69,7 @@ async def judged(
             endpoint=place,
             sampling=Sampling(max_tokens=50),
         )
-        store = Store(tmp_path / "calls.sqlite")
+        store = CallStore(tmp_path / "calls.sqlite")
         async with ChatClient(store, backoff_s=0.001, attempts=1) as client:
             strategy = shown.get("strategy", "dialogue")
             seen = Shown(

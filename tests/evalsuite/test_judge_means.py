@@ -23,7 +23,7 @@ from core.tables import Estimate
 from data_prep.scores.rank_sft import RankExample, narrowed
 from evalsuite.cli import app
 from evalsuite.statistics.clusters import Clusters
-from evalsuite.statistics.judge_figures import Settings, judge_figures, seed_families
+from evalsuite.statistics.judge_figures import JudgeSettings, judge_figures, seed_families
 from evalsuite.statistics.judge_tests import JudgeDifference, compare
 from evalsuite.statistics.judges import by_judge
 from evalsuite.statistics.summary import AVERAGE
@@ -72,7 +72,7 @@ def judged(
 
 def rows_of(*judgements: list[Judgement], **settings: Any) -> dict[str, dict[str, tuple[Any, ...]]]:
     """The tables of averages: {language: {judge: cells}}."""
-    chosen = Settings("paper", RUBRIC, clusters=CLUSTERS, averages=True, seeds=True, **settings)
+    chosen = JudgeSettings("paper", RUBRIC, clusters=CLUSTERS, averages=True, seeds=True, **settings)
     _, tables = judge_figures(by_judge(itertools.chain(*judgements)), GOLD, chosen)
     averages = [table for table in tables.first if table.key.startswith("judge_averages")]
     return {table.key.split("_")[-1]: {str(row[0]): row[1:] for row in table.rows} for table in averages}
@@ -186,7 +186,7 @@ def test_references_limit_the_pairs_and_have_to_be_there() -> None:
     judges = by_judge(itertools.chain(*made))
 
     def pairs(*references: str) -> set[tuple[str, str]]:
-        settings = Settings("paper", RUBRIC, seeds=True, references=references)
+        settings = JudgeSettings("paper", RUBRIC, seeds=True, references=references)
         return {(d["a"], d["b"]) for d in judge_figures(judges, GOLD, settings)[0]["differences"]}
 
     assert pairs("untrained · joint") == {

@@ -12,7 +12,7 @@ from core.files import read_jsonl
 from core.records import Dialogue, Judgement
 from serve.client import ChatClient
 from serve.failures import NotAsked, ServerLost
-from serve.store import Store
+from serve.store import CallStore
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.test_faults import MODELS, config, outputs, run_at
@@ -77,7 +77,7 @@ def test_what_failed_before_is_asked_last(esc_eval: EscEval, tmp_path: Path, mon
 
 
 async def test_a_model_is_given_up_after_losses_in_three_dialogues_and_what_is_not_asked_is_no_failure(tmp_path: Path) -> None:
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with Endpoint(lambda body, count: Answer(status=500)) as endpoint:
         async with ChatClient(store, attempts=1, lost_in_a_row=5) as client:
             for number in range(12):

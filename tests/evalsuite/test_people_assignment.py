@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import UserError
-from evalsuite.people.assignment import Item, Person, Task, assign
+from evalsuite.people.assignment import Item, Person, RaterTask, assign
 
 
 def items(count: int, systems: int = 2, language: str = "en", checks: int = 0) -> list[Item]:
@@ -54,7 +54,7 @@ def test_both_orders_of_a_pair_are_shown_equally_often_and_everybody_sees_all_sy
     assert len({frozenset(pair) for pair in pairs(tasks)}) == 15, "everybody shares items with everybody"
 
 
-def pairs(tasks: list[Task]) -> list[tuple[str, str]]:
+def pairs(tasks: list[RaterTask]) -> list[tuple[str, str]]:
     raters = defaultdict(list)
     for task in tasks:
         raters[task.item].append(task.rater)

@@ -19,7 +19,7 @@ from core.records import HumanScore
 from evalsuite.people import keeping
 from evalsuite.people.keeping import holding, restore, withdraw
 from evalsuite.people.progress import progress
-from evalsuite.people.store import Answer, Store
+from evalsuite.people.store import RaterAnswer, StudyStore
 from tests.conftest import EscEval
 from tests.people_study import Client, free_port, links, process, served, url_of, write_dialogues
 
@@ -37,16 +37,19 @@ def study(esc_eval: EscEval, tmp_path: Path) -> Path:
 
 def answer(folder: Path, value: float, *raters: str, database: str | None = None) -> None:
     """Every task of these raters: one score and a comment."""
-    with closing(Store(database or url_of(folder), "s")) as store:
+    with closing(StudyStore(database or url_of(folder), "s")) as store:
         for rater in raters:
             for task in store.tasks(rater):
                 versions = store.answers([task.id]).get(task.id, {})
-                for question, given in (("empathy", Answer(value)), ("comment", Answer(text=f"{SECRET} {rater} {value}"))):
+                for question, given in (
+                    ("empathy", RaterAnswer(value)),
+                    ("comment", RaterAnswer(text=f"{SECRET} {rater} {value}")),
+                ):
                     store.save(task.id, rater, question, None, given, versions.get((question, None), (None, 0))[1])
 
 
 def values(folder: Path) -> set[float]:
-    with closing(Store(url_of(folder), "s")) as store:
+    with closing(StudyStore(url_of(folder), "s")) as store:
         return {given.value for found in store.answers().values() for given, _ in found.values() if given.value is not None}
 
 
@@ -162,7 +165,7 @@ def test_a_restore_killed_between_any_two_steps_goes_on_when_run_again(
 ) -> None:
     answer(study, 1, "r01", "r02")
     assert esc_eval("people", "backup", "s", "--to", "b.sqlite") == (0, "")
-    with closing(Store(url_of(study), "s")) as store:
+    with closing(StudyStore(url_of(study), "s")) as store:
         withdraw(store, "r02")
     answer(study, 4, "r01")
     if state == "damaged":
@@ -205,7 +208,7 @@ def test_a_backup_that_was_killed_is_none(study: Path, tmp_path: Path) -> None:
     answer(study, 1, "r01")
     for step in (1, 2):
         target = tmp_path / f"{step}.sqlite"
-        with closing(Store(url_of(study), "s")) as store, pytest.MonkeyPatch.context() as patch:
+        with closing(StudyStore(url_of(study), "s")) as store, pytest.MonkeyPatch.context() as patch:
             killed_at(patch, step)
             with pytest.raises(Killed):
                 keeping.backup(store, target)
@@ -220,14 +223,14 @@ def test_who_withdraws_leaves_a_note_and_nothing_else(
 ) -> None:
     folder = study
     answer(folder, 1, "r01", "r02", database=database)
-    with closing(Store(database or url_of(folder), "s")) as store:
+    with closing(StudyStore(database or url_of(folder), "s")) as store:
         cookie = store.enter(links(folder)["r01"].removeprefix("/r/"))
         assert cookie and store.session(cookie)
     assert esc_eval("people", "delete", "s", "--rater", "r01")[0] == 2, "--yes is asked for"
     code, error = esc_eval("people", "delete", "s", "--rater", "r1", "--yes")
     assert code == 2 and "did you mean" in error
     assert esc_eval("people", "delete", "s", "--rater", "r01", "--yes") == (0, "")
-    with closing(Store(database or url_of(folder), "s")) as store:
+    with closing(StudyStore(database or url_of(folder), "s")) as store:
         assert store.session(cookie) is None and [row.code for row in store.raters()] == ["r02", "r03"]
         assert {code for code, _ in store.withdrawals()} == {"r01"}
         assert {task.rater for task in store.tasks()} == {"r02", "r03"}
@@ -246,7 +249,7 @@ def test_withdrawal_while_people_work_empties_the_log(study: Path, esc_eval: Esc
         assert esc_eval("people", "delete", "s", "--rater", "r01", "--yes") == (0, "")
         assert not any(SECRET.encode() in path.read_bytes() for path in study.glob("study.sqlite*"))
         assert rater.request("GET", "/")[0] == 401 and Client(address).request("GET", links(study)["r02"])[0] == 303
-    with closing(Store(url_of(study), "s")) as store:
+    with closing(StudyStore(url_of(study), "s")) as store:
         assert "r01 withdrew on" in progress(store).tables()[0].notes[1]
 
 
@@ -255,10 +258,10 @@ def test_scores_of_who_withdrew_are_shown_to_nobody(esc_eval: EscEval, tmp_path:
     given = ("--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 3)
     more = ("--set", "overlap=3", "--set", "second_round=true")
     assert esc_eval("people", "create", "s", *given, *more) == (0, "")
-    with closing(Store(url_of(tmp_path / "s"), "s")) as store:
+    with closing(StudyStore(url_of(tmp_path / "s"), "s")) as store:
         store.add_tasks([("again", "r03", store.tasks()[0].item, {"given": {"empathy": [0.0, 1.0, 4.0]}, "own": {}})])
         for code, value in (("r01", 0), ("r02", 1), ("r03", 4)):
-            store.save(store.tasks(code)[0].id, code, "empathy", None, Answer(value), 0)
+            store.save(store.tasks(code)[0].id, code, "empathy", None, RaterAnswer(value), 0)
         withdraw(store, "r02")
         later = next(task for task in store.tasks("r03") if task.purpose == "again")
         assert later.details["given"] == {"empathy": [0.0, 4.0]}
@@ -266,12 +269,12 @@ def test_scores_of_who_withdrew_are_shown_to_nobody(esc_eval: EscEval, tmp_path:
 
 def test_withdrawal_of_a_talk_takes_its_replies_too(study: Path, tmp_path: Path) -> None:
     calls = tmp_path / "calls.sqlite"
-    from serve.store import Store as CallStore
+    from serve.store import CallStore as CallStore
 
     CallStore(calls).close()
     with closing(sqlite3.connect(calls)) as db, db:
         db.execute("INSERT INTO calls (key, reply, seconds) VALUES ('k', ?, 1)", (SECRET.encode(),))
     keeping.forget_replies(calls)
     assert SECRET.encode() not in calls.read_bytes()
-    with closing(Store(url_of(study), "s")) as store, pytest.raises(UserError, match="nobody has this code"):
+    with closing(StudyStore(url_of(study), "s")) as store, pytest.raises(UserError, match="nobody has this code"):
         withdraw(store, "r09")

@@ -20,7 +20,7 @@ from core.yaml_files import read_yaml
 from data_prep.profiles.record import LEVELS, TRAITS, Profile
 from evalsuite.commands.people_create import StudyConfig
 from evalsuite.people.questionnaire import Questionnaire
-from evalsuite.people.store import Store
+from evalsuite.people.store import StudyStore
 from evalsuite.statistics.correlation import correlations
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
@@ -76,7 +76,7 @@ def test_who_talks_is_asked_before_and_after_and_becomes_a_profile_that_a_judge_
     monkeypatch.setattr("evalsuite.people.guard.Rate.allows", lambda *client: True)  # nobody clicks as fast
     with served(study) as (address, _):
         ann = Client(address).enter(links(study)["ann"])
-        profile, first, second = Store(url_of(study), "s").tasks("ann")
+        profile, first, second = StudyStore(url_of(study), "s").tasks("ann")
         assert (profile.purpose, first.purpose, second.purpose) == ("profile", "talk", "talk")
         refused = ann.put(profile.id, "person.age", text="34")
         assert refused[0] == 403, "nothing is kept of who has not agreed"
@@ -122,7 +122,7 @@ def test_who_talks_is_asked_before_and_after_and_becomes_a_profile_that_a_judge_
     assert {score.turn for score in scores} == {1, None} and {score.dimension for score in scores} == set(KEYS)
     judge_shown_it(esc_eval, tmp_path)
     assert esc_eval("people", "delete", "s", "--rater", "ann", "--yes")[0] == 0
-    left = Store(url_of(study), "s")
+    left = StudyStore(url_of(study), "s")
     assert not left.tasks() and not left.answers(), "whoever withdraws takes along what they told"
     left.close()
     assert esc_eval("people", "delete", "s", "--yes")[0] == 0 and not study.exists(), "all that they told is deleted"

@@ -20,8 +20,8 @@ import pytest
 from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore, Preference
 from core.rubrics import load_rubric
-from evalsuite.people.guard import LONGEST, Rate
-from evalsuite.people.store import Answer, Conflict, Refused, Store, trouble
+from evalsuite.people.guard import LONGEST, RequestRate
+from evalsuite.people.store import Conflict, RaterAnswer, RefusedAnswer, StudyStore, trouble
 from evalsuite.people.tables import TaskRow
 from tests.conftest import EscEval
 from tests.people_study import (
@@ -52,13 +52,13 @@ def study(esc_eval: EscEval, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(database: str | None, esc_eval: EscEval, tmp_path: Path) -> Iterator[Store]:
+def store(database: str | None, esc_eval: EscEval, tmp_path: Path) -> Iterator[StudyStore]:
     """A study on either database."""
     write_dialogues(tmp_path / "d.jsonl")
     given = ("people", "create", "s", "--dialogues", "d.jsonl", "--rubric", RUBRIC.name, "--raters", 3)
     assert esc_eval(*given) == (0, "")
     assert esc_eval("people", "results", "s")[0] == 0
-    made = Store(database or url_of(tmp_path / "s"), "s")
+    made = StudyStore(database or url_of(tmp_path / "s"), "s")
     yield made
     made.close()
     assert esc_eval("people", "delete", "s", "--yes") == (0, "")
@@ -141,34 +141,34 @@ def test_pairs_of_supporters_and_of_seekers_become_preferences(esc_eval: EscEval
     assert esc_eval("paper", "pairwise", *given)[0] == 0
 
 
-def test_the_same_answer_twice_counts_once_and_another_tab_is_not_overwritten_unseen(store: Store) -> None:
+def test_the_same_answer_twice_counts_once_and_another_tab_is_not_overwritten_unseen(store: StudyStore) -> None:
     task = next(one for one in store.tasks() if one.purpose == "item")
     save = ("empathy", None)
-    assert store.save(task.id, task.rater, *save, Answer(3), 0) == 1
-    assert store.save(task.id, task.rater, *save, Answer(3), 0) == 1, "sent again, because the first reply got lost"
-    assert store.save(task.id, task.rater, *save, Answer(2), 1) == 2
+    assert store.save(task.id, task.rater, *save, RaterAnswer(3), 0) == 1
+    assert store.save(task.id, task.rater, *save, RaterAnswer(3), 0) == 1, "sent again, because the first reply got lost"
+    assert store.save(task.id, task.rater, *save, RaterAnswer(2), 1) == 2
     with pytest.raises(Conflict) as stale:
-        store.save(task.id, task.rater, *save, Answer(4), 1)
-    assert (stale.value.answer, stale.value.version) == (Answer(2), 2)
-    with pytest.raises(Refused, match="no_task"):
-        store.save(task.id, "somebody", *save, Answer(4), 2)
+        store.save(task.id, task.rater, *save, RaterAnswer(4), 1)
+    assert (stale.value.answer, stale.value.version) == (RaterAnswer(2), 2)
+    with pytest.raises(RefusedAnswer, match="no_task"):
+        store.save(task.id, "somebody", *save, RaterAnswer(4), 2)
     ((answer, version),) = store.answers([task.id])[task.id].values()
-    assert (answer, version) == (Answer(2), 2)
+    assert (answer, version) == (RaterAnswer(2), 2)
     assert store.submit(task.id, task.rater, [("empathy", None), ("skill", None)]) == [("skill", None)]
-    store.save(task.id, task.rater, "skill", None, Answer(cannot=True), 0)
+    store.save(task.id, task.rater, "skill", None, RaterAnswer(cannot=True), 0)
     assert store.submit(task.id, task.rater, [("empathy", None), ("skill", None)]) == []
-    with pytest.raises(Refused, match="submitted"):
-        store.save(task.id, task.rater, *save, Answer(4), 2)
+    with pytest.raises(RefusedAnswer, match="submitted"):
+        store.save(task.id, task.rater, *save, RaterAnswer(4), 2)
 
 
-def test_two_tabs_that_give_the_first_answer_at_once(store: Store) -> None:
+def test_two_tabs_that_give_the_first_answer_at_once(store: StudyStore) -> None:
     """Of forty that save at the same moment, one is first; everybody else is told, and nothing else is written."""
     task = next(one for one in store.tasks() if one.purpose == "item")
     outcomes: list[object] = []
 
     def tab(value: int) -> None:
         try:
-            outcomes.append(store.save(task.id, task.rater, "empathy", None, Answer(value % 5), 0))
+            outcomes.append(store.save(task.id, task.rater, "empathy", None, RaterAnswer(value % 5), 0))
         except Conflict as conflict:
             outcomes.append(conflict)
 
@@ -437,7 +437,7 @@ def test_text_of_models_and_raters_is_text(esc_eval: EscEval, tmp_path: Path) ->
 
 def test_too_many_requests_are_told_to_wait(study: Path) -> None:
     now = [0.0]
-    rate = Rate(3, 1, lambda: now[0])
+    rate = RequestRate(3, 1, lambda: now[0])
     assert [rate.allows("a") for _ in range(4)] == [True, True, True, False] and rate.allows("b")
     now[0] += 1
     assert rate.allows("a") and not rate.allows("a")
@@ -571,7 +571,7 @@ def test_a_killed_server_keeps_every_acknowledged_answer(esc_eval: EscEval, tmp_
         stop.set()
         for thread in threads:
             thread.join()
-    store = Store(database or url_of(tmp_path / "s"), "s")
+    store = StudyStore(database or url_of(tmp_path / "s"), "s")
     saved = {(task, name): answer.value for task, found in store.answers().items() for (name, _), (answer, _) in found.items()}
     store.close()
     assert len(threads) == 30 and not surprises, surprises[:3]

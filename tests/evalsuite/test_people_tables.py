@@ -11,21 +11,21 @@ import pytest
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import load_rubric
-from evalsuite.people.store import Answer, Store
+from evalsuite.people.store import RaterAnswer, StudyStore
 from tests.conftest import EscEval
 from tests.people_study import cards, dialogue, url_of
 
 TURNS = [["seeker", "I lost my cat."], ["supporter", "I hear you."]]
 
 
-def give(store: Store, rater: str, value: float) -> None:
+def give(store: StudyStore, rater: str, value: float) -> None:
     """All that a rater is asked for, with one score."""
     study, contents = store.study(), store.contents()
     assert study.rubric is not None
     for task in store.tasks(rater):
         asked = study.asked(contents[task.item].dialogue if task.item in contents else None)
         for name, turn in asked:
-            store.save(task.id, rater, name, turn, Answer(value), 0)
+            store.save(task.id, rater, name, turn, RaterAnswer(value), 0)
         assert not store.submit(task.id, rater, asked)
 
 
@@ -35,14 +35,14 @@ def talks(esc_eval: EscEval, folder: Path, raters: int, *more: object) -> None:
     models = ("--supporter", "alpha@http://127.0.0.1:9/v1", "--supporter", "beta@http://127.0.0.1:9/v1")
     given = ("--rubric", "emoharbor", "--consent", "consent.txt", "--raters", raters, *more)
     assert esc_eval("people", "create", "talk", *models, *given) == (0, "")
-    store = Store(url_of(folder / "talk"), "talk")
+    store = StudyStore(url_of(folder / "talk"), "talk")
     keys = list(load_rubric("emoharbor").dimensions)
     for task in store.tasks():
         said = [*TURNS, ["seeker", f"Thank you, {task.details['supporter']}."]]
         store.set_details(task.id, task.details | {"turns": said, "ended": "seeker_ended"})
         value = 1 + int(task.rater[1:]) % 3 + (task.details["supporter"] == "beta")
         for key in keys:
-            store.save(task.id, task.rater, key, None, Answer(value), 0)
+            store.save(task.id, task.rater, key, None, RaterAnswer(value), 0)
         assert not store.submit(task.id, task.rater, [(key, None) for key in keys])
     store.close()
     assert esc_eval("people", "results", "talk", "--out", "talked") == (0, "")
@@ -57,12 +57,12 @@ def test_people_who_play_a_card_are_a_contestant_of_table_1(esc_eval: EscEval, t
     both = ("--dialogues", "talked/dialogues.jsonl", "--dialogues", "bot.jsonl")
     given = ("--rubric", "role_play", "--cards", "c.jsonl", "--raters", 2)
     assert esc_eval("people", "create", "rate", *both, *given) == (0, "")
-    store = Store(url_of(tmp_path / "rate"), "rate")
+    store = StudyStore(url_of(tmp_path / "rate"), "rate")
     contents, keys = store.contents(), list(load_rubric("role_play").dimensions)
     for task in store.tasks():
         value = 1 if contents[task.item].dialogue.simulator == "bot" else 2
         for key in keys:
-            store.save(task.id, task.rater, key, None, Answer(value), 0)
+            store.save(task.id, task.rater, key, None, RaterAnswer(value), 0)
         assert not store.submit(task.id, task.rater, [(key, None) for key in keys])
     store.close()
     assert esc_eval("people", "results", "rate", "--out", "rated") == (0, "")
@@ -103,7 +103,7 @@ def test_a_talks_ratings_are_a_leaderboard_and_the_gold_of_judges(esc_eval: EscE
 def test_halves_go_through_to_what_agree_reads(esc_eval: EscEval, tmp_path: Path, halves: float) -> None:
     write_jsonl(tmp_path / "d.jsonl", [dialogue("alpha", n) for n in range(3)])
     assert esc_eval("people", "create", "s", "--dialogues", "d.jsonl", "--rubric", "feel", "--raters", 2) == (0, "")
-    store = Store(url_of(tmp_path / "s"), "s")
+    store = StudyStore(url_of(tmp_path / "s"), "s")
     for rater, value in (("r01", halves), ("r02", halves + 0.5)):
         give(store, rater, value)
     store.close()

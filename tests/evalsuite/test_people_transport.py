@@ -116,13 +116,13 @@ def test_only_a_named_proxy_says_where_a_request_is_from(
     if named:
         monkeypatch.setenv("FORWARDED_ALLOW_IPS", named)
     seen: list[str] = []
-    allows = guard.Rate.allows
+    allows = guard.RequestRate.allows
 
-    def noted(self: guard.Rate, client: str) -> bool:
+    def noted(self: guard.RequestRate, client: str) -> bool:
         seen.append(client)
         return allows(self, client)
 
-    monkeypatch.setattr(guard.Rate, "allows", noted)
+    monkeypatch.setattr(guard.RequestRate, "allows", noted)
 
     def ask(address: str) -> None:
         host, _, port = address.partition(":")

@@ -22,9 +22,9 @@ from core.records import Dialogue, HumanScore, Judgement
 from core.statistics.bootstrap import POINTS, Floats
 from data_prep.scores.weights import read_weights
 from evalsuite.cli import app
-from evalsuite.people.store import Answer, Store
+from evalsuite.people.store import RaterAnswer, StudyStore
 from evalsuite.statistics.leaderboard import boards_of
-from evalsuite.statistics.prediction_powered import FEWEST, Scored, differences_of, estimates, powered, saved
+from evalsuite.statistics.prediction_powered import FEWEST, LabelledScores, differences_of, estimates, powered, saved
 from evalsuite.statistics.suggestions import (
     Suggestion,
     chances,
@@ -82,7 +82,7 @@ def test_the_judge_alone_is_wrong_where_it_is_too_kind() -> None:
     rows = rng.integers(3000, size=(150, 50))
     judge, people, some = population.judge[rows], population.people[rows], (rng.random((150, 50)) < 0.3).astype(np.float64)
     parts = (judge, np.ones((150, 50)), some * people, some * judge, some)
-    found = powered(Scored(*[np.asarray(part[:, :, None], dtype=np.float64) for part in parts]))
+    found = powered(LabelledScores(*[np.asarray(part[:, :, None], dtype=np.float64) for part in parts]))
     truth = population.people.mean()
     assert judge.mean() > truth + 10 and found.both.means[:, 0].mean() == pytest.approx(truth, abs=1)
 
@@ -134,7 +134,7 @@ def test_the_mean_by_hand() -> None:
     judge = np.random.default_rng(0).integers(1, 11, 60) * 10.0
     there = (np.arange(60) % 3 == 0).astype(float)
     parts = (judge, np.ones(60), there * (judge - 10), there * judge, there)
-    found = powered(Scored(*[np.asarray(part[:, None, None], dtype=np.float64) for part in parts]))
+    found = powered(LabelledScores(*[np.asarray(part[:, None, None], dtype=np.float64) for part in parts]))
     tuning, of_scored = found.tuning[0], judge[there > 0].mean()
     assert 0.8 < tuning <= 1
     assert found.both.means[0].tolist() == pytest.approx([of_scored - 10 + tuning * (judge.mean() - of_scored)] * 2)
@@ -148,7 +148,7 @@ def test_a_difference_of_people_alone_is_welchs_beside_half_a_card_that_nobody_h
     people[:9, 0, 0], people[20:34, 1, 0] = first, second
     weight = np.zeros((40, 2, 1))
     weight[:9, 0], weight[20:34, 1] = 1, 1
-    found = powered(Scored(np.zeros(people.shape), np.ones(people.shape), people, 0 * people, weight), np.zeros(1))
+    found = powered(LabelledScores(np.zeros(people.shape), np.ones(people.shape), people, 0 * people, weight), np.zeros(1))
     (gap,) = differences_of(found, found.people, [(0, 1)])
     squares = []
     for side in (first, second):
@@ -167,12 +167,12 @@ def test_too_few_labels_have_no_interval_and_no_test_and_labels_equal_to_the_jud
     shape = (30, 2, 1)
     judge = np.random.default_rng(1).choice(POINTS, shape)
     weight: Floats = np.where(np.arange(30)[:, None, None] < np.array([FEWEST, FEWEST - 1])[None, :, None], 1.0, 0.0)
-    found = powered(Scored(judge, np.ones(shape), weight * judge, weight * judge, weight))
+    found = powered(LabelledScores(judge, np.ones(shape), weight * judge, weight * judge, weight))
     (enough, few), (gap,) = estimates(found, found.both, [5, 4]), differences_of(found, found.both, [(0, 1)])
     assert enough[0].low is not None and few[0].mean is not None and few[0].low is None
     assert gap.estimate.low is None and gap.p is None and gap.holds is None and gap.estimate.mean is not None
     assert saved(found, 5).mean is None
-    exact = powered(Scored(judge, np.ones(shape), weight * judge, weight * judge, weight), np.ones(1))
+    exact = powered(LabelledScores(judge, np.ones(shape), weight * judge, weight * judge, weight), np.ones(1))
     (alone, *_), *_ = estimates(exact, exact.both, [5, 4])
     assert alone.high is not None and alone.mean is not None
     spread = judge[:, 0].std() / 30**0.5
@@ -327,12 +327,12 @@ def test_two_rounds_of_a_random_choice_are_one_and_all_that_is_scored_leaves_not
 
 def answer(folder: Path, value_of: Callable[[Dialogue, str], int]) -> None:
     """All of a study's raters answer and submit."""
-    store = Store(url_of(folder), folder.name)
+    store = StudyStore(url_of(folder), folder.name)
     contents, study = store.contents(), store.study()
     for task in store.tasks():
         shown = contents[task.item].dialogue
         for name, turn in study.asked():
-            store.save(task.id, task.rater, name, turn, Answer(value=value_of(shown, name)), 0)
+            store.save(task.id, task.rater, name, turn, RaterAnswer(value=value_of(shown, name)), 0)
         assert not store.submit(task.id, task.rater, study.asked())
     store.close()
 

@@ -26,7 +26,7 @@ from core.tables import Estimate, Table, fmt
 from core.yaml_files import load_yaml
 from evalsuite.commands.reported import reported
 from evalsuite.papers.reported.against import TITLES, against, as_printed, beside, disagreement_table
-from evalsuite.papers.reported.recomputation import Checked, Spread, check, combine
+from evalsuite.papers.reported.recomputation import Checked, ReportedSpread, check, combine
 from evalsuite.papers.reported.tables import Reported, load_reported
 from evalsuite.papers.text_metrics import LABELS
 from evalsuite.statistics.coefficients import COEFFICIENTS
@@ -278,12 +278,12 @@ def test_the_factor_fits_the_figures_under_pear_only(paper: Reported) -> None:
 # --- recomputation --------------------------------------------------------------------------------------------------------
 
 spreads = st.tuples(st.integers(-90, 90), st.integers(1, 9)).map(
-    lambda given: Spread(*(Fraction(given[0] * 10 + step * given[1], 100) for step in (-1, 0, 1)))
+    lambda given: ReportedSpread(*(Fraction(given[0] * 10 + step * given[1], 100) for step in (-1, 0, 1)))
 )
 
 
 @given(st.sampled_from(["sum", "mean", "minus", "times", "ratio"]), st.lists(spreads, min_size=2, max_size=3))
-def test_a_spread_is_as_wide_as_the_inputs_allow(operation: str, inputs: list[Spread]) -> None:
+def test_a_spread_is_as_wide_as_the_inputs_allow(operation: str, inputs: list[ReportedSpread]) -> None:
     inputs = inputs[:2] if operation in ("minus", "ratio") else inputs
     if operation == "ratio" and inputs[1].low <= 0 <= inputs[1].high:
         with pytest.raises(UserError, match="divisor"):

@@ -11,7 +11,7 @@ import pytest
 from core.specs import Sampling
 from serve.answers import Retry
 from serve.client import ChatClient
-from serve.store import Store
+from serve.store import CallStore
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.test_faults import MODELS, config, one_line, outputs, run_at
@@ -96,7 +96,7 @@ async def test_an_old_answer_stays_where_asking_again_fails(tmp_path: Path) -> N
     answers = [Answer(""), Answer(""), Answer(""), Answer(status=500)]
     with Endpoint(lambda body, count: answers[min(count, 4) - 1]) as endpoint:
         await ask(tmp_path, endpoint, question())
-        store = Store(tmp_path / "calls.sqlite")
+        store = CallStore(tmp_path / "calls.sqlite")
         async with ChatClient(store, attempts=1, retry=Retry.parse("empty")) as client:
             with pytest.raises(Exception, match="500"):
                 await client.ask(spec(endpoint.url), question())

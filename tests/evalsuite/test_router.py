@@ -14,7 +14,7 @@ from serve.client import ChatClient
 from serve.launch import Servers
 from serve.plan import plan_servers
 from serve.questions import Question
-from serve.store import Store
+from serve.store import CallStore
 
 
 @pytest.mark.full
@@ -25,7 +25,7 @@ async def test_two_embedded_servers_and_one_killed_in_the_middle(tmp_path: Path)
     own = load_spec("embedded")
     sampling = Sampling(max_tokens=32)
     own = own.model_copy(update={"sampling": sampling, "serve": ServeOptions(replicas=2, eager=True, dtype="float32")})
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with Servers(plan_servers([own], tmp_path / "logs")) as servers:
         async with ChatClient(store, servers.endpoints, concurrency=8) as client:
 

@@ -15,7 +15,7 @@ from core.files import write_jsonl
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.run_config import RunConfig
 from serve.answers import Reply
-from serve.store import Store
+from serve.store import CallStore
 
 
 def test_the_same_config_resumes_and_another_is_refused_with_the_difference(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_differences_name_every_leaf() -> None:
 
 
 async def test_the_store_keeps_what_was_put_and_commits_before_it_returns(tmp_path: Path) -> None:
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     await asyncio.gather(*(store.put(str(n), {"text": str(n)}, 0.1) for n in range(300)))
-    other = Store(tmp_path / "calls.sqlite")  # another connection sees only what is committed
+    other = CallStore(tmp_path / "calls.sqlite")  # another connection sees only what is committed
     assert len(other) == 300 and other.latency() == {"p50": 0.1, "p95": 0.1, "max": 0.1}
     assert other.get("299") == Reply(text="299") and other.get("nothing") is None
     await store.put("299", {"text": "new"}, 0.1)

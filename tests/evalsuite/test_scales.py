@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from core.errors import UserError
 from core.judge_prompts import judge_messages
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.prompts import load_pack
 from core.records import HumanScore
 from core.rubrics import Rubric, load_rubric
@@ -230,7 +230,7 @@ def test_sheets_offer_each_dimensions_scores(tmp_path: Path) -> None:
     def read(**values: str) -> list[float]:
         filled = [row | {"score": values.get(row["row"].split()[-1], "")} for row in rows]
         write_csv(tmp_path / "ben.csv", tuple(rows[0]), filled)
-        return [score.value for score in annotation.read_scores(tmp_path / "ben.csv", [TALK], FED, Step("s"))]
+        return [score.value for score in annotation.read_scores(tmp_path / "ben.csv", [TALK], FED, BuildStep("s"))]
 
     assert read(lively="2", consistent="1", overall="4") == [2, 1, 4]
     with pytest.raises(UserError, match=r"column score: '2' is not a whole number from 0 to 1 \(consistent\)"):
@@ -240,6 +240,6 @@ def test_sheets_offer_each_dimensions_scores(tmp_path: Path) -> None:
 def test_what_needs_one_scale_is_refused_with_the_reason() -> None:
     where = "lively runs from 0 to 2 and consistent from 0 to 1"
     with pytest.raises(UserError, match=f"rubric fed_like: a ranker needs all dimensions on one scale, but {where}"):
-        cases([TALK], {}, FED, "per_dimension", Step("s"))
+        cases([TALK], {}, FED, "per_dimension", BuildStep("s"))
     with pytest.raises(UserError, match=f"a probe, which .* needs all dimensions on one scale, but {where}"):
         next(probes([TALK], load_injections(), FED, reverse=False))

@@ -24,7 +24,7 @@ from evalsuite.commands.options import resolve
 from serve import plan
 from serve.checkpoints.places import local_path, resolve_checkpoint
 from serve.client import ChatClient
-from serve.store import Store
+from serve.store import CallStore
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint, echo
@@ -95,7 +95,7 @@ async def test_an_address_with_a_password_is_refused_everywhere_with_the_way_to_
     way = "put the key into an environment variable and name that in endpoint.api_key_env"
     (tmp_path / "m.yaml").write_text(f"name: m\nabout: ''\nroles: []\nlanguages: []\nendpoint:\n  base_url: {url!r}\n")
     (tmp_path / "c.yaml").write_text(f"seeker: a\njudge: b\nout: o\nendpoints: {{a: {url!r}}}\n")
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     client = ChatClient(store, {"my-model": url})
     tries = {
         "m.yaml:6: endpoint.base_url": lambda: load_spec(str(tmp_path / "m.yaml")),

@@ -14,7 +14,7 @@ from scipy.stats import beta, binomtest, t
 from core.files import read_jsonl, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import load_rubric
-from evalsuite.statistics.selective import SILENT, Case, Spoken, lower_bound, threshold_for
+from evalsuite.statistics.selective import SILENT, SelectiveCase, Spoken, lower_bound, threshold_for
 from tests.conftest import EscEval
 from tests.evalsuite.records import make_dialogue
 
@@ -37,7 +37,7 @@ def test_the_bound_is_clopper_and_pearsons_at_the_effective_sample_size() -> Non
 def test_a_threshold_is_the_last_step_before_one_fails() -> None:
     """Of the surest 60 of 100 single verdicts all are right, of the others none: 70 % are shown to be right 7 times in 10, not
     more, and nothing is spoken where the first step fails."""
-    cases = [Case(str(n), 1 - n / 200, n < 60) for n in range(100)]
+    cases = [SelectiveCase(str(n), 1 - n / 200, n < 60) for n in range(100)]
     shown = [binomtest(60, n, alternative="greater").proportion_ci(0.95, method="exact").low for n in (60, 70, 80)]
     assert shown[1] > 0.7 > shown[2]
     assert threshold_for(cases, 0.7).least == pytest.approx(1 - 69 / 200)

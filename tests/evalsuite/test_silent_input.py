@@ -18,7 +18,7 @@ import train
 from core import records
 from core.errors import UserError
 from core.files import load_json, read_object
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.records import Count, Judgement, Number, Record, number
 from core.rows import CorpusReader, RowModel
 from core.rubrics import load_rubric
@@ -279,7 +279,7 @@ def test_files_of_benchmarks(form: str, files: list[str], message: str, tmp_path
         paths.append(tmp_path / f"{place}.txt")
         paths[-1].write_text(text)
     with pytest.raises(UserError, match=str(tmp_path)) as caught:
-        list(FORMS[form](paths, CorpusReader(Step(form), strict=True)))
+        list(FORMS[form](paths, CorpusReader(BuildStep(form), strict=True)))
     assert message in str(caught.value) and len(str(caught.value)) < 600
 
 

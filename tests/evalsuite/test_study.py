@@ -20,7 +20,7 @@ from evalsuite.papers.ecdbench import tasks
 from evalsuite.report.study import study_sheet
 from evalsuite.statistics.between_frameworks import (
     Examined,
-    Framework,
+    FrameworkScores,
     averages_of,
     call_table,
     dimension_table,
@@ -63,7 +63,7 @@ def test_reliability_is_the_share_that_is_no_luck() -> None:
     assert reliabilities(cells, some)[0] == pytest.approx(reliabilities(cells[:50], np.ones((1, 50)))[0])
 
 
-def frameworks(seed: int, upside_down: bool = False) -> list[Framework]:
+def frameworks(seed: int, upside_down: bool = False) -> list[FrameworkScores]:
     """Two frameworks that measure one true quality of a dialogue's cell, each with noise of its own."""
     rng = np.random.default_rng(seed)
     dialogues: list[Dialogue] = []
@@ -80,7 +80,7 @@ def frameworks(seed: int, upside_down: bool = False) -> list[Framework]:
                     value = float(np.clip(level + rng.normal(0, 12), 0, 100))
                     verdicts[place].append(make_judgement(id, name, value))
     titles = zip(("One", "Other"), verdicts, rubrics, (1200, 240), strict=True)
-    return [Framework(title, "cards", dialogues, found, rubric, calls) for title, found, rubric, calls in titles]
+    return [FrameworkScores(title, "cards", dialogues, found, rubric, calls) for title, found, rubric, calls in titles]
 
 
 def test_frameworks_that_measure_the_same_agree() -> None:
@@ -173,7 +173,7 @@ def test_a_benchmark_is_ranked_with_the_supporters_that_it_knows() -> None:
     }
     totals["d"][3] = np.nan  # a draw without any item that one of the metrics is made of
     totals["e"] = np.full(1 + RESAMPLES, np.nan)  # nothing that was asked is defined
-    every: list[Framework | Examined] = [*frameworks(2), Examined("ECDBench", totals, 100, 200)]
+    every: list[FrameworkScores | Examined] = [*frameworks(2), Examined("ECDBench", totals, 100, 200)]
     averages, ranks = rank_tables(every, "en")
     assert [row[3] for row in averages.rows] == [None, averages.rows[1][3], None, averages.rows[3][3]]
     assert averages.rows[3][3].mean == 80  # type: ignore[union-attr]

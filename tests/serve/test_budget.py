@@ -14,7 +14,7 @@ from serve.answers import Reply
 from serve.budget import Budget, Share
 from serve.client import ChatClient
 from serve.failures import NotReached, NotUp
-from serve.store import Store
+from serve.store import CallStore
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import question, spec
 from tests.serve.test_limits import Time
@@ -31,7 +31,7 @@ from tests.serve.test_limits import Time
 async def test_a_budget_ends_the_run_and_counts_what_the_store_has(
     tmp_path: Path, limit: dict[str, Any], answers: int, told: str
 ) -> None:
-    time, store = Time(), Store(tmp_path / "calls.sqlite")
+    time, store = Time(), CallStore(tmp_path / "calls.sqlite")
 
     def behave(body: dict[str, Any], count: int) -> Answer:
         time.now += 10
@@ -54,7 +54,7 @@ async def test_a_budget_ends_the_run_and_counts_what_the_store_has(
 
 
 async def test_calls_under_way_count_for_the_limit_on_calls(tmp_path: Path) -> None:
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with Endpoint(lambda body, count: Answer("fine", delay=0.05)) as endpoint:
         async with ChatClient(store, budget=Budget(max_calls=3)) as client:
             calls = (client.ask(spec(endpoint.url), question(str(number))) for number in range(8))

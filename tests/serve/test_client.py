@@ -23,7 +23,7 @@ from serve.failures import NotStored, Rejected, ServerLost, Unanswered
 from serve.http import retry_after
 from serve.questions import Question
 from serve.reading import split_reasoning
-from serve.store import Store
+from serve.store import CallStore
 from tests.endpoint import LASTING, Answer, Endpoint, echo, error
 
 
@@ -45,7 +45,7 @@ def question(text: str = "hello", **changes: Any) -> Question:
 
 async def ask(tmp_path: Path, endpoint: Endpoint, *questions: Question, **settings: Any) -> list[Reply]:
     model = settings.pop("model", None) or spec(endpoint.url)
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     try:
         async with ChatClient(store, backoff_s=0.001, **settings) as client:
             return [await client.ask(model, q) for q in questions]
@@ -157,7 +157,7 @@ async def test_an_empty_answer_is_believed_when_it_comes_three_times(tmp_path: P
 
 
 async def test_a_server_that_answers_now_and_then_is_not_given_up(tmp_path: Path) -> None:
-    store, lost = Store(tmp_path / "calls.sqlite"), 0
+    store, lost = CallStore(tmp_path / "calls.sqlite"), 0
     with Endpoint(lambda body, count: Answer(status=500) if count % 3 else Answer("fine")) as endpoint:
         async with ChatClient(store, attempts=1, lost_in_a_row=3) as client:
             for number in range(12):
@@ -254,7 +254,7 @@ async def test_finish_reasons_are_kept_in_openais_words(tmp_path: Path, given: s
 
 
 async def test_replies_that_were_cut_off_are_counted(tmp_path: Path) -> None:
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with Endpoint(lambda body, count: Answer("x", finish_reason="length" if count < 3 else "stop")) as endpoint:
         for _ in range(2):  # asked, and from the store
             async with ChatClient(store) as client:
@@ -307,7 +307,7 @@ async def test_a_missing_key_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 async def test_as_many_calls_in_flight_as_allowed_and_no_more(tmp_path: Path) -> None:
     with Endpoint(lambda body, count: Answer("ok", delay=0.1)) as endpoint:
-        store = Store(tmp_path / "calls.sqlite")
+        store = CallStore(tmp_path / "calls.sqlite")
         async with ChatClient(store, concurrency=4) as client:
             await asyncio.gather(*(client.ask(spec(endpoint.url), question(str(n))) for n in range(20)))
             assert client.tallies["my-model", "supporter"].calls == 20
@@ -318,7 +318,7 @@ async def test_as_many_calls_in_flight_as_allowed_and_no_more(tmp_path: Path) ->
 
 async def test_an_unknown_served_model_is_answered_with_near_ones(tmp_path: Path) -> None:
     with Endpoint(lambda body, count: error(404, "no such model"), models=("my-model-7b",)) as endpoint:
-        store = Store(tmp_path / "calls.sqlite")
+        store = CallStore(tmp_path / "calls.sqlite")
         async with ChatClient(store) as client:
             with pytest.raises(UserError, match=r"does not list 'my-model'.*my-model-7b.*no such model"):
                 await client.check(spec(endpoint.url), ["my-model"])
@@ -377,7 +377,7 @@ async def test_a_damaged_answer_of_the_store_is_said_and_not_asked_again(tmp_pat
 async def test_a_store_that_is_not_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "calls.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(UserError, match=r"calls\.sqlite.*move it aside"):
-        Store(tmp_path / "calls.sqlite")
+        CallStore(tmp_path / "calls.sqlite")
 
 
 def test_the_test_endpoint_is_deterministic() -> None:

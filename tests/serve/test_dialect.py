@@ -21,7 +21,7 @@ from serve.client import ChatClient
 from serve.dialect import PROBED, PROBES
 from serve.failures import FIRST_CALLS, Rejected
 from serve.questions import Question
-from serve.store import Store
+from serve.store import CallStore
 from tests.dialects import Dialect as ServerDialect
 from tests.dialects import DialectName, Speaker
 from tests.endpoint import Answer, Endpoint, echo, error
@@ -42,7 +42,7 @@ async def judged(
     folder: Path, endpoint: Endpoint, many: int = 1, method: Any = "joint", of: str = "esc_eval", **changes: Any
 ) -> tuple[list[Judgement], list[str]]:
     """Verdicts on so many dialogues, asked at once by the rubric and prompts `of` a framework, and what the console said."""
-    store, said = Store(folder / "calls.sqlite"), list[str]()
+    store, said = CallStore(folder / "calls.sqlite"), list[str]()
     async with ChatClient(store, backoff_s=0.001, attempts=2, say=said.append) as client:
         spec = model(endpoint.url, **changes)
         await client.check(spec, [spec.served_name()])
@@ -125,7 +125,7 @@ async def test_calls_wait_while_the_cause_of_another_s_refusal_is_found(tmp_path
         return Answer("hello", delay=0.2) if probes([body]) else speaker(body, count)
 
     with Endpoint(behave, dialect=dialect) as endpoint:
-        async with ChatClient(Store(tmp_path / "calls.sqlite"), backoff_s=0.01) as client:
+        async with ChatClient(CallStore(tmp_path / "calls.sqlite"), backoff_s=0.01) as client:
             spec = model(endpoint.url)
             await client.check(spec, [spec.served_name()])
             judge = Judge(client, spec, load_rubric("esc_eval"), load_pack("esc_eval"), "joint")
@@ -186,7 +186,7 @@ async def test_a_question_that_is_refused_for_itself_changes_nothing(tmp_path: P
     def behave(body: dict[str, Any], count: int) -> Answer:
         return echo(body, count) if probes([body]) else error(400, "Unrecognized request argument supplied: top_k")
 
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with Endpoint(behave) as endpoint:
         spec = model(endpoint.url)
         async with ChatClient(store) as client:
@@ -200,7 +200,7 @@ async def test_a_question_that_is_refused_for_itself_changes_nothing(tmp_path: P
 
 
 async def test_a_choice_comes_without_the_object_around_it(tmp_path: Path) -> None:
-    dialect, store = ServerDialect("openai"), Store(tmp_path / "calls.sqlite")
+    dialect, store = ServerDialect("openai"), CallStore(tmp_path / "calls.sqlite")
     with Endpoint(Speaker(dialect), dialect=dialect) as endpoint:
         async with ChatClient(store) as client:
             messages: list[Message] = [{"role": "user", "content": "A or B?"}]
@@ -211,7 +211,7 @@ async def test_a_choice_comes_without_the_object_around_it(tmp_path: Path) -> No
 
 
 async def test_refusals_of_many_first_calls_at_once_end_no_run(tmp_path: Path) -> None:
-    dialect, store = ServerDialect("openai", reasoning_model=True), Store(tmp_path / "calls.sqlite")
+    dialect, store = ServerDialect("openai", reasoning_model=True), CallStore(tmp_path / "calls.sqlite")
     with Endpoint(Speaker(dialect), dialect=dialect) as endpoint:
         spec = model(endpoint.url, sampling=Sampling(temperature=0.7, top_p=0.9))
         async with ChatClient(store, concurrency=32) as client:
@@ -245,7 +245,7 @@ async def test_what_a_server_refuses_is_lowered_or_left_out_whatever_it_says(
     def behave(body: dict[str, Any], count: int) -> Answer:
         return error(400, told) if body.get(refused, 0) > most else Answer("fine")
 
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with Endpoint(behave) as endpoint:
         spec = model(endpoint.url).model_copy(update={"name": "logprobs-temperature"})
         sampling = Sampling(temperature=0.5, seed=1)
@@ -264,7 +264,7 @@ async def test_what_a_server_refuses_is_lowered_or_left_out_whatever_it_says(
 
 
 async def test_a_server_that_refuses_everything_is_asked_no_more_than_ten_times(tmp_path: Path) -> None:
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with Endpoint(
         lambda body, count: error(400, "no", metadata={"raw": '{"error": {"message": "the vendor says why"}}'})
     ) as endpoint:

@@ -13,7 +13,7 @@ import pytest
 
 from core import machine
 from serve import doctor
-from serve.doctor import Finding, Installed, findings
+from serve.doctor import Installed, MachineFinding, findings
 
 SMI = """#!{python}
 import sys
@@ -35,11 +35,11 @@ def gpu(name: str = "NVIDIA H100 80GB HBM3", driver: str = "580.65.06", total: A
 
 
 @pytest.fixture
-def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Finding]]:
+def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, MachineFinding]]:
     """The findings, by name, on a machine with these GPUs (None: nvidia-smi fails; no argument: there is none)."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
-    def found(rows: Any = (), vllm: str | None = "0.33.0", cpu: bool = False, **told: Any) -> dict[str, Finding]:
+    def found(rows: Any = (), vllm: str | None = "0.33.0", cpu: bool = False, **told: Any) -> dict[str, MachineFinding]:
         tools = tmp_path / "tools"
         tools.mkdir(exist_ok=True)
         if rows != ():
@@ -55,7 +55,7 @@ def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[st
     return found
 
 
-def test_a_whole_gpu_node(on: Callable[..., dict[str, Finding]]) -> None:
+def test_a_whole_gpu_node(on: Callable[..., dict[str, MachineFinding]]) -> None:
     found = on([gpu(), gpu()])
     assert found["GPU"].state == found["driver"].state == found["torch"].state == found["vLLM"].state == "ok"
     assert "0 NVIDIA H100 80GB HBM3 79.6 GiB" in found["GPU"].text and "; 1 NVIDIA" in found["GPU"].text
@@ -76,16 +76,18 @@ def test_a_whole_gpu_node(on: Callable[..., dict[str, Finding]]) -> None:
     ],
 )
 def test_what_a_gpu_build_lacks_is_missing(
-    rows: Any, told: dict[str, Any], name: str, remedy: str, on: Callable[..., dict[str, Finding]]
+    rows: Any, told: dict[str, Any], name: str, remedy: str, on: Callable[..., dict[str, MachineFinding]]
 ) -> None:
     found = on(rows, **told)
     assert found[name].state == "missing" and remedy in found[name].remedy
     assert str(found[name]).startswith(f"MISSING {name}") and "\n" not in str(found[name])
 
 
-def test_compiler_and_headers(on: Callable[..., dict[str, Finding]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_compiler_and_headers(
+    on: Callable[..., dict[str, MachineFinding]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     found = on([gpu()])
-    assert found["compiler"] == Finding("compiler", "ok", "gcc") and found["headers"].state == "ok"
+    assert found["compiler"] == MachineFinding("compiler", "ok", "gcc") and found["headers"].state == "ok"
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path / "nowhere")})
     monkeypatch.setattr("serve.doctor.shutil.which", lambda name: None)
     found = on([gpu()])
@@ -94,14 +96,14 @@ def test_compiler_and_headers(on: Callable[..., dict[str, Finding]], monkeypatch
     assert on([gpu()], vllm=None)["compiler"].state == "note", "nothing here compiles"
 
 
-def test_the_base_install_lacks_nothing(on: Callable[..., dict[str, Finding]]) -> None:
+def test_the_base_install_lacks_nothing(on: Callable[..., dict[str, MachineFinding]]) -> None:
     found = on((), vllm=None)
     assert found["vLLM"].state == found["torch"].state == found["GPU"].state == "note"
     assert "endpoints that others serve" in found["vLLM"].text
     assert not [finding for finding in found.values() if finding.state == "missing"]
 
 
-def test_a_full_disk(on: Callable[..., dict[str, Finding]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk(on: Callable[..., dict[str, MachineFinding]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     for free, state in ((10**9, "missing"), (30 * 10**9, "note"), (10**12, "ok")):
@@ -112,7 +114,7 @@ def test_a_full_disk(on: Callable[..., dict[str, Finding]], monkeypatch: pytest.
 
 
 def test_keys_are_said_to_be_there_and_never_shown(
-    on: Callable[..., dict[str, Finding]], monkeypatch: pytest.MonkeyPatch
+    on: Callable[..., dict[str, MachineFinding]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
     monkeypatch.delenv("HF_TOKEN", raising=False)
@@ -123,7 +125,7 @@ def test_keys_are_said_to_be_there_and_never_shown(
 
 
 def test_gpus_and_their_memory_as_a_plan_sees_them(
-    on: Callable[..., dict[str, Finding]], monkeypatch: pytest.MonkeyPatch
+    on: Callable[..., dict[str, MachineFinding]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on([gpu(), gpu("NVIDIA L4", total=23034, used=1024), gpu("odd", total="[N/A]", used="[N/A]")])
     monkeypatch.setattr(machine, "has_gpu", lambda: True)

@@ -23,7 +23,7 @@ from serve.client import ChatClient
 from serve.command import PORT, TRANSFORMERS
 from serve.plan import plan_servers
 from serve.sizes import architectures_of
-from serve.store import Store
+from serve.store import CallStore
 from tests.conftest import EscEval
 from tests.dialects import Dialect as ServerDialect
 from tests.dialects import Speaker
@@ -195,7 +195,7 @@ async def test_what_transformers_serve_takes_is_found_out_though_we_launched_it(
             return error(422, "Unexpected fields in the request: {'structured_outputs'}")
         return plain(body | {"logprobs": False}, count)
 
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     turns = (Turn(role="seeker", text="I cannot sleep."), Turn(role="supporter", text="Since when?"))
     dialogue = Dialogue(id="d", language="en", framework="esc_eval", source="test", turns=turns)
     with Endpoint(behave, models=("m",)) as endpoint:

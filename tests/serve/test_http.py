@@ -20,7 +20,7 @@ import pytest
 from core.errors import UserError
 from serve.client import ChatClient
 from serve.failures import Rejected, ServerLost
-from serve.store import Store
+from serve.store import CallStore
 from tests.endpoint import Answer, Endpoint, bomb, error
 from tests.serve.test_client import ask, question, spec
 
@@ -113,7 +113,7 @@ async def test_redirects_are_named_and_not_followed(tmp_path: Path, status: int)
 
 
 async def test_a_list_of_models_that_redirects_is_told_before_anything_is_asked(tmp_path: Path) -> None:
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with Endpoint() as endpoint:
         async with ChatClient(store) as client:
             with pytest.raises(UserError, match=f"redirects to http://127.0.0.1:{endpoint.port}/elsewhere; .*name its address"):

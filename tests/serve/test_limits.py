@@ -15,7 +15,7 @@ from core.specs import ModelSpec
 from serve.client import ChatClient
 from serve.failures import ServerLost
 from serve.limits import Rate
-from serve.store import Store
+from serve.store import CallStore
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import question, spec
 
@@ -37,7 +37,7 @@ class Time:
 async def asked(tmp_path: Path, behave: Callable[[dict[str, Any], int], Answer], **settings: Any) -> dict[str, Any]:
     """One call in a time of its own: its text or error, the seconds and requests that it took, and what was said meanwhile."""
     time, said = Time(), list[str]()
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with Endpoint(behave) as endpoint:
         url = settings.pop("url", endpoint.url)
         settings |= {"launched": (url,)} if settings.pop("own", False) else {}
@@ -88,7 +88,7 @@ async def test_a_server_that_answers_others_is_busy_and_not_away(tmp_path: Path)
     def behave(body: dict[str, Any], count: int) -> Answer:
         return Answer(status=503) if "bad" in body["messages"][0]["content"] else Answer("fine")
 
-    time, store = Time(), Store(tmp_path / "calls.sqlite")
+    time, store = Time(), CallStore(tmp_path / "calls.sqlite")
     with Endpoint(behave) as endpoint:
         async with ChatClient(store, concurrency=2, clock=time, patience_s=10**9) as client:
             numbers = itertools.count()
@@ -103,7 +103,7 @@ async def test_a_server_that_answers_others_is_busy_and_not_away(tmp_path: Path)
 
 
 async def test_the_time_spent_in_patience_is_no_latency(tmp_path: Path) -> None:
-    time, store = Time(), Store(tmp_path / "calls.sqlite")
+    time, store = Time(), CallStore(tmp_path / "calls.sqlite")
     with Endpoint(lambda body, count: Answer("back") if count > 20 else Answer(status=503)) as endpoint:
         async with ChatClient(store, clock=time, sleep=time.sleep, patience_s=3600, give_up_s=30) as client:
             await client.ask(spec(endpoint.url), question())
@@ -146,7 +146,7 @@ async def test_tokens_a_minute_count_the_prompt_and_what_the_answer_really_had()
 
 async def test_the_rate_is_one_for_all_specs_of_a_base_url_and_outlasts_a_client(tmp_path: Path) -> None:
     """A stage has a client of its own: the gold set's judge states no rate and stands where the supporter states one."""
-    time, store, rates = Time(), Store(tmp_path / "calls.sqlite"), dict[str, Rate]()
+    time, store, rates = Time(), CallStore(tmp_path / "calls.sqlite"), dict[str, Rate]()
     with Endpoint() as endpoint:
         stated = spec(endpoint.url, endpoint={"requests_per_minute": 6})
         other = spec(endpoint.url).model_copy(update={"name": "other"})
@@ -161,7 +161,7 @@ async def test_the_rate_is_one_for_all_specs_of_a_base_url_and_outlasts_a_client
 
 
 async def test_what_was_begun_first_has_the_rate_first(tmp_path: Path) -> None:
-    time, store, arrived = Time(), Store(tmp_path / "calls.sqlite"), list[str]()
+    time, store, arrived = Time(), CallStore(tmp_path / "calls.sqlite"), list[str]()
 
     def behave(body: dict[str, Any], count: int) -> Answer:
         arrived.append(body["messages"][-1]["content"][0])

@@ -10,13 +10,13 @@ import pytest
 from rich.console import Console
 
 from serve import batch
-from serve.answers import Tally
+from serve.answers import UsageTally
 
 
 def test_the_first_that_is_finished_is_said_at_once_and_how_long_the_rest_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = [5.0], io.StringIO()
     monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    client: Any = SimpleNamespace(tallies={"m": Tally()})
+    client: Any = SimpleNamespace(tallies={"m": UsageTally()})
     with batch.CallProgress(10, client, Console(file=said, width=200), "simulate", "dialogues") as progress:
         for after in (6, 1, 28, *[0.5] * 7):
             clock[0] += after

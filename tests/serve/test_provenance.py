@@ -14,7 +14,7 @@ import pytest
 from core.errors import UserError
 from serve.client import ChatClient
 from serve.failures import NotAsked, Rejected
-from serve.store import Store
+from serve.store import CallStore
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import ask, question, spec
 
@@ -48,7 +48,7 @@ async def test_messages_above_the_size_are_kept_as_a_hash_only(tmp_path: Path) -
 
 
 async def test_another_model_than_at_the_start_is_no_answer_and_ends_the_run(tmp_path: Path) -> None:
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with named("gpt-4o-mini-2024-07-18", "gpt-4o-mini-2024-07-18", "llama-8b") as endpoint:
         async with ChatClient(store) as client:
             for text in "ab":
@@ -85,7 +85,7 @@ async def test_a_store_of_an_older_version_is_opened_and_added_to(tmp_path: Path
     async def key(client: ChatClient) -> str:
         return client.key(spec(), question("old"))
 
-    scratch = Store(tmp_path / "scratch.sqlite")
+    scratch = CallStore(tmp_path / "scratch.sqlite")
     async with ChatClient(scratch) as client:
         known = await key(client)
     scratch.close()
@@ -100,11 +100,11 @@ async def test_a_store_of_an_older_version_is_opened_and_added_to(tmp_path: Path
 
 
 async def test_stores_in_which_other_models_answered_are_not_put_together(tmp_path: Path) -> None:
-    async def made(name: str, model: str) -> Store:
+    async def made(name: str, model: str) -> CallStore:
         folder = tmp_path / name
         with named(model) as endpoint:
             await ask(folder, endpoint, question(name))
-        return Store(folder / "calls.sqlite")
+        return CallStore(folder / "calls.sqlite")
 
     one, same, other = await made("one", "a"), await made("same", "a"), await made("other", "b")
     one.add_from(same.path)
@@ -117,7 +117,7 @@ async def test_stores_in_which_other_models_answered_are_not_put_together(tmp_pa
 
 
 async def test_the_version_of_a_vllm_server_is_known(tmp_path: Path) -> None:
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with Endpoint() as endpoint:
         async with ChatClient(store) as client:
             told: list[Any] = []

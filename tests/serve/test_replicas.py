@@ -22,7 +22,7 @@ from serve.command import PORT, ROUTER, ServerPlan
 from serve.launch import Servers, free_port, port_taken
 from serve.plan import plan_servers
 from serve.questions import Question
-from serve.store import Store
+from serve.store import CallStore
 from tests.serve.test_launch import gone
 from tests.serve.test_plan import checkpoint, spec, value, values
 
@@ -139,7 +139,7 @@ async def test_the_real_router_keeps_dialogues_together_and_loses_none_with_a_re
     asked = Sampling()
     plans = replicas(tmp_path, monkeypatch)
     assert ROUTER in plans[0].argv
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with Servers([replace(plans[0], port=free_port()), *plans[1:]], timeout=120) as servers:
         async with ChatClient(store, servers.endpoints, concurrency=8) as client:
             await client.check(plans[0].specs[0], ["m"])

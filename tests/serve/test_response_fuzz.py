@@ -22,7 +22,7 @@ from evalsuite.judge.judge import Judge
 from serve.answers import Reply
 from serve.client import ChatClient
 from serve.failures import Unanswered
-from serve.store import Store
+from serve.store import CallStore
 from tests.endpoint import FAULTS, LASTING, Answer, Endpoint
 from tests.serve.test_client import question, spec
 
@@ -90,7 +90,7 @@ KNOWN = [a for of in (FAULTS, *LASTING.values()) for a in of.values() if not (a.
 def test_a_call_ends_in_a_reply_or_a_named_failure(
     endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory, first: Answer, then: Answer
 ) -> None:
-    store = Store(tmp_path_factory.mktemp("fuzz") / "calls.sqlite")
+    store = CallStore(tmp_path_factory.mktemp("fuzz") / "calls.sqlite")
 
     async def call() -> None:
         async with ChatClient(store, attempts=TRIES, timeout_s=CALL_S, give_up_s=1, backoff_s=0.001) as client:
@@ -122,7 +122,7 @@ def test_a_call_ends_in_a_reply_or_a_named_failure(
 
 def test_the_fuzz_reaches_replies_and_failures_of_every_kind(endpoint: Endpoint, tmp_path: Path) -> None:
     """What the test above is worth: its responses give replies, refusals, overflows, rejections and losses."""
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     ends = set()
 
     async def call(answer: Answer, number: int) -> str:

@@ -9,7 +9,7 @@ from core.markers import markers_in
 from core.records import Message
 from serve.checkpoints.embedded import materialise
 from serve.client import ChatClient
-from serve.store import Store
+from serve.store import CallStore
 from tests.endpoint import Endpoint
 from tests.serve.test_client import ask, question, spec
 
@@ -17,7 +17,7 @@ PLAIN = "I <3 you [1]"
 
 
 async def keys(tmp_path: Path, *texts: str, **changes: Any) -> list[str]:
-    async with ChatClient(Store(tmp_path / "keys.sqlite")) as client:
+    async with ChatClient(CallStore(tmp_path / "keys.sqlite")) as client:
         return [client.key(spec(**changes), question(text)) for text in texts]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from serve.client import ChatClient
 from serve.limits import FILES, MOST, MOST_UNSEEN, START, Limit, connections, queue_length
-from serve.store import Store
+from serve.store import CallStore
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import question, spec
 
@@ -155,7 +155,7 @@ async def test_the_client_asks_a_server_for_its_queue_but_never_one_with_a_key(
         try:
             for key, expected in ((None, ["/metrics"]), ("A_KEY", [])):
                 asked.clear()
-                store = Store(tmp_path / f"{key}.sqlite")
+                store = CallStore(tmp_path / f"{key}.sqlite")
                 async with ChatClient(store) as client:
                     model = spec(url, endpoint={"api_key_env": key})
                     await asyncio.gather(*(client.ask(model, question(str(n))) for n in range(START + 4)))
@@ -172,7 +172,7 @@ async def test_the_client_asks_a_server_for_its_queue_but_never_one_with_a_key(
 )
 async def test_the_client_asks_for_less_after_a_refusal_and_is_answered_in_the_end(tmp_path: Path, refused: Answer) -> None:
     with Endpoint(lambda body, count: refused if count <= 4 else Answer("ok")) as endpoint:
-        store = Store(tmp_path / "calls.sqlite")
+        store = CallStore(tmp_path / "calls.sqlite")
         async with ChatClient(store, backoff_s=0.001, timeout_s=1.0) as client:
             replies = await asyncio.gather(*(client.ask(spec(endpoint.url), question(str(n))) for n in range(12)))
             assert {reply.text for reply in replies} == {"ok"}

@@ -17,10 +17,10 @@ import pytest
 from core.errors import UserError
 from serve import store as module
 from serve.answers import Reply
-from serve.store import Store
+from serve.store import CallStore
 
 
-async def put(store: Store, *numbers: int) -> None:
+async def put(store: CallStore, *numbers: int) -> None:
     await asyncio.gather(*(store.put(str(n), {"text": f"answer {n}"}, 0.1) for n in numbers))
 
 
@@ -34,7 +34,7 @@ def in_the_file(path: Path, copy: Path) -> int:
             return 0
 
 
-async def drained(store: Store) -> None:
+async def drained(store: CallStore) -> None:
     """Wait for the checkpoint that follows a commit."""
     assert store._commit is not None
     await store._commit
@@ -44,7 +44,7 @@ async def test_a_checkpoint_copies_the_wal_into_the_file_after_so_many_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_CHECKPOINT_AFTER", 50)
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     await put(store, *range(49))
     await drained(store)
     assert in_the_file(store.path, tmp_path / "copy") == 0 and len(store) == 49
@@ -59,7 +59,7 @@ async def test_a_checkpoint_copies_the_wal_into_the_file_after_so_many_rows(
 
 async def test_answers_are_read_and_kept_while_a_checkpoint_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHECKPOINT_AFTER", 20)
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
 
     async def one(number: int) -> None:
         await store.put(str(number), {"text": f"answer {number}"}, 0.1)
@@ -74,7 +74,7 @@ async def test_answers_are_read_and_kept_while_a_checkpoint_is_made(tmp_path: Pa
 
 async def test_a_reader_that_holds_a_checkpoint_up_costs_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHECKPOINT_AFTER", 20)
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     await put(store, 0)
     with closing(sqlite3.connect(store.path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
@@ -90,7 +90,7 @@ async def test_a_reader_that_holds_a_checkpoint_up_costs_no_answer(tmp_path: Pat
 
 async def test_a_checkpoint_that_fails_costs_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHECKPOINT_AFTER", 20)
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     path, store.path = store.path, tmp_path / "gone" / "calls.sqlite"  # cannot be opened a second time
     await put(store, *range(30))
     await put(store, *range(30, 60))
@@ -100,7 +100,7 @@ async def test_a_checkpoint_that_fails_costs_no_answer(tmp_path: Path, monkeypat
 
 
 async def test_a_commit_that_fails_is_said_to_everybody_who_waits_and_the_next_one_is_made(tmp_path: Path) -> None:
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
         store._db.execute("PRAGMA busy_timeout=0")
         other.execute("BEGIN IMMEDIATE")
@@ -135,7 +135,7 @@ def test_a_kill_loses_no_answer_whose_put_returned(tmp_path: Path) -> None:
         process.kill()
         printed += process.stdout.readlines()
     assert process.returncode == -signal.SIGKILL
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     kept = [line.strip() for line in printed if line.endswith("\n")]
     assert len(kept) >= 1_000 and all(store.get(number) for number in kept)
     assert store._rows("PRAGMA integrity_check") == [("ok",)]
@@ -147,7 +147,7 @@ CHANGED = ["UPDATE {} SET reply = replace(reply, 'answer', 'verdict')", "UPDATE 
 
 @pytest.mark.parametrize("change", CHANGED)
 async def test_an_answer_that_somebody_edited_is_not_used(change: str, tmp_path: Path) -> None:
-    store = Store(tmp_path / "calls.sqlite")
+    store = CallStore(tmp_path / "calls.sqlite")
     await put(store, 1, 2)
     with closing(sqlite3.connect(store.path, isolation_level=None)) as db:
         db.execute(f"{change.format('calls')} WHERE key = '1'")
@@ -164,17 +164,17 @@ async def test_an_answer_that_somebody_edited_is_not_used(change: str, tmp_path:
 
 async def test_a_store_of_before_there_were_checksums_is_used_and_added(tmp_path: Path) -> None:
     for name in ("old", "new"):
-        store = Store(tmp_path / name)
+        store = CallStore(tmp_path / name)
         await put(store, 1, 2)
         await store.put("1", {"text": "again"}, 0.1, instead="--retry")
         store.close()
     with closing(sqlite3.connect(tmp_path / "old", isolation_level=None)) as db:
         for table in ("calls", "replaced"):
             db.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
-    third = Store(tmp_path / "third")
+    third = CallStore(tmp_path / "third")
     for name in ("old", "new"):
         third.add_from(tmp_path / name)
-    old = Store(tmp_path / "old")
+    old = CallStore(tmp_path / "old")
     await put(old, 3)
     await old.put("2", {"text": "once more"}, 0.1, instead="--retry")
     assert [old.get(key) and old.get(key).text for key in "123"] == ["again", "once more", "answer 3"]  # type: ignore[union-attr]

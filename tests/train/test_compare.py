@@ -19,7 +19,7 @@ from core.records import Message
 from core.tables import Estimate
 from data_prep.role_play.examples import RoleExample
 from tests.train.conftest import role_examples, write_data, write_recipe
-from train.compare import Line, draw_turns, line_figures, perplexity_figures, ratio, read_held_out, weighted
+from train.compare import SeekerLine, draw_turns, line_figures, perplexity_figures, ratio, read_held_out, weighted
 from train.examples import CHATML, IGNORED, Prepared, prepare_role
 from train.models import BaseAndAdapter, load_adapters, stock_rows, token_batches
 
@@ -70,7 +70,7 @@ def test_perplexity_is_over_tokens_and_against_the_better_base() -> None:
 def test_figures_of_lines_by_hand() -> None:
     texts = [("How are you?", "how are  YOU?", "I am sad"), ("Why?", "As an AI, I am sad", "I am tired")]
     lines = [
-        Line(id=str(i), language="en", turn=3, asked=a, base=b, adapter="x", real=r, base_ended=not i, adapter_ended=True)
+        SeekerLine(id=str(i), language="en", turn=3, asked=a, base=b, adapter="x", real=r, base_ended=not i, adapter_ended=True)
         for i, (a, b, r) in enumerate(texts)
     ]
     base, real = line_figures(lines, "en", "base"), line_figures(lines, "en", "real")

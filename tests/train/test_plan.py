@@ -15,11 +15,11 @@ from core.errors import UserError, run_cli
 from core.files import write_jsonl
 from core.tables import to_console
 from train.plan import GPUS, make_plan, tables
-from train.sizes import GIB, OVERHEAD, Shape, architecture, count_steps, flops_per_token, layer_bytes, measure, memory
+from train.sizes import GIB, OVERHEAD, TrainingShape, architecture, count_steps, flops_per_token, layer_bytes, measure, memory
 
 QWEN, INTERNLM = "Qwen/Qwen1.5-14B-Chat", "internlm/internlm2-chat-7b"
 # Seven adapters a layer: q, k, v, gate and up read the hidden state, o the heads' output, down the intermediate one.
-QWEN_SHAPE = Shape(
+QWEN_SHAPE = TrainingShape(
     total=14_167_290_880,
     trainable=62_341_120,
     matmul=40 * (4 * 5120**2 + 3 * 5120 * 13696) + 152064 * 5120,

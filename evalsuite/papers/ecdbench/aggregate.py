@@ -20,7 +20,7 @@ import numpy as np
 from core.errors import UserError
 from core.statistics.bootstrap import Floats, interval
 from core.tables import Estimate
-from evalsuite.papers.ecdbench.registry import Benchmark, Capability, SubCapability, Task
+from evalsuite.papers.ecdbench.registry import Benchmark, BenchmarkTask, Capability, SubCapability
 from evalsuite.papers.ecdbench.scores import Measured, ModelScores
 
 Layer = Literal["total", "capability", "sub_capability", "level", "task", "dataset", "method"]
@@ -201,7 +201,7 @@ class _Adder:
         there = {nodes[level].path: weight for level, weight in level_weights.items()}
         return self.joined("sub_capability", path, part.label, [(node, full[level]) for level, node in nodes.items()], there)
 
-    def task(self, path: str, part: Task) -> Node:
+    def task(self, path: str, part: BenchmarkTask) -> Node:
         below = [(self.dataset(f"{path}/{name}", name), weight) for name, weight in part.datasets.items()]
         return self.joined("task", path, part.label, below)
 

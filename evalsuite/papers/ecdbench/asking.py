@@ -133,7 +133,7 @@ class Examination:
             except tasks.Unavailable as error:  # the others can still be asked
                 missing[key] = str(error)
                 continue
-            except tasks.Unanswered as error:
+            except tasks.UnansweredItem as error:
                 raise UserError(_lost(spec, url, key, error)) from None
             path.parent.mkdir(exist_ok=True)
             write_jsonl(path, asked.scores)

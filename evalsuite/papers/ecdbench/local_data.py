@@ -17,7 +17,7 @@ from pydantic import Field
 
 from core.errors import UserError, near
 from core.files import CONFIGS
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.rows import CorpusReader, CorpusRow
 from core.settings import Settings
 from core.yaml_files import read_yaml
@@ -106,12 +106,12 @@ def find_files(data: Path, part: Part) -> list[Path]:
     return [path for paths in matches for path in paths] if all(matches) else []
 
 
-def read_part(part: Part, files: list[Path]) -> tuple[list[Doc], Step]:
+def read_part(part: Part, files: list[Path]) -> tuple[list[Doc], BuildStep]:
     """A part's documents in file order, and the account of what was left out.
 
     Raises `UserError` with file and line for what cannot be read, and when nothing is left.
     """
-    step = Step(part.task)
+    step = BuildStep(part.task)
     reader = _RenamingReader(step, strict=True, tidy=False, fields=part.fields)
     docs = [doc for doc in FORMS[part.form](files, reader) if part.category in (None, doc.get("category"))]
     if not docs:
@@ -120,7 +120,7 @@ def read_part(part: Part, files: list[Path]) -> tuple[list[Doc], Step]:
     return docs, step
 
 
-def read_parts(files: Files) -> list[tuple[Part, list[Doc], Step]]:
+def read_parts(files: Files) -> list[tuple[Part, list[Doc], BuildStep]]:
     """The documents of all parts of a dataset. A category that its files have no item of is left out, unless it is the only
     one."""
     parts, errors = [], []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import UserError, near
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.tables import Cell, Table
 from evalsuite.papers.ecdbench.aggregate import aggregate
 from evalsuite.papers.ecdbench.answers import unmeasured
@@ -78,7 +78,7 @@ def _judged(benchmark: Benchmark, key: str) -> bool:
     return runner is not None and runner.by == "judge"
 
 
-def read_dataset(benchmark: Benchmark, key: str, files: Files) -> list[tuple[Part, list[Doc], Step]]:
+def read_dataset(benchmark: Benchmark, key: str, files: Files) -> list[tuple[Part, list[Doc], BuildStep]]:
     """A dataset's documents, part by part. Raises `UserError` for what cannot be read, and where a part's task would give no
     score for one of the dataset's metrics: nobody should pay for calls that measure nothing."""
     parts = read_parts(files)

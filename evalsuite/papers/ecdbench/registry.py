@@ -38,7 +38,7 @@ class DatasetMethod(Settings):
     unavailable: str | None = None
 
 
-class Runner(Settings):
+class TaskRunner(Settings):
     """What is to run a dataset: an lm-eval task (`task` and its `metric`), a task file of ours, a judge, an adapter for a
     user's licensed copy, or nothing (`reason`)."""
 
@@ -48,7 +48,7 @@ class Runner(Settings):
     reason: str | None = None
 
     @model_validator(mode="after")
-    def _complete(self) -> Runner:
+    def _complete(self) -> TaskRunner:
         if self.by == "lm_eval" and not (self.task and self.metric):
             raise ValueError("lm_eval needs its task and its metric")
         if self.by == "none" and not self.reason:
@@ -67,7 +67,7 @@ class Dataset(Settings):
     language: list[Language] | None = None
     licence: str | None = None
     get: str | None = None
-    run: Runner | None = None
+    run: TaskRunner | None = None
     self_built: bool = False
     notes: list[str] = Field(default=[])
 
@@ -80,7 +80,7 @@ class Dataset(Settings):
         return value
 
 
-class Task(Settings):
+class BenchmarkTask(Settings):
     """A task of one level. `datasets` maps their ids to weights; a list means 1 for each. `doubt` says what our copy of the
     paper leaves open."""
 
@@ -104,7 +104,7 @@ class SubCapability(Settings):
     """`counted_as` is its name in the table of counts, where that differs."""
 
     label: str
-    tasks: Annotated[dict[NodeKey, Task], Field(min_length=1)]
+    tasks: Annotated[dict[NodeKey, BenchmarkTask], Field(min_length=1)]
     weight: Positive = 1
     counted_as: str | None = None
     doubt: str | None = None
@@ -262,7 +262,7 @@ class Benchmark(Settings):
         except ValidationError as error:
             raise UserError(f"{self.name}: too little of it can be run for a total: {explain(error)}") from None
 
-    def tasks(self) -> Iterator[tuple[str, SubCapability, Task]]:
+    def tasks(self) -> Iterator[tuple[str, SubCapability, BenchmarkTask]]:
         """(path, sub-capability, task) of every task, in the file's order."""
         for one, capability in self.capabilities.items():
             for two, sub in capability.sub_capabilities.items():

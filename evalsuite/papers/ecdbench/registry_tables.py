@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from core.tables import Cell, Table
-from evalsuite.papers.ecdbench.registry import Benchmark, DatasetMethod, Runner, SubCapability
+from evalsuite.papers.ecdbench.registry import Benchmark, DatasetMethod, SubCapability, TaskRunner
 from evalsuite.papers.ecdbench.scores import ModelScores
 from evalsuite.papers.reported.tables import load_reported
 
@@ -51,7 +51,7 @@ def _named(benchmark: Benchmark, method: DatasetMethod) -> str:
     return label + (" (not runnable)" if method.unavailable else "")
 
 
-def _how(run: Runner) -> str:
+def _how(run: TaskRunner) -> str:
     return " ".join(filter(None, [run.by, run.task, run.metric and f"({run.metric})", run.reason]))
 
 

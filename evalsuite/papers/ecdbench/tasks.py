@@ -28,7 +28,7 @@ TASKS = CONFIGS / "ecdbench" / "tasks"
 T = TypeVar("T")
 
 
-class Unanswered(Exception):
+class UnansweredItem(Exception):
     """The server gave no answer that lm-eval can read; the text says what came instead."""
 
 
@@ -41,7 +41,7 @@ def _first_line(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedTask:
     """A dataset's scores, how many items there were to draw from, the majority class's share where labels are fixed, and how
     many questions lost their beginning because they were longer than the model's context."""
 
@@ -153,7 +153,7 @@ def draw(every: Sequence[T], name: str, limit: int, seed: int) -> list[T]:
 
 def ask(
     benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, model: str, limit: int, seed: int, chat: bool
-) -> Asked:
+) -> AskedTask:
     """Ask a sample of a dataset's items (over all of its tasks; all if there are fewer than `limit`).
 
     Items are the position in the files, so that two models with one seed answer the same ones.
@@ -174,7 +174,7 @@ def ask(
     try:
         done = evaluate(lm, task_dict, samples=asked, bootstrap_iters=0, apply_chat_template=chat)
     except Exception as error:  # lm-eval and its HTTP client raise what they like: connections, statuses, missing keys
-        raise Unanswered(_first_line(error)) from error
+        raise UnansweredItem(_first_line(error)) from error
     finally:
         log.removeHandler(cuts)
     assert done is not None  # one process
@@ -185,7 +185,7 @@ def ask(
         for task, item in items
         for score in scores_of(benchmark, name, model, f"{task}:{item[0]}", [answered[task, index] for index in item])
     ]
-    return Asked(scores, len(items), len(every), majority_share(list(answered.values())), cuts.count)
+    return AskedTask(scores, len(items), len(every), majority_share(list(answered.values())), cuts.count)
 
 
 def _items(docs: Any) -> list[tuple[int, ...]]:

@@ -120,7 +120,7 @@ def _scores(pairs: Iterable[tuple[tuple[Aspect, str], float]]) -> Scores:
 # --- weights ----------------------------------------------------------------------------------------------------------------
 
 
-class Weight(Settings):
+class JudgeWeight(Settings):
     """One judge on one aspect: Spearman's correlation (None: not defined) over `n` dialogues, and the weight made of it."""
 
     language: Language
@@ -138,7 +138,7 @@ class Weights(Settings):
     mode: Mode
     data: str
     seed: int | None
-    weights: Annotated[list[Weight], Field(min_length=1)]
+    weights: Annotated[list[JudgeWeight], Field(min_length=1)]
     fitted_on: list[str]
 
     @property
@@ -164,7 +164,7 @@ def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mod
     A judge's correlation is over the dialogues that it and people scored. Raises `UserError` where nothing is shared.
     """
     chosen = set(dialogues)
-    weights: list[Weight] = []
+    weights: list[JudgeWeight] = []
     used: list[list[Any]] = []
     judged = dict.fromkeys(aspect for aspects in panel.values() for aspect in aspects)
     for aspect in (aspect for aspect in judged if aspect in people):
@@ -177,7 +177,7 @@ def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mod
             used += [[*aspect, judge, i, verdicts[i], golden[i]] for i in ids]
         weight = shares({judge: correlation for judge, (correlation, _) in correlations.items()})
         for judge, (correlation, n) in correlations.items():
-            weights.append(Weight(**aspect._asdict(), judge=judge, correlation=correlation, n=n, weight=weight[judge]))
+            weights.append(JudgeWeight(**aspect._asdict(), judge=judge, correlation=correlation, n=n, weight=weight[judge]))
     if not used:
         raise UserError("no dialogue has both a judge's and a human score on an aspect: are they named alike (--map)?")
     fitted_on = sorted({row[3] for row in used})

@@ -45,7 +45,7 @@ class Disagreement:
 
 
 @dataclass(frozen=True)
-class Counted:
+class RecomputedCount:
     """`exact` of the `cells` printed figures of a table are whole numbers of the `items` of one rule, the others are not."""
 
     table: str
@@ -60,12 +60,12 @@ class Checked:
 
     figures: int
     exact: int
-    counted: list[Counted]
+    counted: list[RecomputedCount]
     disagreements: list[Disagreement]
 
 
 @dataclass(frozen=True)
-class Spread:
+class ReportedSpread:
     """The numbers that a recomputed figure may be, from `low` to `high`; `mid` is what its inputs give as printed."""
 
     low: Fraction
@@ -73,9 +73,9 @@ class Spread:
     high: Fraction
 
 
-def exactly(number: float | Fraction) -> Spread:
+def exactly(number: float | Fraction) -> ReportedSpread:
     value = Fraction(str(number))
-    return Spread(value, value, value)
+    return ReportedSpread(value, value, value)
 
 
 def check(reported: Reported) -> Checked:
@@ -112,12 +112,12 @@ def check(reported: Reported) -> Checked:
     return Checked(figures, exact, counted, disagreements)
 
 
-def _known(reported: Reported) -> tuple[list[Counted], Known]:
+def _known(reported: Reported) -> tuple[list[RecomputedCount], Known]:
     """The exact figures of cells that are whole numbers of counted items, and how many there are.
 
     A cell that was cut off instead of rounded has one such figure too; one that is neither has none.
     """
-    counted: list[Counted] = []
+    counted: list[RecomputedCount] = []
     known: dict[tuple[str, str, str], Fraction] = {}
     for name, table in reported.tables.items():
         for index, rule in enumerate(table.derived):
@@ -135,7 +135,7 @@ def _known(reported: Reported) -> tuple[list[Counted], Known]:
                 if abs(value - printed) <= unit / 2 or _cut_off(printed, value, unit):
                     exact[name, cell.row, cell.column] = value
             known |= exact
-            counted.append(Counted(name, rule.items, len(exact), len(cells)))
+            counted.append(RecomputedCount(name, rule.items, len(exact), len(cells)))
     return counted, known
 
 
@@ -200,14 +200,16 @@ def _step(reported: Reported, table: ReportedTable, rule: Rule, cell: Printed, w
     return step.mid
 
 
-def _value(reported: Reported, known: Known, name: str, expression: Any, cell: Printed, where: str) -> Spread:
+def _value(reported: Reported, known: Known, name: str, expression: Any, cell: Printed, where: str) -> ReportedSpread:
     values = list(_values(reported, known, name, expression, cell, where))
     if len(values) != 1:
         raise UserError(f"{where}: one value is needed, {expression} gives {len(values)}")
     return values[0]
 
 
-def _values(reported: Reported, known: Known, name: str, expression: Any, cell: Printed, where: str) -> Iterator[Spread]:
+def _values(
+    reported: Reported, known: Known, name: str, expression: Any, cell: Printed, where: str
+) -> Iterator[ReportedSpread]:
     """A number or an operation gives one value, a selector one for every cell."""
     if isinstance(expression, int | float) and not isinstance(expression, bool):
         yield exactly(expression)
@@ -230,7 +232,7 @@ def _values(reported: Reported, known: Known, name: str, expression: Any, cell: 
             elif source.value is not None:
                 table = reported.tables[other]
                 value, slack = Fraction(str(source.value)), Fraction(0 if table.exact else 1, 2 * 10**table.decimals)
-                yield Spread(value - slack, value, value + slack)
+                yield ReportedSpread(value - slack, value, value + slack)
             elif expression.get(LOST) != "skip":
                 raise UserError(f"{where}: {source.row}, {source.column} is lost; `lost: skip` leaves such cells out")
 
@@ -247,22 +249,22 @@ def _sources(reported: Reported, name: str, selector: Any, cell: Printed, where:
     return _cells(reported, other, inherited | named, where)
 
 
-def combine(operation: str, values: list[Spread], where: str) -> Spread:
+def combine(operation: str, values: list[ReportedSpread], where: str) -> ReportedSpread:
     """`sum`, `mean`, `minus` (two), `times` or `ratio` (two) of values, with the widest spread that theirs allow."""
     if not values or (operation in ("minus", "ratio") and len(values) != 2):
         raise UserError(f"{where}: {'values are' if not values else 'two values are'} needed, {len(values)} given")
     total = values[0]
     for value in values[1:]:
         if operation in ("sum", "mean"):
-            total = Spread(total.low + value.low, total.mid + value.mid, total.high + value.high)
+            total = ReportedSpread(total.low + value.low, total.mid + value.mid, total.high + value.high)
         elif operation == "minus":
-            total = Spread(total.low - value.high, total.mid - value.mid, total.high - value.low)
+            total = ReportedSpread(total.low - value.high, total.mid - value.mid, total.high - value.low)
         else:
             if operation == "ratio":
                 if value.low <= 0 <= value.high:
                     raise UserError(f"{where}: the divisor may be 0")
-                value = Spread(1 / value.high, 1 / value.mid, 1 / value.low)
+                value = ReportedSpread(1 / value.high, 1 / value.mid, 1 / value.low)
             corners = [a * b for a in (total.low, total.high) for b in (value.low, value.high)]
-            total = Spread(min(corners), total.mid * value.mid, max(corners))
+            total = ReportedSpread(min(corners), total.mid * value.mid, max(corners))
     n = len(values) if operation == "mean" else 1
-    return Spread(total.low / n, total.mid / n, total.high / n)
+    return ReportedSpread(total.low / n, total.mid / n, total.high / n)

@@ -204,7 +204,7 @@ def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
 # --- table 1 ----------------------------------------------------------------------------------------------------------------
 
 
-class _Rating(NamedTuple):
+class _SeekerRating(NamedTuple):
     scorer: str
     dialogue: str
     dimension: str
@@ -212,10 +212,10 @@ class _Rating(NamedTuple):
     lost: bool = False
 
 
-def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubric: Rubric) -> Iterator[_Rating]:
+def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubric: Rubric) -> Iterator[_SeekerRating]:
     for judgement in checked(judgements, rubric):
         scorer = scorer_of(judgement).name
-        yield _Rating(scorer, judgement.dialogue_id, judgement.dimension, judgement.value, judgement.lost)
+        yield _SeekerRating(scorer, judgement.dialogue_id, judgement.dimension, judgement.value, judgement.lost)
     human = [score for score in scores if score.rubric == rubric.name]
     count = len({score.annotator for score in human})
     people = f"people ({count} {'annotator' if count == 1 else 'annotators'})"
@@ -224,7 +224,7 @@ def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubr
         if score.dimension not in rubric.dimensions:
             raise UserError(f"{where}: dimension: {score.dimension!r} is not in rubric {rubric.name}")
         check_scale(score, rubric)
-        yield _Rating(people, score.dialogue_id, score.dimension, score.value)
+        yield _SeekerRating(people, score.dialogue_id, score.dimension, score.value)
 
 
 def role_play_tables(
@@ -238,7 +238,7 @@ def role_play_tables(
     score off the rubric or of a dialogue that is not given, and where nothing is on this rubric.
     """
     known = {dialogue.id: dialogue for dialogue in dialogues}
-    groups: dict[tuple[Language, str, str], list[_Rating]] = defaultdict(list)
+    groups: dict[tuple[Language, str, str], list[_SeekerRating]] = defaultdict(list)
     for rating in _ratings(judgements, scores, rubric):
         if rating.dialogue not in known:
             raise UserError(f"score by {rating.scorer}: dialogue_id: no dialogue {rating.dialogue!r} among those given")
@@ -267,7 +267,7 @@ def _falling(cell: Cell) -> tuple[bool, float]:
 
 
 def _row(
-    seeker: str, scorer: str, ratings: Sequence[_Rating], rubric: Rubric, known: Mapping[str, Dialogue]
+    seeker: str, scorer: str, ratings: Sequence[_SeekerRating], rubric: Rubric, known: Mapping[str, Dialogue]
 ) -> tuple[Cell, ...]:
     places = {name: place for place, name in enumerate(sorted({rating.dialogue for rating in ratings}))}
     columns = {name: place for place, name in enumerate(rubric.dimensions)}

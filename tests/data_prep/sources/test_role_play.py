@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core.errors import UserError
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.records import RolePlay
 from core.rows import CorpusReader, Source
 from data_prep.sources import SOURCES, characters
@@ -24,7 +24,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.step = Step("read")
+        self.step = BuildStep("read")
 
     def __call__(self, name: str, files: Files, strict: bool = False) -> list[RolePlay]:
         """`files`: name → a list (JSON lines, or one JSON list for .json and CharacterEval), text as it is, or an object."""
@@ -38,7 +38,7 @@ class Reader:
             )
         source = SOURCES[name]
         found = sorted({path for pattern in source.files for path in self.folder.glob(pattern)})
-        self.step = Step("read")
+        self.step = BuildStep("read")
         items = []
         for item in source.read(found, CorpusReader(self.step, strict)):
             assert isinstance(item, RolePlay)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import UserError
-from core.ledger import Step
+from core.ledger import BuildStep
 from core.records import Post, SupportDialogue
 from core.rows import MALFORMED, CorpusItem, CorpusReader, Source
 from data_prep.sources import (
@@ -21,9 +21,9 @@ from data_prep.sources import (
 from tests.data_prep.sources import fixtures as F
 
 
-def read(name: str, place: Path, strict: bool = False) -> tuple[list[CorpusItem], Step, list[str]]:
+def read(name: str, place: Path, strict: bool = False) -> tuple[list[CorpusItem], BuildStep, list[str]]:
     """Every item of a corpus, its balanced step, and the problems reported."""
-    rows = CorpusReader(Step(name), strict)
+    rows = CorpusReader(BuildStep(name), strict)
     items = []
     for item in SOURCES[name].read(corpus_files(SOURCES[name], str(place)), rows):
         items.append(item)
