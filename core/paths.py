@@ -118,7 +118,6 @@ InModel = Annotated[str, IN_SPEC]
 InModels = Annotated[list[str], IN_SPEC]
 MaybeModel = Annotated[str | None, IN_SPEC]
 MaybeModels = Annotated[list[str] | None, IN_SPEC]
-OutFile = Annotated[Path, OUT_FILE]
 MaybeOutFile = Annotated[Path | None, OUT_FILE]
 # Where a run folder is given for a file, the file in it is meant (judgements only where one judge gave them).
 IN_RUNS = {

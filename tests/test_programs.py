@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import run_cli
-from tests.surface import APPS, COMMANDS, VERBS
+from tests.surface import APPS, COMMANDS, VERBS, leaves
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -180,3 +180,14 @@ def test_help_loads_no_verb() -> None:
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     listed = {line.split()[1] for line in run.stdout.splitlines() if re.match("│ [a-z]", line)}
     assert run.stdout.endswith("\n[]\n") and listed >= {verb.split()[1] for verb in VERBS if verb.startswith("esc-eval ")}
+
+
+def test_the_programs_stay_small() -> None:
+    """What people have to know: verbs and options, counted as help shows them."""
+    options = {
+        typed: [option for option in leaf.params if option.param_type_name == "option" and option.name != "help"]
+        for name, command in COMMANDS.items()
+        for typed, leaf in leaves(command, name)
+    }
+    assert len(options) <= 45 and sum(map(len, options.values())) <= 300
+    assert len(options["esc-eval run"]) <= 18 and max(map(len, options.values())) <= 18

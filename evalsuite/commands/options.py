@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
 from core.errors import UserError
-from core.options import choice
 from core.paths import InFile, InFiles, MaybeFiles, MaybeModel, MaybeModels, Reads, Writes, check_config
 from core.settings import fields_set
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.resolved import Resolved, resolve_config
-from evalsuite.statistics.summary import Value
 
 RECORDS = (
     *(*PEOPLE, "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
@@ -62,7 +60,6 @@ SupporterOption = Annotated[
     MaybeModels,
     typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more.", rich_help_panel=_MODELS),
 ]
-JudgeOption = Annotated[MaybeModel, _setting("judge", "--judge", panel=_MODELS, metavar="MODEL")]
 JudgesOption = Annotated[
     MaybeModels, typer.Option("--judge", metavar="MODEL", help="Model that scores. Repeat for more.", rich_help_panel=_MODELS)
 ]
@@ -134,14 +131,6 @@ ClusterOption = Annotated[
         "each dialogue by itself; all dialogues that are equal in a field of their record.",
     ),
 ]
-ValueOption = Annotated[
-    str, typer.Option(help="value: the verdicts. expected: their means by the judge's token probabilities.")
-]
-
-
-def value_of(text: str) -> Value:
-    """What --value says."""
-    return choice("--value", text, get_args(Value))
 
 
 def refuse(why: str, **given: object) -> None:

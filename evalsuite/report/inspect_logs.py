@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from inspect_ai.model import ChatMessage, ModelUsage, StopReason
     from inspect_ai.scorer import Score
 
-_ROLES = {"seeker": "user", "supporter": "assistant"}
 _STOPS: dict[str, StopReason] = {"context_overflow": "model_length", "refusal": "content_filter"}
 
 

@@ -164,11 +164,6 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         """Write config.json. A folder of the first form, which had no versions, goes on without one."""
         write_json(self._path, ({} if self._format == FIRST else {FIELD: self._format}) | self.root)
 
-    def write_as(self, version: str) -> None:
-        """Write config.json with another version of the form, after the folder was brought to it."""
-        self._format = version
-        self.write()
-
     @property
     def format(self) -> str:
         """The version of the folder's form."""
