@@ -34,7 +34,6 @@ for panel, verbs in {
     "Judges and people": (
         ("agree", "agree:agree", "Compare judges with people's scores: ACC, kappa, correlations and more."),
         ("power", "power:power", "Plan how many cards a difference needs."),
-        ("abstain", "abstain:abstain", "Keep the verdicts that are right as often as asked."),
         ("people", "people:app", "Run studies in the browser: people score, choose or talk to supporters."),
     ),
     "Checks": (

@@ -88,13 +88,8 @@ CASES = [
     ),
     Case("esc-eval power", "run other --json --out OUT", "run/dialogues.jsonl run/judgements.jsonl other/judgements.jsonl"),
     Case(
-        "esc-eval abstain",
-        "run --accuracy 0.5 --json --out OUT",
-        "run/dialogues.jsonl run/judgements.jsonl run/gold_judgements.jsonl run/gold_scores.jsonl",
-    ),
-    Case(
         "esc-eval judge-card",
-        "run --out OUT",
+        "run --accuracy 0.5 --out OUT",
         "run/dialogues.jsonl run/judgements.jsonl run/gold_judgements.jsonl run/gold_scores.jsonl",
     ),
     Case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -9,7 +10,7 @@ import typer
 from pydantic import BaseModel
 
 from core.errors import UserError
-from core.files import CONFIGS, read_jsonl, read_object
+from core.files import CONFIGS, read_jsonl, read_object, write_jsonl
 from core.options import SetOption, console
 from core.paths import MaybeFile, MaybeFiles, Reads, Writes
 from core.records import Dialogue, HumanScore, Judgement
@@ -19,16 +20,21 @@ from evalsuite.checks.health import AS_IS
 from evalsuite.checks.probe import Probe, card_probes, drawn, load_injections, probe
 from evalsuite.commands.options import IN_RUN, JudgedByOption, refuse, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
+from evalsuite.report.abstention import with_kept
 from evalsuite.report.judge_card import JudgeCardInput, judge_card
+from evalsuite.report.sheet import Sheet
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.judgement_sets import JudgementSet, chosen_set
 from evalsuite.runs.versions import versions
-from evalsuite.statistics.agreement import judgements_in_order
+from evalsuite.statistics.agreement import judgements_in_order, paired
+from evalsuite.statistics.clusters import clusters_of
+from evalsuite.statistics.judges import gold_of
+from evalsuite.statistics.selective import by_language, cases_of, spoken_verdicts, threshold_for
 
-NAME = "judge_card"
+NAME, SPOKEN, QUEUE = "judge_card", "spoken.jsonl", "people_dialogues.jsonl"
 REPEATS = 2  # how often a dialogue is asked about again
 M = TypeVar("M", bound=BaseModel)
 
@@ -63,10 +69,19 @@ def judge_card_verb(
     ] = None,
     settings: SetOption = None,
     of_run: JudgedByOption = None,
+    accuracy: Annotated[
+        float | None,
+        typer.Option(
+            "--accuracy",
+            min=0.5,
+            max=0.99,
+            help="Of a RUN: keep the verdicts that are right this often (0.8: 80 %), and leave the other dialogues to people.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Run folder, or that of a RUN's card. Default: runs/judge-card/JUDGE; for a RUN, none."),
-        Writes((f"{NAME}.*", "tables/*", "gold_*.jsonl", "health_*.jsonl", "agreement.json")),
+        Writes((f"{NAME}.*", "tables/*", "gold_*.jsonl", "health_*.jsonl", "agreement.json", SPOKEN, QUEUE)),
     ] = None,
 ) -> None:
     """How far a judge can be trusted, on one page and in one JSON: OUT/judge_card.html, .json and .md.
@@ -76,7 +91,9 @@ def judge_card_verb(
     sentence, follow an order to score high, depend on the order of dimensions, repeat its verdict? With --further: does it
     favour supporters of its own base? With --dialogues alone, every check but agreement.
 
-    Of a RUN, the card has what its verdicts tell already, and nothing is asked.
+    Of a RUN, the card has what its verdicts tell already, and nothing is asked. With --accuracy it also says from which
+    confidence on verdicts on the gold set are right that often, with a lower bound for 95 of 100 gold sets. OUT/spoken.jsonl
+    has the run's verdicts that are kept, OUT/people_dialogues.jsonl the dialogues left to people, for `people create`.
 
     A joint judge takes about 10 calls for each of the --limit dialogues, and one per gold dialogue. Examples:
 
@@ -84,16 +101,19 @@ def judge_card_verb(
 
     esc-eval judge-card embedded-ranker --set method=per_dimension --limit 8 --out runs/judge-card/embedded-ranker
 
-    esc-eval judge-card runs/demo --out runs/demo-judge
+    esc-eval judge-card runs/mine --accuracy 0.8 --out runs/unsure
     """
     if Path(judge).is_dir():
         why = f"{judge} is a run folder, of which nothing is asked: leave it out, or name a judge"
         refuse(why, config=config, dialogues=dialogues, gold=gold, further=further, limit=limit, set=settings)
-        sheet = judge_card(_of_run(Path(judge), of_run))
-        deliver_page(NAME, sheet, out, printed=sheet.tables[:1])
+        asked = _of_run(Path(judge), of_run)
+        sheet, left_open = _keeping(asked, accuracy, out) if accuracy else (judge_card(asked), [])
+        deliver_page(NAME, sheet, out, printed=[table for table in sheet.tables if table.key in sheet.main])
+        if accuracy and out:
+            write_jsonl(out / QUEUE, left_open)
+            console.print(f"{out / QUEUE}: {len(left_open)} dialogues for `esc-eval people create`", soft_wrap=True)
         return
-    if of_run:
-        raise UserError(f"--judge: it chooses among the judges of a run folder, and {judge} is none")
+    refuse(f"it is for a run folder, and {judge} is none", judge=of_run, accuracy=accuracy)
     if gold is not None and dialogues is None:
         raise UserError("--gold: give the dialogues that people scored, too (--dialogues)")
     folder = out or Path("runs", "judge-card", load_spec(judge).name)
@@ -144,6 +164,24 @@ def judge_card_verb(
         failures = run.failures()
     verdicts = [*given, *probed]
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements", failures)
+
+
+def _keeping(asked: JudgeCardInput, accuracy: float, out: Path | None) -> tuple[Sheet, list[Dialogue]]:
+    """The card with the verdicts to keep, and the dialogues of the others, those with most of them first."""
+    if not asked.gold:
+        raise UserError("--accuracy: the judge was asked about no gold: run with a gold set (gold: in the config)")
+    given = [verdict for verdict in asked.given if verdict.turn is None]
+    clusters = clusters_of([*asked.dialogues, *asked.probed_dialogues])
+    cases = cases_of(paired(given, gold_of(given, asked.gold)), asked.rubric, clusters)
+    found = {language: threshold_for(every, accuracy) for language, every in by_language(cases).items()}
+    own = [verdict for verdict in asked.probed if "variant" not in verdict.condition]
+    spoken = [*spoken_verdicts(found, own, asked.rubric)]
+    if out:
+        write_jsonl(out / SPOKEN, spoken)
+    unsure = Counter(one.dialogue_id for one in spoken if one.value is None)
+    by_id = {dialogue.id: dialogue for dialogue in asked.probed_dialogues}
+    left_open = [by_id[id] for id, _ in sorted(unsure.items(), key=lambda item: (-item[1], item[0]))]
+    return with_kept(judge_card(asked), cases, found, spoken, clusters, asked.rubric, accuracy), left_open
 
 
 def _of_run(folder: Path, judge: str | None) -> JudgeCardInput:

@@ -1,9 +1,9 @@
-"""The page of `esc-eval abstain`: what a judge keeps when it may say nothing, and what accuracy costs."""
+"""What of a judge's verdicts is kept when it may say nothing, and what accuracy costs: a part of its card."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from core.grouping import group_by
@@ -11,9 +11,8 @@ from core.records import Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import LEVEL, SMOOTHED
 from core.tables import Cell, Table
-from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, Chart
+from evalsuite.report.charts import LANGUAGES, Chart
 from evalsuite.report.figures import curve, panels
-from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.judges import POOLED
@@ -21,33 +20,28 @@ from evalsuite.statistics.selective import AcceptThreshold, Cases, Spoken, by_la
 from evalsuite.statistics.summary import AGREEMENT, dimension_label
 
 
-def accuracy_sheet(
-    judge: str,
+def with_kept(
+    card: Sheet,
     cases: Cases,
     found: Mapping[Language, AcceptThreshold],
     spoken: Sequence[Spoken],
     clusters: Clusters,
     rubric: Rubric,
     accuracy: float,
-    plumbing: bool,
-    synthetic: bool,
 ) -> Sheet:
-    """The page of verdicts that are right as often as `accuracy` (0–1) says, where the judge speaks."""
-    cautions = [PLUMBING if plumbing else "", f"{SYNTHETIC_GOLD}: new dialogues are hardly like them." if synthetic else ""]
-    thresholds = {language: one.least for language, one in found.items()}
-    return Sheet(
-        title="When the judge says nothing",
-        cautions=[caution for caution in cautions if caution],
-        findings=[sentence for language in found for sentence in _spoken(cases, language, found[language], accuracy)],
-        facts=[
-            ("Judge", judge),
-            ("Accuracy when it speaks", f"{100 * accuracy:g} %, {100 * LEVEL:g} % sure"),
-            ("Generated", time.strftime("%Y-%m-%d %H:%M")),
+    """A judge's card, with the verdicts to keep so that they are right as often as `accuracy` (0–1) says."""
+    tables = [spoken_table(cases, found, rubric, accuracy), *([kept_table(spoken, rubric, clusters)] if spoken else [])]
+    steps = [chart for language, of_one in by_language(cases).items() for chart in _step_charts(language, of_one)]
+    return replace(
+        card,
+        findings=[
+            *card.findings,
+            *(line for language in found for line in _spoken(cases, language, found[language], accuracy)),
         ],
-        main=["spoken"],
-        tables=[spoken_table(cases, found, rubric, accuracy), *([kept_table(spoken, rubric, clusters)] if spoken else [])],
-        charts=[chart for language, of_one in by_language(cases).items() for chart in _step_charts(language, of_one)],
-        figures={"accuracy": accuracy, "thresholds": thresholds, "plumbing": plumbing, "synthetic_gold": synthetic},
+        main=[*card.main, "spoken"],
+        tables=[*card.tables, *tables],
+        charts=[*card.charts, *steps],
+        figures={**card.figures, "accuracy": accuracy, "thresholds": {language: one.least for language, one in found.items()}},
     )
 
 

@@ -1,4 +1,4 @@
-"""What a judge's card finds in judges that are without fault or have a known one, and what `abstain` promises.
+"""What a judge's card finds in judges that are without fault or have a known one, and what `judge-card --accuracy` promises.
 
 A faultless judge misses gold as often as its probabilities say, favours nothing, and says nearly the same when it is asked
 again. Verdicts on one card go together, in what they are and in what they get wrong.
@@ -179,7 +179,7 @@ def true_accuracy(slope: float, base: float) -> tuple[Floats, Floats]:
 
 
 def claims(studies: int, seed: int) -> Iterator[Claim]:
-    """The card, its checks by themselves, and the promise of `abstain`."""
+    """The card, its checks by themselves, and the promise of `--accuracy`."""
     for cards, each in ((40, 1), (15, 4)):
         rng = np.random.default_rng((seed, cards, each))
         found = [judge_card(faultless(rng, cards, each, 20)).figures["checks"] for _ in range(max(studies // 10, 1))]
@@ -222,5 +222,5 @@ def claims(studies: int, seed: int) -> Iterator[Claim]:
             chosen = [threshold_for(cases(rng, clusters, slope, base, together), 0.8).least for _ in range(studies)]
             broken = [one is not None and accuracy[np.searchsorted(-sure, -one, side="right") - 1] < 0.8 for one in chosen]
             population = f"accuracy of all {100 * accuracy[-1]:.0f} %, hits that go together by {together:g}"
-            claim = "abstain: spoken verdicts are right less often than 80 %"
+            claim = "judge-card --accuracy: spoken verdicts are right less often than 80 %"
             yield false_alarms(claim, population, clusters, broken)

@@ -79,25 +79,26 @@ def test_a_run_keeps_what_is_sure_and_asks_people_for_the_rest(esc_eval: EscEval
         for dimension in rubric.dimensions
     ]
     write_jsonl(Path("run/gold_scores.jsonl"), gold)
+    write_jsonl(Path("run/gold_dialogues.jsonl"), [make_dialogue(name) for name in gold_names])
     write_jsonl(Path("run/gold_judgements.jsonl"), verdicts(gold_names, sure))
     write_jsonl(Path("run/judgements.jsonl"), verdicts(names, {"sure"}))
     write_jsonl(Path("run/dialogues.jsonl"), [make_dialogue(name) for name in names])
     write_json(Path("run/config.json"), {"score": {"judge": {"name": "j"}, "rubric": rubric.model_dump(mode="json")}})
-    assert esc_eval("abstain", "run", "--out", "out")[0] == 0
+    assert esc_eval("judge-card", "run", "--accuracy", 0.8, "--out", "out") == (0, "")
     assert [d.id for d in read_jsonl(Path("out/people_dialogues.jsonl"), Dialogue, "dialogues")] == ["unsure"]
     spoken = read_jsonl(Path("out/spoken.jsonl"), Spoken, "verdicts")
     assert {(one.dialogue_id, one.value) for one in spoken} == {("sure", 3), ("unsure", None)}
-    (table, _) = json.loads(Path("out/abstain.json").read_text())["tables"]
+    (table,) = (one for one in json.loads(Path("out/judge_card.json").read_text())["tables"] if one["key"] == "spoken")
     pooled = table["rows"][-1]
     assert pooled[1] == "all dimensions"
     # Half of the verdicts are spoken and right: 7 of each of 20 dialogues, which count once each as none is wrong.
     assert pooled[2] == pytest.approx(96) and pooled[3]["mean"] == 50 and pooled[4]["mean"] == 100 > pooled[6]["mean"]
     assert pooled[5] == pytest.approx(100 * 0.05 ** (1 / 20))
-    code, error = esc_eval("abstain", "run", "--accuracy", 0.99, "--out", "never")
-    assert code == 0 and "no threshold is shown to reach 99 %" in Path("never/abstain.md").read_text()
+    code, error = esc_eval("judge-card", "run", "--accuracy", 0.99, "--out", "never")
+    assert code == 0 and "no threshold is shown to reach 99 %" in Path("never/judge_card.md").read_text()
     assert len(read_jsonl(Path("never/people_dialogues.jsonl"), Dialogue, "dialogues")) == len(names)
-    code, error = esc_eval("abstain", "run", "--gold", "run/gold_scores.jsonl")
-    assert code == 2 and "go together" in error
-    Path("run/gold_scores.jsonl").unlink()
-    code, error = esc_eval("abstain", "run")
-    assert code == 2 and "gold_scores.jsonl: no such file" in error
+    code, error = esc_eval("judge-card", "embedded", "--accuracy", 0.8)
+    assert code == 2 and "--accuracy: it is for a run folder" in error
+    Path("run/gold_judgements.jsonl").unlink()
+    code, error = esc_eval("judge-card", "run", "--accuracy", 0.8)
+    assert code == 2 and "--accuracy: the judge was asked about no gold" in error
