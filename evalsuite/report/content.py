@@ -254,9 +254,6 @@ def _told_apart(tally: Tally) -> Iterator[Table]:
         yield from discrimination.run_tables(discrimination.of_run(tally.contestants, tally.rubric), tally.rubric)
 
 
-Part = tuple[list[Table], list[charts.Chart]]  # tables, and the charts that stand below them
-
-
 def _unplanned(looks: Looks | None, seen: Collection[int], tally: Tally) -> Iterator[str]:
     """A difference was found in a run that was looked at before, on fewer cards, though nobody had planned to."""
     unplanned = sorted(set(seen) - set(looks.cards if looks else ()))
@@ -278,7 +275,7 @@ def _behind(tally: Tally, judges: Sequence[JudgementSet]) -> Iterator[str]:
 
 def _gold(
     run: Run, judges: Sequence[JudgementSet], scored: Judged, agreements: Mapping[str, dict[str, Any]], synthetic: bool
-) -> Part:
+) -> tuple[list[Table], list[charts.Chart]]:
     """How the judges agree with the gold set; several are set side by side and tested against each other."""
     rubric, mode = scored.rubric, scored.mode
     note = "synthetic gold, scores hold by construction" if synthetic else ""
