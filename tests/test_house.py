@@ -121,6 +121,15 @@ def test_the_harness_imports_nothing_of_the_papers() -> None:
             assert not imported, f"{name} imports {imported}"
 
 
+@pytest.mark.parametrize("group", ["evalsuite.people", "evalsuite.trust"])
+def test_the_harness_imports_nothing_of_a_group(group: str) -> None:
+    """Only their verbs do; the other groups may."""
+    others = ("evalsuite.papers.", "evalsuite.people.", "evalsuite.trust.", "evalsuite.commands.")
+    for name in FILES:
+        imported = {other for other in GRAPH[name] if other.startswith(f"{group}.")}
+        assert not imported or name.startswith(others), f"{name} imports {imported}"
+
+
 @pytest.mark.slow
 def test_the_harness_imports_nothing_heavy() -> None:
     heavy = ("torch", "vllm", "deepspeed", "transformers", "scipy.stats", "statsmodels", "pandas")

@@ -6,27 +6,38 @@ names of checkpoints (configs/health/families.yaml): a name that tells nothing i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 from core.files import CONFIGS
 from core.grouping import group_by
-from core.records import Dialogue, Language
+from core.records import Dialogue, Judgement, Language
 from core.settings import Pattern, Settings
 from core.specs import load_spec, model_names
 from core.statistics.bootstrap import SMOOTHED
 from core.statistics.inference import TEST
 from core.tables import Table
 from core.yaml_files import read_yaml
-from evalsuite.checks.health import HEALTH, as_they_are
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import Tally, contestants_of, stack
 from evalsuite.statistics.summary import Scorer, Value, supporter_of
 
 Likeness = Literal["same checkpoint", "same family"]
 Role = Literal["judge", "simulator"]
+
+HEALTH = "Judge health"
+AS_IS = "as_is"  # `condition.variant` of a verdict that a probe asked for on the dialogue as it is
+
+
+def as_they_are(judgements: Iterable[Judgement]) -> list[Judgement]:
+    """The verdicts on dialogues as they are, asked in the usual way: a probe's `as_is` is the same call that scoring makes."""
+    return [
+        j.model_copy(update={"condition": {key: value for key, value in j.condition.items() if key != "variant"}})
+        for j in judgements
+        if j.condition.get("variant", AS_IS) == AS_IS
+    ]
 
 
 class Family(Settings):

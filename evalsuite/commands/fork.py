@@ -20,15 +20,15 @@ from core.settings import fields_set
 from core.specs import load_spec
 from evalsuite.commands.options import InRun, RoleModelOption, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
-from evalsuite.report.fork import fork_sheet
 from evalsuite.runner.engine import Runner
-from evalsuite.runner.fork import Fork
-from evalsuite.runner.fork import fork as ask
 from evalsuite.runs import shards
 from evalsuite.runs.config import load_config
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import HeldSpec
+from evalsuite.trust.fork import Fork
+from evalsuite.trust.fork import fork as ask
+from evalsuite.trust.fork_page import fork_sheet
 
 TEMPERATURE = 0.7  # at which both go on, unless theirs is higher
 _WHERE = "{0}: where does it answer? Give --set supporters={0}@URL"

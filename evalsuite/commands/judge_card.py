@@ -16,12 +16,8 @@ from core.paths import MaybeFile, MaybeFiles, Reads, Writes
 from core.records import Dialogue, HumanScore, Judgement
 from core.specs import load_spec
 from data_prep.scores.human import read_dialogues
-from evalsuite.checks.health import AS_IS
-from evalsuite.checks.probe import Probe, card_probes, drawn, load_injections, probe
 from evalsuite.commands.options import IN_RUN, JudgedByOption, refuse, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
-from evalsuite.report.abstention import with_kept
-from evalsuite.report.judge_card import JudgeCardInput, judge_card
 from evalsuite.report.sheet import Sheet
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
@@ -32,7 +28,11 @@ from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import judgements_in_order, paired
 from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.judges import gold_of
-from evalsuite.statistics.selective import by_language, cases_of, spoken_verdicts, threshold_for
+from evalsuite.trust.abstention import with_kept
+from evalsuite.trust.health import AS_IS
+from evalsuite.trust.judge_card import JudgeCardInput, judge_card
+from evalsuite.trust.probe import Probe, card_probes, drawn, load_injections, probe
+from evalsuite.trust.selective import by_language, cases_of, spoken_verdicts, threshold_for
 
 NAME, SPOKEN, QUEUE = "judge_card", "spoken.jsonl", "people_dialogues.jsonl"
 REPEATS = 2  # how often a dialogue is asked about again

@@ -11,13 +11,13 @@ from core.errors import UserError
 from evalsuite.commands.options import JsonOption, MaybeRuns, PageOption, out_page
 from evalsuite.commands.output import deliver_page
 from evalsuite.papers.reported.tables import load_reported
-from evalsuite.report.planning import power_sheet
 from evalsuite.runs import shards
 from evalsuite.runs.judgement_sets import sets_of
 from evalsuite.runs.records import read_run
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.components import components, spreads
-from evalsuite.statistics.planning import PlannedStudy, observations_of, paper_tables
+from evalsuite.trust.planning import PlannedStudy, observations_of, paper_tables
+from evalsuite.trust.power import power_sheet
 
 _CARDS = {"EN": "English", "ZH": "Chinese"}
 

@@ -27,7 +27,7 @@ from evalsuite.commands.options import (
 )
 from evalsuite.commands.output import deliver_page, print_json, print_paths
 from evalsuite.report.board import board
-from evalsuite.report.by_people import by_people, judge_and_people, people_scores
+from evalsuite.report.by_people import by_people, people_scores
 from evalsuite.report.compare import comparison_sheet
 from evalsuite.report.content import print_brief
 from evalsuite.report.report import ReportContent, write_report
@@ -35,6 +35,7 @@ from evalsuite.runs.records import read_runs
 from evalsuite.statistics import comparison as comparisons
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.people import verdicts_of_people
+from evalsuite.trust.powered_board import judge_and_people
 
 
 def leaderboard(

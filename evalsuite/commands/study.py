@@ -26,13 +26,13 @@ from evalsuite.papers.ecdbench.scores import read_scores
 from evalsuite.papers.feel.panel import Feel, load_feel_config
 from evalsuite.papers.feel.panel import score as ask_panel
 from evalsuite.papers.feel.tables import Cost
-from evalsuite.report.study import study_sheet
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.resolved import Resolved
-from evalsuite.statistics.between_frameworks import Examined, FrameworkScores, as_one_judge
 from evalsuite.statistics.summary import sums_of
+from evalsuite.trust.between_frameworks import Examined, FrameworkScores, as_one_judge
+from evalsuite.trust.study import study_sheet
 
 # What is set unless the command says otherwise; from two trials on reliability is known.
 _USUAL = {"trials": 2, "exchanges": 5, "temperature": 0.7, "floors": True}

@@ -14,8 +14,8 @@ import numpy as np
 
 from core.statistics.bootstrap import Floats
 from evalsuite.statistics.paired import rank_ranges
-from evalsuite.statistics.prediction_powered import LabelledScores, differences_of, powered
 from evalsuite.statistics.suggestions import chances
+from evalsuite.trust.prediction_powered import LabelledScores, differences_of, powered
 from tests.bench.figures import Bench
 
 QUALITY = (58.0, 50.0, 50.0)  # of three supporters; the judge adds `BIAS` of its own

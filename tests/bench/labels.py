@@ -28,8 +28,8 @@ from core.statistics.means import exact_mean
 from data_prep.scores.corpora import import_corpus
 from data_prep.scores.human import Imported
 from data_prep.scores.synthetic import build
-from evalsuite.statistics.prediction_powered import LabelledScores, estimates, powered
 from evalsuite.statistics.suggestions import chances, rank_correlation
+from evalsuite.trust.prediction_powered import LabelledScores, estimates, powered
 from tests.bench.boards import add_boards, systematic
 from tests.bench.figures import OUT, Bench, OutOption
 from tests.evalsuite import ppi_oracle

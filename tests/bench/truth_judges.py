@@ -14,13 +14,13 @@ from scipy.stats import norm
 
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.statistics.bootstrap import Floats
-from evalsuite.checks.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
-from evalsuite.report.judge_card import FAULT, JudgeCardInput, judge_card
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.statistics.judges import calibration_error
 from evalsuite.statistics.reply_length import Replies, length_biases
-from evalsuite.statistics.selective import SelectiveCase, threshold_for
 from evalsuite.statistics.summary import Scorer
+from evalsuite.trust.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
+from evalsuite.trust.judge_card import FAULT, JudgeCardInput, judge_card
+from evalsuite.trust.selective import SelectiveCase, threshold_for
 from tests.bench.claims import COVERAGE, Claim, false_alarms
 from tests.bench.populations import levels
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric

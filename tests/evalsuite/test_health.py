@@ -19,7 +19,10 @@ from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import Rubric, load_rubric
 from core.specs import load_spec
-from evalsuite.checks.health import (
+from evalsuite.checks.shared_bases import ModelBase, base_of, bases, likeness, sharing_table, sharings
+from evalsuite.statistics.leaderboard import Tally, contestants_of
+from evalsuite.statistics.reply_length import LengthEffect, length_effects, mean_reply_length, replies_of
+from evalsuite.trust.health import (
     asking_shifts,
     asking_table,
     injection_effects,
@@ -27,10 +30,7 @@ from evalsuite.checks.health import (
     injection_tables,
     length_table,
 )
-from evalsuite.checks.probe import Injection, append, load_injections, probes
-from evalsuite.checks.shared_bases import ModelBase, base_of, bases, likeness, sharing_table, sharings
-from evalsuite.statistics.leaderboard import Tally, contestants_of
-from evalsuite.statistics.reply_length import LengthEffect, length_effects, mean_reply_length, replies_of
+from evalsuite.trust.probe import Injection, append, load_injections, probes
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric

@@ -17,9 +17,9 @@ from statsmodels.stats.multitest import multipletests
 from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore, Judgement, Turn
 from core.rubrics import load_rubric
-from evalsuite.checks.probe import load_injections
-from evalsuite.report.judge_card import CheckOutcome, JudgeCheck, _corrected
 from evalsuite.statistics.judges import calibration_error
+from evalsuite.trust.judge_card import CheckOutcome, JudgeCheck, _corrected
+from evalsuite.trust.probe import load_injections
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue, make_judgement

@@ -24,7 +24,6 @@ from data_prep.scores.weights import read_weights
 from evalsuite.cli import app
 from evalsuite.people.store import RaterAnswer, StudyStore
 from evalsuite.statistics.leaderboard import boards_of
-from evalsuite.statistics.prediction_powered import FEWEST, LabelledScores, differences_of, estimates, powered, saved
 from evalsuite.statistics.suggestions import (
     Suggestion,
     chances,
@@ -35,6 +34,7 @@ from evalsuite.statistics.suggestions import (
     uncertainty,
     weights_together,
 )
+from evalsuite.trust.prediction_powered import FEWEST, LabelledScores, differences_of, estimates, powered, saved
 from tests.bench.boards import SHAPES, boards
 from tests.bench.claims import COVERAGE
 from tests.bench.labels import LIBRARY, Judged, beside_library, generated, needed, savings

@@ -24,7 +24,6 @@ from data_prep.cards.sheets import write_csv
 from data_prep.scores import annotation
 from data_prep.scores.human import check_scale
 from data_prep.scores.rank_sft import cases
-from evalsuite.checks.probe import load_injections, probes
 from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.bands import answer_regex as bands_regex
 from evalsuite.judge.bands import check_labels
@@ -38,6 +37,7 @@ from evalsuite.statistics.judges import POOLED, confusion, confusion_tables
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import checked, distributions
 from evalsuite.statistics.trends import trends
+from evalsuite.trust.probe import load_injections, probes
 from serve.answers import choice_probabilities
 from tests.evalsuite.records import fed_rubric, make_dialogue, make_judgement
 

@@ -14,7 +14,7 @@ from scipy.stats import beta, binomtest, t
 from core.files import read_jsonl, write_json, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import load_rubric
-from evalsuite.statistics.selective import SILENT, SelectiveCase, Spoken, lower_bound, threshold_for
+from evalsuite.trust.selective import SILENT, SelectiveCase, Spoken, lower_bound, threshold_for
 from tests.conftest import EscEval
 from tests.evalsuite.records import make_dialogue
 

@@ -17,8 +17,7 @@ from core.statistics.bootstrap import RESAMPLES
 from core.statistics.reliability import CORRELATION_FROM, jackknife
 from core.tables import Estimate
 from evalsuite.papers.ecdbench import tasks
-from evalsuite.report.study import study_sheet
-from evalsuite.statistics.between_frameworks import (
+from evalsuite.trust.between_frameworks import (
     Examined,
     FrameworkScores,
     averages_of,
@@ -28,6 +27,7 @@ from evalsuite.statistics.between_frameworks import (
     reliabilities,
     tau,
 )
+from evalsuite.trust.study import study_sheet
 from tests.conftest import EscEval
 from tests.ecdbench_corpora import released, write
 from tests.endpoint import Answer, Endpoint, echo

@@ -34,7 +34,6 @@ from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.profiles.vocabulary import load_vocabulary
 from data_prep.role_play.mix import RoleSftConfig
 from data_prep.sources import CorpusList, Quotas
-from evalsuite.checks.probe import load_injections
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.checks.shared_bases import Families
 from evalsuite.commands.people_create import StudyConfig
@@ -43,6 +42,7 @@ from evalsuite.papers.ecdbench.registry import load_benchmark, load_models
 from evalsuite.papers.feel.panel import load_feel_config
 from evalsuite.papers.reported.tables import load_reported
 from evalsuite.runs.config import load_config
+from evalsuite.trust.probe import load_injections
 from tests.surface import COMMANDS
 from tests.vllm_parser import server_parser
 

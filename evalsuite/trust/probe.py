@@ -25,12 +25,12 @@ from core.rubrics import Rubric, Scale
 from core.settings import Settings
 from core.specs import load_spec
 from core.yaml_files import read_yaml
-from evalsuite.checks.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
 from evalsuite.dialogues.floors import FLOORS, answered_by
 from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.framework import opens_freely
 from evalsuite.runs.identity import hashed
+from evalsuite.trust.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
 from serve.client import ChatClient
 
 SLACK = 0.1  # share of its characters by which a neutral text may be longer or shorter

@@ -21,26 +21,17 @@ from core.rubrics import Rubric
 from core.statistics.bootstrap import POINTS, SMOOTHED, Floats, estimate, smoothed_means
 from core.statistics.inference import beside_interval, cluster_error, contributions, student_p
 from core.tables import PARTED, Cell, Estimate, Table
+from evalsuite.checks.shared_bases import AS_IS, HEALTH, as_they_are
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.leaderboard import Contestant, Tally, contestants_of, stack
 from evalsuite.statistics.reply_length import ALL, NOTES, LengthEffect
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, dimension_at, dimension_label, scorer_of
 
-HEALTH = "Judge health"
 # What `condition.variant` says of a verdict that a probe asked for.
-AS_IS, NEUTRAL, INJECTED, REVERSED = "as_is", "neutral", "injected", "reversed"
+NEUTRAL, INJECTED, REVERSED = "neutral", "injected", "reversed"
 AGAIN = "again"  # the same question once more
 FLOOR = "floor "  # and its name: the floor's lines in the place of the supporter's
-
-
-def as_they_are(judgements: Iterable[Judgement]) -> list[Judgement]:
-    """The verdicts on dialogues as they are, asked in the usual way: a probe's `as_is` is the same call that scoring makes."""
-    return [
-        j.model_copy(update={"condition": {key: value for key, value in j.condition.items() if key != "variant"}})
-        for j in judgements
-        if j.condition.get("variant", AS_IS) == AS_IS
-    ]
 
 
 def length_table(effects: Sequence[LengthEffect], rubric: Rubric) -> Table:

@@ -15,7 +15,7 @@ from evalsuite.report.figures import curve, panels, trace
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.statistics.components import FEWEST_BOUNDED, FEWEST_PLANNED, Spread
-from evalsuite.statistics.planning import PLANNING, PlannedStudy
+from evalsuite.trust.planning import PLANNING, PlannedStudy
 
 _POINTS = 14  # numbers of cards along a line
 _WIDEST = 4  # times the cards that are there: no line goes further

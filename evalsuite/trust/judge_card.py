@@ -15,7 +15,6 @@ from core.specs import EMBEDDED_PREFIX
 from core.statistics.bootstrap import PERCENTILE, scale_levels
 from core.statistics.inference import ALPHA, TEST, holm_of, p_text
 from core.tables import Estimate, Table, fmt
-from evalsuite.checks import health
 from evalsuite.checks.shared_bases import sharing_table, sharings
 from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, calibration_charts
 from evalsuite.report.report import PLUMBING
@@ -30,6 +29,7 @@ from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.people import verdicts_of_people
 from evalsuite.statistics.reply_length import LengthBias, length_biases, length_effects, replies_of
 from evalsuite.statistics.summary import AVERAGE, dimension_label, languages_of
+from evalsuite.trust import health
 
 CARD = "The card"  # heading of the page
 BOARD = "judge-card-outcomes"  # the table at its top

@@ -12,7 +12,8 @@ from evalsuite.report.charts import LANGUAGES
 from evalsuite.report.forest import Forest, ForestLine
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
-from evalsuite.statistics.between_frameworks import (
+from evalsuite.statistics.summary import languages_of
+from evalsuite.trust.between_frameworks import (
     STUDY,
     Averages,
     Examined,
@@ -21,7 +22,6 @@ from evalsuite.statistics.between_frameworks import (
     dimension_table,
     rank_tables,
 )
-from evalsuite.statistics.summary import languages_of
 
 ALIKE, DIFFERENTLY, UNKNOWN = "alike", "differently", "unknown"  # how two frameworks rank supporters
 

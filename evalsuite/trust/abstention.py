@@ -16,8 +16,8 @@ from evalsuite.report.figures import curve, panels
 from evalsuite.report.sheet import Sheet
 from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.judges import POOLED
-from evalsuite.statistics.selective import AcceptThreshold, Cases, Spoken, by_language, right, share, steps
 from evalsuite.statistics.summary import AGREEMENT, dimension_label
+from evalsuite.trust.selective import AcceptThreshold, Cases, Spoken, by_language, right, share, steps
 
 
 def with_kept(

@@ -21,10 +21,10 @@ from evalsuite.report.forest import ForestLine, gap_forest, reach
 from evalsuite.report.headlines import ENDINGS, found_in, verdict
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Branch, Sheet
-from evalsuite.runner.fork import Forked
 from evalsuite.statistics import paired
 from evalsuite.statistics.leaderboard import contestants_of, stack
 from evalsuite.statistics.summary import AVERAGE, dimension_at, dimension_label
+from evalsuite.trust.fork import Forked
 
 FORK = "What the reply changed"  # heading of the page
 AFTER = (

@@ -1,0 +1,1 @@
+"""How far scores can be trusted: a judge's card, planning, abstention, boards corrected by people, forks, studies."""

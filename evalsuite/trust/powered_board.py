@@ -1,0 +1,124 @@
+"""Judge and people together: people's scores of some dialogues correct a judge's scores of all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+
+from core.errors import UserError
+from core.grouping import group_by
+from core.records import Dialogue, HumanScore, Judgement
+from core.rubrics import Rubric
+from core.statistics.bootstrap import SMOOTHED
+from core.tables import Cell, Table
+from data_prep.scores.weights import read_weights, weights_beside
+from evalsuite.report.by_people import people_scores
+from evalsuite.statistics import paired
+from evalsuite.statistics.leaderboard import FAMILIES
+from evalsuite.statistics.summary import dimension_label
+from evalsuite.trust.prediction_powered import FEWEST, FEWEST_SAVED, INTERVAL, PoweredBoard, powered_boards
+
+TOGETHER = "Judge and people together"
+
+
+def judge_and_people(
+    dialogues: Sequence[Dialogue],
+    judgements: Sequence[Judgement],
+    rubric: Rubric,
+    paths: Sequence[Path],
+    rubrics: Sequence[Path],
+    floors: Collection[str] = (),
+) -> list[Table]:
+    """Judge, people and both side by side (`evalsuite.trust.prediction_powered`). Scores of other dialogues do not count.
+    Weights lie beside the scores. `floors` are supporters that need no model.
+    Raises `UserError` for scores on several rubrics or single turns."""
+    scores, found = people_scores(paths, rubrics, None)
+    if len(found) != 1:
+        raise UserError(f"--people: scores on several rubrics ({', '.join(found)}): give those on one")
+    if turned := [score for score in scores if score.turn is not None]:
+        raise UserError(f"--people: a score of turn {turned[0].turn} of {turned[0].dialogue_id}: only whole dialogues count")
+    shown = {dialogue.id for dialogue in dialogues}
+    kept = [score for score in scores if score.dialogue_id in shown]
+    (people_rubric,) = found.values()
+    weighed = read_weights(weights_beside(paths))
+    boards = powered_boards(dialogues, judgements, rubric, kept, people_rubric, weighed, floors)
+    first, *others = powered_tables(boards, rubric)
+    return [replace(first, notes=(*first.notes, *_of_the_draw(weighed.keys() & shown, kept))), *others]
+
+
+def _of_the_draw(drawn: Set[str], scores: Sequence[HumanScore]) -> Iterator[str]:
+    """What a board says of its weights."""
+    if not drawn:
+        return
+    scored = {score.dialogue_id for score in scores}
+    yield f"Weighted: {len(drawn & scored)} dialogues by 1 / the chance with which `people suggest` drew them."
+    if left := len(drawn - scored):
+        yield f"{left} drawn dialogues have no score: unless they lack it by chance, the estimates are biased."
+    if more := len(scored - drawn):
+        yield f"{more} scored dialogues were not drawn and have weight 1: leave them out."
+
+
+def powered_tables(boards: Sequence[PoweredBoard], rubric: Rubric) -> list[Table]:
+    """For each language: judge, people and both side by side, the dimensions by both, and the differences."""
+    tables = []
+    for language, of_language in group_by(boards, lambda board: board.language).items():
+        several = len(of_language) > 1
+        rows: list[tuple[Cell, ...]] = []
+        fine: list[tuple[Cell, ...]] = []
+        gaps: list[tuple[Cell, ...]] = []
+        for board in of_language:
+            by = [board.judge] * several
+            for one in board.places:
+                figures = (one.judge, one.people, one.both, board.tuning, one.labels, one.saved)
+                rows.append((paired.rank_text(one.rank), one.supporter, *by, *figures))
+                fine.append((one.supporter, *by, *one.dimensions))
+            for gap in board.differences:
+                pair = (board.places[gap.first].supporter, board.places[gap.second].supporter)
+                gaps.append((*pair, *by, *paired.cells(gap)))
+        judged = ["judged by"] * several
+        few = any(one.both.mean is not None and one.both.low is None for board in of_language for one in board.places)
+        too_few = [f"Too few labels (fewer than {FEWEST} scored cards): no interval, no test and no rank."] * few
+        tables += [
+            Table(
+                key=f"leaderboard-powered-{language}",
+                title=f"Leaderboard, {language}: judge, people and both",
+                columns=("rank", "supporter", *judged, "judge alone", "people alone", "both", "λ", "labels", "labels saved"),
+                rows=tuple(rows),
+                notes=(
+                    f"Average on 0–100; n: dialogues judged, and dialogues that people scored. Judge alone [{SMOOTHED} over "
+                    "cards]: people may think otherwise. Both: the judge's mean over all dialogues, corrected by people's "
+                    "scores where there are any; unbiased where the scored dialogues are a random choice, or weighted. People "
+                    f"alone and both [{INTERVAL}].",
+                    "λ: how much of the judge is used (0: nothing, what is left is people's mean), the same for all. "
+                    "Labels saved: scored dialogues more that people alone would need for an interval as narrow [95 %, "
+                    f"Student's t]; n: labels of all. A dash: fewer than {FEWEST_SAVED}, weights that differ, or not known "
+                    "within a factor of 20.",
+                    paired.RANKS,
+                    *too_few,
+                    *([] if several else [f"Judged by {of_language[0].judge}."]),
+                ),
+                section=TOGETHER,
+            ),
+            Table(
+                key=f"dimensions-powered-{language}",
+                title=f"Dimensions, {language}, by judge and people together",
+                columns=("supporter", *judged, *(dimension_label(rubric, name) for name in rubric.dimensions)),
+                rows=tuple(fine),
+                notes=(f"[{INTERVAL}].", *too_few),
+                section=TOGETHER,
+            ),
+            Table(
+                key=f"differences-powered-{language}",
+                title=f"Differences in the average, {language}, by judge and people together",
+                columns=("supporter", "against", *judged, *paired.COLUMNS),
+                rows=tuple(gaps),
+                notes=(
+                    f"Points of 0–100, [{INTERVAL}], n: scored cards of the supporter that has fewer. {paired.HOLDS}.",
+                    FAMILIES,
+                    *too_few,
+                ),
+                section=TOGETHER,
+            ),
+        ]
+    return [table for table in tables if table.rows]
