@@ -20,7 +20,7 @@ from core.rubrics import Rubric
 from core.specs import ModelSpec
 from data_prep.profiles.record import Profile
 from data_prep.role_play.mix import RoleSftConfig
-from evalsuite.commands.people_create import StudyConfig
+from evalsuite.people.commands.people_create import StudyConfig
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.framework import entries, framework_of
 from train.recipes import DataArguments, RankArguments, RoleArguments, SupporterArguments

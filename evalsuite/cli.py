@@ -13,32 +13,36 @@ app = program(
     "Example: esc-eval run --config configs/eval/api.yaml --model my-model@http://127.0.0.1:8000/v1",
 )
 
-_HERE = f"{__package__}.commands"  # in the wheel, the harness is below esc_eval
+_HERE = __package__  # in the wheel, the harness is below esc_eval
 for panel, verbs in {
     "Runs": (
-        ("run", "run:run", "Hold dialogues, judge them, measure the judge on the gold set and write the report."),
-        ("models", "models:models", "List the models that a role can be given, and what each needs."),
-        ("status", "run:status", "Say how far a run is, and what is missing."),
-        ("merge", "report:merge", "Put the shards of one run together."),
-        ("report", "report:report", "Write the report of a run folder again, from its records."),
+        ("run", "commands.run:run", "Hold dialogues, judge them, measure the judge on the gold set and write the report."),
+        ("models", "commands.models:models", "List the models that a role can be given, and what each needs."),
+        ("status", "commands.run:status", "Say how far a run is, and what is missing."),
+        ("merge", "commands.report:merge", "Put the shards of one run together."),
+        ("report", "commands.report:report", "Write the report of a run folder again, from its records."),
         (
             "leaderboard",
-            "scored_runs:leaderboard",
+            "commands.scored_runs:leaderboard",
             "Rank the supporters of several runs, or compare with an earlier run.",
         ),
-        ("fork", "fork:fork", "Replace one reply of a dialogue and play on: what did that reply change?"),
-        ("study", "study:study", "Run several frameworks on the same supporters and compare what they say."),
-        ("push", "push:push", "Publish an adapter, a data set, a run's report or its scores on the hub."),
-        ("paper", "paper:app", "Follow a paper beyond a run: ECDBench, FEEL, role play, replies, printed tables."),
+        ("fork", "trust.commands.fork:fork", "Replace one reply of a dialogue and play on: what did that reply change?"),
+        ("study", "trust.commands.study:study", "Run several frameworks on the same supporters and compare what they say."),
+        ("push", "commands.push:push", "Publish an adapter, a data set, a run's report or its scores on the hub."),
+        (
+            "paper",
+            "papers.commands.paper:app",
+            "Follow a paper beyond a run: ECDBench, FEEL, role play, replies, tables.",
+        ),
     ),
     "Judges and people": (
-        ("agree", "agree:agree", "Compare judges with people's scores: ACC, kappa, correlations and more."),
-        ("power", "power:power", "Plan how many cards a difference needs."),
-        ("people", "people:app", "Run studies in the browser: people score, choose or talk to supporters."),
+        ("agree", "commands.agree:agree", "Compare judges with people's scores: ACC, kappa, correlations and more."),
+        ("power", "trust.commands.power:power", "Plan how many cards a difference needs."),
+        ("people", "people.commands.people:app", "Run studies in the browser: people score, choose or talk to supporters."),
     ),
     "Checks": (
-        ("doctor", "doctor:doctor", "Say what this machine has and lacks for serving and training."),
-        ("judge-card", "judge_card:judge_card_verb", "Say on one page how far a judge can be trusted."),
+        ("doctor", "commands.doctor:doctor", "Say what this machine has and lacks for serving and training."),
+        ("judge-card", "trust.commands.judge_card:judge_card_verb", "Say on one page how far a judge can be trusted."),
     ),
 }.items():
     for name, place, about in verbs:

@@ -147,7 +147,7 @@ def test_runs_parse_and_name_what_is_there(name: str, tmp_path: Path) -> None:
     assert isinstance(load_config(ROOT / given["config"], {}), EvalConfig)
     if name == "slurm_ray.sh":
         assert given["supporter"] == ["embedded"]
-        assert [pair.split("=")[0] for pair in given["endpoint"]] == ["esc-role", "esc-rank"]
+        assert [pair.split("=")[0] for pair in given["settings"]] == ["endpoints.esc-role", "endpoints.esc-rank"]
         return
     assert given["shard"] == "7/7" and given["out"] == "runs/full-7"
     if path.suffix == ".yaml":

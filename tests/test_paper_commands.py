@@ -30,7 +30,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     with Endpoint(answers, SERVED) as endpoint, pytest.MonkeyPatch.context() as patch:
         for variable in {spec.endpoint.api_key_env for spec in SPECS.values()} - {None}:
             patch.setenv(str(variable), "a-key-of-the-test")
-        patch.setattr("evalsuite.people.guard.Rate.allows", lambda *client: True)  # nobody clicks as fast as a script
+        patch.setattr("evalsuite.people.guard.RequestRate.allows", lambda *client: True)  # nobody clicks as fast as a script
         folder = tmp_path_factory.mktemp("desk")
         patch.chdir(folder)
         yield Desk(folder, endpoint.url)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from core.errors import UserError
-from evalsuite.commands.ecdbench import app
+from evalsuite.papers.commands.ecdbench import app
 from evalsuite.papers.ecdbench.aggregate import ModelResult, aggregate
 from evalsuite.papers.ecdbench.figures import charts
 from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark, load_models

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import write_jsonl
 from core.records import HumanScore, Judgement
-from evalsuite.commands.feel import app
+from evalsuite.papers.commands.feel import app
 from evalsuite.papers.feel import ensemble
 from evalsuite.papers.feel.ensemble import Aspect, combined, panel_of, people_of, shares
 from evalsuite.papers.feel.tables import fit_tables, report

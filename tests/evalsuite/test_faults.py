@@ -225,7 +225,7 @@ def test_a_full_disk_is_said_and_nothing_that_was_answered_is_lost(
 
     with Endpoint(models=MODELS) as endpoint:
         with monkeypatch.context() as patch:
-            patch.setattr("evalsuite.runs.folder.Store", Small)
+            patch.setattr("evalsuite.runs.folder.CallStore", Small)
             one_line(esc_eval(*run_at(endpoint.url)), 2, "calls.sqlite", "disk is full", "run the same command again")
         asked = len(endpoint.requests)
         assert 8 < asked < 12 * 11 and not Path("run/dialogues.jsonl").exists()

@@ -19,7 +19,7 @@ from core.errors import UserError
 from core.files import CONFIGS, write_jsonl
 from core.records import HumanScore, Turn
 from core.rubrics import load_rubric
-from evalsuite.commands.feel import app
+from evalsuite.papers.commands.feel import app
 from evalsuite.papers.feel.panel import Feel, load_feel_config
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.records import make_dialogue

@@ -22,7 +22,7 @@ from core.errors import UserError
 from core.records import Comparison, Preference
 from core.tables import Estimate, Table
 from data_prep.scores.human import read_comparisons
-from evalsuite.commands.pairwise import WORDS, pairwise
+from evalsuite.papers.commands.pairwise import WORDS, pairwise
 from evalsuite.papers.role_play.pairwise import PairAnswer, pairwise_tables
 from evalsuite.papers.role_play.win_rates import choices_of, win_rate_tables
 from tests.evalsuite.oracles import smoothed

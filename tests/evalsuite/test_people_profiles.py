@@ -18,7 +18,7 @@ from core.records import Dialogue, HumanScore, Judgement
 from core.rubrics import load_rubric
 from core.yaml_files import read_yaml
 from data_prep.profiles.record import LEVELS, TRAITS, Profile
-from evalsuite.commands.people_create import StudyConfig
+from evalsuite.people.commands.people_create import StudyConfig
 from evalsuite.people.questionnaire import Questionnaire
 from evalsuite.people.store import StudyStore
 from evalsuite.statistics.correlation import correlations
@@ -73,7 +73,7 @@ def test_the_recipe_is_the_papers_study_in_words_of_our_own() -> None:
 def test_who_talks_is_asked_before_and_after_and_becomes_a_profile_that_a_judge_is_shown(
     study: Path, esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evalsuite.people.guard.Rate.allows", lambda *client: True)  # nobody clicks as fast
+    monkeypatch.setattr("evalsuite.people.guard.RequestRate.allows", lambda *client: True)  # nobody clicks as fast
     with served(study) as (address, _):
         ann = Client(address).enter(links(study)["ann"])
         profile, first, second = StudyStore(url_of(study), "s").tasks("ann")

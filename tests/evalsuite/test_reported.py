@@ -24,7 +24,7 @@ from core.rubrics import load_rubric
 from core.specs import load_spec
 from core.tables import Estimate, Table, fmt
 from core.yaml_files import load_yaml
-from evalsuite.commands.reported import reported
+from evalsuite.papers.commands.reported import reported
 from evalsuite.papers.reported.against import TITLES, against, as_printed, beside, disagreement_table
 from evalsuite.papers.reported.recomputation import Checked, ReportedSpread, check, combine
 from evalsuite.papers.reported.tables import Reported, load_reported

@@ -18,7 +18,7 @@ from core.errors import UserError
 from core.files import CONFIGS, write_jsonl
 from core.records import Dialogue, Turn
 from data_prep.responses import Response, answered, paired, read_responses
-from evalsuite.commands.respond import respond
+from evalsuite.papers.commands.respond import respond
 from tests.endpoint import Answer, Endpoint, echo
 
 app = typer.Typer()

@@ -25,7 +25,7 @@ from core.side_prompts import greeting, seeker_system
 from core.specs import load_spec, model_names
 from core.tables import Estimate, Table
 from data_prep.cards import bundled_cards, load_cards
-from evalsuite.commands.paper import app as paper
+from evalsuite.papers.commands.paper import app as paper
 from evalsuite.papers.role_play.seekers import read_field, role_play_tables
 from evalsuite.runs.config import load_config
 from evalsuite.runs.resolved import resolve_config

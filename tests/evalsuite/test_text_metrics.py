@@ -24,8 +24,8 @@ from core.files import write_jsonl
 from core.records import Dialogue, Judgement, Language, Turn
 from core.tables import Estimate
 from data_prep.responses import Response
-from evalsuite.commands.respond import respond
 from evalsuite.papers import text_metrics
+from evalsuite.papers.commands.respond import respond
 from evalsuite.papers.text_figures import figures, figures_json, metric_tables
 from evalsuite.papers.text_metrics import BLEU_ORDERS, LABELS, Unit, judgements, measure, signature, tokenize
 from tests.evalsuite.oracles import smoothed

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,8 @@ def test_the_versions_of_a_run_are_kept_told_and_never_compared(esc_eval: EscEva
         assert kept["prompts"].keys() == {"esc_eval"} and kept["rubric"].keys() == {"esc_eval"}
         kept["harness"]["python"] = ["3.10.1"]  # as if an older one had begun
         (tmp_path / "run" / "versions.json").write_text(json.dumps(kept))
+        with closing(sqlite3.connect(tmp_path / "run" / "calls.sqlite", isolation_level=None)) as db:
+            db.execute("DELETE FROM ends")  # and had not come to the end
         assert esc_eval(*run_at(endpoint.url))[0] == 0
     page = (tmp_path / "run" / "report.md").read_text()
     assert "Python 3.10.1 and 3.11" in page and "embedded: vLLM 0.11.0" in page

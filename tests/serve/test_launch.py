@@ -196,7 +196,7 @@ def test_a_server_that_never_answers(
     monkeypatch.setattr("serve.launch.LINE_AFTER", 0.5)
     silent = fake(tmp_path, "import time; print('still loading', flush=True); time.sleep(60)")
     # (empty): where Python starts slowly
-    message = r"server fake did not answer within 1 s \(--start-timeout\); log .*:\n(still loading|\(empty\))$"
+    message = r"server fake did not answer within 1 s \(start_timeout\); log .*, its end:\n(still loading|\(empty\))$"
     with pytest.raises(UserError, match=message), Servers([silent], timeout=1):
         pass
     said = capsys.readouterr().err

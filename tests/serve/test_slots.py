@@ -185,11 +185,11 @@ import asyncio, resource, sys
 from pathlib import Path
 import serve.transport
 from serve.client import ChatClient
-from serve.store import Store
+from serve.store import CallStore
 from tests.serve.test_client import question, spec
 
 async def main(url):
-    store = Store(Path("calls.sqlite"))
+    store = CallStore(Path("calls.sqlite"))
     serve.transport.connections = lambda: 1024  # as if nobody knew the limit: the kernel says it
     async with ChatClient(store, backoff_s=0.01) as client:
         await client.ask(spec(url), question("first"))

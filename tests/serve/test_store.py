@@ -120,7 +120,7 @@ def test_a_kill_loses_no_answer_whose_put_returned(tmp_path: Path) -> None:
         from pathlib import Path
         from serve import store as module
         module._CHECKPOINT_AFTER = 30
-        store = module.Store(Path({str(tmp_path / "calls.sqlite")!r}))
+        store = module.CallStore(Path({str(tmp_path / "calls.sqlite")!r}))
         async def one(number):
             await store.put(str(number), {{"text": "word " * 400}}, 0.1)
             print(number, flush=True)

@@ -36,11 +36,11 @@ from data_prep.role_play.mix import RoleSftConfig
 from data_prep.sources import CorpusList, Quotas
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.checks.shared_bases import Families
-from evalsuite.commands.people_create import StudyConfig
 from evalsuite.papers.ecdbench.local_data import load_layout
 from evalsuite.papers.ecdbench.registry import load_benchmark, load_models
 from evalsuite.papers.feel.panel import load_feel_config
 from evalsuite.papers.reported.tables import load_reported
+from evalsuite.people.commands.people_create import StudyConfig
 from evalsuite.runs.config import load_config
 from evalsuite.trust.probe import load_injections
 from tests.surface import COMMANDS

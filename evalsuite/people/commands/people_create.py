@@ -22,10 +22,10 @@ from data_prep.cards.sheets import write_csv
 from data_prep.played import load_played, played_text
 from data_prep.scores.human import RubricCheck, read_dialogues, read_scores
 from data_prep.scores.weights import read_weights, weights_beside
-from evalsuite.commands.people import DATABASE, LINK_COLUMNS, LINKS, need_people, opened
 from evalsuite.papers.role_play.pairwise import QUESTION, pairs_of
 from evalsuite.papers.role_play.seekers import read_field
 from evalsuite.people.assignment import Person, assign, assign_talks
+from evalsuite.people.commands.people import DATABASE, LINK_COLUMNS, LINKS, need_people, opened
 from evalsuite.people.questionnaire import Questionnaire
 from evalsuite.people.study import (
     CLOSER,

@@ -17,7 +17,7 @@ from core.tables import Table
 from data_prep.scores.human import read_comparisons, read_dialogues, read_preferences
 from evalsuite.commands.options import JsonOption, ModeOption, refuse, resolve
 from evalsuite.commands.output import deliver, exit_if_lost, plain, talk
-from evalsuite.commands.role_play import (
+from evalsuite.papers.commands.role_play import (
     BESIDE,
     CardsOption,
     ConfigOption,

@@ -36,8 +36,8 @@ app = Verbs(
     help="Studies in the browser: people score, choose or talk to supporters, by links of their own (extra `people`).\n\n"
     f"A study is one SQLite file in its folder, or in PostgreSQL where {URL} is set (postgresql+psycopg://USER@HOST/NAME).",
 )
-app.add("suggest", "evalsuite.commands.suggest:suggest_dialogues", "Draw the dialogues that people should rate next.")
-app.add("create", "evalsuite.commands.people_create:create", "Make a study: who sees what, and a link for every rater.")
+app.add("suggest", "evalsuite.people.commands.suggest:suggest_dialogues", "Draw the dialogues that people should rate next.")
+app.add("create", "evalsuite.people.commands.people_create:create", "Make a study: who sees what, and a link for every rater.")
 
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study's folder."), IN_STUDY]
 

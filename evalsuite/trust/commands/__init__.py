@@ -1,0 +1,1 @@
+"""`esc-eval judge-card`, `power`, `fork` and `study`."""
