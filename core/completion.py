@@ -52,7 +52,7 @@ def _matching(incomplete: str, words: Iterator[str] | list[str] | tuple[str, ...
 # Of options whose values are names of something bundled, or files.
 NAMED: dict[str, Complete] = {
     **dict.fromkeys(("--judge", "--supporter", "--seeker", "--model", "--base", "SPEC"), _models),
-    **dict.fromkeys(("--prompts", "--judge-prompts"), _of("prompts")),
+    "--prompts": _of("prompts"),
     "--rubric": _of("rubrics"),
     "--paper": _of("reported"),
 }

@@ -150,7 +150,9 @@ RUNNING: ContextVar[tuple[PathOption, ...]] = ContextVar("path options of the ru
 
 def prepare(verb: Callable[..., Any]) -> None:
     """Say how the values of a verb's options are completed (`core.completion`), where the options do not."""
-    hints = verb.__annotations__ = get_type_hints(verb, include_extras=True)  # else typer makes its own of the text
+    hints = verb.__annotations__ = get_type_hints(
+        verb, include_extras=True
+    )  # typer would evaluate the text anew, without these
     for parameter, hint in hints.items():
         metadata = getattr(hint, "__metadata__", ())
         for info in (item for item in metadata if isinstance(item, typer.models.ParameterInfo)):

@@ -14,8 +14,8 @@ from core.settings import Pattern
 
 
 class Patterns(RootModel[tuple[Pattern, ...]]):
-    """Patterns in order. Each is searched only in texts that hold one of its signs: dozens of patterns that hardly ever match
-    take a tenth of the time."""
+    """Patterns in order. Each is searched only in texts that contain one of its signs, since most texts match none of dozens of
+    patterns."""
 
     def __len__(self) -> int:
         return len(self.root)

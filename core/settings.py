@@ -50,7 +50,10 @@ def with_settings(values: Mapping[str, Any], settings: Sequence[str], model: typ
         while section and "." in field:
             part, _, rest = field.partition(".")
             section, field = _section(section, part, name), rest
-            place[part] = dict(place.get(part) or {})
+            above = place.get(part) or {}
+            if not isinstance(above, Mapping):
+                raise UserError(f"--set {name}: {part} is {above!r} already, which has no fields: keep one of the two")
+            place[part] = dict(above)
             place = place[part]
         if section and field not in section.model_fields:
             raise UserError(f"--set {name}: unknown field {field!r}: {near(field, section.model_fields)}")

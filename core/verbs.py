@@ -3,7 +3,7 @@
     app = program("What the program is for.")
     app.add("run", "evalsuite.commands.run:run", "Play, judge and report.", "Runs")
 
-The last lines of help are the registry's; everything else about a verb is its function's signature and docstring.
+A program's help lists the registry's lines; a verb's own help comes from its function's signature and docstring.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The main job: run, status, merge, report."""
+"""The main job: a run, and how far it is."""
 
 from __future__ import annotations
 
@@ -107,6 +107,8 @@ def run(
         raise UserError("--dialogues: dialogues that are there are only judged: give --only score, too")
     if len(judges) > 1 and not scored:
         raise UserError("--judge: no judge is asked with --only simulate: leave it out")
+    if until and only:
+        raise UserError("--until: what is decided shows when dialogues are held and judged: leave out --only")
     if gpus and not plan:
         raise UserError("--gpus is a machine to plan for: give --plan, too")
     _check(judges, simulated, scored, dialogues)

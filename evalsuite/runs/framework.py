@@ -131,6 +131,8 @@ def framework_of(name: str) -> type[Framework]:
     entry = EntryPoint(name, name, GROUP) if ":" in name else known.get(name)
     if entry is None:
         raise UserError(f"unknown framework {name[:100]!r}: {near(name[:100], known)}, or module:Class for one of your own")
+    if ":" in name and "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # an installed program looks where it stands, not where it is called
     try:
         framework: type[Framework] = entry.load()
     except (ImportError, AttributeError) as error:
@@ -145,8 +147,9 @@ def _loaded(path: tuple[str, ...]) -> list[type[Framework]]:
     for name in entries():
         try:
             found.append(framework_of(name))
-        except UserError as error:
-            say(f"warning: {error}; it is left out", err=True)
+        except Exception as error:  # somebody else's package may fail with anything while it is imported
+            told = error if isinstance(error, UserError) else f"framework {name} cannot be loaded: {error!r}"
+            say(f"warning: {told}; it is left out", err=True)
     return found
 
 
@@ -165,4 +168,6 @@ def framework_of_run(run: ScoredRun) -> type[Framework] | None:
 @lru_cache
 def opens_freely(name: str | None) -> bool:
     """Whether the supporters of a framework open dialogues in words of their own."""
-    return name is not None and name in entries() and framework_of(name).opens_freely
+    bundled = name if name in _BUNDLED else None  # of others, whichever can be loaded
+    found = [framework_of(bundled)] if bundled else frameworks() if name in entries() else []
+    return any(framework.name == name and framework.opens_freely for framework in found)

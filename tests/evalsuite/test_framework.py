@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import orjson
@@ -16,6 +19,7 @@ from evalsuite.runs.framework import entries, framework_of, frameworks
 from evalsuite.runs.resolved import Resolved
 from tests.conftest import EscEval
 from tests.endpoint import Endpoint
+from tests.evalsuite import example_framework
 from tests.evalsuite.example_framework import WarmLine
 
 
@@ -65,6 +69,9 @@ def test_a_framework_is_named_by_its_place_without_being_installed(esc_eval: Esc
         command = ("run", "--config", "c.yaml", "--set", f"endpoints.embedded={endpoint.url}")
         assert esc_eval(*command, "--set", "warm_line.worries=[I moved.]") == (0, "")
         code, err = esc_eval(*command, "--set", "warm_line.worry=I moved.")
+        assert esc_eval(*command, "--set", "gold=5", "--set", "gold.limit=3")[1].startswith(
+            "error: --set gold.limit: gold is 5"
+        )
         assert code == 2 and "--set warm_line.worry: unknown field 'worry': did you mean worries?" in err
     assert "Warm line · run" in Path("run/report.md").read_text()
     Path("c.yaml").write_text(yaml.safe_dump(settings | {"warm_line": {"worry": ["I moved."]}}))
@@ -73,6 +80,17 @@ def test_a_framework_is_named_by_its_place_without_being_installed(esc_eval: Esc
     Path("c.yaml").write_text(yaml.safe_dump(settings | {"framework": "no_such_package:WarmLine"}))
     code, err = esc_eval("run", "--config", "c.yaml", "--out", "other")
     assert code == 2 and "framework no_such_package:WarmLine cannot be loaded: No module named 'no_such_package'" in err
+
+
+def test_the_program_itself_finds_a_framework_where_it_is_called(tmp_path: Path) -> None:
+    """An installed program has its own folder on `sys.path`, not that of the user."""
+    (tmp_path / "of_mine.py").write_text(Path(str(example_framework.__file__)).read_text())
+    models = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded"}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump({"framework": "of_mine:WarmLine", **models, "languages": ["en"]}))
+    command = [str(Path(sys.executable).with_name("esc-eval")), "run", "--config", "c.yaml", "--plan"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_package_that_cannot_be_loaded_ends_no_run_of_another_framework(
