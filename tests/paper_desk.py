@@ -156,11 +156,10 @@ class Desk:
             command = command.commands[word]
         known = {option for parameter in command.params for option in parameter.opts}
         yield from SMALL.get(command.name, ()) if "ecdbench" not in words else ()
-        option, section = ("--endpoint", "") if "--endpoint" in known else ("--set", "endpoints.")
-        for name in SPECS if option in known else ():
+        for name in SPECS if "--set" in known else ():
             if name in self.models(words, known):
                 people = words[:2] == ["people", "create"]
-                yield from ("--supporter", f"{name}@{self.url}") if people else (option, f"{section}{name}={self.url}")
+                yield from ("--supporter", f"{name}@{self.url}") if people else ("--set", f"endpoints.{name}={self.url}")
 
     def models(self, words: Sequence[str], known: set[str]) -> set[str]:
         """The models that a command names, itself or by its config."""
