@@ -1,63 +1,63 @@
-"""The project's one name where it is installed as a package: `from esc_eval import load_run`, and its console scripts.
+"""The project's API and its console scripts: `from esc_eval import load_run`, `esc-eval run`.
 
-In a checkout this module stands beside the rooms. The wheel has it as `esc_eval/__init__.py`, with the rooms below it
-(`hatch_build.py`): no name of ours then meets somebody's own `train` or `serve`.
+The wheel has the same packages at its top as the checkout, so an import is spelled one way everywhere
+(docs/decisions/one-import-name.md says what that costs).
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from evalsuite import Results, UserError, load_run, score, score_async, simulate, simulate_async
 
+ROOMS = ("core", "data_prep", "evalsuite", "serve", "train")
 __all__ = ["Results", "UserError", "load_run", "score", "score_async", "simulate", "simulate_async"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when it is asked for, as in `evalsuite`: whatever is started from the wheel loads this module first."""
+    """Loaded when it is asked for, as in `evalsuite`: a console script loads this module first."""
     if name == "load_environment":  # of verifiers.load_environment("esc-eval")
         from evalsuite.verifiers_env import load_environment
 
         return load_environment
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from evalsuite import __getattr__ as of_harness
+    return getattr(import_module("evalsuite"), name)
 
-    return of_harness(name)
+
+def _run(module: str) -> None:
+    """Run this module's program. Exits if a package of somebody else has the name of one of ours and would be loaded."""
+    for room in ROOMS:
+        place = getattr(find_spec(room), "origin", None)
+        if place and Path(place).parents[1] != Path(__file__).parent:
+            raise SystemExit(
+                f"error: {place} belongs to another package called {room}, which hides ours: install esc-eval in an "
+                "environment of its own (uv tool install, pipx or a new venv)"
+            )
+    from core.starting import interrupted  # noqa: F401 - before what takes long to load
+
+    import_module(module).main()
 
 
 def esc_eval() -> None:
     """The program of that name."""
-    from core.starting import interrupted  # noqa: F401 - before what takes long to load
-
-    from evalsuite.cli import main
-
-    main()
+    _run("evalsuite.cli")
 
 
 def esc_data() -> None:
     """The program of that name."""
-    from core.starting import interrupted  # noqa: F401 - before what takes long to load
-
-    from data_prep.__main__ import main
-
-    main()
+    _run("data_prep.__main__")
 
 
 def esc_train() -> None:
     """The program of that name."""
-    from core.starting import interrupted  # noqa: F401 - before what takes long to load
-
-    from train.__main__ import main
-
-    main()
+    _run("train.__main__")
 
 
 def esc_serve() -> None:
     """The program of that name."""
-    from core.starting import interrupted  # noqa: F401 - before what takes long to load
-
-    from serve.__main__ import main
-
-    main()
+    _run("serve.__main__")

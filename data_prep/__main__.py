@@ -19,7 +19,7 @@ for name, place, about in (
     ("role-sft", "role_sft:role_sft", "Build the simulator's training set."),
     ("rank-sft", "rank_sft:rank_sft", "Build the ranker's training, validation and test sets."),
 ):
-    app.add(name, f"{__package__}.commands.{place}", about)
+    app.add(name, f"data_prep.commands.{place}", about)
 
 
 def main() -> None:

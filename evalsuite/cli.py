@@ -13,7 +13,6 @@ app = program(
     "Example: esc-eval run --config configs/eval/api.yaml --model my-model@http://127.0.0.1:8000/v1",
 )
 
-_HERE = __package__  # in the wheel, the harness is below esc_eval
 for panel, verbs in {
     "Runs": (
         ("run", "commands.run:run", "Hold dialogues, judge them, measure the judge on the gold set and write the report."),
@@ -46,7 +45,7 @@ for panel, verbs in {
     ),
 }.items():
     for name, place, about in verbs:
-        app.add(name, f"{_HERE}.{place}", about, panel)
+        app.add(name, f"evalsuite.{place}", about, panel)
 
 
 def main() -> None:

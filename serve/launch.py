@@ -145,7 +145,7 @@ class Servers:
             start = log.tell()
             # A session of its own: Ctrl-C in a terminal reaches this process only, which then ends the servers in order.
             guard = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.guard", "--", *command],
+                [sys.executable, "-m", "serve.guard", "--", *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

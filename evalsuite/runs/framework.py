@@ -30,11 +30,10 @@ from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import Used
 
 GROUP = "esc_eval.frameworks"
-_HERE = __name__.removesuffix(".runs.framework")  # in the wheel, the harness is below esc_eval
 _BUNDLED = {
-    "esc_eval": f"{_HERE}.papers.esc_eval:EscEval",
-    "emoharbor": f"{_HERE}.papers.emoharbor:EmoHarbor",
-    "feel": f"{_HERE}.papers.feel.panel:Feel",
+    "esc_eval": "evalsuite.papers.esc_eval:EscEval",
+    "emoharbor": "evalsuite.papers.emoharbor:EmoHarbor",
+    "feel": "evalsuite.papers.feel.panel:Feel",
 }
 
 
