@@ -6,7 +6,6 @@ that two runs that did the same leave the same bytes.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from core.files import digest
 from core.names import Spelt, plain_name
+from core.numbers import number_of
 
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = get_args(Language)
@@ -30,32 +30,6 @@ LOST = frozenset({"infrastructure", "rejected"})
 Stopped = Literal["refusal", "empty_reply", "context_overflow"]  # what of a reply is no turn
 Verdict = Literal["a", "b", "tie"]  # which of two is better
 Order = Literal["ab", "ba"]  # which of two was shown first
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_COMMA = re.compile(r"^([+-]?\d*),(\d{1,2})$", re.ASCII)
-_FULL_WIDTH = {ord(sign) + 0xFEE0: sign for sign in "0123456789.,+-"}
-
-
-def number(text: str) -> float:
-    """The number that a cell holds: digits 0 to 9, of full width too, with a point, an exponent and white space around, as in
-    `3`, `-0.5`, ` 1e2 `; or with a comma and at most two digits after it, `1,5`: three may be thousands.
-
-    Raises `ValueError` for all else, also for what `float` would take: `1_0`, `nan`, `inf`, digits of other scripts.
-    """
-    text = _COMMA.sub(r"\1.\2", text.strip().translate(_FULL_WIDTH))
-    value = float(text) if NUMBER.fullmatch(text) else math.nan
-    if not math.isfinite(value):
-        raise ValueError("a number is expected")
-    return value
-
-
-def _number(value: Any) -> Any:
-    if type(value) is float:  # as nearly all are, of the very many that are read
-        return value
-    if isinstance(value, bool):
-        raise ValueError("a number is expected, not true or false")
-    return number(value) if isinstance(value, str) else value
-
-
 _LEVEL = re.compile(r"0|-?[1-9][0-9]{0,2}")
 
 
@@ -66,9 +40,9 @@ def _level(text: str) -> str:
     return text
 
 
-Number = Annotated[float, BeforeValidator(_number)]
-Whole = Annotated[int, BeforeValidator(_number)]
-Count = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_number)]  # what JSON holds exactly
+Number = Annotated[float, BeforeValidator(number_of)]
+Whole = Annotated[int, BeforeValidator(number_of)]
+Count = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(number_of)]  # what JSON holds exactly
 _PLAIN = BeforeValidator(lambda value: plain_name(value) if isinstance(value, str) else value)
 Name = Annotated[str, _PLAIN]
 Identifier = Annotated[str, Field(min_length=1, max_length=200), _PLAIN]
@@ -77,9 +51,9 @@ Annotator = Annotated[Identifier, Spelt("annotator")]
 JudgeName = Annotated[Identifier, Spelt("judge")]
 System = Annotated[Identifier, Spelt("system")]  # whose replies or dialogues are scored or compared
 # No rubric goes further: tables that list all levels would not end.
-_Value = Annotated[float, Field(ge=-1000, le=1000), BeforeValidator(_number)]
+_Value = Annotated[float, Field(ge=-1000, le=1000), BeforeValidator(number_of)]
 _Level = Annotated[str, AfterValidator(_level)]
-_Probability = Annotated[float, Field(ge=0), BeforeValidator(_number)]
+_Probability = Annotated[float, Field(ge=0), BeforeValidator(number_of)]
 
 
 class Record(BaseModel):

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from core.errors import clean
 from core.files import write_text
-from core.records import NUMBER
+from core.numbers import NUMBER
 
 DASH = "–"
 PARTED = " · "  # between the parts of a name, as judge, method and condition of a scorer

@@ -24,9 +24,9 @@ from core.files import digest, write_text
 from core.grouping import group_by
 from core.judge_prompts import SPEAKERS
 from core.ledger import BuildStep
+from core.numbers import number as number_in
 from core.people_tables import Faults
 from core.records import Dialogue, HumanScore, Language
-from core.records import number as number_in
 from core.rubrics import Rubric, Scale
 from core.statistics.means import exact_mean
 from data_prep.cards.sheets import SheetChoice, SheetLayout, SheetRow, read_filled, write_both

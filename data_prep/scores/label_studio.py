@@ -18,8 +18,9 @@ from core.errors import UserError, at, near
 from core.files import read_json, validated
 from core.judge_prompts import SPEAKERS
 from core.ledger import BuildStep
+from core.numbers import number
 from core.people_tables import Faults, changed_cell, shortened
-from core.records import Annotator, Dialogue, HumanScore, Identifier, Language, Name, Whole, number
+from core.records import Annotator, Dialogue, HumanScore, Identifier, Language, Name, Whole
 from core.rows import RowModel, read_table
 from core.rubrics import Rubric
 from data_prep.scores.annotation import Texts, item_of
