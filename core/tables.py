@@ -6,10 +6,11 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self, get_type_hints
 
 import rich.table
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -63,6 +64,44 @@ class Estimate:
 Cell = str | int | float | Estimate | None
 
 
+class Column(NamedTuple):
+    """How a field of a record (dataclass or named tuple) stands in tables, as in
+    `share: Annotated[float, Column("share %", per_cent)]`. `show` makes the cell of a value; None has an empty one."""
+
+    head: str
+    show: Callable[[Any], Cell] = lambda value: value
+
+
+def per_cent(share: float | Estimate) -> float | Estimate:
+    """A share (0–1) in per cent."""
+    return share.times(100) if isinstance(share, Estimate) else 100 * share
+
+
+@cache
+def _columns(kind: Any) -> dict[str, Column]:
+    """Field → its column, of the fields that have one."""
+    hints = get_type_hints(kind, include_extras=True).items()
+    return {name: mark for name, hint in hints for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Column)}
+
+
+def cells(record: object) -> dict[str, Cell]:
+    """Heading → cell of the fields of a record that have a `Column`."""
+    kind: Any = type(record)
+    values = ((column, getattr(record, name)) for name, column in _columns(kind).items())
+    return {column.head: None if value is None else column.show(value) for column, value in values}
+
+
+def json_record(record: Any, *merged: str) -> dict[str, Any]:
+    """The fields of a record for JSON, in their order; what has a `record` of its own is an object, and the fields of those
+    that are `merged` stand among the others."""
+    found: dict[str, Any] = {}
+    for name in get_type_hints(type(record)):
+        value = getattr(record, name)
+        value = value.record() if hasattr(value, "record") else value
+        found |= value if name in merged else {name: value}
+    return found
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under named columns.
@@ -81,6 +120,28 @@ class Table:
     section: str = ""
     bold: tuple[tuple[int, int], ...] = ()  # a tuple and no set: it is written to JSON
     decimals: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        key: str,
+        title: str,
+        rows: Iterable[object],
+        notes: Iterable[str] = (),
+        section: str = "",
+        *,
+        heads: Iterable[str] = (),
+        decimals: int | None = None,
+    ) -> Self:
+        """A table of rows that are heading → cell, or records whose fields have a `Column`.
+
+        Columns come in the order in which rows first name them, after `heads`, which are there even without rows. A row
+        without some column has an empty cell there.
+        """
+        body: list[Mapping[str, Cell]] = [row if isinstance(row, Mapping) else cells(row) for row in rows]
+        columns = tuple(dict.fromkeys([*heads, *(head for row in body for head in row)]))
+        lines = tuple(tuple(row.get(head) for head in columns) for row in body)
+        return cls(key, title, columns, lines, tuple(notes), section, decimals=decimals)
 
     def text(self, cell: Cell) -> str:
         """A cell as it is printed."""

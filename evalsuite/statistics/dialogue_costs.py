@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from core.endpoints import Price
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Usage
-from core.tables import Cell, Table
+from core.tables import Cell, Column, Table
 from evalsuite.statistics.summary import COSTS, Used, sums_of, supporter_of
 
 THOUSAND = "cost of 1,000 dialogues"
@@ -53,36 +53,32 @@ def model_uses(
 def use_table(uses: Sequence[ModelUse]) -> Table:
     """Sums, and means over the model's dialogues; costs where any model has a price."""
     priced = any(use.cost is not None for use in uses)
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[dict[str, Cell]] = []
     for use in uses:
-        taken = use.usage.calls, use.usage.prompt_tokens, use.usage.completion_tokens
-        each = [figure / use.dialogues if use.dialogues else None for figure in taken]
-        costs = [use.cost] * priced, [use.cost_of_thousand] * priced
-        rows.append((use.model, use.role, use.dialogues or None, *taken, *costs[0], *each, *costs[1]))
-    heads = ("calls", "tokens in", "tokens out")
-    columns = (*heads, *["cost"] * priced, *(f"{head} a dialogue" for head in heads), *[THOUSAND] * priced)
-    return Table(
-        key="model-costs",
-        title="What every model took",
-        columns=("model", "role", "dialogues", *columns),
-        rows=tuple(rows),
-        notes=(
-            "Tokens as the servers counted them, in what was asked and in what was answered (reasoning included).",
-            *["Cost: tokens times the price in the model's spec, in its currency. A dash: no price."] * priced,
-        ),
-        section=COSTS,
-    )
+        taken = {"calls": use.usage.calls, "tokens in": use.usage.prompt_tokens, "tokens out": use.usage.completion_tokens}
+        each = {f"{head} a dialogue": figure / use.dialogues if use.dialogues else None for head, figure in taken.items()}
+        rows.append({"model": use.model, "role": use.role, "dialogues": use.dialogues or None, **taken})
+        if priced:
+            rows[-1]["cost"] = use.cost
+        rows[-1] |= each | ({THOUSAND: use.cost_of_thousand} if priced else {})
+    notes = ["Tokens as the servers counted them, in what was asked and in what was answered (reasoning included)."]
+    notes += ["Cost: tokens times the price in the model's spec, in its currency. A dash: no price."] * priced
+    return Table.of("model-costs", "What every model took", rows, notes, COSTS)
+
+
+def _thousands(count: float) -> float:
+    return count / 1000
 
 
 class DialogueCost(NamedTuple):
     """Means over `dialogues`. `seconds` is None where no call was timed."""
 
-    name: str
-    dialogues: int
-    seconds: float | None
-    prompt_tokens: float
-    completion_tokens: float
-    calls: float
+    name: Annotated[str, Column("what")]
+    dialogues: Annotated[int, Column("dialogues")]
+    seconds: Annotated[float | None, Column("seconds")]
+    prompt_tokens: Annotated[float, Column("input tokens, thousands", _thousands)]
+    completion_tokens: Annotated[float, Column("output tokens, thousands", _thousands)]
+    calls: Annotated[float, Column("calls")]
 
 
 def dialogue_costs(
@@ -139,17 +135,8 @@ def _parts(
 
 def table(costs: Sequence[DialogueCost]) -> Table:
     """Table 4's figures; tokens in thousands, as it has them."""
-    return Table(
-        key="dialogue-costs",
-        title="Cost of a dialogue",
-        columns=("what", "dialogues", "seconds", "input tokens, thousands", "output tokens, thousands", "calls"),
-        rows=tuple(
-            (one.name, one.dialogues, one.seconds, one.prompt_tokens / 1000, one.completion_tokens / 1000, one.calls)
-            for one in costs
-        ),
-        notes=(
-            "Means over dialogues, judgement included (that of the gold set is not). Seconds: what a call took on average, "
-            "with as many in flight as the run had, times calls; a dash where no call was timed.",
-        ),
-        section=COSTS,
+    note = (
+        "Means over dialogues, judgement included (that of the gold set is not). Seconds: what a call took on average, "
+        "with as many in flight as the run had, times calls; a dash where no call was timed."
     )
+    return Table.of("dialogue-costs", "Cost of a dialogue", costs, [note], COSTS)

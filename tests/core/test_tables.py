@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from dataclasses import asdict, replace
+from typing import Annotated, NamedTuple
 
 import orjson
 import pytest
@@ -15,13 +16,17 @@ from rich.console import Console
 from core.page import _kinds
 from core.tables import (
     Cell,
+    Column,
     Estimate,
     Table,
+    cells,
     clean,
     escape_markdown,
     fits,
     fmt,
     is_numeric,
+    json_record,
+    per_cent,
     to_console,
     to_csv,
     to_markdown,
@@ -251,3 +256,27 @@ def test_all_forms_show_the_same_cells() -> None:
     shown = table(("model", 1 / 3), ("other", 17))
     for text in (printed(shown), to_markdown(shown), to_csv(shown)):
         assert "0.33" in text and "17" in text and "17.0" not in text and "0.333" not in text
+
+
+class _Share(NamedTuple):
+    supporter: Annotated[str, Column("supporter")]
+    share: Annotated[float | None, Column("share %", per_cent)]
+    estimate: Annotated[Estimate, Column("mean", lambda mean: mean.times(2))]
+    seed: int = 0  # in no table
+
+
+def test_records_become_a_table_and_json() -> None:
+    rows = [_Share("a", 0.5, Estimate(1.0, 0.0, 2.0, 3)), _Share("b", None, Estimate(None, None, None, 0))]
+    table = Table.of("shares", "Shares", rows, ["A note."], "Scores")
+    assert table.columns == ("supporter", "share %", "mean")
+    assert table.rows == (("a", 50, Estimate(2.0, 0.0, 4.0, 3)), ("b", None, Estimate(None, None, None, 0)))
+    assert json_record(rows[0]) == {"supporter": "a", "share": 0.5, "estimate": rows[0].estimate.record(), "seed": 0}
+    merged = {"supporter": "a", "share": 0.5, "value": 1.0, "low": 0.0, "high": 2.0, "n": 3, "seed": 0}
+    assert json_record(rows[0], "estimate") == merged
+
+
+def test_rows_by_heading_may_lack_columns() -> None:
+    table = Table.of("t", "T", [{"a": 1}, {"b": 2, "a": 3}, cells(_Share("c", 1, Estimate(1, None, None, 1)))], heads=["z"])
+    assert table.columns == ("z", "a", "b", "supporter", "share %", "mean")
+    assert table.rows[:2] == ((None, 1, None, None, None, None), (None, 3, 2, None, None, None))
+    assert Table.of("t", "T", [], heads=["z"]).columns == ("z",)
