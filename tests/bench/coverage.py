@@ -77,116 +77,23 @@ def smoothed(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
 
 
 def percentile(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
-    """What tables had before."""
+    """The plain bootstrap of rows."""
     return _percentiles(resampled_means(sums, counts))
-
-
-def _error(sums: Floats, counts: Floats) -> tuple[Floats, Floats, Floats]:
-    """Mean, its standard error with rows as clusters, and what each row adds to it [rows, samples]."""
-    n, total = len(sums), counts.sum(axis=0)
-    mean = sums.sum(axis=0) / total
-    parts = (sums - mean * counts) / total
-    return mean, np.sqrt(n / (n - 1) * (parts**2).sum(axis=0)), parts
 
 
 def student(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
     """Student's t with a cluster-robust error, cut at the ends of the scale."""
-    mean, error, _ = _error(sums, counts)
-    half = stats.t.ppf(0.975, len(sums) - 1) * error
+    n, total = len(sums), counts.sum(axis=0)
+    mean = sums.sum(axis=0) / total
+    error = np.sqrt(n / (n - 1) * (((sums - mean * counts) / total) ** 2).sum(axis=0))
+    half = stats.t.ppf(0.975, n - 1) * error
     return np.maximum(mean - half, levels.min()), np.minimum(mean + half, levels.max())
-
-
-def studentised(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
-    """The bootstrap of t; where no draw has a t, a point."""
-    rng = np.random.default_rng(1)
-    n = len(sums)
-    mean, error, _ = _error(sums, counts)
-    values = []
-    for picks in rng.integers(n, size=(400, n)):
-        drawn, spread, _ = _error(sums[picks], counts[picks])
-        values.append(np.divide(drawn - mean, spread, out=np.full_like(mean, np.nan), where=spread > 1e-9))
-    table = np.array(values)
-    table[:, np.isnan(table).all(axis=0)] = 0
-    low, high = np.nanpercentile(table, [2.5, 97.5], axis=0)
-    return np.maximum(mean - high * error, levels.min()), np.minimum(mean - low * error, levels.max())
-
-
-def bca(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
-    """Bias-corrected and accelerated; the acceleration from the skewness of what rows add to the mean."""
-    draws = np.sort(resampled_means(sums, counts), axis=0)
-    mean, _, parts = _error(sums, counts)
-    below = ((draws < mean - 1e-9).mean(axis=0) + (draws <= mean + 1e-9).mean(axis=0)) / 2
-    bias = stats.norm.ppf(np.clip(below, 1e-3, 1 - 1e-3))
-    squares = (parts**2).sum(axis=0) ** 1.5
-    acceleration = np.divide((parts**3).sum(axis=0), 6 * squares, out=np.zeros_like(mean), where=squares > 1e-12)
-    bounds = []
-    for z in (-stats.norm.ppf(0.975), stats.norm.ppf(0.975)):
-        share = stats.norm.cdf(bias + (bias + z) / (1 - acceleration * (bias + z)))
-        place = np.clip((share * len(draws)).astype(int), 0, len(draws) - 1)
-        bounds.append(draws[place, np.arange(len(mean))])
-    return bounds[0], bounds[1]
-
-
-def _dirichlet(sums: Floats, counts: Floats, ends: Floats, weight: float) -> tuple[Floats, Floats]:
-    """Posterior draws with weights Gamma(1) and one row more of this weight at either end: [draws, samples] for both."""
-    rng = np.random.default_rng(1)
-    rows = rng.standard_exponential((2000, len(sums)))
-    more = rng.standard_gamma(weight, (2000, 1)) * counts.mean(axis=0) if weight else np.zeros((2000, 1))
-    totals = rows @ counts + more
-    above = rows @ sums
-    return (above + more * ends.min()) / totals, (above + more * ends.max()) / totals
-
-
-def unsmoothed(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
-    """The Bayesian bootstrap as it is."""
-    return _percentiles(_dirichlet(sums, counts, levels, 0)[0])
-
-
-def end_points(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
-    """A whole row more at the low end for the low bound, at the high end for the high one; of shares it is Clopper-Pearson."""
-    low, high = _dirichlet(sums, counts, levels, 1)
-    return _percentiles(low)[0], _percentiles(high)[1]
-
-
-def likelihood(sums: Floats, counts: Floats, levels: Floats) -> Bounds:
-    """Empirical likelihood with the chi-squared limit, by bisection; a point where all rows are alike."""
-    mean, _, _ = _error(sums, counts)
-    ratios = sums / np.maximum(counts, 1e-12)
-    limit = stats.chi2.ppf(0.95, 1)
-    bounds = []
-    for end in (ratios.min(axis=0), ratios.max(axis=0)):
-        inside, outside = mean.copy(), end.copy()
-        for _ in range(25):
-            middle = (inside + outside) / 2
-            kept = _log_ratio(sums - middle * counts) <= limit
-            inside, outside = np.where(kept, middle, inside), np.where(kept, outside, middle)
-        bounds.append(inside)
-    return bounds[0], bounds[1]
-
-
-def _log_ratio(gaps: Floats) -> Floats:
-    """−2 log of the empirical likelihood ratio that the mean of the rows' gaps is 0, [samples]."""
-    low, high = gaps.min(axis=0), gaps.max(axis=0)
-    can = (low < -1e-9) & (high > 1e-9)
-    safe = np.where(can, gaps, np.where(np.arange(len(gaps))[:, None] % 2, 1.0, -1.0))
-    small, large = -1 / safe.max(axis=0) + 1e-9, -1 / safe.min(axis=0) - 1e-9
-    for _ in range(40):
-        middle = (small + large) / 2
-        rising = (safe / (1 + middle * safe)).sum(axis=0) > 0
-        small, large = np.where(rising, middle, small), np.where(rising, large, middle)
-    ratio: Floats = 2 * np.log(np.maximum(1 + (small + large) / 2 * safe, 1e-12)).sum(axis=0)
-    return np.where(can, ratio, np.where((np.abs(gaps) < 1e-9).all(axis=0), 0.0, np.inf))
 
 
 INTERVALS: dict[str, Interval] = {
     "smoothed Bayesian bootstrap": smoothed,
     "percentile bootstrap": percentile,
-    "BCa": bca,
     "Student's t": student,
-    "studentised bootstrap": studentised,
-    "empirical likelihood": likelihood,
-    "Bayesian bootstrap": unsmoothed,
-    "end points added": end_points,
 }
 
 

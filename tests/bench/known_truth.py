@@ -325,8 +325,6 @@ def insight_coverage(true: float, samples: int, labels: int = 40, seed: int = 0)
     return held(found, float(6 / np.pi * np.arcsin(true / 2)))
 
 
-# --- shares ------------------------------------------------------------------------------------------------------------------
-
 
 def held(estimates: list[Estimate], truth: float) -> float:
     """The share of intervals that hold the truth; one that is missing holds nothing."""
@@ -374,13 +372,9 @@ def main(
     table = claim_table(found)
     to_console(table, console)
     write_text(out / "claims.md", to_markdown(table))
-    if not only:
-        _older(bench, samples)
-        bench.deliver(out)
-
-
-def _older(bench: Bench, samples: int) -> None:
-    """The figures of `study`, `power`, `people suggest` and `fork`."""
+    if only:
+        return
+    # The figures of `study`, `power`, `people suggest` and `fork`.
     target: dict[str, Any] = {"at_least": 93, "aim": "93 to 97"}
     for name, ranking in RANKINGS.items():
         bench.add(f"Kendall's tau, {name}", 100 * tau_coverage(ranking, samples), at_least=93, aim="93 or more")
@@ -402,3 +396,4 @@ def _older(bench: Bench, samples: int) -> None:
     for name, design in DESIGNS.items():
         for part, share in component_coverage(design, samples).items():
             bench.add(f"{name}: {part}", 100 * share, **target)
+    bench.deliver(out)

@@ -57,6 +57,6 @@ def test_intervals_hold_the_mean_as_often_as_they_say(size: int, samples: int, l
 
 
 def test_the_percentile_bootstrap_of_five_does_not() -> None:
-    """Why tables no longer have it; and that this test can tell."""
+    """So this test can fail."""
     found = [coverage(percentile, one, 5, 500) for one in POPULATIONS]
     assert np.mean([one.held for one in found]) < 0.85 and max(one.points for one in found) > 0.1
