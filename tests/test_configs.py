@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from core.errors import UserError
 from core.files import CONFIGS
 from core.judge_prompts import judge_messages
-from core.prompts import PromptPack, load_pack
+from core.prompts import load_pack
 from core.records import Dialogue, Language, RoleCard, Turn
 from core.rubrics import Rubric, load_rubric
 from core.specs import load_spec, model_names
@@ -371,45 +372,29 @@ def test_a_card_is_text_and_not_a_template(language: Language) -> None:
 
 def test_a_missing_template_is_one_clear_error() -> None:
     with pytest.raises(UserError, match=r"nothing\.j2"):
-        PromptPack(PACK).render("en", "nothing.j2")
+        load_pack(PACK).render("en", "nothing.j2")
 
 
 # --- taxonomy -------------------------------------------------------------------------------------------------------------
 
 
-def branches() -> list[tuple[tuple[str, ...], dict[str, Any]]]:
-    """(path of English names, leaf) of every row of table 9."""
-    tree = load_yaml(CONFIGS / "taxonomy.yaml", "taxonomy")
-    return [
-        ((one["en"], two["en"], leaf["en"]), leaf)
-        for one in tree["categories"]
-        for two in one["children"]
-        for leaf in two["children"]
-    ]
+def nodes(node: dict[str, Any], *above: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Every node below one, with its path of English names."""
+    for child in node.get("children", node.get("categories", [])):
+        path = (*above, child["en"])
+        yield path, child
+        yield from nodes(child, *path)
 
 
 def test_taxonomy_is_table_9() -> None:
-    paths = [path for path, _ in branches()]
-    leaves = [leaf for _, leaf in branches()]
-    assert len(leaves) == 35 and len(set(paths)) == 35
-    assert list(dict.fromkeys(path[0] for path in paths)) == [
-        "Family and Life",
-        "Work and Study",
-        "Social Interaction and Others",
-    ]
-    assert len({path[1] for path in paths}) == 9
+    tree = dict(nodes(load_yaml(CONFIGS / "taxonomy.yaml", "taxonomy")))
+    levels = [[path for path in tree if len(path) == depth] for depth in (1, 2, 3)]
+    assert levels[0] == [("Family and Life",), ("Work and Study",), ("Social Interaction and Others",)]
+    assert [len(level) for level in levels] == [3, 9, 35]
+    leaves = [tree[path] for path in levels[2]]
     assert sum(leaf["middle"] for leaf in leaves) == 2146 == 2801 - 655
     printed = [leaf["high"] for leaf in leaves if leaf["high"] is not None]
     assert len(leaves) - len(printed) == 10 and sum(printed) == 374 == 655 - 281
-    assert all(part[0].isupper() for path in paths for part in path)
-
-
-def test_every_node_of_the_taxonomy_has_a_chinese_name() -> None:
-    names: list[str] = []
-    pending = list(load_yaml(CONFIGS / "taxonomy.yaml", "taxonomy")["categories"])
-    while pending:
-        node = pending.pop()
-        names.append(node["zh"])
-        pending += node.get("children", [])
-    assert len(names) == len(set(names)) == 3 + 9 + 35
-    assert not any(LATIN.search(name) for name in names)
+    assert all(part[0].isupper() for path in tree for part in path)
+    chinese = [node["zh"] for node in tree.values()]
+    assert len(chinese) == len(set(chinese)) and not any(LATIN.search(name) for name in chinese)
