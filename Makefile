@@ -72,7 +72,7 @@ SCORE4      = $(BIN)/esc-eval run --only score --config configs/eval/table4.yaml
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
 .PHONY: help setup setup-browser setup-postgres setup-slurm setup-peers setup-gpu hashes-cpu constraints-gpu quick record recording demo demo-people demo-data demo-served demo-cards demo-run
 .PHONY: train-role-cpu train-rank-cpu train-survey-cpu train-rank-paper rank-methods-cpu reproduce-table4
-.PHONY: doctor gpu-check test test-fast test-full lint docs format bench clean
+.PHONY: doctor gpu-check test test-fast test-full coverage lint docs format bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -261,6 +261,12 @@ train-rank-paper:  ## The paper's fourteen rankers on a GPU, one after the other
 
 test: setup  ## All tests but the long versions, in two processes (WORKERS=; one embedded vLLM server serves all that need one)
 	$(WORKED) $(BIN)/python -m pytest $(SHARING)
+
+coverage: setup  ## Branch coverage of `make test`, programs that tests start included (.cache/coverage/report.txt)
+	rm -rf .cache/coverage && mkdir -p .cache/coverage
+	$(WORKED) $(BIN)/coverage run -m pytest $(SHARING)
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --sort=cover > .cache/coverage/report.txt
+	@tail -n 3 .cache/coverage/report.txt
 
 test-full: setup  ## What is too long for every run: long versions, real servers beside each other, ten times the generated examples
 	$(BIN)/python -m pytest -m full
