@@ -299,7 +299,7 @@ def build(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.slow
+@pytest.mark.full  # make lint builds it as strictly
 def test_the_site_is_built_strictly_and_needs_no_network(site: Path) -> None:
     result = build(site)
     assert result.returncode == 0, result.stdout + result.stderr

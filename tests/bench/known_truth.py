@@ -325,7 +325,6 @@ def insight_coverage(true: float, samples: int, labels: int = 40, seed: int = 0)
     return held(found, float(6 / np.pi * np.arcsin(true / 2)))
 
 
-
 def held(estimates: list[Estimate], truth: float) -> float:
     """The share of intervals that hold the truth; one that is missing holds nothing."""
     bounds = [(e.low, e.high) for e in estimates]

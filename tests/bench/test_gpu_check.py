@@ -41,7 +41,7 @@ def test_a_shape_is_the_base_s_own(recipe: Recipe) -> None:
     assert (whole["hidden_size"], whole["vocab_size"]) == {"role": (5120, 152064), "rank": (4096, 92544)}[recipe.task]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_rows_fill_the_recipe_s_length(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 

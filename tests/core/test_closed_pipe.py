@@ -16,7 +16,7 @@ from rich.console import Console
 from core.errors import run_cli
 
 def main():
-    for number in range(20_000):
+    for number in range(3_000):
         Console().print(f"line {number}")
     print("an error line", file=sys.stderr)
     open(sys.argv[1], "w").write("whole")

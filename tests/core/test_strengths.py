@@ -31,7 +31,7 @@ def test_expected_shares_are_evalicas() -> None:
         assert found is not None and [one.mean for one in found.shares] == pytest.approx(shares, abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_librarys_figures_are_what_the_library_says() -> None:
     command = [str(python_with("evalica")), evalica_oracle.__file__]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=240).stdout)
