@@ -21,26 +21,21 @@ from core.records import Dialogue, Language, Message, Turn
 from core.rubrics import Rubric
 
 PromptMethod = Literal["joint", "per_dimension", "paper"]
-NativeMethod = Literal["joint", "per_dimension", "json", "bands"]
-JudgeMethod = Literal[NativeMethod, "paper"]
 SPEAKERS = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
 _INWARDLY = {"en": ", inwardly", "zh": "（心里）"}
-_TEMPLATES: dict[JudgeMethod, str] = {
-    "joint": "judge_joint.j2",
-    "per_dimension": "judge_dimension.j2",
-    "paper": "judge_paper.j2",
-    "bands": "judge_bands.j2",
-    "json": "judge_json.j2",
-}
 
 
-def check_pack(prompts: PromptPack, method: JudgeMethod, languages: Iterable[Language]) -> None:
+def check_pack(prompts: PromptPack, method: str, languages: Iterable[Language]) -> None:
     """Raise `UserError` for a pack that has no judge's prompts for the method (packs may hold the seeker's alone)."""
-    prompts.require(languages, [_system(method), _TEMPLATES[method]])
+    prompts.require(languages, [_system(method), _request(method)])
 
 
-def _system(method: JudgeMethod) -> str:
+def _system(method: str) -> str:
     return "judge_paper_system.j2" if method == "paper" else "judge_system.j2"
+
+
+def _request(method: str) -> str:
+    return "judge_dimension.j2" if method == "per_dimension" else f"judge_{method}.j2"
 
 
 def transcript(dialogue: Dialogue) -> str:
@@ -84,7 +79,7 @@ def judge_messages(
     prompts: PromptPack,
     rubric: Rubric,
     dialogue: Dialogue,
-    method: JudgeMethod,
+    method: str,
     dimensions: Sequence[str],
     more: Mapping[str, object] | None = None,
 ) -> list[Message]:
@@ -98,12 +93,12 @@ def judge_messages(
     system = _system_message(prompts, *asked, more) if more else _shared_system_message(prompts, *asked)
     return [
         {"role": "system", "content": system},
-        {"role": "user", "content": prompts.render(language, _TEMPLATES[method], **values)},
+        {"role": "user", "content": prompts.render(language, _request(method), **values)},
     ]
 
 
 @lru_cache(maxsize=256)  # the same for all dialogues of a run
-def _asked_for(rubric: Rubric, language: Language, method: JudgeMethod, dimensions: tuple[str, ...]) -> dict[str, object]:
+def _asked_for(rubric: Rubric, language: Language, method: str, dimensions: tuple[str, ...]) -> dict[str, object]:
     """What the request's template shows of the rubric."""
     scales = [rubric.scale_of(key) for key in dimensions]
     rules = _labelled(rubric, dimensions, language, method)
@@ -115,7 +110,7 @@ def _system_message(
     prompts: PromptPack,
     rubric: Rubric,
     language: Language,
-    method: JudgeMethod,
+    method: str,
     dimensions: tuple[str, ...],
     more: Mapping[str, object],
 ) -> str:
@@ -128,13 +123,13 @@ def _system_message(
 
 @lru_cache(maxsize=256)
 def _shared_system_message(
-    prompts: PromptPack, rubric: Rubric, language: Language, method: JudgeMethod, dimensions: tuple[str, ...]
+    prompts: PromptPack, rubric: Rubric, language: Language, method: str, dimensions: tuple[str, ...]
 ) -> str:
     """The same for all dialogues of a run: rendered once."""
     return _system_message(prompts, rubric, language, method, dimensions, {})
 
 
-def _labelled(rubric: Rubric, dimensions: Sequence[str], language: Language, method: JudgeMethod) -> list[dict[str, object]]:
+def _labelled(rubric: Rubric, dimensions: Sequence[str], language: Language, method: str) -> list[dict[str, object]]:
     """The rules of dimensions; where their scales differ, with the scale in the label."""
     rules = [_rules(rubric, key, language) for key in dimensions]
     scales = [rubric.scale_of(key) for key in dimensions]

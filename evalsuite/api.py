@@ -34,10 +34,11 @@ from evalsuite.runner.engine import Runner
 from evalsuite.runner.outcome import Outcome
 from evalsuite.runs import shards
 from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.framework import framework_of
 from evalsuite.runs.judgement_sets import chosen_set, sets_of
-from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics.leaderboard import Board, Score, Tally
 from evalsuite.statistics.paired import rank_text
 from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of
@@ -193,7 +194,7 @@ async def score_async(
 class _Work:
     """A stage to be run. It has an event loop of its own, so a thread of its own where one runs already, as in notebooks."""
 
-    resolved: Resolved
+    resolved: DialogueFramework
     stage: Callable[[Runner], Outcome]
     quiet: bool
     exits: ExitStack
@@ -269,9 +270,9 @@ def _simulation(
             write_jsonl(folder / f"{played}.jsonl", chosen)
             config |= {played: [str(folder / f"{played}.jsonl")], "languages": languages_of(chosen)}
         resolved = _resolved(config, out or folder / "run", settings, given)
-        resolved.simulate_identity()  # what is wrong is said before anything is started
+        RunIdentity(resolved).simulate()  # what is wrong is said before anything is started
         if judge is not None:
-            resolved.score_identity()
+            RunIdentity(resolved).score()
         stage = partial(pipeline.simulate, score=judge is not None)
         return _Work(resolved, stage, quiet, exits.pop_all(), out is not None)
 
@@ -301,13 +302,13 @@ def _scoring(
                 write_jsonl(path, chosen)
         config["languages"] = languages_of(chosen)
         resolved = _resolved(config, out or folder / "run", settings, given)
-        resolved.score_identity()
+        RunIdentity(resolved).score()
         return _Work(resolved, partial(pipeline.score, dialogues=path), quiet, exits.pop_all(), out is not None)
 
 
 def _resolved(
     config: Mapping[str, Any], out: str | Path, settings: Mapping[str, Any], given: Mapping[str, ModelSpec]
-) -> Resolved:
+) -> DialogueFramework:
     """The config that a call comes to, with its models."""
     for name in settings:
         if name in _NOT_HERE or (name in config and name != "languages"):
@@ -318,10 +319,10 @@ def _resolved(
     return framework(chosen, given=given)
 
 
-def _framework(settings: Mapping[str, Any]) -> type[Resolved]:
+def _framework(settings: Mapping[str, Any]) -> type[DialogueFramework]:
     name = str(settings.get("framework", EvalConfig.model_fields["framework"].default))
     framework = framework_of(name)
-    if not issubclass(framework, Resolved):
+    if not issubclass(framework, DialogueFramework):
         raise UserError(f"framework {name} holds no dialogues and is not for Python: `esc-eval paper {name}`")
     return framework
 

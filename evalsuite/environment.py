@@ -20,12 +20,11 @@ from core.records import Dialogue, Judgement, Message, Turn, dialogue_id
 from core.rubrics import Rubric
 from core.specs import load_spec
 from core.statistics.means import exact_mean
-from evalsuite.dialogues.floors import FLOORS, with_floors
+from evalsuite.dialogues.floors import FLOORS, with_floor
 from evalsuite.dialogues.hold import ModelSide, Plan, Side, Utterance, hold, utterance
-from evalsuite.judge.judge import Judge
 from evalsuite.runs.config import EvalConfig
-from evalsuite.runs.framework import framework_of, opens_freely
-from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.dialogue_framework import DialogueFramework
+from evalsuite.runs.framework import framework_of
 from evalsuite.statistics.reply_length import mean_reply_length
 from serve.answers import Reply
 from serve.batch import together
@@ -153,12 +152,12 @@ class Environment:
         """`settings`: fields of a run's config (`seeker`, `judge`, `cards`, `languages`, `exchanges` …). `store`: where the
         answers of seeker and judge are kept."""
         framework = framework_of(str(settings.get("framework", EvalConfig.model_fields["framework"].default)))
-        assert issubclass(framework, Resolved)
+        assert issubclass(framework, DialogueFramework)
         config = validated(framework.config_model, {**settings, "supporters": [POLICY]}, "settings")
         assert isinstance(config, EvalConfig)
         self.resolved = framework(config, given={POLICY: CallableSpec.of(POLICY, _nobody)})
         self.brevity = brevity or Brevity()
-        self.plans = {str(plan.dialogue.card_id or plan.dialogue.profile_id): plan for plan in self.resolved.plans()}
+        self.plans = {plan.opening.person: plan for plan in self.resolved.plans()}
         self._store, self._checked, self._told = store, False, set[str]()
         for spec in self._asked:
             if spec.endpoint.base_url is None and spec.name not in config.endpoints:
@@ -167,7 +166,7 @@ class Environment:
 
     @property
     def _asked(self) -> list[Any]:
-        return [*self.resolved.seekers, self.resolved.judge]
+        return [*self.resolved.models.seekers, self.resolved.models.judge]
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[ChatClient]:
@@ -188,45 +187,46 @@ class Environment:
         plan = self.plans[person]
         plans = [self._numbered(plan, trial) for trial in trials]
         if plan.first == "seeker":
-            speaking = plans[0].seeker_side.speak(client, plan.dialogue.turns)
+            speaking = plans[0].seeker_side.speak(client, plan.opening.turns)
             first = asyncio.ensure_future(speaking)
             plans = [replace(one, seeker_side=_Opened(first, one.seeker_side)) for one in plans]
         return [Episode(self, client, one) for one in plans]
 
     def _numbered(self, plan: Plan, trial: int) -> Plan:
         """The plan as a dialogue of its own."""
-        made = plan.dialogue
-        id = dialogue_id(str(made.framework), str(made.card_id or made.profile_id), POLICY, str(made.simulator), trial)
+        made = plan.opening
+        id = dialogue_id(made.framework, made.person, POLICY, made.simulator, trial)
         seeker: Any = plan.seeker_side
         return replace(
             plan,
-            dialogue=made.model_copy(update={"id": id, "trial": trial}),
+            opening=replace(made, id=id, trial=trial),
             seeker_side=replace(seeker, dialogue=id),
         )
 
     async def rewarded(self, client: ChatClient, dialogue: Dialogue) -> Rewarded:
         """A dialogue's verdicts and reward."""
-        of = self.resolved
-        judge = Judge(client, of.judge, of.rubric, of.judge_prompts, of.method, shown=of.shown, opens_freely=opens_freely)
-        verdicts = await judge.score(dialogue)
-        return Rewarded(dialogue, verdicts, judged(dialogue, verdicts, of.rubric), self.brevity.of(dialogue))
+        verdicts = await self.resolved.judge(client).score(dialogue)
+        reward = judged(dialogue, verdicts, self.resolved.rubric)
+        return Rewarded(dialogue, verdicts, reward, self.brevity.of(dialogue))
 
     async def floors(self, client: ChatClient, people: Sequence[str]) -> dict[str, float]:
         """What supporters that need no model are rewarded with, on average: a policy that is worth training beats them, and a
         judge that does not tell them from a model rewards nothing. Those that have no reward are left out."""
         specs = [load_spec(name) for name in FLOORS]
         plans = [
-            replace(plan, dialogue=plan.dialogue.model_copy(update={"id": f"{spec.name}-{plan.id}", "supporter": spec.name}))
+            with_floor(
+                replace(plan, opening=replace(plan.opening, id=f"{spec.name}-{plan.id}", supporter=spec.name)), spec.floor, {}
+            )
             for spec in specs
             for plan in (self.plans[person] for person in people)
-            if plan.dialogue.language in spec.languages
+            if plan.opening.language in spec.languages
         ]
 
         async def one(plan: Plan) -> Rewarded:
             return await self.rewarded(client, await hold(plan, client))
 
         found: dict[str, list[float]] = {}
-        for rewarded in await together(one(plan) for plan in with_floors(plans, specs, {})):
+        for rewarded in await together(one(plan) for plan in plans):
             if rewarded.reward is not None:
                 found.setdefault(str(rewarded.dialogue.supporter), []).append(rewarded.reward)
         return {name: exact_mean(rewards) for name, rewards in found.items()}

@@ -34,12 +34,12 @@ from core.files import CONFIGS
 from core.records import Dialogue, Language, Message
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import hold
-from evalsuite.judge.judge import Judge
 from evalsuite.papers.esc_eval import EscEval, EscEvalConfig
 from evalsuite.runs.config import overridden
 from serve.answers import Reply
 from serve.questions import Question
 
+_ROLES = ("seeker", "supporter", "judge")  # Inspect finds a model for each
 CONFIG = str(CONFIGS / "eval" / "api.yaml")
 _SPOKEN = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
 _FINISHED = {"stop": "stop", "max_tokens": "length", "model_length": "context_overflow", "content_filter": "content_filter"}
@@ -81,19 +81,13 @@ def _reply(output: ModelOutput) -> Reply:
     )
 
 
-class _ByRole(EscEval):
-    """ESC-Eval with a model a role, wherever Inspect finds it."""
-
-    def model(self, name: str) -> ModelSpec:
-        return ModelSpec(name=name, endpoint=Endpoint(base_url="http://inspect.invalid/v1"))
-
-
 @cache
-def _resolved(config: str, language: Language, limit: int | None, exchanges: int) -> _ByRole:
+def _resolved(config: str, language: Language, limit: int | None, exchanges: int) -> EscEval:
     changes = {"languages": [language], "limit": limit, "exchanges": exchanges}
     models = {"seeker": "seeker", "judge": "judge", "supporters": ["supporter"], "model": None, "floors": False}
     read = overridden(Path(config), EscEvalConfig, "eval config", changes)
-    return _ByRole(EscEvalConfig.model_validate(read.model_dump(exclude_unset=True) | models))
+    given = {name: ModelSpec(name=name, endpoint=Endpoint(base_url="http://inspect.invalid/v1")) for name in _ROLES}
+    return EscEval(EscEvalConfig.model_validate(read.model_dump(exclude_unset=True) | models), given=given)
 
 
 @task
@@ -104,7 +98,7 @@ def esc_eval(config: str = CONFIG, language: Language = "en", limit: int | None 
     are played (without it, as many as the config says), in `exchanges` exchanges at most.
     """
     plans = _resolved(config, language, limit, exchanges).plans()
-    samples = [Sample(id=str(plan.dialogue.card_id), input=plan.dialogue.turns[0].text) for plan in plans]
+    samples = [Sample(id=plan.opening.person, input=plan.opening.turns[0].text) for plan in plans]
     return Task(
         dataset=MemoryDataset(samples, name=f"ESC-Eval role cards ({language})"),
         solver=dialogue(config, language, limit, exchanges),
@@ -117,7 +111,7 @@ def esc_eval(config: str = CONFIG, language: Language = "en", limit: int | None 
 @solver
 def dialogue(config: str, language: Language, limit: int | None, exchanges: int) -> Solver:
     """Holds the dialogue of a sample's card."""
-    plans = {plan.dialogue.card_id: plan for plan in _resolved(config, language, limit, exchanges).plans()}
+    plans = {plan.opening.person: plan for plan in _resolved(config, language, limit, exchanges).plans()}
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         held = await hold(plans[str(state.sample_id)], InspectModels())
@@ -137,7 +131,7 @@ def dialogue(config: str, language: Language, limit: int | None, exchanges: int)
 def judged(config: str, language: Language, limit: int | None, exchanges: int) -> Scorer:
     """The judge's score on every dimension; NaN (unscored) where no verdict could be read."""
     resolved = _resolved(config, language, limit, exchanges)
-    judge = Judge(InspectModels(), resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method)
+    judge = resolved.judge(InspectModels())
 
     async def score(state: TaskState, target: Target) -> Score:
         verdicts = await judge.score(Dialogue.model_validate(state.metadata["record"]))

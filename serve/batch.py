@@ -6,12 +6,12 @@ import asyncio
 import gc
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -93,35 +93,20 @@ def rare_collections() -> Iterator[None]:
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Await all at once, results in order. The first exception cancels the rest and is raised, bare; but what ends without a
     result (`NotUp`) waits for the rest: calls under way are paid for."""
-    missing: list[NotUp] = []
-
-    async def noted(one: Coroutine[Any, Any, T]) -> T | None:
-        try:
-            return await one
-        except NotUp as error:
-            missing.append(error)
-            return None
-
+    tasks = [asyncio.ensure_future(one) for one in work]
+    pending = set(tasks)
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(noted(one)) for one in work]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    if missing:
-        raise missing[0]
-    return cast(list[T], [task.result() for task in tasks])
-
-
-async def in_flight(jobs: Iterable[T], work: Callable[[T], Awaitable[None]], width: int) -> None:
-    """Do `work` on every job, `width` at a time, starting the next as soon as one ends: nobody waits for a wave's slowest."""
-    listed = list(jobs)
-    queue = iter(listed)
-
-    async def worker() -> None:
-        for job in queue:
-            await work(job)
-
-    await together(worker() for _ in range(min(width, len(listed))))
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+            errors = [error for task in done if (error := task.exception())]
+            for error in errors:
+                if not isinstance(error, NotUp):
+                    raise error
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+    return [task.result() for task in tasks]
 
 
 @dataclass(frozen=True)
@@ -151,6 +136,8 @@ class Desk:
     client: Callable[..., ChatClient]
     servers: Callable[[], Generator[Phase, None, None]]
     names: Callable[[ModelSpec], Sequence[str]] = lambda spec: [spec.served_name()]
+    done: Callable[[Answers[Any]], None] = lambda answers: None
+    """Told what came of all jobs."""
 
 
 @dataclass(frozen=True, repr=False)  # asyncio.run asks for it: seconds, and a string as large as all records together
@@ -206,19 +193,20 @@ def answered(
             if phase and phase.of > 1:
                 named += f" {phase.number}/{phase.of} ({', '.join(spec.name for spec in phase.specs)})"
             with rare_collections(), CallProgress(len(jobs), client, console, named, unit) as progress:
+                places = iter(sorted(range(len(jobs)), key=lambda place: order(client, jobs[place])))
 
-                async def one(place: int) -> None:
-                    try:
-                        results[place] = await work(client, jobs[place])
-                    except NotReached:
-                        return
-                    except NotUp:  # in this phase all is done
-                        pass
-                    progress.step()
+                async def worker() -> None:  # takes the next job as soon as one ends: nobody waits for a wave's slowest
+                    for place in places:
+                        try:
+                            results[place] = await work(client, jobs[place])
+                        except NotReached:
+                            continue
+                        except NotUp:  # in this phase all is done
+                            pass
+                        progress.step()
 
-                places = sorted(range(len(jobs)), key=lambda place: order(client, jobs[place]))
                 try:
-                    await in_flight(places, one, client.width)
+                    await together(worker() for _ in range(min(client.width, len(jobs))))
                 finally:
                     for spec in desk.specs:
                         if isinstance(spec, CallableSpec):
@@ -226,10 +214,10 @@ def answered(
                 rate = None if offline else progress.rate()
         return Answers([results[place] for place in sorted(results)], client, rate, client.limits)
 
-    try:
-        return asyncio.run(everything(None, {}))
-    except NotStored:
-        pass
+    with suppress(NotStored):
+        stored = asyncio.run(everything(None, {}))
+        desk.done(stored)
+        return stored
     named = {spec.name for spec in desk.specs}
     done: list[tuple[Phase, Answers[R]]] = []
     failed: dict[str, str] = {}
@@ -249,7 +237,9 @@ def answered(
                 lost = dict.fromkeys(named, f"not asked any more: the run ended early: {ended.cause}")
                 done.append((nobody, asyncio.run(everything(nobody, lost, ended))))
                 break
-    return _joined(done) if len(done) > 1 else done[0][1]
+    answers = _joined(done) if len(done) > 1 else done[0][1]
+    desk.done(answers)
+    return answers
 
 
 def _joined(done: Sequence[tuple[Phase, Answers[R]]]) -> Answers[R]:

@@ -113,11 +113,11 @@ def test_every_model_of_emoharbors_tables_has_a_spec(table: str, language: str, 
     rows = [next(row for pattern, row in patterns.items() if fnmatchcase(name, pattern)) for name in config.supporters]
     assert rows == [row[printed.heads.index("Model")] for row in printed.rows]
     run = EmoHarbor(config)
-    assert [spec.name for spec in run.supporters] == config.supporters and config.languages == [language]
-    assert all(language in spec.languages for spec in run.supporters)
-    assert run.thinker and {run.seeker.name, run.thinker.name} == {"gpt-4o-2024-11-20"}
-    assert run.judge.name == "qwen3-235b-a22b"
-    assert {spec.sampling.temperature for spec in run.supporters} == {0.7} and config.mode == "paper"
+    assert [spec.name for spec in run.models.supporters] == config.supporters and config.languages == [language]
+    assert all(language in spec.languages for spec in run.models.supporters)
+    assert run.models.thinker and {run.models.seeker.name, run.models.thinker.name} == {"gpt-4o-2024-11-20"}
+    assert run.models.judge.name == "qwen3-235b-a22b"
+    assert {spec.sampling.temperature for spec in run.models.supporters} == {0.7} and config.mode == "paper"
 
 
 def test_feels_panel_and_the_seven_systems() -> None:

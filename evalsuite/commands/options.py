@@ -12,8 +12,8 @@ from core.errors import UserError
 from core.paths import InFile, InFiles, MaybeFiles, MaybeModel, MaybeModels, Reads, Writes, check_config
 from core.settings import fields_set
 from evalsuite.runs.config import EvalConfig, load_config
+from evalsuite.runs.dialogue_framework import DialogueFramework, resolve_config
 from evalsuite.runs.people import PEOPLE
-from evalsuite.runs.resolved import Resolved, resolve_config
 
 RECORDS = (
     *(*PEOPLE, "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
@@ -146,7 +146,7 @@ def resolve(
     *,
     language: str | None = None,
     **overrides: Any,
-) -> Resolved:
+) -> DialogueFramework:
     """The config with what the command line changes (options that are None were not given); errors name the option."""
     settings = settings or ()
     for name in ("cards", "profiles", "references"):

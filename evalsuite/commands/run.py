@@ -38,11 +38,10 @@ from evalsuite.runner.engine import Launched, Runner
 from evalsuite.runner.forecast import forecast
 from evalsuite.runner.outcome import Outcome
 from evalsuite.runs import shards
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run, open_run
-from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.runs.status import status as tables_of_status
-from evalsuite.statistics.draws import repeats
-from evalsuite.statistics.summary import cut_off, in_trouble
 from serve.answers import Retry
 from serve.budget import Budget
 
@@ -112,10 +111,47 @@ def run(
     if gpus and not plan:
         raise UserError("--gpus is a machine to plan for: give --plan, too")
     _check(judges, simulated, scored, dialogues)
+    resolved, chosen = judges[0], judges[0].config
+    path = _dialogues(resolved, dialogues)
     if plan:
-        _plan(judges, gpus, None if simulated else _dialogues(judges[0], dialogues), scored)
-    else:
-        _work(judges, retry, simulated, scored, dialogues)
+        _plan(judges, gpus, None if simulated else path, scored)
+        return
+    if ours := RunIdentity(resolved).own_wording(simulated, scored):
+        published = f"; `{resolved.importer}` reads the published wording from your clone" if resolved.importer else ""
+        _say(f"paper mode, in our words: {', '.join(ours)}{published}")
+    again = Retry.parse(retry)
+    with open_run(resolved.out) as opened:
+        shards.claim(opened, resolved.shard)
+        if recording := resolved.models.recording:
+            _say(f"a replay of {recording}: no model is asked")
+            recording.into(opened.store)
+        opened.retry, opened.budget = again, Budget(chosen.max_time, chosen.max_calls, chosen.max_cost)
+        with Launched() as servers:
+            runners = [
+                Runner(opened, each, console, bounded=True, shared=servers, later=judges[number:])
+                for number, each in enumerate(judges, start=1)
+            ]
+            if simulated and scored and chosen.until:
+                outcomes = [until_decided.simulate(runners[0])]
+            else:
+                outcomes = [pipeline.simulate(runners[0], scored) if simulated else pipeline.score(runners[0], path)]
+            outcomes += [pipeline.score(runner, path) for runner in runners[1:] if len(outcomes[0].dialogues)]
+            for runner in runners if scored and chosen.gold is not None else ():
+                if not any(outcome.ended_early for outcome in outcomes):
+                    outcomes.append(pipeline.score_gold(runner))
+        if not len(outcomes[0].dialogues):
+            _say("no dialogue is finished yet: no report")
+        elif simulated and scored and resolved.shard:
+            _say(
+                f"shard {resolved.shard} is done: `esc-eval merge` puts all {resolved.shard.of} together and writes the report"
+            )
+        elif simulated and scored:
+            from evalsuite.report.content import report_run  # what makes tables and pages is loaded when there are any
+
+            report_run(opened, console)
+        elif scored and resolved.shard is None:
+            _say(f"no report yet with these verdicts: `esc-eval report {opened.folder}` writes it")
+    _finish(resolved, simulated, outcomes)
 
 
 def status(
@@ -135,24 +171,24 @@ def status(
         run.store.close()
 
 
-def _dialogues(resolved: Resolved, given: Path | None) -> Path:
+def _dialogues(resolved: DialogueFramework, given: Path | None) -> Path:
     return given or resolved.out / "dialogues.jsonl"
 
 
-def _check(judges: Sequence[Resolved], simulated: bool, scored: bool, given: Path | None) -> None:
+def _check(judges: Sequence[DialogueFramework], simulated: bool, scored: bool, given: Path | None) -> None:
     """Load and check everything that the stages use, before anything is written or started."""
     resolved = judges[0]
     if simulated and scored and resolved.config.until:
         until_decided.planned(resolved)
     if simulated:
-        resolved.simulate_identity()
-    names = [each.judge.name for each in judges] if len(judges) > 1 else []
+        RunIdentity(resolved).simulate()
+    names = [each.models.judge.name for each in judges] if len(judges) > 1 else []
     if len(set(names)) < len(names):
         raise UserError(f"--judge: the same name twice in {', '.join(names)}: give one another name in a spec file")
     for each in judges if scored else ():
-        each.score_identity()
+        RunIdentity(each).score()
         if resolved.config.gold is not None:
-            each.gold_identity()
+            RunIdentity(each).gold()
     if not simulated:
         path = _dialogues(resolved, given)
         if not path.exists():
@@ -160,7 +196,7 @@ def _check(judges: Sequence[Resolved], simulated: bool, scored: bool, given: Pat
         read_dialogues([path])
 
 
-def _plan(judges: Sequence[Resolved], gpus: str | None, given: Path | None, scored: bool) -> None:
+def _plan(judges: Sequence[DialogueFramework], gpus: str | None, given: Path | None, scored: bool) -> None:
     """Print which servers would run where, and what the run would take."""
     machine, config = Machine.parse(gpus) if gpus else Machine.here(), judges[0].config
     for each in judges:
@@ -169,53 +205,18 @@ def _plan(judges: Sequence[Resolved], gpus: str | None, given: Path | None, scor
     to_console(planned.table(Budget(config.max_time, config.max_calls, config.max_cost)), console)
 
 
-def _work(judges: Sequence[Resolved], retry: str | None, simulated: bool, scored: bool, given: Path | None) -> None:
-    """The stages of a run in its folder, and the report if it has all of them."""
-    resolved, config = judges[0], judges[0].config
-    shard, path = resolved.shard, _dialogues(resolved, given)
-    if ours := resolved.own_wording(simulated, scored):
-        published = f"; `{resolved.importer}` reads the published wording from your clone" if resolved.importer else ""
-        _say(f"paper mode, in our words: {', '.join(ours)}{published}")
-    again = Retry.parse(retry)
-    with open_run(resolved.out) as opened:
-        shards.claim(opened, shard)
-        if resolved.recording:
-            _say(f"a replay of {resolved.recording}: no model is asked")
-            resolved.recording.into(opened.store)
-        opened.retry, opened.budget = again, Budget(config.max_time, config.max_calls, config.max_cost)
-        with Launched() as servers:
-            runners = [
-                Runner(opened, each, console, bounded=True, shared=servers, later=judges[number:])
-                for number, each in enumerate(judges, start=1)
-            ]
-            if simulated and scored and config.until:
-                outcomes = [until_decided.simulate(runners[0])]
-            else:
-                outcomes = [pipeline.simulate(runners[0], scored) if simulated else pipeline.score(runners[0], path)]
-            outcomes += [pipeline.score(runner, path) for runner in runners[1:] if len(outcomes[0].dialogues)]
-            if scored and config.gold is not None:
-                for runner in runners:
-                    if not any(outcome.ended_early for outcome in outcomes):
-                        outcomes.append(pipeline.score_gold(runner))
-        if not len(outcomes[0].dialogues):
-            _say("no dialogue is finished yet: no report")
-        elif simulated and scored and shard:
-            _say(f"shard {shard} is done: `esc-eval merge` puts all {shard.of} together and writes the report")
-        elif simulated and scored:
-            from evalsuite.report.content import report_run  # what makes tables and pages is loaded when there are any
+def _finish(resolved: DialogueFramework, simulated: bool, outcomes: Sequence[Outcome]) -> None:
+    """Say how many verdicts have no value, and why, how many replies were cut off, and which trials repeat each other.
 
-            report_run(opened, console)
-        elif scored and shard is None:
-            _say(f"no report yet with these verdicts: `esc-eval report {opened.folder}` writes it")
-    floors = {spec.name for spec in resolved.supporters if spec.floor} if simulated else set()
-    for told in repeats(list(outcomes[0].dialogues), floors) if config.trials > 1 else ():
+    Exit code 1 when something is missing because a server failed or the budget was used up, which running again asks for; and
+    where a judge cannot be read at all.
+    """
+    from evalsuite.statistics.draws import repeats  # statistics are loaded when there is something to count
+    from evalsuite.statistics.summary import cut_off, in_trouble
+
+    floors = {spec.name for spec in resolved.models.supporters if spec.floor} if simulated else set()
+    for told in repeats(list(outcomes[0].dialogues), floors) if resolved.config.trials > 1 else ():
         _say(f"warning: {told}")
-    _finish(*outcomes)
-
-
-def _finish(*outcomes: Outcome) -> None:
-    """Say how many verdicts have no value, and why, and how many replies were cut off. Exit code 1 when something is missing
-    because a server failed or the budget was used up, which running again asks for; and where a judge cannot be read at all."""
     unreadable: dict[str, str] = {}
     for outcome in outcomes:
         judgements = outcome.judgements

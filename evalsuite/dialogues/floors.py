@@ -5,11 +5,11 @@ A judge that rates one kind sentence, or the seeker's own words, as highly as a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from core.records import Dialogue, Turn
-from core.specs import Floor, ModelSpec
+from core.specs import Floor
 from data_prep.responses import answered
 from evalsuite.dialogues.hold import Plan, Utterance
 from serve.questions import Models
@@ -58,22 +58,16 @@ def replies_by_source(dialogues: Iterable[Dialogue]) -> dict[Source, list[str]]:
     return {(d.source, d.source_id): [place.text for place in answered(d.turns)] for d in dialogues if d.source_id}
 
 
-def with_floors(
-    plans: Iterable[Plan], supporters: Iterable[ModelSpec], replies: Mapping[Source, Sequence[str]]
-) -> Iterator[Plan]:
-    """The plans, with floors speaking where the supporter is one.
+def with_floor(plan: Plan, floor: Floor | None, replies: Mapping[Source, Sequence[str]]) -> Plan:
+    """The plan, with the floor speaking where the supporter is one.
 
     A reference speaks as often as it did in the source dialogue, which has to be among the `replies`.
     """
-    floors = {spec.name: spec.floor for spec in supporters if spec.floor}
-    for plan in plans:
-        dialogue = plan.dialogue
-        floor = floors.get(dialogue.supporter or "")
-        if floor is None:
-            yield plan
-            continue
-        said = replies.get((dialogue.source, dialogue.source_id or ""), ())
-        given = sum(turn.role == "supporter" for turn in dialogue.turns)
-        side = FloorSide(floor, floor.text.get(dialogue.language, ""), said, given)
-        exchanges = min(plan.exchanges, len(said)) if floor.kind == "reference" else plan.exchanges
-        yield replace(plan, supporter_side=side, exchanges=exchanges)
+    if floor is None:
+        return plan
+    opening = plan.opening
+    said = replies.get((opening.source, opening.source_id or ""), ())
+    given = sum(turn.role == "supporter" for turn in opening.turns)
+    side = FloorSide(floor, floor.text.get(opening.language, ""), said, given)
+    exchanges = min(plan.exchanges, len(said)) if floor.kind == "reference" else plan.exchanges
+    return replace(plan, supporter_side=side, exchanges=exchanges)

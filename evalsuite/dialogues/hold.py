@@ -7,18 +7,28 @@ same everywhere.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from core.records import Dialogue, Message, Role, Stopped, Termination, Turn, Usage
+from core.records import (
+    Dialogue,
+    Language,
+    Message,
+    Role,
+    RoleCard,
+    Stopped,
+    Termination,
+    Turn,
+    Usage,
+    dialogue_id,
+)
 from core.side_prompts import chat
 from core.specs import ModelSpec
-from data_prep.responses import Answered, Response, answered
+from data_prep.played import Played
 from serve.answers import Reply
-from serve.batch import Batch
 from serve.callables import PLACE
-from serve.failures import Lost, Unanswered
+from serve.failures import Unanswered
 from serve.questions import Models, Question
 
 
@@ -40,24 +50,57 @@ class Side(Protocol):
 
 
 @dataclass(frozen=True)
+class Opening:
+    """A dialogue that is not held yet: who is to talk with whom, and the fixed turns that it begins with, which cost no call.
+
+    `hold` makes a record of it; the fields are those of `Dialogue`.
+    """
+
+    id: str
+    language: Language
+    framework: str
+    source: str
+    supporter: str
+    simulator: str
+    source_id: str | None = None
+    card_id: str | None = None
+    profile_id: str | None = None
+    trial: int = 0
+    turns: tuple[Turn, ...] = ()
+
+    @classmethod
+    def of(cls, framework: str, person: Played, supporter: str, simulator: str, trial: int) -> Opening:
+        """The dialogue of a person, played by a simulator, with a supporter."""
+        card, profile = (person.id, None) if isinstance(person, RoleCard) else (None, person.id)
+        id = dialogue_id(framework, person.id, supporter, simulator, trial)
+        played = person.source_id, card, profile
+        return cls(id, person.language, framework, person.source or framework, supporter, simulator, *played, trial)
+
+    @property
+    def person(self) -> str:
+        """The id of the card or profile that is played."""
+        return self.card_id or self.profile_id or ""
+
+
+@dataclass(frozen=True)
 class Plan:
-    """One dialogue to hold: as it begins, with fixed turns that cost no call, and how it goes on.
+    """One dialogue to hold: as it opens, and how it goes on.
 
     `first` speaks after the fixed turns; `exchanges` is how many times both sides speak, at most.
     """
 
-    dialogue: Dialogue
+    opening: Opening
     seeker_side: Side
     supporter_side: Side
     exchanges: int
     first: Role = "seeker"
     spoken: int = 0
-    """How many turns of its own, after the fixed ones, a dialogue has already that is gone on with."""
+    """How many turns after the fixed ones the opening has already, of a dialogue that is continued."""
 
     @property
     def id(self) -> str:
         """The dialogue's id."""
-        return self.dialogue.id
+        return self.opening.id
 
 
 def utterance(reply: Reply, verbatim: bool = False) -> Utterance:
@@ -133,13 +176,13 @@ async def hold(plan: Plan, client: Models) -> Dialogue:
     A refused, empty or overflowing reply is not a turn: the dialogue ends before it, and `Dialogue.ended_by` says whose
     it was. A server that is lost, or rejects a call, ends only this dialogue; the client lists why.
     """
-    turns, replies = list(plan.dialogue.turns), list[tuple[Role, Reply]]()
+    turns, replies = list(plan.opening.turns), list[tuple[Role, Reply]]()
     heard = [_unthinking(turn) for turn in turns]  # what reaches the supporter: no inner state of the seeker's
     termination: Termination = "max_turns"
     order: tuple[Role, Role] = ("seeker", "supporter") if plan.first == "seeker" else ("supporter", "seeker")
     try:
         for number, role in list(enumerate(order * plan.exchanges))[plan.spoken :]:
-            PLACE.set((plan.dialogue.card_id or plan.dialogue.profile_id, number // 2 + 1))
+            PLACE.set((plan.opening.person or None, number // 2 + 1))
             if role == "seeker":
                 said = await plan.seeker_side.speak(client, turns)
             else:
@@ -155,39 +198,4 @@ async def hold(plan: Plan, client: Models) -> Dialogue:
                 break
     except Unanswered as error:
         termination = error.outcome
-    return Dialogue(**dict(plan.dialogue) | {"turns": tuple(turns), "termination": termination, "usage": usage_of(replies)})
-
-
-# --- replies on real histories ----------------------------------------------------------------------------------------------
-# Replies on real histories (ESC-Eval, figure 1, left): a supporter answers wherever the supporter of a dialogue spoke.
-# It is told the dialogue as it really went up to there, never its own earlier replies; what the real supporter said is the
-# reference. Consecutive turns of one side are one turn, and what the supporter said before the seeker's first word (a greeting)
-# is neither answered nor told: chat templates want the other side to begin, and ESC-Eval's dialogues hide their greeting too.
-
-
-def respond(batch: Batch, dialogues: Iterable[Dialogue]) -> list[Response]:
-    """The replies of the batch's model at every place of the dialogues, in order; what is in its store is not asked again."""
-    spec = batch.spec
-    places = [(dialogue, place) for dialogue in dialogues for place in answered(dialogue.turns)]
-    asked = [ModelSide(spec, "supporter", dialogue.id).question(place.history, place.turn) for dialogue, place in places]
-    replies = batch.ask(asked, "replies")
-    return [_response(spec, dialogue, place, reply) for (dialogue, place), reply in zip(places, replies, strict=True)]
-
-
-def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply | Unanswered) -> Response:
-    termination: Stopped | Lost | None
-    if isinstance(reply, Unanswered):
-        text, termination, usage = "", reply.outcome, None
-    else:
-        said = utterance(reply)
-        text, termination, usage = said.text, said.stopped, usage_of([("supporter", reply)])
-    return Response(
-        dialogue_id=dialogue.id,
-        language=dialogue.language,
-        turn=place.turn,
-        supporter=spec.name,
-        text=text,
-        reference=place.text,
-        termination=termination,
-        usage=usage,
-    )
+    return Dialogue(**vars(plan.opening) | {"turns": tuple(turns), "termination": termination, "usage": usage_of(replies)})

@@ -17,6 +17,7 @@ from core.rubrics import Rubric
 from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.base import BaseJudge
 from evalsuite.judge.json_answers import last_object
+from evalsuite.judge.methods import Method, one_digit
 from serve.answers import Reply
 from serve.batch import together
 from serve.questions import Question
@@ -68,6 +69,7 @@ def _distributions(judge: BaseJudge, dialogue: Dialogue, text: str) -> dict[str,
 def check_labels(rubric: Rubric) -> None:
     """Raise `UserError` for a label whose line could not be recognised in any answer: two alike, a colon in it, a number before
     it."""
+    one_digit(rubric)
     for language in rubric.languages:
         for key, line in read_bands(_answer(rubric, language), rubric, language).items():
             if line is None:
@@ -95,3 +97,6 @@ def _lines(rubric: Rubric, language: Language, number: str, written: Callable[[s
     for key, dimension in rubric.dimensions.items():
         scores = " ".join(f"{score}={number}" for score in rubric.scale_of(key).scores)
         yield f"{written(dimension.label[language])}: {scores}"
+
+
+by_bands = Method(score, check=check_labels)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from core.judge_prompts import JudgeMethod
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric
@@ -64,7 +63,8 @@ class BaseJudge:
     spec: ModelSpec
     rubric: Rubric
     prompts: PromptPack
-    method: JudgeMethod
+    method: str
+    """Its name in `evalsuite.judge.methods`."""
     bands: Bands = field(default_factory=Bands)
     shown: Shown = field(default_factory=Shown)
     opens_freely: Callable[[str | None], bool] = lambda framework: False

@@ -15,6 +15,7 @@ from core.records import Dialogue, Judgement
 from core.rubrics import Rubric, Scale
 from evalsuite.judge.base import BaseJudge, NoVerdict
 from evalsuite.judge.json_answers import last_object, names_of, plain, read_answer
+from evalsuite.judge.methods import Method
 from serve.answers import Reply, Tokens, choice_probabilities, sound
 from serve.batch import together
 from serve.questions import Question, closed_object
@@ -169,3 +170,8 @@ def of_another_text(reply: Reply) -> bool:
         return False
     text, tokens = (re.sub(r"[^0-9]+", "", text) for text in (reply.text, "".join(token for token, _ in reply.tokens)))
     return not reply.tokens or text not in tokens
+
+
+joint = Method(score)
+per_dimension = Method(score, by_dimension=True)
+paper = Method(score, check=lambda rubric: None, by_dimension=True)

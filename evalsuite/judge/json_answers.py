@@ -21,6 +21,7 @@ from core.judge_prompts import judge_messages, transcript_of_turns
 from core.records import LOST, Dialogue, Judgement, Language, Message
 from core.rubrics import Rubric, Scale
 from evalsuite.judge.base import BaseJudge, NoVerdict
+from evalsuite.judge.methods import Method
 from serve.answers import Reply
 from serve.batch import together
 from serve.questions import Question, closed_object
@@ -211,3 +212,6 @@ def _score(value: Any, scale: Scale) -> int | None:
         value = float(value)
     whole = isinstance(value, int | float) and not isinstance(value, bool) and value in scale.scores
     return int(value) if whole else None
+
+
+by_json = Method(score)

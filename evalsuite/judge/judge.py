@@ -1,7 +1,7 @@
 """The judge as the rest of the harness knows it: a dialogue in, one judgement a dimension out.
 
-What is asked is in `core.judge_prompts`; how answers are constrained and read is in the module of each method: `digits` (paper,
-joint, per_dimension), `bands` and `json_answers`.
+What is asked is in `core.judge_prompts`; how answers are constrained and read is in the module of each method
+(`evalsuite.judge.methods`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from core.errors import UserError
 from core.records import Dialogue, Judgement
-from evalsuite.judge import bands, digits, json_answers
 from evalsuite.judge.base import BaseJudge
+from evalsuite.judge.methods import method_of
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,10 @@ class Judge(BaseJudge):
     """A model that scores dialogues on a rubric. Every dialogue gets one judgement a dimension, whatever happens."""
 
     def __post_init__(self) -> None:
-        if self.method in ("joint", "bands", "json") and self.spec.adapters is not None:
+        method = method_of(self.method)
+        if self.spec.adapters is not None and not method.by_dimension:
             raise UserError(f"judge {self.spec.name} has one adapter a dimension: use method per_dimension or paper")
-        if self.method != "paper" and not all(scale.min >= 0 and scale.max <= 9 for scale in self.rubric.scales.values()):
-            raise UserError(f"rubric {self.rubric.name}: native methods read one digit a dimension, the scale must be in 0-9")
-        if self.method == "bands":
-            bands.check_labels(self.rubric)
+        method.check(self.rubric)
 
     async def score(self, dialogue: Dialogue) -> list[Judgement]:
         """One judgement a dimension, in the rubric's order; by method `bands` so many for every round, and by method `json` so
@@ -32,11 +30,7 @@ class Judge(BaseJudge):
         if dialogue.lost or not self._supported(dialogue):
             reason = str(dialogue.termination) if dialogue.lost else "no_supporter_turn"
             return [self.judgement(dialogue, name, "", failure=reason) for name in self.rubric.dimensions]
-        if self.method == "bands":
-            return await bands.score(self, dialogue)
-        if self.method == "json":
-            return await json_answers.score(self, dialogue)
-        return await digits.score(self, dialogue)
+        return await method_of(self.method).score(self, dialogue)
 
     def _supported(self, dialogue: Dialogue) -> bool:
         """Whether there is anything of the supporter's to score. A fixed greeting answers nobody; but where supporters open in

@@ -25,14 +25,15 @@ from core.paths import IN_NAME, IN_SPEC
 from core.records import Dialogue, RoleCard
 from core.settings import Settings
 from core.specs import ModelSpec, Sampling
-from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text
-from evalsuite.dialogues.hold import ModelSide, Plan
+from data_prep.profiles import Profile, profile_text
+from evalsuite.dialogues.hold import ModelSide, Opening, Plan
 from evalsuite.judge.base import Shown
 from evalsuite.papers.emoharbor_seeker import PlayedPerson, initial_state, unthought
 from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import ScoredRun
 from evalsuite.runs.identity import hashed, identity
-from evalsuite.runs.resolved import Resolved, Role
+from evalsuite.runs.models import Role, RunModels
 from evalsuite.runs.run_config import Judged, ModelIdentity, Simulated
 from serve.failures import Unanswered
 from serve.questions import Models
@@ -125,7 +126,52 @@ class _Judged(Judged):
     judging: Judging | None = None
 
 
-class EmoHarbor(Resolved):
+class EmoHarborModels(RunModels):
+    """The models of a run of EmoHarbor: the Talker is its seeker, and another may think for it."""
+
+    config: EmoHarborConfig
+
+    def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
+        return self._sampled(spec, "talker" if role == "seeker" else role)
+
+    def _sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
+        """The spec as it is sampled for an agent. Raises `UserError` when its replies leave no room in its context."""
+        changes = self.config.emoharbor.sampling.get(agent, RoleSampling()).model_dump(exclude_none=True)
+        sampling = Sampling.model_validate(spec.sampling.model_dump() | {"temperature": TEMPERATURES[agent]} | changes)
+        if spec.context_length is not None and sampling.max_tokens >= spec.context_length:
+            raise UserError(
+                f"emoharbor.sampling.{agent}.max_tokens: {sampling.max_tokens} leaves no room in the context of {spec.name} "
+                f"({spec.context_length})"
+            )
+        return spec.model_copy(update={"sampling": sampling})
+
+    @cached_property
+    def thinker(self) -> ModelSpec | None:
+        """The model that thinks for the seeker; None where nobody does."""
+        if self.config.emoharbor.simulator == "one_agent":
+            return None
+        return self._sampled(
+            self.speaks(self.model(self.config.emoharbor.thinker or self.named("seeker")), "seeker"), "thinker"
+        )
+
+    @property
+    def seekers(self) -> list[ModelSpec]:
+        return [self.seeker, *([self.thinker] if self.thinker else [])]
+
+    @property
+    def names(self) -> list[str]:
+        return [*super().names, *([self.config.emoharbor.thinker] if self.config.emoharbor.thinker else [])]
+
+    @property
+    def simulator(self) -> str:
+        """The seeker's name in the records: its models, and the ablation if it is one."""
+        ablation = (
+            "" if self.config.emoharbor.simulator == "full" else f" ({self.config.emoharbor.simulator.replace('_', ' ')})"
+        )
+        return "+".join(dict.fromkeys(spec.name for spec in self.seekers)) + ablation
+
+
+class EmoHarbor(DialogueFramework):
     """A run of EmoHarbor with everything that its config names."""
 
     name = "emoharbor"
@@ -149,40 +195,9 @@ class EmoHarbor(Resolved):
     def section(self) -> EmoHarborSection:
         return self.config.emoharbor
 
-    def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
-        return self._sampled(spec, "talker" if role == "seeker" else role)
-
-    def _sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
-        """The spec as it is sampled for an agent. Raises `UserError` when its replies leave no room in its context."""
-        changes = self.section.sampling.get(agent, RoleSampling()).model_dump(exclude_none=True)
-        sampling = Sampling.model_validate(spec.sampling.model_dump() | {"temperature": TEMPERATURES[agent]} | changes)
-        if spec.context_length is not None and sampling.max_tokens >= spec.context_length:
-            raise UserError(
-                f"emoharbor.sampling.{agent}.max_tokens: {sampling.max_tokens} leaves no room in the context of {spec.name} "
-                f"({spec.context_length})"
-            )
-        return spec.model_copy(update={"sampling": sampling})
-
     @cached_property
-    def thinker(self) -> ModelSpec | None:
-        """The model that thinks for the seeker; None where nobody does."""
-        if self.section.simulator == "one_agent":
-            return None
-        return self._sampled(self.speaks(self.model(self.section.thinker or self.named("seeker")), "seeker"), "thinker")
-
-    @property
-    def seekers(self) -> list[ModelSpec]:
-        return [self.seeker, *([self.thinker] if self.thinker else [])]
-
-    @property
-    def names(self) -> list[str]:
-        return [*super().names, *([self.section.thinker] if self.section.thinker else [])]
-
-    @property
-    def simulator(self) -> str:
-        """The seeker's name in the records: its models, and the ablation if it is one."""
-        ablation = "" if self.section.simulator == "full" else f" ({self.section.simulator.replace('_', ' ')})"
-        return "+".join(dict.fromkeys(spec.name for spec in self.seekers)) + ablation
+    def models(self) -> EmoHarborModels:
+        return EmoHarborModels(self.config, self.held, self.given)
 
     @classmethod
     def players(cls, simulator: str) -> Sequence[str]:
@@ -199,33 +214,34 @@ class EmoHarbor(Resolved):
         return self._profiles(None, every=True)
 
     def _profiles(self, limit: int | None, every: bool = False) -> list[Profile]:
-        return self.load_people(self.config.profiles or ["bundled"], bundled_profiles, load_profiles, "profile", limit, every)
+        return self.load_people(Profile, self.config.profiles or ["bundled"], limit, every)
 
-    def people(self) -> dict[str, list[Profile]]:
-        return {"profiles.jsonl": self.profiles}
+    def people(self) -> list[Profile]:
+        return self.profiles
 
-    def people_of(self, dialogues: Sequence[Dialogue]) -> dict[str, list[Profile]]:
+    def people_of(self, dialogues: Sequence[Dialogue]) -> list[Profile]:
         ids = {dialogue.profile_id for dialogue in dialogues}
-        return {"profiles.jsonl": [p for p in self.known_profiles if p.id in ids]} if self._shows_profiles else {}
+        return [profile for profile in self.known_profiles if profile.id in ids] if self._shows_profiles else []
 
     def identity(self) -> dict[str, Any]:
+        thinker = self.models.thinker
         return {
-            "profiles": hashed(self.profiles),
+            **super().identity(),
             "simulator": self.section.simulator,
             "triples": self.section.triples,
-            "thinker": identity(self.thinker) if self.thinker else None,
+            "thinker": identity(thinker) if thinker else None,
         }
 
     def judging_identity(self) -> dict[str, Any]:
         if self.method != "json":
             return {}
-        judging = self.section.judging
+        judging, thinker = self.section.judging, self.models.thinker
         return {
             "judging": judging,
             "per_turn": self.section.per_turn,
             "profiles": hashed(self.known_profiles) if judging != "dialogue" else None,
             # States that given dialogues lack are simulated.
-            "thinker": identity(self.thinker) if self.thinker and judging == "states" else None,
+            "thinker": identity(thinker) if thinker and judging == "states" else None,
         }
 
     @cached_property
@@ -272,21 +288,19 @@ class EmoHarbor(Resolved):
         section = self.section.model_copy(update={"per_turn": False})
         return replace(self, config=self.config.model_copy(update={"emoharbor": section}))
 
-    def plans(self) -> Iterator[Plan]:
-        prompts, paper = self.prompts, self.config.mode == "paper"
-        for dialogue, profile, supporter in self.beginnings(self.profiles):
-            language = profile.language
-            known = profile_text(profile, language, simple=True) if paper else ""
-            system = prompts.render(language, "supporter_system.j2", user_info=known, limit=paper)
-            # Odd in the paper: a supporter that is to begin is told nothing at all; some chat templates refuse that.
-            lead = None if paper else prompts.render(language, "opening.txt")
-            yield Plan(
-                dialogue,
-                seeker_side=self._person(profile, dialogue.id),
-                supporter_side=ModelSide(supporter, "supporter", dialogue.id, system=system, lead=lead),
-                exchanges=self.config.exchanges,
-                first="supporter",
-            )
+    def plan(self, opening: Opening, person: Profile, supporter: ModelSpec) -> Plan:
+        language, paper = person.language, self.config.mode == "paper"
+        shown = profile_text(person, language, simple=True) if paper else ""
+        system = self.prompts.render(language, "supporter_system.j2", user_info=shown, limit=paper)
+        # Odd in the paper: a supporter that is to begin is told nothing at all; some chat templates refuse that.
+        lead = None if paper else self.prompts.render(language, "opening.txt")
+        return Plan(
+            opening,
+            seeker_side=self._person(person, opening.id),
+            supporter_side=ModelSide(supporter, "supporter", opening.id, system=system, lead=lead),
+            exchanges=self.config.exchanges,
+            first="supporter",
+        )
 
     def _person(self, profile: Profile, dialogue: str) -> PlayedPerson:
         """The seeker of one dialogue, as the config has it played."""
@@ -296,15 +310,16 @@ class EmoHarbor(Resolved):
             dialogue=dialogue,
             profile=profile_text(profile, profile.language, simple=self.section.simulator == "simple_profile"),
             start=initial_state(profile),
-            talker=self.seeker,
-            thinker=self.thinker,
+            talker=self.models.seeker,
+            thinker=self.models.thinker,
             triples=self.section.triples,
             examples=self.config.mode == "paper",
         )
 
     def completing(self, dialogues: Iterable[Dialogue]) -> list[ModelSpec]:
         """The Thinker, where the judge is to be shown states that a dialogue has not got."""
-        return [self.thinker] if self.thinker and self.shown.states and any(map(unthought, dialogues)) else []
+        thinker = self.models.thinker
+        return [thinker] if thinker and self.shown.states and any(map(unthought, dialogues)) else []
 
     async def completed(self, client: Models, dialogue: Dialogue) -> Dialogue:
         """A given dialogue with the states that its seeker has not got: the Thinker reads it turn by turn (section 4.1.2).

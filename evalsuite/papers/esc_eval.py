@@ -10,22 +10,21 @@ has three models; all others answer at temperature 0, as appendix C.2 says. The 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from core.judge_prompts import JudgeMethod
 from core.paths import IN_NAME
 from core.records import RoleCard, Turn
 from core.side_prompts import SUPPORTER_PAPER, greeting, seeker_system, supporter_system
 from core.specs import ModelSpec, Sampling
-from data_prep.cards import bundled_cards, load_cards
-from evalsuite.dialogues.hold import ModelSide, Plan
+from evalsuite.dialogues.hold import ModelSide, Opening, Plan
 from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import ScoredRun
-from evalsuite.runs.identity import hashed
-from evalsuite.runs.resolved import Resolved, Role
+from evalsuite.runs.models import Role, RunModels
 
 
 class EscEvalConfig(EvalConfig):
@@ -51,7 +50,23 @@ class EscEvalConfig(EvalConfig):
         return self
 
 
-class EscEval(Resolved):
+class EscEvalModels(RunModels):
+    """The models of a run of ESC-Eval: in paper mode both sides are drawn as the published script does, or at temperature 0."""
+
+    def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
+        if self.config.mode != "paper" or role == "judge":
+            return spec
+        sampling = spec.paper_sampling or Sampling()
+        if self.config.temperature is not None:
+            sampling = Sampling(max_tokens=sampling.max_tokens)
+        return spec.model_copy(update={"sampling": sampling})
+
+    def identity(self, spec: ModelSpec) -> dict[str, Any]:
+        script = spec.paper_sampling if self.config.mode == "paper" else None
+        return super().identity(spec) | ({"paper_sampling": script.model_dump(mode="json")} if script else {})
+
+
+class EscEval(DialogueFramework):
     """A run of ESC-Eval with everything that its config names."""
 
     name = "esc_eval"
@@ -70,17 +85,12 @@ class EscEval(Resolved):
     }
 
     @property
-    def method(self) -> JudgeMethod:
+    def method(self) -> str:
         return "paper" if self._paper else self.config.method
 
-    def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
-        """In paper mode both sides of a dialogue are drawn as the published script draws them, or at temperature 0."""
-        if not self._paper or role == "judge":
-            return spec
-        sampling = spec.paper_sampling or Sampling()
-        if self.config.temperature is not None:
-            sampling = Sampling(max_tokens=sampling.max_tokens)
-        return spec.model_copy(update={"sampling": sampling})
+    @cached_property
+    def models(self) -> EscEvalModels:
+        return EscEvalModels(self.config, self.held, self.given)
 
     @property
     def _paper(self) -> bool:
@@ -88,21 +98,22 @@ class EscEval(Resolved):
 
     @cached_property
     def cards(self) -> list[RoleCard]:
-        return self.load_people(self.config.cards, bundled_cards, load_cards, "card", self.config.limit)
+        return self.load_people(RoleCard, self.config.cards, self.config.limit)
 
-    def people(self) -> dict[str, list[RoleCard]]:
-        return {"cards.jsonl": self.cards}
+    def people(self) -> list[RoleCard]:
+        return self.cards
 
-    def identity(self) -> dict[str, Any]:
-        return {"cards": hashed(self.cards)}
-
-    def simulate_identity(self) -> dict[str, Any]:
-        claimed = super().simulate_identity()
-        if self._paper:
-            for spec, model in zip((self.seeker, *self.supporters), (claimed["seeker"], *claimed["supporters"]), strict=True):
-                if spec.paper_sampling:
-                    model["paper_sampling"] = spec.paper_sampling.model_dump(mode="json")
-        return claimed
+    def plan(self, opening: Opening, person: RoleCard, supporter: ModelSpec) -> Plan:
+        greeted = Turn(role="supporter", text=greeting(self.prompts, person.language))
+        system = seeker_system(self.prompts, person, self._paper)
+        # Odd in the script: supporters are told that they are helpful, and nothing of what they are to do.
+        helpful = supporter_system(self.prompts, person.language) if self._paper else None
+        return Plan(
+            replace(opening, turns=(greeted,)),
+            seeker_side=ModelSide(self.models.seeker, "seeker", opening.id, system, verbatim=self._paper),
+            supporter_side=ModelSide(supporter, "supporter", opening.id, helpful, hidden_opening=1, verbatim=self._paper),
+            exchanges=self.config.exchanges,
+        )
 
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:
@@ -124,16 +135,3 @@ class EscEval(Resolved):
             "Otherwise than the script",
             "an empty reply ends a dialogue; reasoning is taken out of a reply; markers of chat templates in it are broken up",
         )
-
-    def plans(self) -> Iterator[Plan]:
-        for dialogue, card, supporter in self.beginnings(self.cards):
-            opening = Turn(role="supporter", text=greeting(self.prompts, card.language))
-            system = seeker_system(self.prompts, card, self._paper)
-            # Odd in the script: supporters are told that they are helpful, and nothing of what they are to do.
-            helpful = supporter_system(self.prompts, card.language) if self._paper else None
-            yield Plan(
-                dialogue.model_copy(update={"turns": (opening,)}),
-                seeker_side=ModelSide(self.seeker, "seeker", dialogue.id, system, verbatim=self._paper),
-                supporter_side=ModelSide(supporter, "supporter", dialogue.id, helpful, hidden_opening=1, verbatim=self._paper),
-                exchanges=self.config.exchanges,
-            )

@@ -14,10 +14,10 @@ from typing import Any
 from core.files import digest, sha256_file
 from core.records import Dialogue, Judgement, Usage
 from evalsuite.runner.outcome import Outcome
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import USED, Run
 from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet
 from evalsuite.runs.people import PEOPLE
-from evalsuite.runs.resolved import Resolved
 from evalsuite.runs.spool import Written
 from evalsuite.runs.versions import versions
 
@@ -27,7 +27,7 @@ class End:
     """The end of a run whose dialogues are judged by one judge or by none."""
 
     run: Run
-    resolved: Resolved
+    resolved: DialogueFramework
     judging: JudgementSet | None
     identities: Sequence[Any]
     """What decides its dialogues and its judgements, as config.json has it."""
@@ -41,7 +41,7 @@ class End:
     def _state(self, then: float) -> str:
         """A hash of all that the records were made of, of stored answers those until `then`, and of the records."""
         of, run = self.resolved, self.run
-        specs = [*of.seekers, *of.supporters, *([of.judge] if self.judging else [])]
+        specs = [*of.models.seekers, *of.models.supporters, *([of.models.judge] if self.judging else [])]
         packs = {of.pack: of.prompts} | ({of.judge_pack: of.judge_prompts} if self.judging else {})
         made_by = [versions(packs, of.rubric, {}, specs), self.code, str(of.shard)]
         paths = [run.folder / name for name in (*PEOPLE, "dialogues.jsonl")] + [

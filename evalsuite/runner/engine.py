@@ -11,9 +11,9 @@ from rich.console import Console
 
 from core.errors import UserError, near
 from core.specs import ModelSpec
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run
-from evalsuite.runs.resolved import Resolved
-from serve.batch import Answers, Desk, Phase, ServerVersions, answered
+from serve.batch import Answers, Desk, Phase, answered
 from serve.checkpoints.places import commits
 from serve.client import ChatClient
 from serve.failures import Threshold
@@ -52,13 +52,13 @@ class Runner:
     """
 
     run: Run
-    resolved: Resolved
+    resolved: DialogueFramework
     console: Console
     bounded: bool = False
     """Whether the config's limits on the tries of a call hold."""
     shared: Launched | None = None
     """Servers that other runners use, too, and that outlast this one."""
-    later: Sequence[Resolved] = ()
+    later: Sequence[DialogueFramework] = ()
     """The same run with judges that are asked after this one."""
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Runner:
         if all(spec.name in self.endpoints for spec in launched):
             return [list(specs)]
         learn_shapes(launched)
-        parts = self.resolved.phases(launched, needs)
+        parts = self.resolved.models.phases(launched, needs)
         if len(parts) > 1:
             prepare(launched)  # what is missing is downloaded, or said, before the first server starts
         elsewhere = [spec for spec in specs if spec not in launched]
@@ -121,7 +121,7 @@ class Runner:
                 self._end_all_but([])
                 missing = wanted
                 plans = plan_servers(missing, self.run.logs, needs=needs)
-            spare = self.resolved.spare if self.bounded else ()
+            spare = self.resolved.models.spare if self.bounded else ()
             servers = self._launched.exits.enter_context(Servers(plans, self.resolved.config.start_timeout, spare))
             self._launched.servers.append(servers)
             timing["commits"] = self.run.same_commits(commits(missing))
@@ -134,39 +134,32 @@ class Runner:
 
     def _check_endpoints(self, specs: Sequence[ModelSpec]) -> None:
         """Raise `UserError` for an endpoint of a model that this run does not have."""
-        resolved = self.resolved
-        known = {spec.name for spec in specs} | {resolved.model(name).name for name in resolved.names}
-        if not known.issuperset(self._given) and resolved.tested:
+        models = self.resolved.models
+        known = {spec.name for spec in specs} | {models.model(name).name for name in models.names}
+        if not known.issuperset(self._given) and models.tested:
             # A shard may be given the endpoint of a supporter that only others of its shards speak to.
-            known |= {spec.name for spec in resolved.supporters}
+            known |= {spec.name for spec in models.supporters}
         for name in self._given:
             if name not in known and not any(name.startswith(f"{model}.") for model in known):
                 raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, known)}")
 
-    def answered(
+    def desk(
         self,
         stage: str,
         specs: Sequence[ModelSpec],
-        jobs: Sequence[J],
-        work: Callable[[ChatClient, J], Awaitable[R]],
-        unit: str,
-        title: str | None = None,
-        order: Callable[[J], Any] = lambda job: 0,
-        checked: Callable[[ServerVersions], None] | None = None,
         needs: Callable[[], Mapping[str, int]] = dict,
         judging: str | None = None,
-    ) -> Answers[R]:
-        """What `work` makes of every job (`serve.batch.answered`), asking the models of `specs`. Where they do not fit together
-        they are up one after the other. `needs` says what a dialogue needs of each model's context, in tokens.
+    ) -> Desk:
+        """Where a stage asks these models (`serve.batch.answered`). Servers are started when the store lacks an answer,
+        one after the other where they do not fit together; `needs`: model → how many tokens of its context a dialogue takes.
 
-        Writes the stage's failed calls (those of the judge as stage `judging`) and, where something was asked, its seconds.
-        Raises `UserError` where the folder is to hold something new and the command was answered no call.
+        Afterwards the stage's failed calls are written (those of the judge as stage `judging`) and, where something was asked,
+        its seconds. Raises `UserError` where the folder is to hold something new and no call was answered.
         """
-
         check_names(specs)
 
         def servers() -> Generator[Phase, None, None]:
-            if recording := self.resolved.recording:
+            if recording := self.resolved.models.recording:
                 raise UserError(
                     f"replay: {recording}, lacks an answer that this run needs: its cards, models or prompts were others. "
                     "Leave replay out to ask the models; `make record` records the bundled one anew"
@@ -182,23 +175,25 @@ class Runner:
                 with self.run.timed(stage):
                     yield Phase(up, self.endpoints, failed, number, len(parts))
 
-        desk = Desk(specs, self.console, self._client, servers, self._served_names)
-        answers = answered(desk, jobs, work, title or stage, unit, lambda _, job: order(job), checked)
-        failures, cause = answers.client.failures, answers.client.threshold.cause
-        if self.run.grows and (failures or cause) and not self.run.answered:
-            held = f", with {stored:,} stored answers" if (stored := len(self.run.store)) else ""
-            more = " more" if held else ""
-            raise UserError(f"nothing{more} was answered, {self.run.folder} is as it was{held}: {cause or failures[0].reason}")
-        self.run.settle()
-        of_judge = judging or stage
-        for name in dict.fromkeys([stage, of_judge]):
-            self.run.keep_failures(name, [one for one in failures if name == (of_judge if one.role == "judge" else stage)])
-        return answers
+        def done(answers: Answers[Any]) -> None:
+            failures, cause = answers.client.failures, answers.client.threshold.cause
+            if self.run.grows and (failures or cause) and not self.run.answered:
+                held = f", with {stored:,} stored answers" if (stored := len(self.run.store)) else ""
+                more = " more" if held else ""
+                raise UserError(
+                    f"nothing{more} was answered, {self.run.folder} is as it was{held}: {cause or failures[0].reason}"
+                )
+            self.run.settle()
+            for name in dict.fromkeys([stage, judging or stage]):
+                kept = [call for call in failures if name == (judging or stage if call.role == "judge" else stage)]
+                self.run.keep_failures(name, kept)
+
+        return Desk(specs, self.console, self._client, servers, self._served_names, done)
 
     def judged(self, stage: str, jobs: Sequence[J], work: Callable[[ChatClient, J], Awaitable[R]], unit: str) -> Answers[R]:
         """What `work` makes of every job, asking the judge alone. Says so when it ended early."""
-        judge = self.resolved.judge
-        answers = self.answered(stage, [judge], jobs, work, unit, title=judge.name)
+        judge = self.resolved.models.judge
+        answers = answered(self.desk(stage, [judge]), jobs, work, judge.name, unit)
         if cause := answers.client.threshold.cause:
             self.say(f"ended early: {cause}")
         return answers

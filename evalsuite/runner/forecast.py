@@ -15,10 +15,8 @@ from core.records import Dialogue, Usage
 from core.specs import ModelSpec
 from core.tables import Cell, Table
 from evalsuite.dialogues.hold import Plan, hold
-from evalsuite.judge.judge import Judge
 from evalsuite.runner.lengths import MARKS, counter
-from evalsuite.runs.framework import opens_freely
-from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from serve.answers import Reply
 from serve.budget import Budget, Share, cost
 from serve.questions import Question
@@ -91,20 +89,19 @@ def _least(schema: Mapping[str, Any]) -> Any:
     return schema["enum"][0] if "enum" in schema else 1 if schema.get("type") in ("integer", "number") else "word"
 
 
-async def load_of(job: Plan | Dialogue, judges: Sequence[Resolved]) -> Load:
+async def load_of(job: Plan | Dialogue, judges: Sequence[DialogueFramework]) -> Load:
     """What a dialogue and its verdicts by each judge take at most: the seeker does not leave early, and nothing is asked twice.
     A given dialogue is only judged."""
     stand = _Stand()
     dialogue = await hold(job, stand) if isinstance(job, Plan) else job
     for of in judges:
         complete = dialogue if isinstance(job, Plan) else await of.completed(stand, dialogue)
-        judge = Judge(stand, of.judge, of.rubric, of.judge_prompts, of.method, shown=of.shown, opens_freely=opens_freely)
-        await judge.score(complete)
+        await of.judge(stand).score(complete)
     return Load(stand.usage, stand.specs)
 
 
 def shares_of(
-    jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved], score: bool, budget: Budget
+    jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework], score: bool, budget: Budget
 ) -> dict[str, tuple[Share, Share]]:
     """Dialogue id → what it takes of a budget with all verdicts, and what of that judges after the first take. Nothing where
     there is no limit."""
@@ -120,7 +117,7 @@ def shares_of(
 
 def _alike(job: Plan | Dialogue) -> tuple[str | None, str] | None:
     """Planned dialogues that take much the same have the same; given ones are of any length."""
-    return (job.dialogue.supporter, job.dialogue.language) if isinstance(job, Plan) else None
+    return (job.opening.supporter, job.opening.language) if isinstance(job, Plan) else None
 
 
 def _some(jobs: Sequence[Plan | Dialogue]) -> Sequence[Plan | Dialogue]:
@@ -185,12 +182,12 @@ class Forecast:
         )
 
 
-def forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved]) -> Forecast:
+def forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework]) -> Forecast:
     """What these dialogues and the judges' verdicts take. Nothing is asked."""
     return asyncio.run(_forecast(jobs, judges))
 
 
-async def _forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved]) -> Forecast:
+async def _forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework]) -> Forecast:
     held = Load()
     for group in group_by(jobs, _alike).values():
         held += await _of_all(group, judges)
@@ -198,12 +195,15 @@ async def _forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved])
     for of in judges:
         if of.config.gold is not None:
             whole = of.judging_whole()
-            if dialogues := whole.part(whole.gold[0]):  # a small gold set leaves some shards without any
+            dialogues = whole.gold[0]
+            if (
+                dialogues := whole.shard.take(dialogues) if whole.shard else dialogues
+            ):  # a small gold set leaves some shards without any
                 gold += await _of_all(dialogues, [whole])
     return Forecast(len(jobs), held, gold)
 
 
-async def _of_all(jobs: Sequence[Plan | Dialogue], judges: Sequence[Resolved]) -> Load:
+async def _of_all(jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework]) -> Load:
     """What these take, who are much alike."""
     some, load = _some(jobs), Load()
     for job in some:

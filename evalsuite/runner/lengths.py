@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 from core.judge_prompts import judge_messages, transcript
-from core.records import Dialogue
+from core.records import Dialogue, Turn
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import Plan
-from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from serve.checkpoints.places import tokenizer_folder
 
 BYTES_A_TOKEN = 3  # without a tokenizer here: UTF-8, English has about four, Chinese about three
@@ -19,7 +19,7 @@ MARKS = 8  # tokens of a chat template around one message, at most
 UNSEEN = 2048  # for a prompt that is made while a dialogue goes on
 
 
-def needs(resolved: Resolved, jobs: Iterable[Plan | Dialogue], score: bool) -> dict[str, int]:
+def needs(resolved: DialogueFramework, jobs: Iterable[Plan | Dialogue], score: bool) -> dict[str, int]:
     """Model → tokens of its longest request and reply together.
 
     A party of a dialogue reads its system prompt and everything that both say, at `max_tokens` a reply; the judge reads its
@@ -27,34 +27,34 @@ def needs(resolved: Resolved, jobs: Iterable[Plan | Dialogue], score: bool) -> d
     machine. What one model wrote is counted as long for another: an estimate where their tokenizers differ much.
     """
     longest: dict[str, int] = defaultdict(int)
-    supporters = {spec.name: spec for spec in resolved.supporters} if resolved.tested else {}
-    seekers = resolved.seekers if supporters else []
-    count = {spec.name: counter(spec) for spec in (*seekers, *supporters.values(), *([resolved.judge] if score else []))}
+    supporters = {spec.name: spec for spec in resolved.models.supporters} if resolved.models.tested else {}
+    seekers = resolved.models.seekers if supporters else []
+    count = {spec.name: counter(spec) for spec in (*seekers, *supporters.values(), *([resolved.models.judge] if score else []))}
     systems: dict[tuple[str, str], str] = {}  # (model, supporter) → its longest system prompt
     transcripts: list[int] = []
     for job in jobs:
         if isinstance(job, Dialogue):
             if score:
-                transcripts.append(count[resolved.judge.name](transcript(job)))
+                transcripts.append(count[resolved.models.judge.name](transcript(job)))
             continue
-        sides = [*((spec.name, job.seeker_side) for spec in seekers), (job.dialogue.supporter or "", job.supporter_side)]
+        sides = [*((spec.name, job.seeker_side) for spec in seekers), (job.opening.supporter, job.supporter_side)]
         for name, side in sides:
-            key, text = (name, job.dialogue.supporter or ""), getattr(side, "system", None) or ""
+            key, text = (name, job.opening.supporter), getattr(side, "system", None) or ""
             systems[key] = max(systems.get(key, ""), text, key=len)
     for (name, supporter), system in systems.items():
-        parties = [resolved.seeker, *([supporters[supporter]] if supporter in supporters else [])]
+        parties = [resolved.models.seeker, *([supporters[supporter]] if supporter in supporters else [])]
         said = resolved.config.exchanges * sum(spec.sampling.max_tokens + MARKS for spec in parties)
         prompt = count[name](system) if system or name in supporters else UNSEEN
         longest[name] = max(longest[name], prompt + MARKS + said)
         transcripts.append(said)
     if score and transcripts:
-        judge = resolved.judge
+        judge = resolved.models.judge
         prompt = _judge_prompt(resolved, count[judge.name])
         longest[judge.name] = max(longest[judge.name], prompt + max(transcripts) + judge.sampling.max_tokens)
     return {name: tokens for name, tokens in longest.items() if name}
 
 
-def _judge_prompt(resolved: Resolved, count: Callable[[str], int]) -> int:
+def _judge_prompt(resolved: DialogueFramework, count: Callable[[str], int]) -> int:
     """Tokens of the longest question to the judge, without the dialogue."""
     if resolved.method == "json":  # shows what depends on the dialogue
         return count(resolved.rubric.model_dump_json()) // len(resolved.rubric.languages) + UNSEEN
@@ -62,9 +62,9 @@ def _judge_prompt(resolved: Resolved, count: Callable[[str], int]) -> int:
     asked = [[name] for name in dimensions] if resolved.method in ("per_dimension", "paper") else [dimensions]
     longest = 0
     for language in resolved.languages:
-        nothing = Dialogue(id="-", language=language, source="-", turns=(), termination="infrastructure")
+        shortest = Dialogue(id="-", language=language, source="-", turns=(Turn(role="seeker", text="-"),))
         for some in asked:
-            question = judge_messages(resolved.judge_prompts, resolved.rubric, nothing, resolved.method, some)
+            question = judge_messages(resolved.judge_prompts, resolved.rubric, shortest, resolved.method, some)
             longest = max(longest, sum(count(message["content"]) + MARKS for message in question))
     return longest
 

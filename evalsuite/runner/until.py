@@ -9,18 +9,17 @@ from core.errors import UserError
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.outcome import Outcome
-from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.looks import Looks
 
 
-def planned(resolved: Resolved) -> tuple[Looks, list[int]]:
+def planned(resolved: DialogueFramework) -> tuple[Looks, list[int]]:
     """When the run is looked at, and the limit of cards per language at each look. Raises `UserError` for a shard, which holds
     a part of every batch."""
     if resolved.shard:
         raise UserError("--until: a shard holds a part of the cards and cannot tell: leave --shard or --until out")
-    people = (person for of_file in resolved.people().values() for person in of_file)
-    return Looks.plan(list(Counter(person.language for person in people).values()))  # type: ignore[attr-defined]
+    return Looks.plan(list(Counter(person.language for person in resolved.played).values()))
 
 
 def simulate(runner: Runner) -> Outcome:
@@ -36,7 +35,7 @@ def simulate(runner: Runner) -> Outcome:
         if outcome.ended_early or any(one.lost for one in dialogues) or any(one.lost for one in judgements):
             break
         boards = Tally(dialogues, judgements, asked.rubric, runner.run.config().floors(), level=level).pooled
-        compared = [one for board in boards if board.scorer.judge == asked.judge.name for one in board.asked]
+        compared = [one for board in boards if board.scorer.judge == asked.models.judge.name for one in board.asked]
         decided = sum(one.holds is True for one in compared)
         enough = "; no more cards are needed" if decided == len(compared) else ""
         runner.say(f"look {place} of {len(limits)}, {cards} cards: {decided} of {len(compared)} comparisons decided{enough}")

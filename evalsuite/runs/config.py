@@ -11,12 +11,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from core.errors import UserError
 from core.files import validated
-from core.judge_prompts import NativeMethod
 from core.masking import PlainUrl
 from core.paths import IN_FILE, IN_NAME, IN_SPEC, check_config
 from core.records import Language
 from core.settings import fields_set, with_settings
 from core.yaml_files import read_yaml
+from evalsuite.judge.methods import native_method
 from evalsuite.runs.framework import framework_of, frameworks
 from evalsuite.runs.shard import Shard
 from serve.launch import START_TIMEOUT
@@ -93,7 +93,7 @@ class EvalConfig(BaseModel):
     """Model that scores."""
     rubric: Annotated[str, IN_NAME] = "esc_eval"
     """The rubric for scoring: a name in configs/rubrics, or a file."""
-    method: NativeMethod = "joint"
+    method: Annotated[str, AfterValidator(native_method)] = "joint"
     """How the judge is asked: all dimensions at once, one at a time, JSON with reasons, or band probabilities."""
     prompts: Annotated[str | None, IN_NAME] = None
     """Prompt pack with the seeker's instructions, by name (configs/prompts) or folder. Default: the first in `learnt` of the

@@ -14,9 +14,10 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from core.errors import UserError
-from core.files import locked, read_object, validated, write_json, write_jsonl
+from core.files import locked, read_object, validated, write_json
 from core.records import Usage
-from evalsuite.runs.people import PEOPLE
+from data_prep.played import Played
+from evalsuite.runs.people import PEOPLE, write_people
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.versions import Versions, joined
 from evalsuite.statistics.looks import Looks
@@ -50,7 +51,7 @@ class Run:
         self.retry = Retry()  # what this command asks again
         self.budget = Budget()  # what is left to it
         self._pending: RunConfig | None = None  # claimed, but not written yet
-        self._people: dict[str, Sequence[BaseModel]] = {}
+        self._people: Sequence[Played] = ()
 
     @property
     def logs(self) -> Path:
@@ -61,9 +62,9 @@ class Run:
         stage: str,
         settings: dict[str, Any],
         grows: Collection[str] = (),
-        people: Mapping[str, Sequence[BaseModel]] | None = None,
+        people: Sequence[Played] = (),
     ) -> None:
-        """Say what decides a stage's records, and which `people` (by file) are played. It is written with the next answer that
+        """Say what decides a stage's records, and which `people` are played. It is written with the next answer that
         is kept, or by `settle`.
 
         Refuses a folder that holds another one, showing the difference. `grows` is as `RunConfig.claim` has it; a supporter
@@ -78,7 +79,7 @@ class Run:
             config.root[stage] = orjson.loads(orjson.dumps(settings))
         config.claim(stage, settings, grows)
         if config.root != self.config().root:
-            self._pending, self._people = config, self._people | dict(people or {})
+            self._pending, self._people = config, people or self._people
             self.store.before_next = self.settle
 
     @property
@@ -98,8 +99,7 @@ class Run:
         pending, self._pending, self.store.before_next = self._pending, None, None
         if pending is not None:
             pending.write()
-            for name, records in self._people.items():
-                write_jsonl(self.folder / name, records)
+            write_people(self.folder, self._people)
 
     @property
     def answered(self) -> bool:

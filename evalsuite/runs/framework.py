@@ -17,17 +17,22 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
 from core.errors import UserError, near, say
-from core.records import RoleCard
+from core.records import Dialogue, RoleCard
+from core.specs import ModelSpec
 from core.tables import Table
-from evalsuite.dialogues.hold import Plan
+from data_prep.played import Played
+from evalsuite.dialogues.hold import Opening, Plan
 from evalsuite.runs.run_config import RunConfig
-from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.summary import Used
+from serve.questions import Models
+
+if TYPE_CHECKING:  # a run loads no statistics before it has scores
+    from evalsuite.statistics.leaderboard import Tally
+    from evalsuite.statistics.summary import Used
 
 GROUP = "esc_eval.frameworks"
 _BUNDLED = {
@@ -56,16 +61,16 @@ class ScoredRun:
         return (simulated and simulated.framework) or "given dialogues"
 
 
-class Framework(Protocol):
+class Framework:
     """One published procedure. An instance is a config of it with everything that it names loaded and checked.
 
     What a framework does not define has its usual meaning here. One that holds dialogues derives from
-    `evalsuite.runs.resolved.Resolved`, which has more to define.
+    `evalsuite.runs.dialogue_framework.DialogueFramework`.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
     """In configs and records."""
-    title: ClassVar[str]
+    title: ClassVar[str] = ""
     """In reports."""
     config_model: ClassVar[type[BaseModel]]
     """A run's config, with the framework's own section."""
@@ -73,18 +78,49 @@ class Framework(Protocol):
     """Whether the seeker may end a dialogue."""
     opens_freely: ClassVar[bool] = False
     """Whether supporters open dialogues in words of their own."""
+    templates: ClassVar[Sequence[str]] = ()
+    """Files that the prompt pack must have, besides the judge's."""
+    dialogue_parts: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """The wording that decides the dialogues: what a part is called → patterns of its files in the pack."""
+    judge_parts: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """The wording that decides the judgements."""
+    importer: ClassVar[str] = ""
+    """The command that reads the published wording from a user's clone, where there is one."""
 
-    def plans(self) -> Iterable[Plan]:
-        """The dialogues to hold, in order. None where dialogues are given."""
+    # --- a run ------------------------------------------------------------------------------------------------------------
+
+    def people(self) -> Sequence[Played]:
+        """Who is played: role cards or profiles. Nobody where dialogues are given."""
         return ()
 
-    def people(self) -> Mapping[str, Sequence[BaseModel]]:
-        """Who is played: file of the run folder → records."""
-        return {}
+    def plan(self, opening: Opening, person: Any, supporter: ModelSpec) -> Plan:
+        """How the dialogue of one of `people` with a supporter is held."""
+        raise NotImplementedError(f"{self.name}: plan")
 
     def identity(self) -> dict[str, Any]:
-        """What decides the records, beyond what every run writes into config.json. A folder with another is refused."""
+        """What decides the dialogues beyond models and prompts: a folder with another is refused. Usually the people alone."""
         return {}
+
+    def judging_identity(self) -> dict[str, Any]:
+        """What decides the judgements, beyond the judge, the rubric, the method and the prompts."""
+        return {}
+
+    def people_of(self, dialogues: Sequence[Dialogue]) -> Sequence[Played]:
+        """Who is played in given dialogues, where the judge is shown it."""
+        return ()
+
+    def refuse_incomplete(self, dialogue: Dialogue) -> None:
+        """Raise `UserError` for a given dialogue that cannot be judged as it is."""
+
+    def completing(self, dialogues: Iterable[Dialogue]) -> list[ModelSpec]:
+        """The models that add what given dialogues lack of what the judge is to be shown; none where they lack nothing."""
+        return []
+
+    async def completed(self, client: Models, dialogue: Dialogue) -> Dialogue:
+        """A given dialogue with what it lacks."""
+        return dialogue
+
+    # --- its report -------------------------------------------------------------------------------------------------------
 
     @classmethod
     def players(cls, simulator: str) -> Sequence[str]:

@@ -2,15 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
-from core.files import read_jsonl
-from core.records import RoleCard
+from core.errors import UserError
+from core.files import check_unique, digest, read_jsonl, write_jsonl
+from core.records import Language, RoleCard
+from data_prep.cards import bundled_cards, load_cards
 from data_prep.played import Played
-from data_prep.profiles import Profile
+from data_prep.profiles import Profile, bundled_profiles, load_profiles
 
 RECORDS: dict[str, type[Played]] = {"cards.jsonl": RoleCard, "profiles.jsonl": Profile}
 PEOPLE = tuple(RECORDS)
+_READERS: dict[type, tuple[str, Callable[[Language], Path], Callable[[Path], list[Any]]]] = {
+    RoleCard: ("card", bundled_cards, load_cards),
+    Profile: ("profile", bundled_profiles, load_profiles),
+}
+P = TypeVar("P", bound=Played)
+
+
+def file_of(person: Played) -> str:
+    """The file of a run folder that a person stands in."""
+    return next(name for name, record in RECORDS.items() if isinstance(person, record))
+
+
+def load_people(
+    record: type[P],
+    names: Sequence[str],
+    languages: Sequence[Language],
+    limit: int | None,
+    shuffled: bool,
+    read: dict[tuple[Path, ...], list[Any]],
+) -> list[P]:
+    """The people of these files (or `bundled`), language by language, at most `limit` of each: in file order, or `shuffled` by
+    a hash of their ids. `read` keeps what was read. Raises `UserError` for two of one id, and where nobody is left."""
+    noun, bundled, load = _READERS[record]
+    paths: list[Path] = []
+    for name in names:
+        paths += [bundled(language) for language in languages] if name == "bundled" else [Path(name)]
+    where = ", ".join(map(str, paths))
+    if (people := read.get(tuple(paths))) is None:
+        people = read[tuple(paths)] = [person for path in paths for person in load(path)]
+        check_unique(where, (person.id for person in people), f"{noun} ids")
+    if shuffled:
+        people = sorted(people, key=lambda person: digest(person.id))
+    chosen: list[P] = []
+    for language in languages:
+        chosen += [person for person in people if person.language == language][:limit]
+    if not chosen:
+        have = ", ".join(sorted({person.language for person in people}))
+        raise UserError(f"{where}: no {noun} in {', '.join(languages)} (the file has {have})")
+    return chosen
 
 
 def read_people(folder: Path) -> list[Played]:
@@ -21,3 +64,9 @@ def read_people(folder: Path) -> list[Played]:
         if (folder / name).exists()
         for person in read_jsonl(folder / name, record, name.removesuffix(".jsonl"), allow_empty=True)
     ]
+
+
+def write_people(folder: Path, people: Sequence[Played]) -> None:
+    """Write those who are played, all of one kind, into the file of their kind."""
+    if people:
+        write_jsonl(folder / file_of(people[0]), people)

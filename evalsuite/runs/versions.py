@@ -76,11 +76,11 @@ def versions(
 
 
 @cache
-def code(framework: type) -> list[str]:
-    """Hashes of this program's own code, and of the modules that a framework's class comes from: records made by other code may
-    be others."""
+def code(classes: tuple[type, ...]) -> list[str]:
+    """Hashes of this program's own code, and of the modules that these classes come from: records made by other code may be
+    others."""
     files = {path for room in ("core", "serve", "data_prep", "evalsuite") for path in (_ROOT / room).rglob("*.py")}
-    files |= {Path(file) for base in framework.__mro__ if (file := getattr(sys.modules[base.__module__], "__file__", None))}
+    files |= {Path(file) for one in classes if (file := getattr(sys.modules[one.__module__], "__file__", None))}
     return [sha256_file(path) for path in sorted(files)]
 
 

@@ -10,14 +10,13 @@ from core.errors import UserError
 from core.files import write_jsonl
 from core.records import Dialogue, Judgement, Turn, dialogue_id
 from core.specs import ModelSpec
-from evalsuite.dialogues.floors import with_floors
 from evalsuite.dialogues.hold import Plan, Side, Utterance, hold
-from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.lengths import needs
-from evalsuite.runs.framework import opens_freely
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.identity import hashed, identity
-from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.run_identity import RunIdentity
+from serve.batch import answered
 from serve.client import ChatClient
 
 STAGE = "fork"
@@ -47,22 +46,22 @@ class Fork:
     other: Plan
 
     @classmethod
-    def of(cls, resolved: Resolved, source: Dialogue, turn: int, other: str) -> Fork:
+    def of(cls, resolved: DialogueFramework, source: Dialogue, turn: int, other: str) -> Fork:
         """Raises `UserError` for a turn that is no answer of the supporter's, and for a dialogue that the config does not
         play."""
-        specs = {spec.name: spec for spec in resolved.supporters}
+        specs = {spec.name: spec for spec in resolved.models.supporters}
         played = source.card_id, source.profile_id, source.trial
         plans = {
-            plan.dialogue.supporter: plan
-            for plan in with_floors(resolved.plans(), resolved.supporters, resolved.replies)
-            if (plan.dialogue.card_id, plan.dialogue.profile_id, plan.dialogue.trial) == played
+            plan.opening.supporter: plan
+            for plan in resolved.plans()
+            if (plan.opening.card_id, plan.opening.profile_id, plan.opening.trial) == played
         }
-        plan = plans.get(source.supporter)
+        plan = plans.get(source.supporter or "")
         if plan is None or plan.id != source.id:
             raise UserError(f"--dialogue {source.id}: the config does not hold it: give the run's own config, cards and seeker")
         if other not in plans:
             raise UserError(f"--supporter {other}: does not speak {source.language}, or has no reply on this card")
-        given = len(plan.dialogue.turns)
+        given = len(plan.opening.turns)
         answers = [place for place, one in enumerate(source.turns) if one.role == "supporter" and place >= given]
         if turn not in answers:
             raise UserError(f"--turn {turn}: the supporter's turns in {source.id} are {', '.join(map(str, answers)) or 'none'}")
@@ -80,14 +79,13 @@ class Fork:
             for side, last in ends.items():
                 supporter, simulator = self.source.supporter or "", self.source.simulator or ""
                 id = dialogue_id(STAGE, f"{self.source.id} {self.turn} {side}", supporter, simulator, draw)
-                new = {"id": id, "turns": (*before, last), "supporter": side, "trial": draw}
                 plans.append(
                     replace(
                         self.plan,
-                        dialogue=self.plan.dialogue.model_copy(update=new),
+                        opening=replace(self.plan.opening, id=id, turns=(*before, last), supporter=side, trial=draw),
                         seeker_side=_drawn(self.plan.seeker_side, id, temperature),
                         supporter_side=_drawn(self.plan.supporter_side, id, temperature),
-                        spoken=self.turn + 1 - len(self.plan.dialogue.turns),
+                        spoken=self.turn + 1 - len(self.plan.opening.turns),
                     )
                 )
         return plans
@@ -95,7 +93,7 @@ class Fork:
     @property
     def sides(self) -> tuple[str, str]:
         """What the sides are called in records."""
-        return f"{self.source.supporter}, as it was", f"{self.other.dialogue.supporter} at turn {self.turn}"
+        return f"{self.source.supporter}, as it was", f"{self.other.opening.supporter} at turn {self.turn}"
 
 
 def _drawn(side: Side, dialogue: str, temperature: float = 0) -> Side:
@@ -115,16 +113,16 @@ def fork(runner: Runner, forked: Fork, draws: int, temperature: float) -> Forked
     command resumes, and more draws may be added."""
     run, resolved = runner.run, runner.resolved.judging_whole()
     own, other = (
-        {spec.name: spec for spec in resolved.supporters}[str(plan.dialogue.supporter)] for plan in (forked.plan, forked.other)
+        {spec.name: spec for spec in resolved.models.supporters}[plan.opening.supporter] for plan in (forked.plan, forked.other)
     )
     settings = {
         "source": hashed([forked.source]),
         "turn": forked.turn,
-        "seeker": identity(resolved.seeker),
+        "seeker": identity(resolved.models.seeker),
         "supporters": [identity(own), *([identity(other)] if other.name != own.name else [])],
         "temperature": temperature,
         "draws": draws,
-        "judged": resolved.score_identity(),
+        "judged": RunIdentity(resolved).score(),
     }
     run.claim(STAGE, settings, ("draws",))
     name = forked.sides[1]
@@ -135,19 +133,18 @@ def fork(runner: Runner, forked: Fork, draws: int, temperature: float) -> Forked
         return await side.speak(client, turns)
 
     side = _drawn(forked.other.supporter_side, asked_as)
-    said = runner.answered(f"{STAGE} reply", _models([other]), [side], reply, "reply").results[0]
+    said = answered(runner.desk(f"{STAGE} reply", _models([other])), [side], reply, f"{STAGE} reply", "reply").results[0]
     if said.stopped:
         raise UserError(f"--supporter {other.name}: gave no reply at turn {forked.turn} ({said.stopped.replace('_', ' ')})")
 
     async def go_on(client: ChatClient, plan: Plan) -> tuple[Dialogue, list[Judgement]]:
-        how = resolved.judge, resolved.rubric, resolved.judge_prompts, resolved.method
         dialogue = await hold(plan, client)
-        judge = Judge(client, *how, shown=resolved.shown, opens_freely=opens_freely)
-        return dialogue, await judge.score(dialogue)
+        return dialogue, await resolved.judge(client).score(dialogue)
 
     plans = forked.branches(said.text, temperature, draws)
-    specs = [*resolved.seekers, *_models([own]), resolved.judge]
-    answers = runner.answered(STAGE, specs, plans, go_on, "dialogues", needs=lambda: needs(resolved, plans, True))
+    specs = [*resolved.models.seekers, *_models([own]), resolved.models.judge]
+    desk = runner.desk(STAGE, specs, lambda: needs(resolved, plans, True))
+    answers = answered(desk, plans, go_on, STAGE, "dialogues")
     dialogues = [dialogue for dialogue, _ in answers.results]
     judgements = [judgement for _, of_one in answers.results for judgement in of_one]
     write_jsonl(run.folder / "dialogues.jsonl", dialogues)

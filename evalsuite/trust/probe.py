@@ -26,10 +26,9 @@ from core.settings import Settings
 from core.specs import load_spec
 from core.yaml_files import read_yaml
 from evalsuite.dialogues.floors import FLOORS, answered_by
-from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
-from evalsuite.runs.framework import opens_freely
 from evalsuite.runs.identity import hashed
+from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.trust.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
 from serve.client import ChatClient
 
@@ -151,20 +150,10 @@ def probe(
     settings: dict[str, Any] = {"dialogues": hashed(dialogues), "injections": hashed(injections)["sha256"]}
     if more:
         settings["more"] = dict(sorted(Counter(one.condition["variant"] for one in more).items()))
-    run.claim("health", runner.resolved.score_identity() | settings)
+    run.claim("health", RunIdentity(runner.resolved).score() | settings)
 
     async def judged(client: ChatClient, variant: Probe) -> list[Judgement]:
-        prompts, method = resolved.judge_prompts, resolved.method
-        judge = Judge(
-            client,
-            resolved.judge,
-            variant.rubric,
-            prompts,
-            method,
-            shown=resolved.shown,
-            opens_freely=opens_freely,
-            repeat=variant.repeat,
-        )
+        judge = resolved.judge(client, rubric=variant.rubric, repeat=variant.repeat)
         verdicts = await judge.score(variant.dialogue)
         return [judgement.model_copy(update={"condition": judgement.condition | variant.condition}) for judgement in verdicts]
 

@@ -32,8 +32,8 @@ from evalsuite.runner.engine import Runner
 from evalsuite.runner.outcome import Outcome
 from evalsuite.runs import shards
 from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.dialogue_framework import resolve_config
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.resolved import resolve_config
 
 EXCHANGES = 5
 TURNS, DIMENSIONS = 2 * EXCHANGES, 7

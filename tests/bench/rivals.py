@@ -22,7 +22,7 @@ from typing import Any
 
 import orjson
 
-from serve.batch import in_flight, together
+from serve.batch import together
 from tests.bench.one_run import PATH, Spent, peak_memory
 
 Body = dict[str, Any]
@@ -110,7 +110,13 @@ async def calls(name: str, url: str, dialogues: Sequence[Sequence[Body]], concur
         await counted(dialogues[0][0])  # what a client loads with its first call is not counted
         asked = 0
         started, cpu = time.perf_counter(), time.process_time()
-        await in_flight(dialogues, one, concurrency)
+        waiting = iter(dialogues)
+
+        async def worker() -> None:
+            for bodies in waiting:
+                await one(bodies)
+
+        await together(worker() for _ in range(concurrency))
         return Spent(time.perf_counter() - started, time.process_time() - cpu, len(dialogues), asked, peak_memory())
 
 

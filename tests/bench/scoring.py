@@ -22,8 +22,8 @@ from data_prep.scores.human import read_dialogues
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.dialogue_framework import resolve_config
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.resolved import resolve_config
 from tests.bench.figures import OUT, Bench, OutOption, RunsOption
 from tests.bench.servers import NAME, forget, server, write_spec
 from tests.generated_report import make_content

@@ -18,7 +18,7 @@ from core.machine import precision
 from core.records import RoleCard
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import hold
-from evalsuite.runs.resolved import Resolved, resolve_config
+from evalsuite.runs.dialogue_framework import DialogueFramework, resolve_config
 from serve.answers import Reply
 from serve.client import ChatClient
 from serve.questions import Question
@@ -71,13 +71,13 @@ def reference() -> Iterator[HuggingFace]:
     del model
 
 
-def one_at_a_time(resolved: Resolved, cards: list[RoleCard], bench: Bench) -> tuple[list[float], Lengths]:
+def one_at_a_time(resolved: DialogueFramework, cards: list[RoleCard], bench: Bench) -> tuple[list[float], Lengths]:
     """Hold these cards' dialogues one after the other, as published: (seconds of each, lengths)."""
     seconds: list[float] = []
     lengths: Lengths = {}
     wanted = {card.id for card in cards}
     with reference() as model:
-        plans = [plan for plan in resolved.plans() if plan.dialogue.card_id in wanted]
+        plans = [plan for plan in resolved.plans() if plan.opening.card_id in wanted]
         for number, plan in enumerate([plans[0], *plans]):  # the first, once more, warms up
             started = time.perf_counter()
             dialogue = asyncio.run(hold(plan, cast(ChatClient, model)))

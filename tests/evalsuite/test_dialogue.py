@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import cast
 
 import pytest
+from rich.console import Console
 
 from core.errors import UserError
-from core.records import Dialogue, Turn
-from evalsuite.dialogues.hold import Plan, Utterance, hold, utterance
+from core.records import Turn
+from evalsuite.dialogues.hold import Opening, Plan, Utterance, hold, utterance
 from serve.answers import Reply
-from serve.batch import in_flight, together
+from serve.batch import Desk, answered, together
 from serve.client import ChatClient
 from serve.failures import Rejected, ServerLost, Unanswered
+from serve.store import CallStore
 
 
 class Scripted:
@@ -37,9 +41,8 @@ GREETING = Turn(role="supporter", text="Hello.")
 
 
 def plan(seeker: Scripted, supporter: Scripted, opening: tuple[Turn, ...] = (GREETING,), **changes: object) -> Plan:
-    begun = {"id": "d1", "language": "en", "framework": "esc_eval", "source": "test", "supporter": "s", "simulator": "c"}
-    dialogue = Dialogue.model_validate(begun | {"turns": opening, "termination": "infrastructure"})
-    return Plan(dialogue, seeker, supporter, **{"exchanges": 2} | changes)  # type: ignore[arg-type]
+    begun = Opening("d1", "en", "esc_eval", "test", supporter="s", simulator="c", turns=opening)
+    return Plan(begun, seeker, supporter, **{"exchanges": 2} | changes)  # type: ignore[arg-type]
 
 
 async def test_a_dialogue_runs_its_exchanges_after_the_opening() -> None:
@@ -110,14 +113,17 @@ def test_replies_are_told_apart(reply: Reply, stopped: str | None) -> None:
     assert utterance(reply).stopped == stopped
 
 
-async def test_nobody_waits_for_the_slowest_of_a_wave() -> None:
+def test_nobody_waits_for_the_slowest_of_a_wave(tmp_path: Path) -> None:
     finished = []
 
-    async def work(job: int) -> None:
+    async def work(client: ChatClient, job: int) -> None:
         await asyncio.sleep(0.5 if job == 0 else 0.01)
         finished.append(job)
 
-    await in_flight(range(5), work, 2)
+    store = CallStore(tmp_path / "calls.sqlite")
+    desk = Desk([], Console(quiet=True), partial(ChatClient, store, concurrency=2), lambda: iter(()))  # type: ignore[return-value]
+    answered(desk, range(5), work, "work", "jobs")
+    store.close()
     assert finished == [1, 2, 3, 4, 0]  # in waves of two, 2 to 4 would come after 0
 
 

@@ -390,18 +390,18 @@ def test_the_pack_and_the_rubric_are_complete_in_both_languages(language: Langua
 def test_the_bundled_config_names_two_supporters_on_one_server_and_the_papers_procedure() -> None:
     given = yaml.safe_load((CONFIGS / "eval" / "emoharbor.yaml").read_text())
     resolved = EmoHarbor(EmoHarborConfig.model_validate(given))
-    assert len(resolved.supporters) == 2 and len({spec.checkpoint for spec in resolved.supporters}) == 1
-    assert resolved.method == "json" and resolved.thinker is not None and resolved.simulator == "embedded"
+    assert len(resolved.models.supporters) == 2 and len({spec.checkpoint for spec in resolved.models.supporters}) == 1
+    assert resolved.method == "json" and resolved.models.thinker is not None and resolved.models.simulator == "embedded"
     paper = EmoHarbor(
         EmoHarborConfig.model_validate({key: given[key] for key in ("framework", "seeker", "judge", "out")} | {"mode": "paper"})
     )
     assert paper.config.exchanges == 15 and paper.method == "json" and paper.rubric.name == "emoharbor"
-    agents = {"thinker": paper.thinker, "talker": paper.seeker, "judge": paper.judge}
+    agents = {"thinker": paper.models.thinker, "talker": paper.models.seeker, "judge": paper.models.judge}
     assert {name: spec.sampling.temperature for name, spec in agents.items() if spec} == {
         "thinker": 0.1, "talker": 0.7, "judge": 0.0
     }  # fmt: skip
     with pytest.raises(UserError, match="no supporter given"):
-        _ = paper.supporters
+        _ = paper.models.supporters
     for profile in ("q", None):
         strange = Dialogue(id="d", language="en", source="test", profile_id=profile, turns=(Turn(role="seeker", text="Hi."),))
         with pytest.raises(UserError, match=r"dialogue d: (profile 'q' is not among|no profile_id).*judging: dialogue"):

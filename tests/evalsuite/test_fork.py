@@ -14,10 +14,9 @@ import yaml
 
 from core.files import read_jsonl
 from core.records import Dialogue, Turn
-from evalsuite.dialogues.hold import Plan, Utterance, hold
+from evalsuite.dialogues.hold import Opening, Plan, Utterance, hold
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
-from tests.evalsuite.records import make_dialogue
 
 MODELS = ("seeker", "plain", "kind", "judge")
 
@@ -97,7 +96,7 @@ def test_a_reply_that_changes_nothing_is_not_said_to(esc_eval: EscEval, held: An
 
 def test_a_dialogue_that_the_supporter_opens_goes_on_with_the_seeker() -> None:
     turns = (Turn(role="supporter", text="hi"), Turn(role="seeker", text="hm"), Turn(role="supporter", text="another"))
-    begun = make_dialogue("d", turns=turns)
+    begun = Opening("d", "en", "esc_eval", "corpus", supporter="m", simulator="s", turns=turns)
 
     class Says:
         def __init__(self, text: str) -> None:

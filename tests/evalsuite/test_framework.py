@@ -15,8 +15,9 @@ from core.errors import UserError
 from core.files import read_jsonl
 from core.records import Dialogue, RoleCard
 from evalsuite.runs.config import load_config
+from evalsuite.runs.dialogue_framework import DialogueFramework
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import entries, framework_of, frameworks
-from evalsuite.runs.resolved import Resolved
 from tests.conftest import EscEval
 from tests.endpoint import Endpoint
 from tests.evalsuite import example_framework
@@ -50,13 +51,13 @@ def test_a_framework_of_ones_own_runs_resumes_and_is_reported(esc_eval: EscEval,
     dialogues = read_jsonl(run / "dialogues.jsonl", Dialogue, "dialogues")
     assert {dialogue.framework for dialogue in dialogues} == {"warm_line"} and dialogues[0].turns[0].role == "seeker"
     assert len(read_jsonl(run / "cards.jsonl", RoleCard, "cards")) == 2
-    assert orjson.loads((run / "config.json").read_bytes())["simulate"]["callers"]["count"] == 2
+    assert orjson.loads((run / "config.json").read_bytes())["simulate"]["cards"]["count"] == 2
     report = (run / "report.md").read_text()
     assert "Warm line · run" in report and "turns a call" in report and "one worry each" in report
     settings = yaml.safe_load(config.read_text()) | {"warm_line": {"worries": ["Nobody calls."]}}
     config.write_text(yaml.safe_dump(settings))
     code, err = esc_eval("run", "--config", config)
-    assert code == 2 and "another simulate config: callers.count: 2 → 1" in err
+    assert code == 2 and "was made with another caller-0: problem: " in err
 
 
 def test_a_framework_is_named_by_its_place_without_being_installed(esc_eval: EscEval, tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_its_fields_belong_to_it_alone(tmp_path: Path, config: Path) -> None:
 
 def test_frameworks_are_known_by_name(tmp_path: Path) -> None:
     assert list(entries()) == ["esc_eval", "emoharbor", "feel"], "the example is not installed here"
-    assert issubclass(framework_of("esc_eval"), Resolved) and not issubclass(framework_of("feel"), Resolved)
+    assert issubclass(framework_of("esc_eval"), DialogueFramework) and not issubclass(framework_of("feel"), DialogueFramework)
     with pytest.raises(UserError, match="unknown framework 'esc_evl'.*esc_eval"):
         framework_of("esc_evl")
     path = tmp_path / "c.yaml"

@@ -20,7 +20,7 @@ import yaml
 from core.files import write_jsonl
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite.runs.config import load_config
-from evalsuite.runs.resolved import resolve_config
+from evalsuite.runs.dialogue_framework import resolve_config
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint, echo

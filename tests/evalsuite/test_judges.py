@@ -32,7 +32,7 @@ from data_prep.scores import synthetic
 from data_prep.scores.rank_sft import synthetic_test
 from evalsuite.commands.agree import agree
 from evalsuite.runs.config import load_config
-from evalsuite.runs.resolved import resolve_config
+from evalsuite.runs.dialogue_framework import resolve_config
 from evalsuite.statistics.agreement import agreement
 from evalsuite.statistics.clusters import Clusters
 from evalsuite.statistics.judge_figures import SYNTHETIC
@@ -672,7 +672,7 @@ def test_a_reviewers_wrong_score_is_named_with_file_and_line(tmp_path: Path, lin
 def test_the_config_of_table_4_loads_with_every_judge_of_the_table(mode: str, method: str) -> None:
     for judge in ("esc-rank", "esc-rank-published", "internlm2-chat-7b", "gpt-4"):
         resolved = resolve_config(load_config(CONFIGS / "eval" / "table4.yaml", {"judge": judge, "mode": mode}))
-        assert resolved.judge.name == judge and resolved.method == method
+        assert resolved.models.judge.name == judge and resolved.method == method
         if judge == "esc-rank-published":  # which has learnt the prompts of a clone that is not here
             told = "has learnt the prompts in runs/esc_eval_clone/prompts, which is no folder"
             told = told if mode == "paper" else "was not trained to be asked by method per_dimension, but paper: --mode paper"

@@ -28,7 +28,9 @@ from data_prep.cards import bundled_cards, load_cards
 from evalsuite.papers.commands.paper import app as paper
 from evalsuite.papers.role_play.seekers import read_field, role_play_tables
 from evalsuite.runs.config import load_config
-from evalsuite.runs.resolved import resolve_config
+from evalsuite.runs.run_identity import RunIdentity
+from evalsuite.runs.dialogue_framework import resolve_config
+from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics.summary import seeker_of
 from serve.client import ChatClient
 from tests.conftest import EscEval
@@ -159,8 +161,8 @@ def test_a_judge_without_the_card_is_refused() -> None:
 def test_the_bundled_config_runs_every_strategy(strategy: str) -> None:
     changed = {"prompts": f"role_play_{strategy}", "supporters": ["chatgpt"]}
     run = resolve_config(load_config(CONFIGS / "eval" / "role_play.yaml", changed))
-    assert run.simulate_identity()["prompts"]["pack"] == f"role_play_{strategy}"
-    assert run.score_identity()["rubric"]["name"] == "role_play"
+    assert RunIdentity(run).simulate()["prompts"]["pack"] == f"role_play_{strategy}"
+    assert RunIdentity(run).score()["rubric"]["name"] == "role_play"
 
 
 @pytest.mark.parametrize("mode", ["native", "paper"])

@@ -123,7 +123,7 @@ def run(
     lost = sum(dialogue.lost for dialogue in summaries)
     judged = out / "judged" / "judgements.jsonl"
     if summaries and not lost and (judging or judged.is_file()):
-        if judging and judging.judge.name == spec.name:
+        if judging and judging.models.judge.name == spec.name:
             notices.print(f"{spec.name} scores its own summaries: read completeness and conciseness with care")
         written = out / "summaries.jsonl"
         scores += judge_summaries(judging, written, notices) if judging else judged_scores(judged, written)

@@ -27,12 +27,13 @@ from evalsuite.commands.options import (
     resolve,
 )
 from evalsuite.commands.output import deliver, exit_if_lost, talk
-from evalsuite.dialogues.hold import respond as ask
+from evalsuite.dialogues.replies import respond as ask
 from evalsuite.papers.text_figures import figures, figures_json, metric_tables
 from evalsuite.papers.text_metrics import judgements, measure, need_metrics
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.identity import hashed, identity
-from evalsuite.runs.resolved import Resolved, unspoken
+from evalsuite.runs.models import unspoken
 from serve.batch import Batch
 
 
@@ -82,7 +83,7 @@ def respond(
         raise UserError("--config: give the dialogues to answer in with --dialogues")
     progress = talk(as_json)
     resolved = resolve(config, supporters=supporter, floors=False, settings=settings, out=out)
-    if floors := [spec.name for spec in resolved.supporters if spec.floor]:
+    if floors := [spec.name for spec in resolved.models.supporters if spec.floor]:
         raise UserError(f"--supporter {floors[0]}: a floor has no replies of its own to measure: name models")
     wanted = _wanted(resolved, dialogues)
     need_metrics({dialogue.language for dialogue in wanted})  # before anything is asked
@@ -93,7 +94,7 @@ def respond(
     exit_if_lost(sum(reply.lost for reply in replies), len(replies), "replies")
 
 
-def _wanted(resolved: Resolved, paths: Sequence[Path]) -> list[Dialogue]:
+def _wanted(resolved: DialogueFramework, paths: Sequence[Path]) -> list[Dialogue]:
     """The dialogues in the config's languages, at most `limit` of each, in file order."""
     count: Counter[str] = Counter()
     wanted = []
@@ -110,20 +111,20 @@ def _wanted(resolved: Resolved, paths: Sequence[Path]) -> list[Dialogue]:
     return wanted
 
 
-def _ask_all(run: Run, resolved: Resolved, dialogues: Sequence[Dialogue], progress: Console) -> list[Response]:
+def _ask_all(run: Run, resolved: DialogueFramework, dialogues: Sequence[Dialogue], progress: Console) -> list[Response]:
     """Claim the folder, ask one supporter after the other, write responses.jsonl."""
     run.claim(
         "respond",
         {
             "mode": resolved.config.mode,
             "dialogues": hashed(dialogues),
-            "supporters": [identity(spec) for spec in resolved.supporters],
+            "supporters": [identity(spec) for spec in resolved.models.supporters],
         },
     )
     run.settle()
     responses: list[Response] = []
     with run.timed("respond"):
-        for spec in resolved.supporters:
+        for spec in resolved.models.supporters:
             if left_out := unspoken(spec, resolved.config.languages):
                 progress.print(f"{spec.name} does not speak {', '.join(left_out)}: those dialogues are left out for it")
             spoken = [dialogue for dialogue in dialogues if dialogue.language in spec.languages]

@@ -22,8 +22,9 @@ from evalsuite.commands.verdicts import read_judgements
 from evalsuite.papers.reported.against import against
 from evalsuite.papers.role_play.seekers import Field, read_field, role_play_tables, score_seekers
 from evalsuite.runner.engine import Runner
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.run_identity import RunIdentity
 
 IN_SEEKER = Reads("place", ("dialogues.jsonl", "cards.jsonl", "profiles.jsonl"), labelled=True)
 BESIDE = Reads(beside=True)  # records of the folder that the tables go to
@@ -97,7 +98,7 @@ def role_play(
     progress = talk(as_json)
     resolved = resolve(config, settings=settings, out=str(out))
     if resolved.method != "paper":  # which score_seekers refuses
-        resolved.score_identity()
+        RunIdentity(resolved).score()
     seekers = read_seekers(seeker, cards, resolved, progress)
     with open_run(out) as run, Runner(run, resolved, progress) as runner:
         asked = score_seekers(runner, seekers)
@@ -116,7 +117,7 @@ def role_play(
 def read_seekers(
     seekers: list[str],
     cards: list[Path] | None,
-    resolved: Resolved,
+    resolved: DialogueFramework,
     progress: Console,
     profiles: list[Path] | None = None,
 ) -> Field:

@@ -14,20 +14,21 @@ from evalsuite.papers.ecdbench.summaries import judged_scores
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.config import load_config
+from evalsuite.runs.dialogue_framework import DialogueFramework, resolve_config
 from evalsuite.runs.folder import open_run
-from evalsuite.runs.resolved import Resolved, resolve_config
+from evalsuite.runs.run_identity import RunIdentity
 
 CONFIG = CONFIGS / "eval" / "ecdbench_summaries.yaml"
 
 
-def resolved_judge(out: Path, judge: str) -> Resolved:
+def resolved_judge(out: Path, judge: str) -> DialogueFramework:
     """The judge's own run, in OUT/judged, with everything that it needs loaded and checked."""
     resolved = resolve_config(load_config(CONFIG, {"judge": judge, "out": str(out / "judged")}))
-    resolved.score_identity()
+    RunIdentity(resolved).score()
     return resolved
 
 
-def judge_summaries(resolved: Resolved, written: Path, console: Console) -> list[TaskScore]:
+def judge_summaries(resolved: DialogueFramework, written: Path, console: Console) -> list[TaskScore]:
     """Have every summary of `written` judged, and return the verdicts as scores.
 
     Raises `UserError` when a server failed before all was judged: the same command asks only for the rest.
@@ -41,6 +42,6 @@ def judge_summaries(resolved: Resolved, written: Path, console: Console) -> list
     if lost or outcome.ended_early:
         why = outcome.ended_early or "a server failed"
         raise UserError(
-            f"{resolved.judge.name}: {lost} verdicts on summaries are missing: {why}. The same command asks only for those"
+            f"{resolved.models.judge.name}: {lost} verdicts on summaries are missing: {why}. The same command asks for those"
         )
-    return judged_scores(resolved.out / "judgements.jsonl", written, resolved.judge.name)
+    return judged_scores(resolved.out / "judgements.jsonl", written, resolved.models.judge.name)

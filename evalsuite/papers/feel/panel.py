@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from core.errors import UserError, near
 from core.files import read_jsonl, write_jsonl
-from core.judge_prompts import JudgeMethod, check_pack
+from core.judge_prompts import check_pack
 from core.paths import IN_NAME, IN_SPEC
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement, Language
@@ -32,16 +32,16 @@ from evalsuite.judge.base import Bands
 from evalsuite.judge.judge import Judge
 from evalsuite.papers.feel.tables import Cost, agreement_table, method_table
 from evalsuite.runs.config import EvalConfig, overridden
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import Framework, ScoredRun, opens_freely
 from evalsuite.runs.identity import hashed, identity
-from evalsuite.runs.resolved import Resolved
 from evalsuite.statistics.summary import scorer_of
 from serve.batch import Answers
 from serve.client import ChatClient
 
 Method = Literal["bands", "tokens"]
-_ASKED: dict[Method, JudgeMethod] = {"bands": "bands", "tokens": "joint"}
+_ASKED: dict[Method, str] = {"bands": "bands", "tokens": "joint"}
 
 
 class JudgeEntry(Settings):
@@ -100,14 +100,14 @@ class Member:
     """One judge of the panel, loaded and checked. The templates of `prompts` know its persona."""
 
     entry: JudgeEntry
-    resolved: Resolved
+    resolved: DialogueFramework
     rubric: Rubric
     prompts: PromptPack
 
     @property
     def spec(self) -> ModelSpec:
         """The judge's model."""
-        return self.resolved.judge
+        return self.resolved.models.judge
 
     def sampled(self, method: Method, temperature: float) -> ModelSpec:
         """The model as it is asked by a method: `bands` draws its rounds at the panel's temperature."""
@@ -168,12 +168,12 @@ def _members(config: FeelConfig) -> list[Member]:
             concurrency=config.concurrency,
             out=config.out,
         )
-        resolved = Resolved(settings)
+        resolved = DialogueFramework(settings)
         for method in config.methods:
             check_pack(resolved.judge_prompts, _ASKED[method], config.languages)
         resolved.judge_prompts.require(config.languages, [f"persona_{entry.persona}.j2"])
-        if "tokens" in config.methods and resolved.judge.endpoint.top_logprobs == 0:
-            raise UserError(f"model {resolved.judge.name}: its endpoint gives no token probabilities (top_logprobs: 0)")
+        if "tokens" in config.methods and resolved.models.judge.endpoint.top_logprobs == 0:
+            raise UserError(f"model {resolved.models.judge.name}: its endpoint gives no token probabilities (top_logprobs: 0)")
         members.append(Member(entry, resolved, resolved.rubric, resolved.judge_prompts.with_values(persona=entry.persona)))
     for a, b in itertools.combinations(members, 2):  # by model's name and persona a judge is known, in records and to servers
         if a.spec.name == b.spec.name and (a.spec != b.spec or a.entry.persona == b.entry.persona):
@@ -205,7 +205,7 @@ def score(
     run: Run,
     panel: Feel,
     dialogues: Sequence[Dialogue],
-    runner: Callable[[Resolved], AbstractContextManager[Asks]],
+    runner: Callable[[DialogueFramework], AbstractContextManager[Asks]],
 ) -> list[Judgement]:
     """Every judge's verdicts by every method. Writes dialogues.jsonl, judgements.jsonl and costs.jsonl (`Cost` records); the
     same command resumes. `runner` opens what asks; one model is up at a time."""

@@ -138,7 +138,7 @@ def compare_seekers(runner: Runner, seekers: Field, pairs: Sequence[Pair]) -> li
     """Both orders of every pair of `seekers`, asked of the judge. A lost server, a rejected call or an overflow is a null
     verdict with its `failure`."""
     resolved, pack = runner.resolved, runner.resolved.judge_pack
-    spec, mode = resolved.judge, resolved.config.mode
+    spec, mode = resolved.models.judge, resolved.config.mode
     prompts = load_pack(pack)  # it need not hold a judge's prompts for scores
     prompts.require({pair.a.language for pair in pairs}, TEMPLATES)
     claim(

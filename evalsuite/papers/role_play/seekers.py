@@ -24,13 +24,12 @@ from core.statistics.means import exact_mean
 from core.tables import Cell, Estimate, Table
 from data_prep.played import Played, load_played
 from data_prep.scores.human import check_scale, read_dialogues
-from evalsuite.judge.judge import Judge
 from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
 from evalsuite.runs.folder import Run
-from evalsuite.runs.framework import opens_freely
 from evalsuite.runs.identity import hashed
 from evalsuite.runs.people import read_people
+from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics.leaderboard import card_of, ends
 from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of, seeker_of
@@ -193,10 +192,9 @@ def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
         pack = resolved.judge_prompts.with_values(card=seekers.cards[dialogue.id])  # a seeker cannot be rated without it
-        judge = Judge(client, resolved.judge, resolved.rubric, pack, resolved.method, opens_freely=opens_freely)
-        return await judge.score(dialogue)
+        return await resolved.judge(client, prompts=pack).score(dialogue)
 
-    claim(runner.run, "role_play", resolved.score_identity(), seekers)
+    claim(runner.run, "role_play", RunIdentity(resolved).score(), seekers)
     answers = runner.judged("role-play score", seekers.dialogues, judged, "dialogues")
     return [judgement for of_one in answers.results for judgement in of_one]
 

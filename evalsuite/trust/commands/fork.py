@@ -26,6 +26,7 @@ from evalsuite.runs.config import load_config
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import HeldSpec
+from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.trust.fork import Fork
 from evalsuite.trust.fork import fork as ask
 from evalsuite.trust.fork_page import fork_sheet
@@ -73,25 +74,25 @@ def fork(
     with open_run(run) as opened:
         resolved = replace(resolved, held=Held.of(opened, None))
     if lines := "; ".join(
-        differing_leaves(_lasting(made_with.root.get("simulate", {})), _lasting(resolved.simulate_identity()))
+        differing_leaves(_lasting(made_with.root.get("simulate", {})), _lasting(RunIdentity(resolved).simulate()))
     ):
         raise UserError(f"--config {config}: {run} was made with another one: {lines}")
-    own = next((spec for spec in resolved.supporters if spec.name == source.supporter), None)
+    own = next((spec for spec in resolved.models.supporters if spec.name == source.supporter), None)
     if own is None or isinstance(own, HeldSpec):
         raise UserError(_WHERE.format(source.supporter))
-    resolved.score_identity()  # whatever is wrong is told before anything is written or started
+    RunIdentity(resolved).score()  # whatever is wrong is told before anything is written or started
     forked = Fork.of(resolved, source, turn, other)
     with open_run(folder) as opened, Runner(opened, resolved, console) as runner:
         result = ask(runner, forked, draws, TEMPERATURE)
         failures = opened.failures()
     facts = [
-        ("Judge", f"{resolved.judge.name}, method {resolved.method}"),
+        ("Judge", f"{resolved.models.judge.name}, method {resolved.method}"),
         ("Draws", f"{draws} a side, at a temperature of {TEMPERATURE:g} at least"),
     ]
     speakers = [
-        *resolved.seekers,
-        resolved.judge,
-        *(spec for spec in resolved.supporters if spec.name in (source.supporter, other)),
+        *resolved.models.seekers,
+        resolved.models.judge,
+        *(spec for spec in resolved.models.supporters if spec.name in (source.supporter, other)),
     ]
     sheet = fork_sheet(result, resolved.rubric, facts, [spec.checkpoint for spec in speakers])
     deliver_page("fork", sheet, folder)

@@ -24,6 +24,7 @@ from evalsuite.runner.engine import Runner
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.judgement_sets import JudgementSet, chosen_set
+from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import judgements_in_order, paired
 from evalsuite.statistics.clusters import clusters_of
@@ -125,7 +126,7 @@ def judge_card_verb(
     with_gold = gold is not None or dialogues is None
     if with_gold and resolved.config.gold is None:
         raise UserError(f"{chosen}: gold: name a gold set, or give --dialogues, alone or with --gold")
-    resolved.score_identity()  # whatever is wrong is told before anything is written or started
+    RunIdentity(resolved).score()  # whatever is wrong is told before anything is written or started
     known, scores = resolved.gold if with_gold else (read_dialogues([dialogues] if dialogues else []), [])
     picked = [*drawn(known, resolved.config.languages, limit or 20)]
     if not picked or (with_gold and not scores):
@@ -135,10 +136,10 @@ def judge_card_verb(
     with open_run(folder) as run, Runner(run, resolved, console) as runner:
         given: list[Judgement] = [*pipeline.score_gold(runner).judgements] if with_gold else []
         probed = probe(runner, picked, load_injections(), more)
-        run.keep_versions(versions({resolved.judge_pack: resolved.judge_prompts}, resolved.rubric, {}, [resolved.judge]))
+        run.keep_versions(versions({resolved.judge_pack: resolved.judge_prompts}, resolved.rubric, {}, [resolved.models.judge]))
         gold_set = resolved.config.gold if with_gold else None
         asked = JudgeCardInput(
-            judge=resolved.judge.name,
+            judge=resolved.models.judge.name,
             dialogues=known if with_gold else [],
             gold=scores,
             given=given,

@@ -28,8 +28,9 @@ from evalsuite.papers.feel.panel import score as ask_panel
 from evalsuite.papers.feel.tables import Cost
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
+from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run, open_run
-from evalsuite.runs.resolved import Resolved
+from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics.summary import sums_of
 from evalsuite.trust.between_frameworks import Examined, FrameworkScores, as_one_judge
 from evalsuite.trust.study import study_sheet
@@ -89,19 +90,19 @@ def study(
             "out": str(out / "feel"),
         },
     )
-    judge = runs["esc_eval"].judge.name
+    judge = runs["esc_eval"].models.judge.name
     panel.endpoints.update({name: url for name, url in runs["esc_eval"].config.endpoints.items() if name == judge})
     feel = Feel(panel)
     for resolved in runs.values():  # whatever is wrong is told before anything is written or started
-        resolved.simulate_identity()
-        resolved.score_identity()
+        RunIdentity(resolved).simulate()
+        RunIdentity(resolved).score()
     planned = None if data is None else _planned(data)
     with Launched() as servers:
         frameworks = [_held(name, resolved, servers) for name, resolved in runs.items()]
         frameworks.append(_panel(feel, out / "feel", frameworks[0], servers))
-        models = [spec for spec in runs["esc_eval"].supporters if spec.floor is None]
+        models = [spec for spec in runs["esc_eval"].models.supporters if spec.floor is None]
         examined = None if planned is None else _examined(planned, models, servers, items, out / "ecdbench")
-    played_by = runs["esc_eval"]
+    played_by = runs["esc_eval"].models
     specs = [*played_by.seekers, played_by.judge, *played_by.supporters]
     plumbing = any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in specs)
     names = [spec.name for spec in played_by.supporters]
@@ -111,7 +112,7 @@ def study(
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements")
 
 
-def _held(name: str, resolved: Resolved, servers: Launched) -> FrameworkScores:
+def _held(name: str, resolved: DialogueFramework, servers: Launched) -> FrameworkScores:
     """A framework's dialogues and verdicts, asked or from its folder."""
     with open_run(resolved.out) as run, Runner(run, resolved, console, shared=servers) as runner:
         outcome = pipeline.simulate(runner, score=True)
@@ -123,7 +124,7 @@ def _held(name: str, resolved: Resolved, servers: Launched) -> FrameworkScores:
             list(outcome.judgements),
             resolved.rubric,
             _calls(run),
-            {spec.name for spec in resolved.supporters if spec.floor},
+            {spec.name for spec in resolved.models.supporters if spec.floor},
         )
 
 

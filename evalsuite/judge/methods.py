@@ -1,0 +1,72 @@
+"""The methods of judging, one line each. To add one: a module with a `Method`, its line here, and `judge_NAME.j2` in a pack.
+
+A method is loaded when a judge is asked by it, and one that cannot be loaded does not trouble the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, get_args
+
+from core.errors import UserError, near, say
+from core.judge_prompts import PromptMethod
+from core.records import Dialogue, Judgement
+from core.rubrics import Rubric
+
+_HERE = __package__
+METHODS = {
+    **{name: f"{_HERE}.digits:{name}" for name in get_args(PromptMethod)},  # a ranker is trained to answer by these
+    "json": f"{_HERE}.json_answers:by_json",
+    "bands": f"{_HERE}.bands:by_bands",
+}
+
+
+def one_digit(rubric: Rubric) -> None:
+    """Raise `UserError` for a rubric whose scores are not one digit each."""
+    if not all(scale.min >= 0 and scale.max <= 9 for scale in rubric.scales.values()):
+        raise UserError(f"rubric {rubric.name}: native methods read one digit a dimension, the scale must be in 0-9")
+
+
+@dataclass(frozen=True)
+class Method:
+    """How a judge is asked about a dialogue, and how its answers are read."""
+
+    score: Callable[[Any, Dialogue], Awaitable[list[Judgement]]]
+    """A `BaseJudge` and a dialogue → at least one judgement a dimension."""
+    check: Callable[[Rubric], None] = one_digit
+    """Raises `UserError` for a rubric that cannot be asked for by it."""
+    by_dimension: bool = False
+    """Whether every request asks for one dimension, which may be one adapter's."""
+
+
+def method_of(name: str) -> Method:
+    """The method of a name. Raises `UserError` for an unknown one, and for one that cannot be loaded."""
+    if name not in METHODS:
+        raise UserError(f"unknown method {name[:100]!r}: {near(name[:100], METHODS)}")
+    module, _, attribute = METHODS[name].partition(":")
+    try:
+        method: Method = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"method {name} cannot be loaded: {error}") from None
+    return method
+
+
+def methods() -> dict[str, Method]:
+    """Every method that can be loaded; of others a warning is printed."""
+    loaded: dict[str, Method] = {}
+    for name in METHODS:
+        try:
+            loaded[name] = method_of(name)
+        except Exception as error:  # somebody's own module may fail with anything while it is imported
+            say(f"warning: {error if isinstance(error, UserError) else f'method {name}: {error!r}'}; it is left out", err=True)
+    return loaded
+
+
+def native_method(name: str) -> str:
+    """The name of a method that a config may have. Raises `ValueError` for others."""
+    native = sorted(METHODS.keys() - {"paper"})  # which comes with mode: paper
+    if name not in native:
+        raise ValueError(f"{near(name[:100], native)}")
+    return name

@@ -1,0 +1,194 @@
+"""A framework that holds dialogues: what a run of it plans, from its config with everything that the config names."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel
+
+from core.errors import UserError
+from core.judge_prompts import check_pack
+from core.prompts import PromptPack, load_pack
+from core.records import Dialogue, HumanScore, Language
+from core.rubrics import Rubric, load_rubric
+from core.specs import ModelSpec
+from data_prep.played import Played
+from data_prep.scores.human import read_dialogues
+from evalsuite.dialogues.floors import Source, replies_by_source, with_floor
+from evalsuite.dialogues.hold import Opening, Plan
+from evalsuite.judge.base import Shown
+from evalsuite.judge.judge import Judge
+from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.framework import Framework, framework_of, opens_freely
+from evalsuite.runs.held import Held, joined
+from evalsuite.runs.identity import HeldSpec, hashed
+from evalsuite.runs.models import RunModels
+from evalsuite.runs.packs import judge_pack, seeker_pack
+from evalsuite.runs.people import file_of, load_people
+from evalsuite.runs.shard import Shard
+from serve.questions import Models
+
+P = TypeVar("P", bound=Played)
+
+
+@dataclass(frozen=True, eq=False)
+class DialogueFramework(Framework):
+    """A run: who is played, which dialogues are held, and what the judge is shown. Nothing has been written or started yet.
+
+    A framework defines `people` and `plan`, and of the rest what is otherwise than here. Raises `UserError` on construction or
+    first use for whatever is missing, malformed or does not fit together.
+    """
+
+    config: EvalConfig
+    held: Held | None = None
+    """What the run folder holds already: it counts as named in the config, before what is."""
+    given: Mapping[str, ModelSpec] = field(default_factory=dict)
+    """Models that a program hands over, by how the config names them."""
+    _read: dict[tuple[Path, ...], list[Any]] = field(default_factory=dict, compare=False, repr=False)
+    """People by the files that they were read from, which a run and what its folder holds share."""
+
+    config_model: ClassVar[type[BaseModel]] = EvalConfig
+
+    def identity(self) -> dict[str, Any]:
+        return {file_of(self.played[0]).removesuffix(".jsonl"): hashed(self.played)} if self.played else {}
+
+    @cached_property
+    def played(self) -> list[Played]:
+        """Everybody who is played: `people`, after those that the run folder holds."""
+        people = list(self.people())
+        return self.held.people_with(people, self.languages) if self.held and people else people
+
+    @cached_property
+    def models(self) -> RunModels:
+        """The models of all roles."""
+        return RunModels(self.config, self.held, self.given)
+
+    @property
+    def method(self) -> str:
+        """How the judge is asked."""
+        return self.config.method
+
+    @property
+    def shown(self) -> Shown:
+        """What the judge is shown of the seeker."""
+        return Shown(mode=self.config.mode)
+
+    def judging_whole(self) -> Self:
+        """The same, with the judge asked about whole dialogues alone."""
+        return self
+
+    @property
+    def out(self) -> Path:
+        """The run folder. Raises `UserError` where neither the config nor a supporter names one."""
+        return Path(self.config.out) if self.config.out is not None else Path("runs", self.config.framework, self.models.joined)
+
+    @property
+    def shard(self) -> Shard | None:
+        """Which part of the dialogues is done here; None for all."""
+        return Shard.parse(self.config.shard) if self.config.shard else None
+
+    @property
+    def languages(self) -> list[Language]:
+        """Which languages are played and judged."""
+        return joined(self.held.languages if self.held else (), self.config.languages)
+
+    @property
+    def trials(self) -> int:
+        """How many dialogues are held on each person with each supporter."""
+        return max(self.config.trials, self.held.trials if self.held else 0)
+
+    @cached_property
+    def rubric(self) -> Rubric:
+        """The rubric, which has all the languages."""
+        rubric = load_rubric(self.config.rubric)
+        missing = [language for language in self.languages if language not in rubric.languages]
+        if missing:
+            raise UserError(f"rubric {rubric.name} has no {missing[0]} text (it has {', '.join(rubric.languages)})")
+        return rubric
+
+    @cached_property
+    def pack(self) -> str:
+        """The pack that seekers are told from, by name."""
+        return seeker_pack(self.models)
+
+    @cached_property
+    def prompts(self) -> PromptPack:
+        """The pack that seekers are told from."""
+        pack = load_pack(self.pack)
+        pack.require(self.languages, self.templates)
+        return pack
+
+    @cached_property
+    def judge_pack(self) -> str:
+        """The pack that the judge is asked in, by name."""
+        return judge_pack(self.models, self.method)
+
+    @cached_property
+    def judge_prompts(self) -> PromptPack:
+        """The pack that the judge is asked in."""
+        pack = load_pack(self.judge_pack)
+        check_pack(pack, self.method, self.languages)
+        return pack
+
+    def judge(self, client: Models, **changes: Any) -> Judge:
+        """The judge, who asks by this client; `changes` to it are fields of `Judge`."""
+        judge = Judge(client, self.models.judge, self.rubric, self.judge_prompts, self.method)
+        return replace(judge, shown=self.shown, opens_freely=opens_freely, **changes)
+
+    @cached_property
+    def gold(self) -> tuple[list[Dialogue], list[HumanScore]]:
+        """Dialogues and scores of the gold set in the wanted languages; none where the config names none."""
+        if self.config.gold is None:
+            return [], []
+        from evalsuite.runs.gold import gold_set  # its bundled sets take longer to load than a run to start
+
+        return gold_set(self.config.gold, self.languages, self.rubric, self.shown)
+
+    @cached_property
+    def replies(self) -> dict[Source, list[str]]:
+        """What the supporters of the source dialogues said."""
+        floors = (spec.floor for spec in self.models.supporters if not isinstance(spec, HeldSpec))
+        if not self.config.references and any(floor and floor.kind == "reference" for floor in floors):
+            raise UserError("supporter reference: give the dialogues that the cards were made from: --set references=FILE")
+        return replies_by_source(read_dialogues([Path(path) for path in self.config.references]))
+
+    def load_people(self, record: type[P], names: Sequence[str], limit: int | None, every: bool = False) -> list[P]:
+        """Cards or profiles of files (or `bundled`) in the config's languages, at most `limit` of each, after those that the
+        run folder holds; at random for a run that may end early. `every`: in the folder's languages as well."""
+        languages = self.languages if every else self.config.languages
+        people = load_people(record, names, languages, limit, self.config.until is not None, self._read)
+        return self.held.people_with(people, self.languages) if self.held else people
+
+    def plans(self) -> Iterator[Plan]:
+        """The dialogues to hold here: supporters × people × trials, or a shard's part of them.
+
+        Left out are languages that a supporter does not speak, and references without a source dialogue.
+        """
+        pairs = [(*pair, trial) for pair in self._pairs() if self._can_answer(*pair) for trial in range(self.trials)]
+        for supporter, person, trial in self.shard.take(pairs) if self.shard else pairs:
+            opening = Opening.of(self.name, person, supporter.name, self.models.simulator, trial)
+            yield with_floor(self.plan(opening, person, supporter), supporter.floor, self.replies)
+
+    def silent(self) -> int:
+        """How many dialogues a reference cannot hold, since references have no source dialogue of who is played."""
+        return self.trials * sum(not self._can_answer(*pair) for pair in self._pairs())
+
+    def _pairs(self) -> Iterator[tuple[ModelSpec, Played]]:
+        pairs = itertools.product(self.models.supporters, self.played)
+        return ((supporter, person) for supporter, person in pairs if person.language in supporter.languages)
+
+    def _can_answer(self, supporter: ModelSpec, person: Played) -> bool:
+        reference = supporter.floor is not None and supporter.floor.kind == "reference"
+        return not reference or bool(self.replies.get((person.source or self.name, person.source_id or "")))
+
+
+def resolve_config(config: EvalConfig) -> DialogueFramework:
+    """The config, resolved by its framework."""
+    framework = framework_of(config.framework)
+    assert issubclass(framework, DialogueFramework), "`load_config` refuses others"
+    return framework(config)

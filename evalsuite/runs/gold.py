@@ -1,0 +1,46 @@
+"""Gold sets: dialogues with known scores, on which a judge is measured."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.errors import UserError
+from core.records import Dialogue, HumanScore, Language
+from core.rubrics import Rubric
+from data_prep.scores import synthetic
+from data_prep.scores.human import read_dialogues, read_gold
+from data_prep.scores.rank_sft import synthetic_test
+from evalsuite.judge.base import Shown
+from evalsuite.runs.config import GoldConfig
+
+
+def gold_set(
+    gold: GoldConfig, languages: Sequence[Language], rubric: Rubric, shown: Shown
+) -> tuple[list[Dialogue], list[HumanScore]]:
+    """The dialogues in these languages, at most `limit` of each, and their scores on the rubric's dimensions.
+
+    Raises `UserError` for a set without scores, and for a dialogue with somebody whom the judge cannot be shown.
+    """
+    dialogues: Sequence[Dialogue]
+    scores: Sequence[HumanScore]
+    if gold.dialogues == "synthetic":
+        dialogues, scores = synthetic.whole(tuple(languages))
+    elif gold.dialogues == "synthetic_test":
+        dialogues, scores = synthetic_test()
+    elif gold.scores is None:
+        raise UserError("gold.scores: name the JSONL file of scores that belongs to gold.dialogues")
+    else:
+        dialogues, scores = read_dialogues([Path(gold.dialogues)]), read_gold(Path(gold.scores))
+    chosen: list[Dialogue] = []
+    for language in languages:
+        have = [dialogue for dialogue in dialogues if dialogue.language == language]
+        if gold.limit is not None and gold.limit < len(have):
+            kept = set(random.Random(0).sample(range(len(have)), gold.limit))
+            have = [dialogue for index, dialogue in enumerate(have) if index in kept]
+        chosen += have
+    for dialogue in chosen:
+        shown.profile(dialogue)  # an unknown one is refused before anything is started
+    ids = {dialogue.id for dialogue in chosen}
+    return chosen, [score for score in scores if score.dialogue_id in ids and score.dimension in rubric.dimensions]

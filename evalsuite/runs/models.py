@@ -1,0 +1,177 @@
+"""The models of a run: which one plays each role, and which of them are up at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+from core.addresses import FORM
+from core.errors import UserError
+from core.files import digest
+from core.machine import Machine
+from core.records import Language
+from core.specs import ModelSpec, Sampling, load_spec
+from evalsuite.dialogues.floors import FLOORS, REFERENCE
+from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.held import Held
+from evalsuite.runs.identity import identity
+from evalsuite.runs.recording import Recording
+from serve.callables import callable_of
+from serve.phases import phases
+
+_LONGEST = 80  # characters of a run folder's name
+Role = Literal["seeker", "supporter", "judge"]
+
+
+class RunModels:
+    """The models of a config, loaded and checked when they are first asked for; no server is started here.
+
+    A framework may sample a model otherwise in a role (`sampled`), and have more than one model play the seeker. Raises
+    `UserError` for a model that is missing, malformed or cannot take its role.
+    """
+
+    def __init__(self, config: Any, held: Held | None = None, given: Mapping[str, ModelSpec] | None = None) -> None:
+        self.config: EvalConfig = config
+        self._held = held
+        self._given = given or {}
+
+    def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
+        """A model's spec as it is sampled in a role."""
+        return spec
+
+    def identity(self, spec: ModelSpec) -> dict[str, Any]:
+        """What a seeker or supporter is in the identity of the dialogues."""
+        return identity(spec)
+
+    @property
+    def seekers(self) -> list[ModelSpec]:
+        """The models that play the seeker."""
+        return [self.seeker]
+
+    @property
+    def simulator(self) -> str:
+        """The seeker's name in the records."""
+        return self.seeker.name
+
+    @property
+    def names(self) -> list[str]:
+        """How the config names its models, without the supporters."""
+        return list(filter(None, [self.config.seeker, self.config.judge, self.config.model]))
+
+    def named(self, role: Literal["seeker", "judge"]) -> str:
+        """How the config names the model of a role. Raises `UserError` where it does not."""
+        name = getattr(self.config, role) or self.config.model
+        if name is None:
+            raise UserError(f"no {role} given: name one with --{role} {FORM}, or with --model for every role that is not named")
+        return str(name)
+
+    @property
+    def tested(self) -> list[str]:
+        """How the config names the models under test, without floors."""
+        return self.config.supporters or list(filter(None, [self.config.model]))
+
+    @cached_property
+    def recording(self) -> Recording | None:
+        """The run whose answers are replayed."""
+        return Recording.read(self.config.replay) if self.config.replay else None
+
+    def model(self, name: str) -> ModelSpec:
+        """The spec of a model that the config names; of a replay, as it was when it was recorded."""
+        spec = self._given.get(name) or load_spec(name)
+        spec = self.recording.spec(spec) if self.recording else spec
+        return callable_of(spec, self.config.endpoints.get(spec.name))
+
+    def speaks(self, spec: ModelSpec, role: str) -> ModelSpec:
+        """The spec, of a model that can take the role in all the languages; `UserError` otherwise."""
+        if role not in spec.roles:
+            raise UserError(f"model {spec.name} cannot be the {role}: its spec gives it the roles {', '.join(spec.roles)}")
+        for language in self.config.languages:
+            if language not in spec.languages:
+                raise UserError(f"model {spec.name} does not speak {language}; choose --language {spec.languages[0]}")
+        return spec
+
+    @cached_property
+    def seeker(self) -> ModelSpec:
+        """The model that speaks for the seeker."""
+        return self.sampled(self.speaks(self.model(self.named("seeker")), "seeker"), "seeker")
+
+    @cached_property
+    def judge(self) -> ModelSpec:
+        """The model that scores."""
+        return self.sampled(self.speaks(self.model(self.named("judge")), "judge"), "judge")
+
+    @property
+    def judge_name(self) -> str | None:
+        """The judge's name; None where only dialogues are held and no judge is named."""
+        name = self.config.judge or self.config.model
+        return self.model(name).name if name else None
+
+    @cached_property
+    def supporters(self) -> list[ModelSpec]:
+        """The models under test, floors included: those of the run folder first."""
+        if not self.tested and not self.config.floors:
+            raise UserError(f"no supporter given: name one with --supporter {FORM}, or under `supporters:` in the config")
+        floors = [*FLOORS, *([REFERENCE] if self.config.references else [])] if self.config.floors else []
+        chosen = [*self.tested, *(name for name in floors if name not in self.tested)]
+        specs = [self._tested(self.sampled(self.model(name), "supporter")) for name in chosen]
+        names = [spec.name for spec in specs]
+        if len(set(names)) < len(names):
+            raise UserError(
+                f"supporters: the same name twice in {', '.join(names)}: give one another name in a spec file (name, endpoint)"
+            )
+        if not any(set(spec.languages) & set(self.config.languages) for spec in specs[: len(self.tested)] or specs):
+            spoken = "; ".join(f"{spec.name} speaks {', '.join(spec.languages)}" for spec in specs)
+            raise UserError(f"no supporter speaks {', '.join(self.config.languages)} ({spoken}): choose another --language")
+        if self._held is None:
+            return specs
+        new = dict(zip(names, specs, strict=True))
+        return [*(new.pop(spec.name, spec) for spec in self._held.supporters), *new.values()]
+
+    def _tested(self, spec: ModelSpec) -> ModelSpec:
+        """A supporter's spec with what the config changes of the sampling of all. Raises `UserError` where its replies then
+        leave no room in its context."""
+        changes = {"temperature": self.config.temperature, "max_tokens": self.config.max_tokens}
+        given = {name: value for name, value in changes.items() if value is not None}
+        if not given or spec.floor:
+            return spec
+        sampling = Sampling.model_validate(spec.sampling.model_dump() | given)
+        if spec.context_length is not None and sampling.max_tokens >= spec.context_length:
+            raise UserError(
+                f"max_tokens {sampling.max_tokens}: leaves no room in the context of {spec.name} ({spec.context_length})"
+            )
+        return spec.model_copy(update={"sampling": sampling})
+
+    def phases(
+        self, launched: Sequence[ModelSpec], needs: Mapping[str, int], machine: Machine | None = None
+    ) -> list[list[ModelSpec]]:
+        """Which of the models that servers are started for are up at the same time (`serve.phases.phases`)."""
+        played = self.config.seeker or self.config.model  # a judge alone needs no seeker
+        seekers = {spec.name for spec in self.seekers} if played else set()
+        always = [spec for spec in launched if spec.name in seekers]
+        last = [spec for spec in launched if spec.name == self.judge_name]
+        others = [spec for spec in launched if spec not in always and spec not in last]
+        return phases(always, others, last, machine, needs, self.config.phases)
+
+    @property
+    def spare(self) -> set[str]:
+        """Models without which the others go on: each of several supporters that plays no other role in this run."""
+        if not self.tested or sum(not spec.floor for spec in self.supporters) < 2:
+            return set()
+        return {spec.name for spec in self.supporters} - {spec.name for spec in self.seekers} - {self.judge_name or ""}
+
+    @property
+    def joined(self) -> str:
+        """The supporters' names, as the folder of their run is called."""
+        if not self.tested and not self.config.floors:
+            raise UserError(
+                "no supporter given, which the run folder would be named by: name one with --supporter, or use --out"
+            )
+        names = [spec.name for spec in self.supporters if not spec.floor] or [spec.name for spec in self.supporters]
+        together = "+".join(names)
+        return together if len(together) <= _LONGEST else f"{names[0][:_LONGEST]}+{len(names) - 1}-{digest(names, 8)}"
+
+
+def unspoken(spec: ModelSpec, languages: Sequence[Language]) -> list[Language]:
+    """The wanted languages that a supporter does not speak: its cards in them are left out, and the run says so."""
+    return [language for language in languages if language not in spec.languages]

@@ -1,0 +1,70 @@
+"""What a run is: its dialogues, its judgements and its gold set, as the run folder is claimed with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.files import digest
+from core.prompts import PromptPack
+from evalsuite.runs.config import GoldConfig
+from evalsuite.runs.dialogue_framework import DialogueFramework
+from evalsuite.runs.identity import hashed, identity
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """The identity of a run, stage by stage, as JSON. Making one loads and checks everything that the stage uses."""
+
+    of: DialogueFramework
+
+    def simulate(self) -> dict[str, Any]:
+        """What decides the dialogues."""
+        of, models = self.of, self.of.models
+        held = of.held.references if of.held else None
+        references = digest(sorted(of.replies.items())) if of.replies else held
+        return {
+            "framework": of.config.framework,
+            "mode": of.config.mode,
+            **of.identity(),
+            "languages": of.languages,
+            "exchanges": of.config.exchanges,
+            "trials": of.trials,
+            **({"replay": str(models.recording)} if models.recording else {}),
+            "seeker": models.identity(models.seeker),
+            "supporters": [models.identity(spec) for spec in models.supporters],
+            **({"references": references} if references else {}),
+            "prompts": self._prompts(of.pack, of.prompts, of.dialogue_parts),
+        }
+
+    def score(self) -> dict[str, Any]:
+        """What decides the judgements, beyond the dialogues themselves."""
+        of = self.of
+        return {
+            "mode": of.config.mode,
+            "judge": identity(of.models.judge),
+            "rubric": of.rubric.model_dump(mode="json"),
+            "method": of.method,
+            "prompts": self._prompts(of.judge_pack, of.judge_prompts, of.judge_parts),
+            **of.judging_identity(),
+        }
+
+    def gold(self) -> dict[str, Any]:
+        """What decides the agreement: the gold set by its hash."""
+        dialogues, scores = self.of.gold
+        gold = self.of.config.gold or GoldConfig()
+        records = hashed([*dialogues, *scores]) | {"count": len(dialogues)}
+        return {"dialogues": gold.dialogues, "limit": gold.limit, **records}
+
+    def _prompts(self, name: str, pack: PromptPack, parts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        ours = {"own_wording": pack.own_wording(self.of.languages, parts)} if self.of.config.mode == "paper" else {}
+        return {"pack": name, "fingerprint": pack.fingerprint(), **ours}
+
+    def own_wording(self, simulate: bool, score: bool) -> list[str]:
+        """The published prompts that a run in paper mode has in our words, of the stages that are asked for."""
+        of = self.of
+        if of.config.mode != "paper":
+            return []
+        ours = of.prompts.own_wording(of.languages, of.dialogue_parts) if simulate else []
+        return ours + (of.judge_prompts.own_wording(of.languages, of.judge_parts) if score else [])
