@@ -16,7 +16,6 @@ from core.files import read_jsonl
 from core.records import Dialogue, RoleCard
 from evalsuite.runs.config import load_config
 from evalsuite.runs.dialogue_framework import DialogueFramework
-from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.framework import entries, framework_of, frameworks
 from tests.conftest import EscEval
 from tests.endpoint import Endpoint

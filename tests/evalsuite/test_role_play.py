@@ -28,7 +28,6 @@ from data_prep.cards import bundled_cards, load_cards
 from evalsuite.papers.commands.paper import app as paper
 from evalsuite.papers.role_play.seekers import read_field, role_play_tables
 from evalsuite.runs.config import load_config
-from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.runs.dialogue_framework import resolve_config
 from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics.summary import seeker_of
