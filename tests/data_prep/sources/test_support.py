@@ -14,6 +14,7 @@ from core.rows import MALFORMED, CorpusItem, CorpusReader, Source
 from data_prep.sources import (
     SOURCES,
     corpus_files,
+    installed,
 )
 from tests.data_prep.sources import fixtures as F
 
@@ -234,6 +235,25 @@ def test_a_missing_corpus_is_explained(tmp_path: Path, source: Source) -> None:
         corpus_files(source, str(tmp_path))
     for part in (source.about, source.where, source.licence):
         assert part in str(error.value)
+
+
+def test_corpora_of_other_packages_are_read_and_broken_ones_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    F.write(
+        tmp_path,
+        {
+            "helpline.py": "from data_prep.sources import SOURCES as S\nSOURCE = S['smile'].model_copy(update={'about': 'chats'})\n",
+            "broken.py": "import nowhere_to_be_found\n",
+            "helpline-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: helpline\nVersion: 1\n",
+            "helpline-1.dist-info/entry_points.txt": "[esc_eval.corpora]\nhelpline = helpline:SOURCE\nother = broken:SOURCE\n",
+        },
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    ((name, source),) = installed().items()
+    assert (name, source.name, source.about) == ("helpline", "helpline", "chats")
+    warning = capsys.readouterr().err
+    assert "corpus other (package helpline) cannot be loaded" in warning and "nowhere_to_be_found" in warning
 
 
 def test_table_5_of_the_paper() -> None:
