@@ -245,8 +245,8 @@ def test_corpora_of_other_packages_are_read_and_broken_ones_left_out(
         {
             "helpline.py": "from data_prep.sources import SOURCES as S\nSOURCE = S['smile'].model_copy(update={'about': 'chats'})\n",
             "broken.py": "import nowhere_to_be_found\n",
-            "helpline-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: helpline\nVersion: 1\n",
-            "helpline-1.dist-info/entry_points.txt": "[esc_eval.corpora]\nhelpline = helpline:SOURCE\nother = broken:SOURCE\n",
+            "h-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: helpline\nVersion: 1\n",
+            "h-1.dist-info/entry_points.txt": "[esc_eval.corpora]\nhelpline = helpline:SOURCE\nother = broken:S\n",
         },
     )
     monkeypatch.syspath_prepend(tmp_path)
