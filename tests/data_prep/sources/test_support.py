@@ -243,7 +243,7 @@ def test_corpora_of_other_packages_are_read_and_broken_ones_left_out(
     F.write(
         tmp_path,
         {
-            "helpline.py": "from data_prep.sources import SOURCES as S\nSOURCE = S['smile'].model_copy(update={'about': 'chats'})\n",
+            "helpline.py": "import data_prep.sources as s\nSOURCE = s.SOURCES['smile'].model_copy(update={'about': 'x'})\n",
             "broken.py": "import nowhere_to_be_found\n",
             "h-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: helpline\nVersion: 1\n",
             "h-1.dist-info/entry_points.txt": "[esc_eval.corpora]\nhelpline = helpline:SOURCE\nother = broken:S\n",
@@ -251,7 +251,7 @@ def test_corpora_of_other_packages_are_read_and_broken_ones_left_out(
     )
     monkeypatch.syspath_prepend(tmp_path)
     ((name, source),) = installed().items()
-    assert (name, source.name, source.about) == ("helpline", "helpline", "chats")
+    assert (name, source.name, source.about) == ("helpline", "helpline", "x")
     warning = capsys.readouterr().err
     assert "corpus other (package helpline) cannot be loaded" in warning and "nowhere_to_be_found" in warning
 
