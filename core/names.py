@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -20,6 +20,7 @@ def composed(text: str) -> str:
     return unicodedata.normalize("NFC", text.strip())
 
 
+@lru_cache(maxsize=100_000)  # a run's records repeat the same few names
 def plain_name(text: str) -> str:
     """The name, `composed`. Raises `ValueError` for one with control characters, which no spreadsheet or page shows."""
     if text.isascii() and text.isprintable():

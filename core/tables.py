@@ -72,9 +72,9 @@ class Column(NamedTuple):
     show: Callable[[Any], Cell] = lambda value: value
 
 
-def per_cent(share: float | Estimate) -> float | Estimate:
-    """A share (0–1) in per cent."""
-    return share.times(100) if isinstance(share, Estimate) else 100 * share
+def per_cent(share: float | Estimate | None) -> float | Estimate | None:
+    """A share (0–1) in per cent; None, where there is none, stays None."""
+    return share.times(100) if isinstance(share, Estimate) else None if share is None else 100 * share
 
 
 @cache

@@ -94,7 +94,7 @@ def test_no_test_depends_on_what_lies_outside_its_folder() -> None:
     """A path below the root that is "not there" is there on somebody's machine."""
     invented = re.compile(r"""["'=](/(?:no|missing|absent|none|such|nothing|nowhere|does)[\w-]*(?:/[\w./-]*)?)["']""")
     # A page of the raters' server, and a home that a simulated job is given.
-    others = {("test_people_server.py", "/nowhere"), ("test_launch_files.py", "/nonexistent")}
+    others = {("test_people_access.py", "/nowhere"), ("test_launch_files.py", "/nonexistent")}
     files = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
     found = {(path.name, match[1]) for path in files for match in invented.finditer(path.read_text())}
     assert found <= others

@@ -14,7 +14,7 @@ Both end in `interval`, the percentiles of the draws.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from core.tables import Estimate
 
@@ -104,6 +104,15 @@ def interval(draws: Floats, level: float = LEVEL) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def intervals(draws: Floats, level: float = LEVEL) -> Floats:
+    """The `interval` of every column of [draws, columns] as [2, columns]: numpy sorts all of them at once."""
+    tail = 100 * (1 - level) / 2
+    if not np.isnan(draws).any():
+        ends: Floats = np.percentile(draws, [tail, 100 - tail], axis=0)
+        return ends
+    return np.array([interval(column, level) for column in draws.T]).reshape(-1, 2).T
+
+
 def estimate(mean: float, draws: Floats, n: int, rows: int, level: float = LEVEL) -> Estimate:
     """A mean of n observations in this many rows with the interval of its draws; NaN becomes None.
 
@@ -117,3 +126,14 @@ def estimate(mean: float, draws: Floats, n: int, rows: int, level: float = LEVEL
         return Estimate(float(mean), None, None, n)
     low, high = interval(draws, level)
     return Estimate(float(mean), min(low, float(mean)), max(high, float(mean)), n)
+
+
+def estimates(means: Floats, draws: Floats, n: ArrayLike, rows: ArrayLike, level: float = LEVEL) -> list[Estimate]:
+    """The `estimate` of every column of [draws, columns]."""
+    columns = zip(means.tolist(), draws.T, np.asarray(n).tolist(), np.asarray(rows).tolist(), strict=True)
+    return [
+        Estimate(mean, min(low, mean), max(high, mean), int(size))
+        if on > 2 and not np.isnan(mean + low)
+        else estimate(mean, column, int(size), int(on), level)
+        for (mean, column, size, on), (low, high) in zip(columns, intervals(draws, level).T.tolist(), strict=True)
+    ]

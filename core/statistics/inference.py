@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr
 
 from core.grouping import group_by
-from core.statistics.bootstrap import LEVEL, Floats, interval
+from core.statistics.bootstrap import LEVEL, Floats, intervals
 
 
 def alpha_of(level: float) -> float:
@@ -72,8 +72,8 @@ def beside_interval(p: Floats, draws: Floats, level: float = LEVEL) -> Floats:
     """p values [columns] that agree with the intervals of their draws [draws, columns] at this level: where an interval holds
     0, at least twice the share of draws on the smaller side of it, which is above `alpha_of(level)`."""
     agreed, alpha = p.copy(), alpha_of(level)
-    for column in np.flatnonzero(p <= alpha):
-        low, high = interval(draws[:, column], level)
+    small = np.flatnonzero(p <= alpha)
+    for column, low, high in zip(small, *intervals(draws[:, small], level), strict=True):
         if low <= 0 <= high:
             side = min((draws[:, column] <= 0).mean(), (draws[:, column] >= 0).mean())
             agreed[column] = max(p[column], np.nextafter(alpha, 1), min(2 * float(side), 1))

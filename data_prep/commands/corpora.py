@@ -89,7 +89,7 @@ def fetch(
 
 def _list(as_json: bool) -> None:
     if as_json:
-        facts = {name: source.model_dump(mode="json", exclude={"reader", "read", "name"}) for name, source in SOURCES.items()}
+        facts = {name: source.model_dump(mode="json", exclude={"read", "name"}) for name, source in SOURCES.items()}
         say(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
         return
     for source in SOURCES.values():

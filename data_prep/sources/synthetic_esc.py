@@ -21,6 +21,10 @@ from core.records import Role, SupportDialogue
 from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel
 from data_prep.sources.support import support_dialogue
 
+NO_TAGS = "no strategy tags: who supports is not stated"
+BOTH_TAGGED = "strategy tags on both sides"
+OTHERS = "a speaker or a label that is none of the two agents"
+NO_SPEAKERS = "turns without a speaker"
 _LABELS = "datasetEmotionAnnotation"
 _CONVERSATION = re.compile(r"Conversation (\d+)")
 
@@ -113,9 +117,9 @@ def _spoken(text: str, names: dict[str, int]) -> _Spoken:
         elif not rest or _BRACKETED.match(rest) or _BARE_TAG.fullmatch(rest):  # a tag or a stage direction on its own line
             continue
         elif not turns:
-            raise Dropped("turns without a speaker")
+            raise Dropped(NO_SPEAKERS)
         elif _LABEL.match(rest):
-            raise Dropped("a speaker or a label that is none of the two agents")
+            raise Dropped(OTHERS)
         else:
             turns[-1] = (turns[-1][0], f"{turns[-1][1]}\n{rest}")
         who, said = turns[-1]
@@ -140,7 +144,7 @@ def _unquoted(text: str) -> str:
 def _item(text: str, source_id: str, agents: list[_Agent], emotion: str) -> SupportDialogue:
     spoken = _spoken(text, _names(agents))
     if len(spoken.tags) != 1:
-        raise Dropped("strategy tags on both sides" if spoken.tags else "no strategy tags: who supports is not stated")
+        raise Dropped(BOTH_TAGGED if spoken.tags else NO_TAGS)
     (supporter,) = spoken.tags
     seeker = agents[1 - supporter]
     about = {"age": seeker.age, "gender": seeker.gender, "occupation": seeker.occupation, "emotion": emotion}
@@ -188,3 +192,6 @@ def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
                 emotion = emotions.get((raw.scenario, column), "") if file.stem == "datasetStrategiesAnnotation" else ""
                 with reader.accounting(unit):
                     yield _item(text, source_id, agents, emotion)
+
+
+READERS = {"synthetic_esc": read}

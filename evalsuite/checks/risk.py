@@ -23,7 +23,7 @@ from core.patterns import Patterns
 from core.records import Dialogue, Language
 from core.settings import Settings
 from core.statistics.bootstrap import SHARES, SMOOTHED
-from core.tables import Cell, Estimate, Table
+from core.tables import Estimate, Table
 from core.yaml_files import read_yaml
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.paired import over_cards
@@ -38,7 +38,6 @@ NOT_EVIDENCE = (
     "Word lists find these turns and sort the replies; they miss some and mistake others. This is no clinical evidence, and no "
     "leave to let a supporter talk to people in distress."
 )
-_LONGEST = 240  # characters of an example
 _NEAR = 30  # characters before and after a denial in which a word may take it back
 _SENTENCE = re.compile(r"[.!?;。！？；…\n]")
 _CLAUSE = re.compile(r"[,，.!?;。！？；…\n]")
@@ -87,6 +86,11 @@ class Lexicon(Settings):
         if missing := [name for name in CATEGORIES if not value.get(name)]:
             raise ValueError(f"no patterns for {missing[0]}")
         return value
+
+    def may_hold_danger(self, text: str) -> bool:
+        """Whether a text has a sign of any danger; without one `danger` finds none in it or in a part of it."""
+        text = text.replace("’", "'")
+        return any(patterns.candidates(text) for patterns in self.seeker.values())
 
     def danger(self, text: str) -> list[tuple[Category, str]]:
         """(category, words) of what a seeker says, in the order of the categories."""
@@ -150,6 +154,8 @@ class RiskTurn:
 def risk_turns(dialogue: Dialogue) -> list[RiskTurn]:
     """The seeker's turns that voice self-harm, abuse or acute danger, in order."""
     lexicon, turns, result = load_lexicon(dialogue.language), dialogue.turns, []
+    if not lexicon.may_hold_danger("\n".join(turn.text for turn in turns if turn.role == "seeker")):
+        return []  # as in most dialogues: asking once takes a fifth of the time of asking line by line
     for index, turn in enumerate(turns):
         dangers = lexicon.danger(turn.text) if turn.role == "seeker" else []
         if not dangers:
@@ -221,56 +227,18 @@ def _share(answered: Sequence[RiskTurn], so: Callable[[RiskTurn], bool]) -> Esti
     return over_cards(np.array([[100.0 * so(risk)] for risk in answered]), cards, 100 * SHARES)[0]
 
 
-def tables(rows: Sequence[RiskCount], risks: Sequence[RiskTurn], examples: int = 3) -> list[Table]:
-    """The counts, and up to `examples` turns of each supporter and outcome: those that pass over first."""
-    counts = Table(
-        key="risk",
-        title="Turns in which a seeker voices danger, and the supporter's next reply",
-        columns=(
-            *("supporter", "language", "dialogues", "with risk", "seeker turns", "risk turns"),
-            *CATEGORIES.values(),
-            *("shows care %", "refers to help %", "passes over %", "no answer"),
-        ),
-        rows=tuple(
-            (
-                *(row.supporter, row.language, row.dialogues, row.dialogues_with_risk, row.seeker_turns, row.risk_turns),
-                *(row.by_category[name] for name in CATEGORIES),
-                *(row.care, row.help, row.passed_over, row.no_answer),
-            )
-            for row in rows
-        ),
-        notes=(
-            f"Shares: in per cent of the answered risk turns (n), [{SMOOTHED} over cards]. A reply can show care and refer to "
-            "help. A turn may count in several categories.",
-            NOT_EVIDENCE,
-        ),
-        section=RISK,
-    )
-    return [counts, *([_examples(risks, examples)] if risks and examples else [])]
-
-
-def _examples(risks: Sequence[RiskTurn], most: int) -> Table:
-    return Table(
-        key="risk-examples",
-        title=f"Examples of risk turns. {CONTENT_WARNING}",
-        columns=("supporter", "dialogue", "turn", "outcome", "danger", "words found", "seeker", "reply"),
-        rows=tuple(_chosen(risks, most)),
-        notes=(f"Up to {most} of each supporter, language and outcome. Turns count from 0.", NOT_EVIDENCE),
-        section=RISK,
-    )
-
-
-def _chosen(risks: Sequence[RiskTurn], most: int) -> Iterator[tuple[Cell, ...]]:
-    order: tuple[Outcome, ...] = ("passes over", "no answer", "answers with care", "refers to help")
-    groups = group_by(risks, lambda risk: (*risk.group, order.index(risk.outcome)))
-    for risk in (risk for _, group in sorted(groups.items()) for risk in group[:most]):
-        dialogue = risk.dialogue
-        reply = None if risk.answer is None else _short(dialogue.turns[risk.answer].text)
-        danger = ", ".join(CATEGORIES[name] for name in risk.categories)
-        seeker = _short(dialogue.turns[risk.turn].text)
-        yield risk.group[1], dialogue.id, risk.turn, risk.outcome, danger, "; ".join(risk.words), seeker, reply
-
-
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+def table(rows: Sequence[RiskCount]) -> Table:
+    """The counts."""
+    notes = [
+        f"Shares: in per cent of the answered risk turns (n), [{SMOOTHED} over cards]. A reply can show care and refer to "
+        "help. A turn may count in several categories.",
+        NOT_EVIDENCE,
+    ]
+    body = [
+        {"supporter": row.supporter, "language": row.language, "dialogues": row.dialogues}
+        | {"with risk": row.dialogues_with_risk, "seeker turns": row.seeker_turns, "risk turns": row.risk_turns}
+        | {label: row.by_category[name] for name, label in CATEGORIES.items()}
+        | {"shows care %": row.care, "refers to help %": row.help, "passes over %": row.passed_over, "no answer": row.no_answer}
+        for row in rows
+    ]
+    return Table.of("risk", "Turns in which a seeker voices danger, and the supporter's next reply", body, notes, RISK)

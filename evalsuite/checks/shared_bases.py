@@ -17,11 +17,12 @@ from core.records import Dialogue, Judgement, Language
 from core.settings import Pattern, Settings
 from core.specs import load_spec, model_names
 from core.statistics.bootstrap import SMOOTHED
-from core.statistics.inference import TEST
-from core.tables import Table
+from core.statistics.inference import TEST, p_text
+from core.tables import Cell, Table
 from core.yaml_files import read_yaml
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import Tally, contestants_of, stack
+from evalsuite.statistics.contestants import contestants_of, stack
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import Scorer, Value, supporter_of
 
 Likeness = Literal["same checkpoint", "same family"]
@@ -131,7 +132,14 @@ def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value 
     for role, name, held in parts:
         ids = {dialogue.id for dialogue in held}
         verdicts = [j for j in plain if (j.judge == name if role == "judge" else j.dialogue_id in ids)]
-        sides = {supporter: _side(name, supporter, known) for supporter in sorted({supporter_of(d) for d in held})}
+        sides = {
+            supporter: "alike"
+            if alike(name, supporter, known)
+            else "others"
+            if known[name].family and known[supporter].family
+            else "unknown"
+            for supporter in sorted({supporter_of(d) for d in held})
+        }
         sided = [dialogue.model_copy(update={"supporter": sides[supporter_of(dialogue)]}) for dialogue in held]
         contestants = contestants_of(sided, verdicts, tally.rubric, value)
         for (language, scorer), group in group_by(contestants, lambda one: (one.language, one.scorer)).items():
@@ -147,33 +155,21 @@ def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value 
     return rows
 
 
-def _side(model: str, supporter: str, known: Mapping[str, ModelBase]) -> str:
-    if alike(model, supporter, known):
-        return "alike"
-    return "others" if known[model].family and known[supporter].family else "unknown"
-
-
 def sharing_table(rows: Sequence[Sharing]) -> Table:
     """The rows as a table."""
-    return Table(
-        key="health-bases",
-        title="Judges and simulators that share a base with a supporter",
-        columns=("language", "role", "model", "family", "judged by", "supporters alike", "base unknown", "alike − others", "p"),
-        rows=tuple(
-            (
-                *(row.language, row.role, row.model, row.base.family, row.scorer.name),
-                ", ".join(f"{supporter} ({how})" for supporter, how in row.alike.items()) or "none",
-                ", ".join(row.unknown) or None,
-                *(paired.cells(row.difference)[:2] if row.difference else (None, None)),
-            )
-            for row in rows
-        ),
-        notes=(
-            "Bases are read off the names of checkpoints (ESC-Eval, appendix B.3, names the risk). Alike − others: average "
-            f"score in points of 0–100, [{SMOOTHED} over cards], n = shared cards; p: {TEST}, uncorrected.",
-            *[paired.UNPAIRED] * any(row.difference is not None and row.difference.unpaired for row in rows),
-            "A difference is no proof of self-preference: supporters of one family may be better. Let a judge of another "
-            "family score the same dialogues, and compare its row.",
-        ),
-        section=HEALTH,
-    )
+    shown: list[dict[str, Cell]] = []
+    for row in rows:
+        shown.append({"language": row.language, "role": row.role, "model": row.model, "family": row.base.family})
+        likes = ", ".join(f"{supporter} ({how})" for supporter, how in row.alike.items())
+        shown[-1] |= {"judged by": row.scorer.name, "supporters alike": likes or "none"}
+        shown[-1] |= {"base unknown": ", ".join(row.unknown) or None}
+        gap = row.difference
+        shown[-1] |= {"alike − others": gap.estimate if gap else None, "p": p_text(gap.p if gap else None)}
+    notes = [
+        "Bases are read off the names of checkpoints (ESC-Eval, appendix B.3, names the risk). Alike − others: average "
+        f"score in points of 0–100, [{SMOOTHED} over cards], n = shared cards; p: {TEST}, uncorrected.",
+        *[paired.UNPAIRED] * any(row.difference is not None and row.difference.unpaired for row in rows),
+        "A difference is no proof of self-preference: supporters of one family may be better. Let a judge of another "
+        "family score the same dialogues, and compare its row.",
+    ]
+    return Table.of("health-bases", "Judges and simulators that share a base with a supporter", shown, notes, HEALTH)

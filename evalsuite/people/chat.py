@@ -22,7 +22,6 @@ from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from core.records import Dialogue, Language, Termination, Turn, dialogue_id
-from core.specs import ModelSpec
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.dialogues.hold import ModelSide
 from evalsuite.people.pages import words
@@ -249,33 +248,26 @@ async def _write(state: Any, talk: Talk, writing: Writing) -> dict[str, Any]:
     id, store = talk.task.id, state.store
     supporter = next(spec for spec in talk.chat.supporters if spec.name == talk.task.details["supporter"])
     try:
-        text, failure = await _reply(state.client, supporter, talk, writing)
+        side = ModelSide(supporter, "supporter", talk.dialogue().id, hears=writing.hears)
+        try:
+            said = await side.speak(state.client, talk.turns)
+            text, why = said.text, str(said.stopped or "")
+        except Unanswered as error:  # its name and address are for nobody's eyes
+            text, why = "", error.outcome
         async with state.locks[id]:
-            if failure:
-                details = talk.task.details | {"failed": failure, "broken": writing.text}
+            if why:
+                details = talk.task.details | {"failed": why, "broken": writing.text}
                 await run_in_threadpool(store.set_details, id, details)
-                return {"word": failure, "broken": writing.text}
-            details = talk.task.details | {
-                "turns": [*talk.task.details["turns"], ["supporter", text]],
-                "failed": None,
-                "broken": "",
-            }
-            details["ended"] = "max_turns" if talk.exchanges + 1 >= talk.chat.most else None
+                return {"word": why, "broken": writing.text}
+            details = talk.task.details | {"turns": [*talk.task.details["turns"], ["supporter", text]]}
+            ended = "max_turns" if talk.exchanges + 1 >= talk.chat.most else None
+            details |= {"failed": None, "broken": "", "ended": ended}
             await run_in_threadpool(store.set_details, id, details)
             after = Talk(talk.study, await run_in_threadpool(store.task, id, talk.task.rater), talk.played)
             answered = await run_in_threadpool(store.answers, [id])
             return {"reply": text, "reload": bool(after.ended or after.due(list(answered.get(id, {}))))}
     finally:
         del state.writing[id]
-
-
-async def _reply(client: ChatClient, supporter: ModelSpec, talk: Talk, writing: Writing) -> tuple[str, str | None]:
-    """What the supporter says, or a word for why it says nothing. Its name and address are for nobody's eyes."""
-    try:
-        said = await ModelSide(supporter, "supporter", talk.dialogue().id, hears=writing.hears).speak(client, talk.turns)
-    except Unanswered as error:
-        return "", error.outcome
-    return said.text, said.stopped
 
 
 async def _lines(writing: Writing, told: dict[str, Any]) -> AsyncIterator[bytes]:

@@ -32,13 +32,10 @@ def scores_of(store: StudyStore, submitted_only: bool = True, purposes: tuple[st
         rated = [(name, turn, answer) for (name, turn), answer in answers.items() if name in places]
         for name, turn, answer in sorted(rated, key=lambda one: (one[1] is None, one[1] or 0, places[one[0]])):
             if answer.value is not None:
-                scores.append(_score(content.dialogue, task.rater, study.rubric.name, name, answer.value, turn))
+                fields = {"dialogue_id": content.dialogue.id, "language": content.dialogue.language, "annotator": task.rater}
+                fields |= {"rubric": study.rubric.name, "dimension": name}
+                scores.append(HumanScore(**fields, value=answer.value, turn=turn))
     return scores
-
-
-def _score(dialogue: Dialogue, rater: str, rubric: str, dimension: str, value: float, turn: int | None) -> HumanScore:
-    fields = {"dialogue_id": dialogue.id, "language": dialogue.language, "annotator": rater, "rubric": rubric}
-    return HumanScore(**fields, dimension=dimension, value=value, turn=turn)
 
 
 def preferences_of(store: StudyStore, submitted_only: bool = True) -> Iterator[Preference]:
@@ -145,14 +142,8 @@ def _control(store: StudyStore) -> tuple[list[dict[str, Any]], list[dict[str, An
                 if answer.text:
                     remarks.append(where | {"comment": answer.text})
             elif task.purpose not in SCORED or answer.cannot:
-                fields = {
-                    "question": name,
-                    "turn": turn,
-                    "value": answer.value,
-                    "choice": answer.choice,
-                    "cannot": answer.cannot,
-                }
-                control.append(where | {"purpose": task.purpose} | fields)
+                given = {"value": answer.value, "choice": answer.choice, "cannot": answer.cannot}
+                control.append(where | {"purpose": task.purpose, "question": name, "turn": turn} | given)
     return control, remarks
 
 

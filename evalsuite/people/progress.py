@@ -45,20 +45,20 @@ class Progress:
     def tables(self) -> list[Table]:
         """Raters, and the agreement of scores so far."""
         rows = [
-            (
-                *(one.code + (" (revoked)" if one.revoked else ""), one.done, one.begun, one.tasks, one.cannot),
-                share(sum(one.checks), len(one.checks)),
-                share(sum(one.repeats), len(one.repeats)),
-            )
-            for one in self.raters
+            {"rater": rater.code + (" (revoked)" if rater.revoked else ""), "submitted": rater.done, "begun": rater.begun}
+            | {"tasks": rater.tasks, "cannot judge": rater.cannot}
+            | {
+                "checks %": share(sum(rater.checks), len(rater.checks)),
+                "repeats %": share(sum(rater.repeats), len(rater.repeats)),
+            }
+            for rater in self.raters
         ]
         note = (
             f"Checks: answers within {TOLERATED} point of what was expected. Repeats: answers to repeated items that are as "
             f"before (scores: within {TOLERATED} point). Wilson's 95 % intervals. Nobody is left out of an export for them."
         )
         withdrew = [f"{code} withdrew on {day}; what they gave was deleted." for code, day in self.withdrawals]
-        columns = ("rater", "submitted", "begun", "tasks", "cannot judge", "checks %", "repeats %")
-        tables = [Table("raters", "Raters", columns, tuple(rows), (note, *withdrew))]
+        tables = [Table.of("raters", "Raters", rows, [note, *withdrew])]
         rated = agreement(self.scores) if self.scores else []
         return [*tables, *([agreement_table(rated)] if rated else [])]
 

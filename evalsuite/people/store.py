@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import create_engine, delete, event, func, inspect, select, update
+from sqlalchemy import create_engine, delete, event, func, select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -92,9 +92,6 @@ class StudyStore:
         # SQLite's writers are one at a time. Those of this process wait here, where the next one wakes at once: SQLite's own
         # waiting sleeps for up to a tenth of a second.
         self._turn: AbstractContextManager[Any] = Lock() if self.engine.dialect.name == "sqlite" else nullcontext()
-        tables = inspect(self.engine)
-        if tables.has_table("session") and "ends" not in {column["name"] for column in tables.get_columns("session")}:
-            TableBase.metadata.tables["session"].drop(self.engine)  # of an older version; links open new ones
         TableBase.metadata.create_all(self.engine)
 
     def close(self) -> None:
@@ -128,18 +125,15 @@ class StudyStore:
                     ItemRow(study=self.name, id=item.id, language=item.language, content=content.model_dump(mode="json"))
                 )
             for person in (*people, *reviewers):
-                session.add(self._rater(person, tokens[person.code], person in reviewers))
+                fields = {"code": person.code, "link": hashed(tokens[person.code]), "reviewer": person in reviewers}
+                reads = {"languages": list(person.languages), "interface": person.languages[0]}
+                session.add(RaterRow(study=self.name, revoked=False, consented=False, **fields, **reads))
             session.flush()
             for task in tasks:
-                fields = {"rater": task.rater, "item": task.item, "place": task.place, "order": task.order}
+                of_task = {"rater": task.rater, "item": task.item, "place": task.place, "order": task.order}
                 details = dict(task.details)
-                session.add(TaskRow(study=self.name, purpose=task.purpose, details=details, submitted=False, **fields))
+                session.add(TaskRow(study=self.name, purpose=task.purpose, details=details, submitted=False, **of_task))
         return key, tokens
-
-    def _rater(self, person: Person, token: str, reviewer: bool = False) -> RaterRow:
-        languages = list(person.languages)
-        fields = {"study": self.name, "code": person.code, "link": hashed(token), "languages": languages}
-        return RaterRow(**fields, interface=languages[0], revoked=False, consented=False, reviewer=reviewer)
 
     def study(self) -> Study:
         with self.reading() as session:
@@ -370,14 +364,9 @@ def _engine(url: str) -> Engine:
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # transactions begin where `_begun` says so
-        for pragma in (
-            "journal_mode=WAL",
-            "synchronous=FULL",
-            "foreign_keys=ON",
-            "secure_delete=ON",
-            f"busy_timeout={BUSY_S * 1000}",
-        ):
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
             connection.execute(f"PRAGMA {pragma}")
+        connection.execute(f"PRAGMA busy_timeout={BUSY_S * 1000}")
 
     @event.listens_for(engine, "begin")
     def _begun(connection: Any) -> None:

@@ -34,30 +34,25 @@ def board(runs: Sequence[RunRecords], cluster: str | None = None) -> ReportConte
         tally=tally,
         cards={},
         agreements=agreements_of(together.runs),
-        tables=[
-            *leaderboard(tally.boards, tally.rubric),
-            *pairwise_differences(tally.boards),
-            scores_given,
-            *_runs(together),
-        ],
-        charts=[
-            *charts.distribution_charts(scores_given, tally.rubric),
-        ],
+        tables=[*leaderboard(tally.boards, tally.rubric), *pairwise_differences(tally.boards), scores_given, *_runs(together)],
+        charts=[*charts.distribution_charts(scores_given, tally.rubric)],
         generated=time.strftime("%Y-%m-%d %H:%M"),
         warnings=[*_warnings(together)],
     )
 
 
 def _runs(together: SharedCards) -> Iterator[Table]:
-    rows = [(run.name, str(run.folder), len(run.dialogues), together.left_out.get(run.name, 0)) for run in together.runs]
+    rows = [
+        {"run": run.name, "folder": str(run.folder), "dialogues": len(run.dialogues)}
+        | {"left out": together.left_out.get(run.name, 0)}
+        for run in together.runs
+    ]
     shared = ", ".join(f"{language} {count}" for language, count in together.shared.items())
     note = f"Cards (times trials) that all these runs have: {shared}. Only they count."
-    columns = ("run", "folder", "dialogues", "left out")
-    yield Table("runs", "Runs on this board", columns, tuple(rows), (note,), RUNS)
+    yield Table.of("runs", "Runs on this board", rows, [note], RUNS)
     if together.apart:
-        others = [(run, line) for run, lines in together.apart.items() for line in lines]
-        title = f"Runs that do not compare with {together.runs[0].name}"
-        yield Table("runs-apart", title, ("run", "setting: first run's → its own"), tuple(others), section=RUNS)
+        others = [{"run": run, "setting: first run's → its own": line} for run, of in together.apart.items() for line in of]
+        yield Table.of("runs-apart", f"Runs that do not compare with {together.runs[0].name}", others, section=RUNS)
 
 
 def _warnings(together: SharedCards) -> Iterator[str]:

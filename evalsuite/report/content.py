@@ -166,7 +166,7 @@ def content_of(run: Run) -> ReportContent:
     timing, used = run.timing(), run.usage()
     seconds = {stage: float(figures["seconds"]) for stage, figures in timing.items()}
     records = ScoredRun(run.folder, config, tally, used, timing)
-    framework = framework_of_run(records)
+    framework, name = framework_of_run(records), records.framework
     of_framework = list(framework.tables(records)) if framework else []
     risky = risk.find(dialogues)
     dialogue_means = dialogue_costs.dialogue_costs(dialogues, used, timing)
@@ -174,7 +174,8 @@ def content_of(run: Run) -> ReportContent:
     judged = {
         f"{model} ({stage.split()[0]})": sums for stage, roles in used.items() for model, sums in roles.get("judge", {}).items()
     }
-    agreements = {one.judge: found for one in judges if (found := _json(one.folder / "agreement.json").get("agreement"))}
+    files = {one.judge: one.folder / "agreement.json" for one in judges}
+    agreements = {judge: read_object(file, file.name)["agreement"] for judge, file in files.items() if file.exists()}
     synthetic = config.synthetic_gold
     gold_tables, gold_charts = _gold(run, judges, scored, agreements, synthetic)
     may_leave = framework is not None and framework.may_leave and framework.name == records.framework
@@ -183,9 +184,16 @@ def content_of(run: Run) -> ReportContent:
     cards = {person.id: framework.card(person) for person in read_people(run.folder)} if framework else {}
     broken_down, breakdown_charts = breakdowns(once, cards)
     audited = simulator.audit(dialogues, {d.id: cards[d.card_id] for d in dialogues if d.card_id in cards})
+    # How well the scores distinguish supporters (EmoHarbor table 2), where there are several.
+    several = len({one.supporter for one in tally.contestants}) > 1
+    distinguished = discrimination.run_tables(discrimination.of_run(tally.contestants, rubric), rubric) if several else ()
+    kinds = run.store.asked_again()
+    named = ", ".join(f"{count:,} {reason} of the {role} {spec}" for role, spec, reason, count in kinds)
+    again = f"{sum(count for *_, count in kinds):,} answers by name (--retry): {named}" if kinds else ""
+    own = config.own_wording()  # None but in paper mode
     uses = model_uses(used, dialogues, tally.verdicts, prices_in(run.versions()))
     return ReportContent(
-        title=f"{_title(records.framework)} · {run.folder.name}",
+        title=f"{framework_of(name).title if ':' in name or name in entries() else name} · {run.folder.name}",
         framework=records.framework,
         mode=scored.mode,
         plumbing=config.plumbing,
@@ -196,7 +204,7 @@ def content_of(run: Run) -> ReportContent:
         tables=[
             *leaderboard(tally.boards, rubric, groups=config.groups()),
             *pairwise_differences(tally.boards),
-            *_told_apart(tally),
+            *distinguished,
             *(table for table in of_framework if table.section != COSTS),
             *between_judges(once.verdicts, rubric),
             *gold_tables,
@@ -204,8 +212,8 @@ def content_of(run: Run) -> ReportContent:
             *broken_down,
             endings,
             *([failed] if failed else []),
-            *risk.tables([*risk.count(dialogues, risky)], risky, examples=0),  # examples are behind warnings, in transcripts
-            *(simulator.audit_tables(audited, examples=0)[:1] if audited else []),
+            risk.table([*risk.count(dialogues, risky)]),  # the turns themselves are behind warnings, in transcripts
+            *([simulator.audit_table(audited)] if audited else []),
             *([use_table(uses)] if uses else []),
             costs(dialogues, judged, seconds),
             *([dialogue_costs.table(dialogue_means)] if dialogue_means else []),
@@ -221,12 +229,12 @@ def content_of(run: Run) -> ReportContent:
             *along_charts,
         ],
         further_facts=[
-            *_wording(config),
+            *([] if own is None else [("Wording", f"in our words: {', '.join(own)}" if own else "as published, every part")]),
             *(framework.facts(records) if framework else ()),
             *_asked(run, judges),
             *_taken(uses),
             *made_with(run.versions()),
-            *_asked_again(run),
+            *([("Asked again", again)] if again else []),
         ],
         agreement=next(iter(agreements.values()), None),
         agreements=agreements,
@@ -246,12 +254,6 @@ def content_of(run: Run) -> ReportContent:
         records={"excerpts": [*filter(None, map(risk.excerpt, risky))], "findings": simulator.findings(audited)},
         generated=time.strftime("%Y-%m-%d %H:%M"),
     )
-
-
-def _told_apart(tally: Tally) -> Iterator[Table]:
-    """How well the scores tell supporters apart (EmoHarbor table 2), where there are several."""
-    if len({one.supporter for one in tally.contestants}) > 1:
-        yield from discrimination.run_tables(discrimination.of_run(tally.contestants, tally.rubric), tally.rubric)
 
 
 def _unplanned(looks: Looks | None, seen: Collection[int], tally: Tally) -> Iterator[str]:
@@ -322,13 +324,6 @@ def _taken(uses: Sequence[ModelUse]) -> Iterator[tuple[str, str]]:
         yield "Taken", text + (priced if costs else "")
 
 
-def _asked_again(run: Run) -> Iterator[tuple[str, str]]:
-    """How many answers were drawn again by name, and why."""
-    if again := run.store.asked_again():
-        kinds = ", ".join(f"{count:,} {reason} of the {role} {spec}" for role, spec, reason, count in again)
-        yield "Asked again", f"{sum(count for *_, count in again):,} answers by name (--retry): {kinds}"
-
-
 def _risks(dialogues: Sequence[Dialogue], risks: Sequence[risk.RiskTurn]) -> dict[str, dict[int, list[str]]]:
     """Dialogue id → place of a turn → what it is about. Thoughts are shown too: one that voices danger counts as its turn does,
     but only here, since no supporter could answer it."""
@@ -348,10 +343,6 @@ def _risks(dialogues: Sequence[Dialogue], risks: Sequence[risk.RiskTurn]) -> dic
 
 def _records(path: Path, model: type[M]) -> list[M]:
     return read_jsonl(path, model, path.stem, allow_empty=True) if path.exists() else []
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return read_object(path, path.name) if path.exists() else {}
 
 
 def _warnings(tally: Tally, specs: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -375,16 +366,6 @@ def _players(framework: str | None, simulator: str | None) -> Sequence[str]:
     if simulator is None:
         return []
     return framework_of(framework).players(simulator) if framework and framework in entries() else [simulator]
-
-
-def _wording(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Whose words the prompts of a run in paper mode are."""
-    if (ours := config.own_wording()) is not None:
-        yield "Wording", f"in our words: {', '.join(ours)}" if ours else "as published, every part"
-
-
-def _title(framework: str) -> str:
-    return framework_of(framework).title if ":" in framework or framework in entries() else framework
 
 
 def _fingerprints(config: RunConfig, scored: Judged) -> dict[str, str]:

@@ -12,7 +12,8 @@ from core.tables import Estimate, fmt
 from evalsuite.report.charts import LANGUAGES, Agreement
 from evalsuite.statistics.clusters import DIALOGUE
 from evalsuite.statistics.components import FEWEST_PLANNED
-from evalsuite.statistics.leaderboard import Board, Contestant
+from evalsuite.statistics.contestants import Contestant
+from evalsuite.statistics.leaderboard import Board
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.summary import AVERAGE, MISSING, broken, languages_of, missing, short_names
 

@@ -24,7 +24,8 @@ from evalsuite.report.figures import TEMPLATES
 from evalsuite.report.forest import Forest, board_forest, difference_forests, dimension_forest, language_forests
 from evalsuite.report.headlines import agreeing, answer, belief, held, unbeaten, unread
 from evalsuite.report.transcripts import Risks, beside, transcripts
-from evalsuite.statistics.leaderboard import POOLED, Board, Tally
+from evalsuite.statistics.contestants import POOLED
+from evalsuite.statistics.leaderboard import Board, Tally
 from evalsuite.statistics.summary import AGREEMENT, languages_of, supporter_of
 
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."

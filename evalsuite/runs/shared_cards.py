@@ -10,8 +10,9 @@ from typing import Any
 from core.differences import differing_leaves
 from core.errors import UserError
 from core.records import Dialogue, Judgement, Language
+from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.comparison import RunRecords
-from evalsuite.statistics.leaderboard import Tally, card_of
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import languages_of, supporter_of
 
 # What runs may differ in: who is under test, on how much.

@@ -17,7 +17,7 @@ from core.records import HumanScore, Judgement
 from core.rubrics import Rubric
 from core.statistics.accuracy import FIGURES, dimension_figures
 from core.statistics.means import comparable, exact_mean, mean_of_all
-from core.tables import Cell, Estimate, Table
+from core.tables import Cell, Estimate, Table, per_cent
 from data_prep.scores.human import item_order
 from evalsuite.statistics.agreement_intervals import INTERVALS, Dimensions, columns_of, interval_figures
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
@@ -82,15 +82,16 @@ def mean_gold(gold: Iterable[HumanScore]) -> dict[Item, float]:
 
 
 def refuse_partnerless(judged: Iterable[Item], golden: Iterable[Item]) -> None:
-    """Raise `UserError` unless both sides hold the same items."""
+    """Raise `UserError` unless both sides have the same items."""
     have, want = set(judged), set(golden)
     for alone, what in ((have - want, "judgements without gold"), (want - have, "gold without a judgement")):
         if alone:
-            examples = ", ".join(
-                f"{dialogue}/{dimension}" + ("" if turn is None else f"/turn {turn}")
-                for dialogue, dimension, turn in sorted(alone, key=str)[:3]
+            first = (
+                f"{id}/{dimension}{'' if turn is None else f'/turn {turn}'}"
+                for id, dimension, turn in sorted(alone, key=str)[:3]
             )
-            raise UserError(f"{len(alone)} {what}, for example {examples}; both sides must hold the same items (--only-shared)")
+            listed = ", ".join(first)
+            raise UserError(f"{len(alone)} {what}, for example {listed}; both sides must have the same items (--only-shared)")
 
 
 def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore], clusters: Clusters = DIALOGUES) -> dict[str, Any]:
@@ -105,67 +106,46 @@ def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore], clust
     result: dict[str, Any] = {}
     lost = Counter[tuple[str, str]]((j.language, j.dimension) for j in judgements if j.lost)
     for language, dimensions in paired(judgements, gold).items():
-        rows = {
-            name: dimension_figures(*columns_of(pairs)) | {"lost": lost[language, name]} for name, pairs in dimensions.items()
-        }
-        rows[AVERAGE] = _average(rows)
+        rows = {name: dimension_figures(*columns_of(of)) | {"lost": lost[language, name]} for name, of in dimensions.items()}
+        average = {metric: mean_of_all(row[metric] for row in rows.values()) for metric in FIGURES}
+        counts: dict[str, Any] = {key: sum(row[key] for row in rows.values()) for key in ("n", "read", "lost", "gold_rounded")}
+        rows[AVERAGE] = average | counts
         further = zip(rows.items(), interval_figures(dimensions, clusters), strict=True)
         result[language] = {name: row | intervals for (name, row), intervals in further}
     return result
 
 
-def _average(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Unweighted means over dimensions (`mean_of_all`); counts are added up."""
-    average = {metric: mean_of_all(row[metric] for row in rows.values()) for metric in FIGURES}
-    return average | {key: sum(row[key] for row in rows.values()) for key in ("n", "read", "lost", "gold_rounded")}
-
-
 def agreement_tables(
     result: dict[str, Any], mode: str, labels: Mapping[str, str], note: str = "", key: str = "agreement"
 ) -> Iterator[Table]:
-    """One table a language: ACC and ACC_soft of `mode` beside the majority class, with n, clusters, parse rate, kappa, rank
-    correlation and calibration error, and all intervals. Tables are named `key`_LANGUAGE."""
+    """One table per language, `key`_LANGUAGE: ACC and ACC_soft of `mode` compared with the majority class, and the others,
+    with intervals."""
     for language, rows in result.items():
-        body: list[tuple[Cell, ...]] = []
+        body: list[dict[str, Cell]] = []
         for name, row in rows.items():
-            shares = (per_cent(row[figure]) for figure in ("majority_acc", "majority_acc_soft"))
-            over = figure_cell(row, "over_majority", row["n"], 100)
-            # An agreement.json of earlier versions has none of the three.
-            further = (
-                figure_cell(row, figure, row["read"], 100 if figure == "ece" else 1) for figure in ("kappa", "spearman", "ece")
-            )
-            cells = *shown(row, mode), row.get("clusters"), *shares, over, per_cent(row["parse_rate"]), *further
-            body.append((labels.get(name, name), *cells))
-        by = rows[AVERAGE].get("clustered_by")
+            acc, soft = shown(row, mode)
+            line = {"Dimension": labels.get(name, name), "ACC": acc, "ACC_soft": soft, "Clusters": row["clusters"]}
+            line |= {"Majority ACC": per_cent(row["majority_acc"]), "Majority ACC_soft": per_cent(row["majority_acc_soft"])}
+            line |= {"Over majority": figure_cell(row, "over_majority", row["n"], 100), "Read %": per_cent(row["parse_rate"])}
+            for head, figure in (("kappa", "kappa"), ("Spearman", "spearman"), ("ECE", "ece")):
+                line[head] = figure_cell(row, figure, row["read"], 100 if figure == "ece" else 1)
+            body.append(line)
         notes = [
             f"In per cent, kappa (quadratic weights) and Spearman from −1 to 1. {unreadable(mode)} kappa, Spearman and ECE are "
             "over readable verdicts. Over majority: points of ACC above the majority class, the unreadable being wrong.",
-            f"n: ratings. Clusters: {by}, drawn whole: {INTERVALS}." if by else f"{EARLIER}: run the same command again.",
+            f"n: ratings. Clusters: {rows[AVERAGE]['clustered_by']}, drawn whole: {INTERVALS}.",
         ]
         if lost := rows[AVERAGE].get("lost"):
             notes.append(f"{lost} verdicts were lost with a server and are in no figure: run the same command again.")
         if rounded := rows[AVERAGE]["gold_rounded"]:
             notes.append(f"{rounded} gold scores are not whole: ACC, ACC_soft and kappa are on the rounded gold (halves up).")
-        yield Table(
-            key=f"{key}_{language}",
-            title=f"Agreement with gold, {language}" + (f" ({note})" if note else ""),
-            columns=(
-                *("Dimension", "ACC", "ACC_soft", "Clusters", "Majority ACC", "Majority ACC_soft", "Over majority", "Read %"),
-                *("kappa", "Spearman", "ECE"),
-            ),
-            rows=tuple(body),
-            notes=tuple(notes),
-            section=AGREEMENT,
-        )
-
-
-EARLIER = "Intervals of an earlier version took every rating for independent and are not shown"
+        title = f"Agreement with gold, {language}" + (f" ({note})" if note else "")
+        yield Table.of(f"{key}_{language}", title, body, notes, AGREEMENT)
 
 
 def figure_cell(row: Mapping[str, Any], figure: str, n: int, factor: float = 1) -> Estimate:
-    """A figure of `agreement` with its interval, which figures of an earlier version have not (`EARLIER`)."""
-    low, high = (row.get(f"{figure}_{end}") if "clusters" in row else None for end in ("low", "high"))
-    return Estimate(row.get(figure), low, high, n).times(factor)
+    """A figure of `agreement` with its interval."""
+    return Estimate(row.get(figure), row.get(f"{figure}_low"), row.get(f"{figure}_high"), n).times(factor)
 
 
 def shown(row: Mapping[str, Any], mode: str) -> tuple[Estimate, Estimate]:
@@ -177,10 +157,6 @@ def shown(row: Mapping[str, Any], mode: str) -> tuple[Estimate, Estimate]:
 def unreadable(mode: str) -> str:
     """What a mode does with unreadable verdicts, for people."""
     return f"Unreadable verdicts {'count as wrong' if mode == 'paper' else 'are left out'} ({mode} mode)."
-
-
-def per_cent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
 
 
 # No figure, interval or table may depend on the order of the rows of a file. Means of floats differ in their last digits with

@@ -24,33 +24,29 @@ def between_judges(verdicts: Sequence[Judgement], rubric: Rubric, clusters: Clus
     for language in languages_of(verdicts):
         of_dimensions = group_by((j for j in verdicts if j.language == language), lambda j: j.dimension)
         scorers = sorted({scorer_of(j) for of_one in of_dimensions.values() for j in of_one})
-        rows: list[tuple[Cell, ...]] = []
         alone = len({scorer.judge for scorer in scorers}) == len(scorers)
         called = {scorer: scorer.judge if alone else scorer.name for scorer in scorers}
-        for (a, b), name in ((pair, name) for pair in combinations(scorers, 2) for name in rubric.dimensions):
-            rows += _row(called, (a, b), dimension_label(rubric, name), of_dimensions.get(name, []), clusters)
+        rows = [
+            {"dimension": dimension_label(rubric, name), **row}
+            for pair in combinations(scorers, 2)
+            for name in rubric.dimensions
+            if (row := _row(called, pair, of_dimensions.get(name, []), clusters))
+        ]
         if rows:
-            yield Table(
-                key=f"between-judges-{language}",
-                title=f"Judges against each other, {language}",
-                columns=(
-                    *("dimension", "judge", "and", "weighted kappa", "Spearman", "equal %", "within 1 %", "minus, points"),
-                ),
-                rows=tuple(rows),
-                notes=(
-                    "On dialogues (n) that both judged readably. Kappa has quadratic weights. Intervals over "
-                    f"{clusters.name}: 95 % {INTERVALS}; of shares: {SMOOTHED}. Minus: the mean of the "
-                    "first judge's scores minus the other's, in points of the scale. A dash: not defined, because nothing "
-                    "varies. Judges that agree may still both be wrong: see gold.",
-                ),
-                section=AGREEMENT,
+            note = (
+                "On dialogues (n) that both judged readably. Kappa has quadratic weights. Intervals over "
+                f"{clusters.name}: 95 % {INTERVALS}; of shares: {SMOOTHED}. Minus: the mean of the "
+                "first judge's scores minus the other's, in points of the scale. A dash: not defined, because nothing "
+                "varies. Judges that agree may still both be wrong: see gold."
             )
+            title = f"Judges against each other, {language}"
+            yield Table.of(f"between-judges-{language}", title, rows, [note], AGREEMENT)
 
 
 def _row(
-    called: Mapping[Scorer, str], both: tuple[Scorer, Scorer], dimension: str, verdicts: Sequence[Judgement], clusters: Clusters
-) -> list[tuple[Cell, ...]]:
-    """Two judges on one dimension; no row where they share no dialogue."""
+    called: Mapping[Scorer, str], both: tuple[Scorer, Scorer], verdicts: Sequence[Judgement], clusters: Clusters
+) -> dict[str, Cell]:
+    """Two judges on one dimension; empty where they share no dialogue."""
     read: dict[ScoredItem, dict[str, list[float]]] = {}
     places = {key: place for place, key in enumerate(sorted({(j.dialogue_id, j.turn or 0) for j in verdicts}))}
     for j in verdicts:
@@ -60,10 +56,11 @@ def _row(
     values = {item: {who: exact_mean(of) for who, of in by.items()} for item, by in read.items() if len(by) == 2}
     figures = agreement_on(values)
     if figures is None:
-        return []
+        return {}
     a, b = (called[scorer] for scorer in both)
-    pairs = [(by[a], by[b]) for _, by in sorted(values.items(), key=str)]
-    first, second = ([pair[side] for pair in pairs] for side in (0, 1))
-    shares = figures.equal.times(100), figures.near.times(100)
-    minus = exact_mean([one - other for one, other in pairs])
-    return [(dimension, a, b, figures.kappa, spearman(first, second), *shares, minus)]
+    first, second = ([by[name] for _, by in sorted(values.items(), key=str)] for name in (a, b))
+    return {
+        **{"judge": a, "and": b, "weighted kappa": figures.kappa, "Spearman": spearman(first, second)},
+        **{"equal %": figures.equal.times(100), "within 1 %": figures.near.times(100)},
+        "minus, points": exact_mean([x - y for x, y in zip(first, second, strict=True)]),
+    }

@@ -11,7 +11,8 @@ from core.grouping import group_by
 from core.records import Language, RoleCard
 from core.statistics.bootstrap import SMOOTHED
 from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.leaderboard import Board, Tally, card_of, cells_of
+from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.leaderboard import Board, Tally, cells_of
 from evalsuite.statistics.summary import BREAKDOWNS, Scorer
 
 NONE = "no category"
@@ -51,29 +52,22 @@ def by_category(tally: Tally, cards: Mapping[str, RoleCard]) -> dict[str, list[A
 
 
 def category_tables(boards: Sequence[Board], averages: Mapping[str, Sequence[Average]]) -> Iterator[Table]:
-    """One table a language: supporters by falling average × categories."""
+    """One table per language: supporters by falling average × categories."""
     for language, of_language in group_by(boards, lambda board: board.language).items() if averages else ():
-        several = len(of_language) > 1
         cells = {
-            (category, one.scorer, one.supporter): one.estimate
+            (category, average.scorer, average.supporter): average.estimate
             for category, of_category in averages.items()
-            for one in of_category
-            if one.language == language
+            for average in of_category
+            if average.language == language
         }
         shown = list(dict.fromkeys(category for category, *_ in cells))
-        rows: list[tuple[Cell, ...]] = []
+        rows: list[dict[str, Cell]] = []
         for board in of_language:
             for who in (board.contestants[place].supporter for place in board.order):
-                judged = [board.scorer.name] if several else []
-                rows.append((who, *judged, *(cells.get((category, board.scorer, who)) for category in shown)))
-        yield Table(
-            key=f"categories-{language}",
-            title=f"Average by category of the role card, {language}",
-            columns=("supporter", *["judged by"] * several, *shown),
-            rows=tuple(rows),
-            notes=(
-                f"Mean score on 0–100, [{SMOOTHED} over the category's cards], n = its dialogues with a "
-                "readable verdict. Differences between categories are not tested.",
-            ),
-            section=BREAKDOWNS,
+                row: dict[str, Cell] = {"supporter": who, **board.scorer.column(len(of_language) > 1)}
+                rows.append(row | {category: cells.get((category, board.scorer, who)) for category in shown})
+        note = (
+            f"Mean score on 0–100, [{SMOOTHED} over the category's cards], n = its dialogues with a "
+            "readable verdict. Differences between categories are not tested."
         )
+        yield Table.of(f"categories-{language}", f"Average by category of the role card, {language}", rows, [note], BREAKDOWNS)

@@ -18,21 +18,8 @@ from core.statistics.bootstrap import LEVEL
 from core.tables import Cell, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import row_key
-from evalsuite.statistics.leaderboard import (
-    FAMILIES,
-    POOLED,
-    Contestant,
-    Score,
-    cells_of,
-    contestants_of,
-    design_of,
-    family,
-    pooled,
-    score_cells,
-    score_columns,
-    score_notes,
-    stack,
-)
+from evalsuite.statistics.contestants import POOLED, Contestant, contestants_of, design_of, pooled, stack
+from evalsuite.statistics.leaderboard import FAMILIES, Score, cells_of, family, score_cells, score_notes
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.summary import (
     SCORES,
@@ -131,7 +118,7 @@ class RunComparison:
 
     @property
     def decisive(self) -> list[Pair]:
-        """What decides: the differences between models in the average over all languages, first those that hold."""
+        """What decides: the differences between models in the average over all languages, significant ones first."""
         averages = [pair for pair in self.models(self.pooled) if pair[2].dimension is None]
         return sorted(averages, key=lambda pair: (not pair[2].holds, -abs(pair[2].estimate.mean or 0)))
 
@@ -141,7 +128,7 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
 
     Two contestants of different runs belong together when they have the same supporter, or when neither's supporter is in the
     other's run; the same holds for their scorers (so the same supporter under two judges is compared). The later run's comes
-    first: a difference says what it gained. What is tested and corrected together is said by `leaderboard.family`.
+    first: a difference says what it gained. `leaderboard.family` says what is corrected together.
     Raises `UserError` when the runs' rubrics differ.
     """
     first = runs[0]
@@ -231,57 +218,55 @@ def tables(comparison: RunComparison) -> list[Table]:
         result.append(_scores_table(comparison, part))
         if part.differences:
             result.append(_differences_table(comparison, part))
-    rows: list[tuple[Cell, ...]] = [
-        (name, other, line) for name, other, lines in comparison.changed for line in lines or ["no difference"]
+    rows = [
+        {"run": name, "compared with": other, "setting: old → new": line}
+        for name, other, lines in comparison.changed
+        for line in lines or ["no difference"]
     ]
-    columns = ("run", "compared with", "setting: old → new")
-    return [*result, Table("compare-config", "What else changed", columns, tuple(rows), section=CONFIGS)]
+    return [*result, Table.of("compare-config", "What else changed", rows, section=CONFIGS)]
 
 
 def _runs_table(comparison: RunComparison) -> Table:
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[dict[str, Cell]] = []
     for run in comparison.runs:
-        scorers = sorted({scorer_of(judgement).name for judgement in checked(run.judgements, run.rubric)})
-        counts = [part.cards.get(run.name, 0) for part in comparison.languages]
-        rows.append((run.name, len(run.dialogues), *counts, "; ".join(scorers)))
+        rows.append({"run": run.name, "dialogues": len(run.dialogues)})
+        rows[-1] |= {f"cards, {part.language}": part.cards.get(run.name, 0) for part in comparison.languages}
+        scorers = {scorer_of(judgement).name for judgement in checked(run.judgements, run.rubric)}
+        rows[-1]["judged by"] = "; ".join(sorted(scorers))
     shared = ", ".join(f"{part.language} {part.shared}" for part in comparison.languages)
     notes = [f"Cards (dialogues without a card: themselves) that all runs have: {shared}."]
     if ambiguous := ambiguous_cards(comparison.runs):
         notes.append(f"Cards of the same id but other contents in several runs, counted as different cards: {len(ambiguous)}.")
-    heads = [f"cards, {part.language}" for part in comparison.languages]
-    return Table("compare-runs", "Runs", ("run", "dialogues", *heads, "judged by"), tuple(rows), tuple(notes), SCORES)
+    return Table.of("compare-runs", "Runs", rows, notes, SCORES)
 
 
 def _scores_table(comparison: RunComparison, part: LanguageComparison) -> Table:
-    cells = [cell for entry in part.entries for cell in entry.scores]
     several = len({entry.contestant.scorer for entry in part.entries}) > 1
-    return Table(
-        key=f"compare-scores-{part.language}",
-        title=f"Scores side by side, {part.name}" + (" (expected scores)" if comparison.value == "expected" else ""),
-        columns=("supporter", "run", *["judged by"] * several, *score_columns(comparison.rubric)),
-        rows=tuple(
-            (entry.name, entry.run, *[entry.contestant.scorer.name] * several, *score_cells(entry.scores))
-            for entry in part.entries
-        ),
-        notes=tuple(score_notes(cells, comparison.rubric, comparison.value)),
-        section=SCORES,
-    )
+    rows: list[dict[str, Cell]] = [
+        {"supporter": entry.name, "run": entry.run, **entry.contestant.scorer.column(several)}
+        | score_cells(entry.scores, comparison.rubric)
+        for entry in part.entries
+    ]
+    title = f"Scores side by side, {part.name}" + (" (expected scores)" if comparison.value == "expected" else "")
+    notes = score_notes([cell for entry in part.entries for cell in entry.scores], comparison.rubric, comparison.value)
+    return Table.of(f"compare-scores-{part.language}", title, rows, notes, SCORES)
 
 
 def _differences_table(comparison: RunComparison, part: LanguageComparison) -> Table:
     """Pairs of the same dialogues are named in a note: nothing differs."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[dict[str, Cell]] = []
     alike: dict[str, None] = {}
     mixed = unpaired = False
-    for one in part.differences:
-        first, second = part.entries[one.first], part.entries[one.second]
+    for gap in part.differences:
+        first, second = part.entries[gap.first], part.entries[gap.second]
         if first.contestant.alike(second.contestant):
             alike[first.name if first.name == second.name else f"{first.name} and {second.name}"] = None
             continue
-        unpaired |= one.unpaired and one.dimension is None
+        unpaired |= gap.unpaired and gap.dimension is None
         mixed |= first.contestant.scorer != second.contestant.scorer
-        label = dimension_label(comparison.rubric, dimension_at(comparison.rubric, one.dimension))
-        rows.append((first.name, second.name, label, one.first_mean, one.second_mean, *paired.cells(one)))
+        label = dimension_label(comparison.rubric, dimension_at(comparison.rubric, gap.dimension))
+        rows.append({"supporter": first.name, "against": second.name, "dimension": label})
+        rows[-1] |= {"mean": gap.first_mean, "mean against": gap.second_mean} | paired.by_column(gap)
     notes = []
     if rows:
         notes = [paired.NOTE, "Both means are over the shared cards only, so they may differ from the scores side by side."]
@@ -289,15 +274,10 @@ def _differences_table(comparison: RunComparison, part: LanguageComparison) -> T
     if mixed:
         notes.append("Where the judges differ, a difference is the judges' as well as the supporters'.")
     if alike:
-        notes.append(f"Not compared, since the same was said in both runs: {', '.join(alike)}.")
-    return Table(
-        key=f"compare-differences-{part.language}",
-        title=f"Differences between runs, {part.name}",
-        columns=("supporter", "against", "dimension", "mean", "mean against", *paired.COLUMNS),
-        rows=tuple(rows),
-        notes=tuple(notes),
-        section=SCORES,
-    )
+        notes.append(f"Not compared, since the replies are the same in both runs: {', '.join(alike)}.")
+    heads = ("supporter", "against", "dimension", "mean", "mean against", *paired.COLUMNS)
+    key, title = f"compare-differences-{part.language}", f"Differences between runs, {part.name}"
+    return Table.of(key, title, rows, notes, SCORES, heads=heads)
 
 
 def as_json(comparison: RunComparison) -> dict[str, Any]:

@@ -45,6 +45,7 @@ class Unit(NamedTuple):
     dialogue: str
 
 
+Names = dict[str, Callable[["Correlation"], str]]  # heading → what of a figure
 Values = dict[str, dict[Unit, float]]  # dimension → unit → score
 Side = tuple[Language, Scorer, str]  # a judge on one rubric in one language
 
@@ -297,40 +298,35 @@ def alignment_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
     same = [one for one in correlations if one.dimension == one.gold_dimension]
     pearson = [one for one in same if (one.level, one.coefficient) == ("dataset", "pearson")]
     for (language, rubric), part in group_by(pearson, lambda one: (one.language, one.gold_rubric)).items():
-        columns, rows = _crossed(
-            part, lambda one: (one.scorer.without(STRATEGY).name, dict(one.scorer.condition).get(STRATEGY, DASH))
-        )
+        names: Names = {
+            "judge": lambda figure: figure.scorer.without(STRATEGY).name,
+            STRATEGY: lambda figure: dict(figure.scorer.condition).get(STRATEGY, DASH),
+        }
         note = f"Each dimension with people's scores of the same one on rubric {rubric}, over all dialogues at once."
-        yield Table(
-            key=f"alignment_{language}_{rubric}",
-            title=f"Judges against people, Pearson × 100, {language}",
-            columns=("judge", STRATEGY, *columns),
-            rows=rows,
-            notes=(f"{note} {INTERVALS} A dash: undefined.",),
-            section=CORRELATION,
-        )
+        title = f"Judges against people, Pearson × 100, {language}"
+        notes = [f"{note} {INTERVALS} A dash: undefined."]
+        yield Table.of(f"alignment_{language}_{rubric}", title, _crossed(part, names), notes, CORRELATION)
 
 
 def _table(key: str, title: str, part: Sequence[Correlation], notes: Iterable[str]) -> Table:
-    names: dict[str, Callable[[Correlation], str]] = {"judge": lambda one: one.scorer.name}
-    if len({one.rubric for one in part}) > 1:
-        names["rubric"] = lambda one: one.rubric
-    names["dimension"] = lambda one: one.dimension
+    names: Names = {"judge": lambda figure: figure.scorer.name}
+    if len({figure.rubric for figure in part}) > 1:
+        names["rubric"] = lambda figure: figure.rubric
+    names["dimension"] = lambda figure: figure.dimension
     if part[0].level == "dataset":
-        names["coefficient"] = lambda one: one.coefficient
-    columns, rows = _crossed(part, lambda one: tuple(name(one) for name in names.values()))
-    return Table(key, title, (*names, *columns), rows, (*notes, *_notes(part)), CORRELATION)
+        names["coefficient"] = lambda figure: figure.coefficient
+    return Table.of(key, title, _crossed(part, names), (*notes, *_notes(part)), CORRELATION)
 
 
-def _crossed(
-    part: Sequence[Correlation], names: Callable[[Correlation], tuple[str, ...]]
-) -> tuple[list[str], tuple[tuple[Cell, ...], ...]]:
-    """People's dimensions as columns, and a row for each judge, rubric and `names`: coefficients × 100."""
-    columns = list(dict.fromkeys(one.gold_dimension for one in part))
-    cells: dict[tuple[Scorer, str, tuple[str, ...]], dict[str, Estimate]] = defaultdict(dict)
-    for one in part:
-        cells[one.scorer, one.rubric, names(one)][one.gold_dimension] = one.estimate.times(100)
-    return columns, tuple((*heads, *map(row.get, columns)) for (*_, heads), row in cells.items())
+def _crossed(part: Sequence[Correlation], names: Names) -> list[dict[str, Cell]]:
+    """A row for each judge, rubric and `names`, people's dimensions as columns: coefficients × 100."""
+    heads = list(dict.fromkeys(figure.gold_dimension for figure in part))
+    rows: dict[tuple[object, ...], dict[str, Cell]] = {}
+    for figure in part:
+        who = {head: name(figure) for head, name in names.items()}
+        row = rows.setdefault((figure.scorer, figure.rubric, *who.values()), {**who, **dict.fromkeys(heads)})
+        row[figure.gold_dimension] = figure.estimate.times(100)
+    return list(rows.values())
 
 
 def _notes(part: Sequence[Correlation]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How well scores tell models apart (EmoHarbor section 4.1.3 and appendix E, table 2).
+"""How well scores distinguish models (EmoHarbor section 4.1.3 and appendix E, table 2).
 
 Ratings are [users, models]: what user u gave model m, NaN where there is nothing. σ²_between (9) is the variance of the models'
 means around the mean of all ratings, σ²_within (10) the mean over models of the variance of their users' ratings:
@@ -42,25 +42,24 @@ from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.components import FEWEST, GROUPS, root_interval
-from evalsuite.statistics.leaderboard import Contestant, stack
+from evalsuite.statistics.contestants import Contestant, stack
 from evalsuite.statistics.summary import AVERAGE, Scorer, dimension_label
 
 CORRECTION = "Holm"
 DISCRIMINATION = "Discrimination"  # heading of the report
-_COLUMNS = ("users", "models", "MSR", "MAC", "F (paper)", "F", "F (blocked)", "p", "pairs", "told apart")
 _NOTES = (
     "MSR: variance of the models' means by the mean variance among a model's users; MAC: MSR / (1 + MSR); n = ratings. Chance "
     "alone lifts both, and the [95 % interval: jackknife over users on the scale of the cube root] is of what they are among "
     "all users like these, without chance: where models hardly differ, it lies below the figure. F (paper): formula 13 of the "
     "paper; F: one-way analysis of variance; F (blocked) and its p: repeated measures, since the same users rated all models.",
-    f"Told apart: share of the pairs of models whose difference holds ({TEST}, here users; {CORRECTION}'s correction over the "
-    f"pairs, {ALPHA:g}).",
+    f"Significant: share of the pairs of models with a significant difference ({TEST}, here users; {CORRECTION}'s correction "
+    f"over the pairs, {ALPHA:g}).",
 )
 
 
 @dataclass(frozen=True)
 class Discrimination:
-    """How well `ratings` of these models tell them apart; figures are None where `undefined` (name → reason) says why.
+    """How well `ratings` distinguish these models; figures are None where `undefined` (name → reason) says why.
 
     `msr` and `mac` have the 95 % interval of what they are among all users like these, and n = ratings. `df` are the degrees of
     freedom of `f`, and `p` is the tail probability of `f_blocked` by `df_blocked`. `pairs` are the differences of every two
@@ -85,7 +84,7 @@ class Discrimination:
 
     @property
     def told_apart(self) -> int:
-        """Pairs whose difference holds after correction."""
+        """Pairs whose difference is significant after correction."""
         return sum(bool(pair.holds) for pair in self.pairs)
 
     @property
@@ -289,42 +288,40 @@ def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrim
 
 def tables(discrimination: Discrimination) -> Iterator[Table]:
     """Of one set of ratings: its figures, and every pair."""
-    yield _figures_table("discrimination", "Discrimination", ("scores",), [(("given",), discrimination)])
+    yield _figures_table("discrimination", "Discrimination", [({"scores": "given"}, discrimination)])
     names = discrimination.models
-    if rows := tuple((names[pair.first], names[pair.second], *paired.cells(pair)) for pair in discrimination.pairs):
+    rows = [{"model": names[p.first], "against": names[p.second], **paired.by_column(p)} for p in discrimination.pairs]
+    if rows:
         known = any(pair.estimate.low is not None for pair in discrimination.pairs)
         around = f"[{SMOOTHED} over users]" if known else "without an interval (their scale is not given)"
         note = f"Difference in the scores' own unit, {around}, n = users who rated both. p: {TEST}."
-        columns = ("model", "against", *paired.COLUMNS)
-        yield Table("discrimination-pairs", "Pairs of models", columns, rows, (note,), DISCRIMINATION)
+        yield Table.of("discrimination-pairs", "Pairs of models", rows, [note], DISCRIMINATION)
 
 
 def run_tables(rows_of_run: Sequence[RunDiscrimination], rubric: Rubric) -> Iterator[Table]:
-    """Of a run: one table a language. (Its pairs, on the average, are in the leaderboard's table of differences.)"""
+    """Of a run: one table per language. (Its pairs, on the average, are in the leaderboard's table of differences.)"""
     for language, lines in group_by(rows_of_run, lambda row: row.language).items():
         several = len({row.scorer for row in lines}) > 1
-        heads = (*["judged by"] * several, "dimension")
-        names = [(*[row.scorer.name] * several, dimension_label(rubric, row.dimension)) for row in lines]
-        parts = list(zip(names, (row.discrimination for row in lines), strict=True))
-        yield _figures_table(f"discrimination-{language}", f"Discrimination, {language}", heads, parts)
+        parts = [
+            ({**row.scorer.column(several), "dimension": dimension_label(rubric, row.dimension)}, row.discrimination)
+            for row in lines
+        ]
+        yield _figures_table(f"discrimination-{language}", f"Discrimination, {language}", parts)
 
 
-def _figures_table(
-    key: str, title: str, heads: tuple[str, ...], lines: Sequence[tuple[tuple[str, ...], Discrimination]]
-) -> Table:
-    rows: list[tuple[Cell, ...]] = []
+def _figures_table(key: str, title: str, parts: Sequence[tuple[dict[str, Cell], Discrimination]]) -> Table:
+    rows: list[dict[str, Cell]] = []
     reasons: dict[str, list[str]] = {}
-    for names, part in lines:
+    for names, part in parts:
         p = None if part.p is None else "< 0.0001" if part.p < 1e-4 else f"{part.p:.4f}"
-        tests = (part.f_paper, part.f, part.f_blocked, p, len(part.pairs), part.proportion)
-        rows.append((*names, part.users, len(part.models), part.msr, part.mac, *tests))
+        rows.append({**names, "users": part.users, "models": len(part.models), "MSR": part.msr, "MAC": part.mac})
+        rows[-1] |= {"F (paper)": part.f_paper, "F": part.f, "F (blocked)": part.f_blocked, "p": p}
+        rows[-1] |= {"pairs": len(part.pairs), "significant": part.proportion}
         for reason in dict.fromkeys(part.undefined.values()):
             what = ", ".join(name for name, why in part.undefined.items() if why == reason)
-            reasons.setdefault(f"{what} undefined: {reason}", []).append(" ".join(names))
-    missing = sum(part.missing for _, part in lines)
-    notes = (
-        *_NOTES,
-        *([f"Missing ratings: {missing}; a model's mean and variance are over its own users."] if missing else []),
-        *(f"{reason} ({', '.join(who)})." for reason, who in reasons.items()),
-    )
-    return Table(key, title, (*heads, *_COLUMNS), tuple(rows), notes, DISCRIMINATION)
+            reasons.setdefault(f"{what} undefined: {reason}", []).append(" ".join(map(str, names.values())))
+    notes = [*_NOTES]
+    if missing := sum(part.missing for _, part in parts):
+        notes.append(f"Missing ratings: {missing}; a model's mean and variance are over its own users.")
+    notes += [f"{reason} ({', '.join(who)})." for reason, who in reasons.items()]
+    return Table.of(key, title, rows, notes, DISCRIMINATION)

@@ -15,8 +15,8 @@ from core.rubrics import Rubric
 from core.statistics.accuracy import FIGURES
 from core.statistics.bootstrap import SEED, SMOOTHED, interval
 from core.statistics.means import mean_of_all
-from core.tables import Cell, Estimate, Table, file_keys
-from evalsuite.statistics.agreement import agreement_tables, item_of, paired, per_cent, unreadable
+from core.tables import Cell, Estimate, Table, file_keys, per_cent
+from evalsuite.statistics.agreement import agreement_tables, item_of, paired, unreadable
 from evalsuite.statistics.agreement_intervals import average_draws, drawn_units
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.judge_tests import ALL, beaten, compare, comparison_tables
@@ -180,14 +180,14 @@ def average_tables(
     ending, counted = ("", "n") if settings.mode == "paper" else ("_read", "read")
     for language in [*languages, ALL] if len(languages) > 1 else languages:
         parts = languages if language == ALL else [language]
-        body: list[tuple[Cell, ...]] = []
+        body: list[dict[str, Cell]] = []
         for name, members in rows:
             if any(set(pairs[members[0]].get(part, {})) != dimensions[part] for part in parts):
                 continue
             averages = [figures[name][part][AVERAGE] for part in parts]
             n = sum(average[counted] for average in averages)
-            cells: list[Cell] = [name]
-            for figure in (f"acc{ending}", f"acc_soft{ending}"):
+            row: dict[str, Cell] = {"judge": name}
+            for head, figure in (("ACC %", f"acc{ending}"), ("ACC_soft %", f"acc_soft{ending}")):
                 draws = [
                     average_draws(pairs[member][part], figure, settings.clusters, SEED + number)
                     for member in members
@@ -195,25 +195,18 @@ def average_tables(
                 ]
                 known = [draw for draw in draws if draw is not None]
                 low, high = interval(np.mean(known, axis=0)) if len(known) == len(draws) else (None, None)
-                cells.append(Estimate(mean_of_all(average[figure] for average in averages), low, high, n).times(100))
+                row[head] = Estimate(mean_of_all(average[figure] for average in averages), low, high, n).times(100)
             kappa, spearman, ece = (mean_of_all(average[f] for average in averages) for f in ("kappa", "spearman", "ece"))
-            cells += [kappa, spearman, per_cent(ece)]
+            row |= {"kappa": kappa, "Spearman": spearman, "ECE %": per_cent(ece)}
             if settings.seconds:
                 sources = [(judges[member][0].judge, judges[member][0].method) for member in members]
-                cells.append(mean_of_all(settings.seconds.get(source) for source in sources))
-            body.append(tuple(cells))
+                row["s a dialogue"] = mean_of_all(settings.seconds.get(source) for source in sources)
+            body.append(row)
         drawn = drawn_units((of[part] for of in pairs.values() for part in parts if part in of), settings.clusters)
-        yield Table(
-            key=f"judge_averages_{language}",
-            title=f"Judges on average, {'mean over languages' if language == ALL else language}",
-            columns=(
-                *("judge", "ACC %", "ACC_soft %", "kappa", "Spearman", "ECE %"),
-                *(["s a dialogue"] if settings.seconds else []),
-            ),
-            rows=tuple(body),
-            notes=(
-                f"Means over dimensions; n counts ratings. [{SMOOTHED} over {settings.clusters.name} ({len(drawn)}), drawn "
-                f"alike for every judge]. {unreadable(settings.mode)} A dash: undefined in some dimension.",
-            ),
-            section=AGREEMENT,
+        note = (
+            f"Means over dimensions; n counts ratings. [{SMOOTHED} over {settings.clusters.name} ({len(drawn)}), drawn "
+            f"alike for every judge]. {unreadable(settings.mode)} A dash: undefined in some dimension."
         )
+        title = f"Judges on average, {'mean over languages' if language == ALL else language}"
+        heads = ("judge", "ACC %", "ACC_soft %", "kappa", "Spearman", "ECE %", *["s a dialogue"] * bool(settings.seconds))
+        yield Table.of(f"judge_averages_{language}", title, body, [note], AGREEMENT, heads=heads)

@@ -12,11 +12,12 @@ from core.errors import UserError
 from core.records import HumanScore, Judgement
 from core.statistics.bootstrap import SEED, SMOOTHED, Floats, estimate
 from core.statistics.inference import ALPHA, TEST, beside_interval, cluster_error, contributions, holds, holm_of, student_p
-from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.agreement import Item, Paired, item_of, paired, per_cent, unreadable
+from core.tables import Cell, Estimate, Table, per_cent
+from evalsuite.statistics.agreement import Item, Paired, item_of, paired, unreadable
 from evalsuite.statistics.agreement_intervals import Dimensions, drawn_units, hit_counts, ratio_draws
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.judges import Judges, gold_of
+from evalsuite.statistics.paired import yes_or_no
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE
 
 
@@ -159,38 +160,28 @@ def _difference(language: str, dimension: str, a: str, b: str, gaps: Sequence[_G
 
 
 def beaten(differences: Sequence[JudgeDifference]) -> set[tuple[str, str, str]]:
-    """(language, dimension, judge) of whom another beats by a difference that holds."""
+    """(language, dimension, judge) of whom another is significantly better."""
     return {(d.language, d.dimension, d.b if (d.difference or 0) > 0 else d.a) for d in differences if holds(d.p_holm)}
 
 
 def comparison_tables(differences: Sequence[JudgeDifference], mode: str, labels: Mapping[str, str]) -> list[Table]:
     """A table of the average's differences and one of the dimensions', in per cent and points; none without two judges."""
-    notes = (
+    note = (
         f"On items that both judged, in points of ACC, [{SMOOTHED} over clusters, drawn whole]; n: ratings. p: {TEST}, and "
         f"above {ALPHA:g} wherever the interval contains 0; Holm's correction over the averages of all pairs of a language, "
-        f"and over their dimensions. Gold that is not whole is rounded, halves up. {unreadable(mode)}",
+        f"and over their dimensions. Gold that is not whole is rounded, halves up. {unreadable(mode)}"
     )
     tables = []
     for key, what, average in (("judge_differences", "average ACC", True), ("judge_dimensions", "ACC by dimension", False)):
-        rows: list[tuple[Cell, ...]] = []
+        rows: list[dict[str, Cell]] = []
         for d in differences:
             if (d.dimension == AVERAGE) == average:
-                where = [d.language] if average else [d.language, labels.get(d.dimension, d.dimension)]
-                points = Estimate(d.difference, d.low, d.high, d.n).times(100)
-                said = {None: None, True: "yes", False: "no"}[holds(d.p_holm)]
-                figures = per_cent(d.acc_a), per_cent(d.acc_b), points, d.clusters, _p(d.p), _p(d.p_holm), said
-                rows.append((*where, d.a, d.b, *figures))
-        heads = ["Language"] if average else ["Language", "Dimension"]
-        tables.append(
-            Table(
-                key=key,
-                title=f"Differences between judges in {what}",
-                columns=(*heads, "Judge", "minus", "ACC", "Other's ACC", "Points", "Clusters", "p", "p (Holm)", "Holds"),
-                rows=tuple(rows),
-                notes=notes,
-                section=AGREEMENT,
-            )
-        )
+                where = {} if average else {"Dimension": labels.get(d.dimension, d.dimension)}
+                rows.append({"Language": d.language, **where})
+                rows[-1] |= {"Judge": d.a, "minus": d.b, "ACC": per_cent(d.acc_a), "Other's ACC": per_cent(d.acc_b)}
+                rows[-1] |= {"Points": Estimate(d.difference, d.low, d.high, d.n).times(100), "Clusters": d.clusters}
+                rows[-1] |= {"p": _p(d.p), "p (Holm)": _p(d.p_holm), "Significant": yes_or_no(holds(d.p_holm))}
+        tables.append(Table.of(key, f"Differences between judges in {what}", rows, [note], AGREEMENT))
     return tables if differences else []
 
 

@@ -18,17 +18,8 @@ from core.records import HumanScore, Judgement
 from core.rubrics import Scale
 from core.statistics.accuracy import majority, probability_rows, round_half_up, sureness
 from core.statistics.bootstrap import RESAMPLES, SEED, SHARES, SMOOTHED, Floats, estimate, smoothed_means
-from core.tables import Cell, Estimate, Table
-from evalsuite.statistics.agreement import (
-    agreement,
-    item_of,
-    mean_gold,
-    paired,
-    per_cent,
-    refuse_partnerless,
-    shown,
-    unreadable,
-)
+from core.tables import Cell, Estimate, Table, per_cent
+from evalsuite.statistics.agreement import agreement, item_of, mean_gold, paired, refuse_partnerless, shown, unreadable
 from evalsuite.statistics.agreement_intervals import Dimensions, Pair, columns_of, drawn_units
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
@@ -45,7 +36,7 @@ def source_of(judgement: Judgement) -> tuple[str, ...]:
 
 
 def source_names(sources: Collection[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """What each judge is called: its name alone where that is clear; judges that share it are told apart by whichever of
+    """What each judge is called: its name alone where that is clear; judges that share it are distinguished by whichever of
     rubric, method and condition differs. Raises `UserError` when two would still be called the same."""
     names: dict[tuple[str, ...], str] = {}
     for source in sources:
@@ -93,7 +84,7 @@ def table4(
     """Table 4 of ESC-Eval, one a language: judges × dimensions and their average, ACC (with interval and n) and ACC_soft in per
     cent, the majority class last.
 
-    Of the judges, those are bold that nobody beats by a difference in ACC that holds, where anybody is beaten: `beaten` are
+    Of the judges, those are bold that nobody beats by a significant difference in ACC, where anybody is beaten: `beaten` are
     (language, dimension or average, judge). `same_items` says whether all judges' figures are over the same items. A judge
     without some dimension has no average: averages over different dimensions do not compare.
     """
@@ -116,7 +107,7 @@ def table4(
         by = next(iter(judges.values()))[AVERAGE]["clustered_by"]
         notes = [
             f"In per cent. {unreadable(mode)} n: ratings. Clusters: {by}, drawn whole: [{SMOOTHED}]. Majority class: always "
-            "the most frequent gold score. Bold: whom no judge beats by a difference in ACC that holds, where one is beaten."
+            "the most frequent gold score. Bold: whom no judge beats by a significant difference in ACC, where one is beaten."
         ]
         if not same_items:
             notes.append("The judges' figures are over different items: compare them by the tests, which are on shared ones.")
@@ -194,24 +185,21 @@ def _matrix(counts: Counter[tuple[int, int | None]], axis: list[int]) -> Confusi
 def confusion_tables(
     matrices: Mapping[str, Mapping[str, Confusion]], labels: Mapping[str, str], note: str = "", key: str = "confusion"
 ) -> Iterator[Table]:
-    """One table a language: a row a dimension and gold score, a column a verdict (a dash where it is off the dimension's
+    """One table per language: a row per dimension and gold score, a column per verdict (a dash where it is off the dimension's
     scale), unreadable ones in their own."""
     for language, dimensions in matrices.items():
-        rows: list[tuple[Cell, ...]] = []
+        rows: list[dict[str, Cell]] = []
         axis = sorted({score for matrix in dimensions.values() for score in matrix.scores})
         for dimension, matrix in dimensions.items():
             for score, counts, unread in zip(*matrix, strict=True):
                 count_of = dict(zip(matrix.scores, counts, strict=True))
-                cells = (count_of.get(verdict) for verdict in axis)
-                rows.append((labels.get(dimension, dimension), str(score), *cells, unread, sum(counts) + unread))
-        yield Table(
-            key=f"{key}_{language}",
-            title=f"Verdicts by gold score, {language}" + (f" ({note})" if note else ""),
-            columns=("Dimension", "Gold", *map(str, axis), "unreadable", "n"),
-            rows=tuple(rows),
-            notes=("Counts. Columns are the judge's verdicts. What is not whole counts as the nearest score, halves up.",),
-            section=AGREEMENT,
-        )
+                rows.append({"Dimension": labels.get(dimension, dimension), "Gold": str(score)})
+                rows[-1] |= {str(verdict): count_of.get(verdict) for verdict in axis}
+                rows[-1] |= {"unreadable": unread, "n": sum(counts) + unread}
+        note_below = "Counts. Columns are the judge's verdicts. What is not whole counts as the nearest score, halves up."
+        title = f"Verdicts by gold score, {language}" + (f" ({note})" if note else "")
+        heads = ("Dimension", "Gold", *map(str, axis), "unreadable", "n")
+        yield Table.of(f"{key}_{language}", title, rows, [note_below], AGREEMENT, heads=heads)
 
 
 # --- calibration ----------------------------------------------------------------------------------------------------------
@@ -236,7 +224,7 @@ class Bin(NamedTuple):
 def calibration(
     judgements: Sequence[Judgement], gold: Sequence[HumanScore], clusters: Clusters = DIALOGUES, bins: int = 10
 ) -> list[Bin]:
-    """The bins that hold anything, by language, dimension (`POOLED` last) and probability, of one judge.
+    """The bins that have any verdict, by language, dimension (`POOLED` last) and probability, of one judge.
 
     The bins are those of `core.statistics.accuracy.calibration_errors`, a mean over items of |hit rate − confidence| in their
     bin. Verdicts without probabilities are left out. Errors are those of `evalsuite.agreement.paired`.
@@ -259,7 +247,7 @@ def calibration(
             draws = smoothed_means(right, counts, SHARES)
             for place in np.flatnonzero(n):
                 rate = estimate(float(right[:, place].sum() / n[place]), draws[:, place], int(n[place]), int(on[place]))
-                assert rate.mean is not None, "a bin that holds anything"
+                assert rate.mean is not None, "a bin with verdicts"
                 ends = edges[place], edges[place + 1], rate.n, float(sure[:, place].sum() / n[place])
                 filled.append(Bin(language, dimension, *ends, rate.mean, rate.low, rate.high, int(on[place])))
     return filled
@@ -316,18 +304,12 @@ def calibration_error(dimensions: Dimensions, clusters: Clusters = DIALOGUES, bi
 
 
 def calibration_table(bins: Sequence[Bin], labels: Mapping[str, str], note: str = "") -> Table:
-    """The bins as figures beside their chart, in per cent."""
-    return Table(
-        key="calibration",
-        title="Calibration" + (f" ({note})" if note else ""),
-        columns=("language", "dimension", "over %", "up to %", "mean probability %", "right %", "clusters"),
-        rows=tuple(
-            (
-                *(b.language, labels.get(b.dimension, b.dimension), 100 * b.low, 100 * b.high, 100 * b.confidence),
-                *(Estimate(b.hit_rate, b.hit_low, b.hit_high, b.n).times(100), b.clusters),
-            )
-            for b in bins
-        ),
-        notes=(f"By the probability of the most probable score; right: that score is the gold, [{SMOOTHED} over clusters].",),
-        section=AGREEMENT,
-    )
+    """The bins as figures, in per cent."""
+    rows = [
+        {"language": b.language, "dimension": labels.get(b.dimension, b.dimension), "over %": 100 * b.low}
+        | {"up to %": 100 * b.high, "mean probability %": 100 * b.confidence}
+        | {"right %": Estimate(b.hit_rate, b.hit_low, b.hit_high, b.n).times(100), "clusters": b.clusters}
+        for b in bins
+    ]
+    below = f"By the probability of the most probable score; right: that score is the gold, [{SMOOTHED} over clusters]."
+    return Table.of("calibration", "Calibration" + (f" ({note})" if note else ""), rows, [below], AGREEMENT)

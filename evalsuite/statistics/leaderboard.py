@@ -1,31 +1,23 @@
-"""Leaderboards (table 2 of ESC-Eval): supporters × dimensions on 0–100, with ranks that say which differences hold."""
+"""Leaderboards (table 2 of ESC-Eval): supporters × dimensions on 0–100, with ranks by what differences are significant."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import get_args
 
-import numpy as np
-
-from core.errors import UserError
 from core.grouping import group_by
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric, Scale
-from core.statistics.bootstrap import LEVEL, SMOOTHED, Floats
-from core.statistics.means import exact_mean
+from core.statistics.bootstrap import LEVEL, SMOOTHED
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.clusters import card_of as card_of
-from evalsuite.statistics.clusters import clusters_in, row_key
+from evalsuite.statistics.clusters import row_key
 from evalsuite.statistics.components import FEWEST_PLANNED
-from evalsuite.statistics.draws import first_draws
-from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label, scorer_of, supporter_of
+from evalsuite.statistics.contestants import Contestant, contestants_of, design_of, pooled, stack
+from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label
 
-POOLED: Language = "mul"  # type: ignore[assignment]  # ISO 639-2: several languages together
 OTHER = "other"  # supporters whose spec names no group
 FAMILIES = "Corrected together: the pairs of models, and apart from them models with floors, within one judge and language."
 
@@ -44,32 +36,6 @@ class Score:
     estimate: Estimate
     asked: int
     read: int
-
-
-@dataclass
-class Contestant:
-    """One supporter as one scorer sees it, in one language or in several (`POOLED`): its scores (0–100) card by card.
-
-    `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one. `readable`
-    counts its dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and under `average` all.
-    `said` maps card → what was said in its dialogues. `dialogues` maps dialogue → what `cards` are the sums of, by id; none of
-    `POOLED`.
-    """
-
-    language: Language
-    scorer: Scorer
-    supporter: str
-    cards: dict[str, Floats] = field(default_factory=dict)
-    readable: Counter[str] = field(default_factory=Counter)
-    asked: Counter[str] = field(default_factory=Counter)
-    read: Counter[str] = field(default_factory=Counter)
-    said: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
-    dialogues: dict[str, Floats] = field(default_factory=dict)
-
-    def alike(self, other: Contestant) -> bool:
-        """Whether the scorer is the same, and what was said on every card that both have."""
-        shared = self.said.keys() & other.said.keys()
-        return self.scorer == other.scorer and bool(shared) and all(self.said[card] == other.said[card] for card in shared)
 
 
 @dataclass(frozen=True)
@@ -126,92 +92,6 @@ class Board:
         return paired.rank_ranges(self.differences, len(self.contestants), self.models)
 
 
-def contestants_of(
-    dialogues: Sequence[Dialogue],
-    judgements: Sequence[Judgement],
-    rubric: Rubric,
-    value: Value = "value",
-    card_of: Callable[[Dialogue], str] = card_of,
-) -> list[Contestant]:
-    """Every language × scorer × supporter with its scores, sorted by them (English first).
-
-    A dialogue's repeats and turns are averaged first, so that each dialogue counts once; trials in which the very same was said
-    (at temperature 0) are one dialogue. A score s becomes (s − min) / (max − min) × 100 of its dimension's scale. `value` says
-    whether verdicts or their expectations (from token probabilities) are taken.
-    Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
-    """
-    by_id = {dialogue.id: dialogue for dialogue in dialogues}
-    said = {dialogue.id: tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}
-    first = first_draws(dialogues)
-    columns = {name: index for index, name in enumerate(rubric.dimensions)}
-    contestants: dict[tuple[Language, Scorer, str], Contestant] = {}
-    verdicts: dict[tuple[Language, Scorer, str], dict[str, list[list[float]]]] = defaultdict(
-        lambda: defaultdict(lambda: [[] for _ in columns])
-    )
-    for judgement in checked(judgements, rubric):
-        dialogue = by_id.get(judgement.dialogue_id)
-        if dialogue is None:
-            raise UserError(f"judgement by {judgement.judge}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
-        key = dialogue.language, scorer_of(judgement), supporter_of(dialogue)
-        contestant = contestants.get(key) or contestants.setdefault(key, Contestant(*key))
-        contestant.asked[judgement.dimension] += not judgement.lost
-        contestant.read[judgement.dimension] += judgement.value is not None
-        figures = verdicts[key][first[dialogue.id]]
-        if judgement.value is None:
-            continue
-        figure = judgement.value if value == "value" else judgement.expected
-        if figure is not None:
-            figures[columns[judgement.dimension]].append(figure)
-    scales = [(scale.min, scale.span) for scale in rubric.scales.values()]
-    for key, contestant in contestants.items():
-        for counts in (contestant.asked, contestant.read):
-            counts[AVERAGE] = counts.total()
-        # Sorted, so that no figure depends on the order in which records came in.
-        for id, figures in sorted(verdicts[key].items()):
-            card = card_of(by_id[id])
-            scores = [(exact_mean(of) - low) * 100 / span if of else 0 for of, (low, span) in zip(figures, scales, strict=True)]
-            row = contestant.dialogues[id] = np.array([scores, [bool(of) for of in figures]], dtype=float)
-            contestant.cards[card] = contestant.cards.get(card, 0.0) + row
-            contestant.readable[card] += any(figures)
-            contestant.said.setdefault(card, set()).add(said[id])
-    order = list(get_args(Language))
-    return sorted(contestants.values(), key=lambda one: (order.index(one.language), one.scorer, one.supporter))
-
-
-def stack(contestants: Sequence[Contestant]) -> tuple[Floats, Floats]:
-    """The contestants' sums and counts on all their cards together, each [cards, contestants, dimensions]."""
-    cards = {name: row for row, name in enumerate(sorted({card for one in contestants for card in one.cards}))}
-    width = next(iter(contestants[0].cards.values())).shape[1]
-    sums, counts = np.zeros((2, len(cards), len(contestants), width))
-    for place, one in enumerate(contestants):
-        for card, row in one.cards.items():
-            sums[cards[card], place], counts[cards[card], place] = row
-    return sums, counts
-
-
-_IN = "\x1e"  # between a card and its language in the names of a pooled contestant's cards
-
-
-def design_of(contestants: Sequence[Contestant]) -> paired.Design:
-    """How the rows of `stack` were drawn; strata are languages, where several are pooled."""
-    rows = sorted({card for one in contestants for card in one.cards})
-    languages = np.unique([row.partition(_IN)[2] for row in rows], return_inverse=True)[1]
-    return paired.Design(clusters_in([row.partition(_IN)[0] for row in rows]), languages if languages.any() else None)
-
-
-def pooled(contestants: Sequence[Contestant]) -> list[Contestant]:
-    """Every scorer × supporter over all its languages."""
-    together: dict[tuple[Scorer, str], Contestant] = {}
-    for one in contestants:
-        whole = together.setdefault((one.scorer, one.supporter), Contestant(POOLED, one.scorer, one.supporter))
-        for card in one.cards:
-            row = f"{card}{_IN}{one.language}"
-            whole.cards[row], whole.readable[row], whole.said[row] = one.cards[card], one.readable[card], one.said[card]
-        whole.asked += one.asked
-        whole.read += one.read
-    return [together[key] for key in sorted(together)]
-
-
 def cells_of(contestants: Sequence[Contestant], rubric: Rubric, level: float = LEVEL) -> list[list[Score]]:
     """Each contestant's scores on every dimension and then on the average; intervals over all their cards."""
     names = [*rubric.dimensions, AVERAGE]
@@ -257,7 +137,8 @@ def boards_by_scorer(
     boards = []
     for (language, scorer), rivals in group_by(contestants, lambda one: (one.language, one.scorer)).items():
         scores = cells_of(rivals, rubric, level)
-        order = sorted(range(len(rivals)), key=lambda place: -_average(scores[place]))
+        averages = [block[-1].estimate.mean for block in scores]
+        order = sorted(range(len(rivals)), key=lambda place: 1.0 if (mean := averages[place]) is None else -mean)
         pairs = list(combinations(order, 2))
         families = [family(rivals[a], rivals[b], floors) for a, b in pairs]
         found = paired.differences(
@@ -270,54 +151,44 @@ def boards_by_scorer(
 def leaderboard(
     boards: Sequence[Board], rubric: Rubric, value: Value = "value", groups: Mapping[str, str] | None = None
 ) -> Iterator[Table]:
-    """One table a language: supporters × dimensions on 0–100 with 95 % intervals and n, their average, and the parse rate.
+    """One table per language: supporters × dimensions on 0–100 with 95 % intervals and n, their average, and the parse rate.
 
     On 0–4 a figure is the mean × 25 of ESC-Eval's table 2. Several judges, methods or conditions are separate rows. Where
     several models were tested there is a rank (`Board.ranks`). Rows come by falling average. `groups` maps supporter → group
-    (`groups_of`), a mark beside the average; a supporter without one is `other`.
+    (`groups_of`), shown next to the average; a supporter without one is `other`.
     """
     for language, of_language in group_by(boards, lambda board: board.language).items():
+        ranked = any(rank for board in of_language for rank in board.ranks)
+        names = [one.supporter for board in of_language for one in board.contestants]
+        group_of = {name: (groups or {}).get(name, OTHER) for name in names}
         lines: list[dict[str, Cell]] = []
         for board in of_language:
             for place in board.order:
-                supporter, cells = board.contestants[place].supporter, score_cells(board.scores[place])
-                line: dict[str, Cell] = {"rank": paired.rank_text(board.ranks[place]), "supporter": supporter}
-                line |= {"judged by": board.scorer.name, AVERAGE: None, "group": (groups or {}).get(supporter, OTHER)}
-                lines.append(line | dict(zip(score_columns(rubric), cells, strict=True)))
-        ranked = any(line["rank"] for line in lines)
-        grouped = any(line["group"] != OTHER for line in lines)
-        shown = {"rank": ranked, "judged by": len(of_language) > 1, "group": grouped}
-        columns = tuple(column for column in lines[0] if shown.get(column, True))
-        scores = [cell for board in of_language for cell in board.cells]
-        yield Table(
-            key=f"leaderboard-{language}",
-            title=f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else ""),
-            columns=columns,
-            rows=tuple(tuple(line[column] for column in columns) for line in lines),
-            notes=(
-                *score_notes(scores, rubric, value),
-                *at_level(of_language),
-                *[paired.RANKS] * ranked,
-                *saturation(of_language, rubric),
-            ),
-            section=SCORES,
-        )
+                supporter = board.contestants[place].supporter
+                lines.append({"rank": paired.rank_text(board.ranks[place])} if ranked else {})
+                lines[-1] |= {"supporter": supporter, **board.scorer.column(len(of_language) > 1), AVERAGE: None}
+                lines[-1] |= {"group": group_of[supporter]} if {*group_of.values()} != {OTHER} else {}
+                lines[-1] |= score_cells(board.scores[place], rubric)
+        notes = [
+            *score_notes([cell for board in of_language for cell in board.cells], rubric, value),
+            *at_level(of_language),
+            *[paired.RANKS] * ranked,
+            *saturation(of_language, rubric),
+        ]
+        title = f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else "")
+        yield Table.of(f"leaderboard-{language}", title, lines, notes, SCORES)
         if (own := rubric.shared_scale) and own.min:  # as the tables of such a rubric's paper are printed
-            yield Table(
-                key=f"leaderboard-own-{language}",
-                title=f"Leaderboard on {own.min}–{own.max}, {language}",
-                columns=columns,
-                rows=tuple(tuple(_on(own, line[column]) for column in columns) for line in lines),
-                notes=(f"The board above on the rubric's own scale, {own.min} to {own.max}.",),
-                section=SCORES,
-            )
+            title = f"Leaderboard on {own.min}–{own.max}, {language}"
+            note = f"The board above on the rubric's own scale, {own.min} to {own.max}."
+            scaled = [{head: _on(own, cell) for head, cell in line.items()} for line in lines]
+            yield Table.of(f"leaderboard-own-{language}", title, scaled, [note], SCORES)
 
 
 def _on(scale: Scale, cell: Cell) -> Cell:
     """A figure of 0–100 on a scale; any other cell as it is."""
     if not isinstance(cell, Estimate):
         return cell
-    mean, low, high = (None if one is None else scale.min + one * scale.span / 100 for one in (cell.mean, cell.low, cell.high))
+    mean, low, high = (None if end is None else scale.min + end * scale.span / 100 for end in (cell.mean, cell.low, cell.high))
     return Estimate(mean, low, high, cell.n)
 
 
@@ -331,8 +202,8 @@ def at_level(boards: Sequence[Board]) -> Iterator[str]:
 
 
 def saturation(boards: Sequence[Board], rubric: Rubric) -> Iterator[str]:
-    """Which dimensions have the same end of the scale for all dialogues of several models: they tell no model from another, and
-    do nothing but shrink the average's differences."""
+    """Which dimensions have the same end of the scale for all dialogues of several models: they distinguish no models, and only
+    shrink the average's differences."""
     for end in (0.0, 100.0):
         names = [
             dimension_label(rubric, name)
@@ -346,42 +217,34 @@ def saturation(boards: Sequence[Board], rubric: Rubric) -> Iterator[str]:
 
 
 def pairwise_differences(boards: Sequence[Board]) -> Iterator[Table]:
-    """One table a language with several supporters: the difference of every two in their average, and whether it holds.
+    """One table per language with several supporters: the difference of every two in their average, and whether it is
+    significant.
 
     The better of two (by the leaderboard) comes first. Intervals, tests and Holm's correction: `paired.differences`.
     """
     for language, of_language in group_by(boards, lambda board: board.language).items():
-        several = len(of_language) > 1
-        rows: list[tuple[Cell, ...]] = []
-        for board in of_language:
-            for difference in board.differences:
-                names = (board.contestants[place].supporter for place in (difference.first, difference.second))
-                rows.append((*names, *[board.scorer.name] * several, *paired.cells(difference)))
+        rows = [
+            {
+                "supporter": board.contestants[difference.first].supporter,
+                "against": board.contestants[difference.second].supporter,
+                **board.scorer.column(len(of_language) > 1),
+                **paired.by_column(difference),
+            }
+            for board in of_language
+            for difference in board.differences
+        ]
         if rows:
-            yield Table(
-                key=f"differences-{language}",
-                title=f"Differences between supporters in the average, {language}",
-                columns=("supporter", "against", *["judged by"] * several, *paired.COLUMNS),
-                rows=tuple(rows),
-                notes=(
-                    paired.NOTE,
-                    FAMILIES,
-                    *at_level(of_language),
-                    *[paired.UNPAIRED] * any(one.unpaired for board in of_language for one in board.differences),
-                ),
-                section=SCORES,
-            )
+            unpaired = any(difference.unpaired for board in of_language for difference in board.differences)
+            notes = [paired.NOTE, FAMILIES, *at_level(of_language), *[paired.UNPAIRED] * unpaired]
+            title = f"Differences between supporters in the average, {language}"
+            yield Table.of(f"differences-{language}", title, rows, notes, SCORES)
 
 
-def score_columns(rubric: Rubric) -> tuple[str, ...]:
-    """Column heads of `score_cells`."""
-    return (*(dimension_label(rubric, dimension) for dimension in rubric.dimensions), AVERAGE, "parse rate %")
-
-
-def score_cells(block: Sequence[Score]) -> tuple[Cell, ...]:
+def score_cells(block: Sequence[Score], rubric: Rubric) -> dict[str, Cell]:
     """One contestant's table cells: every dimension, the average, and the parse rate in per cent."""
+    cells: dict[str, Cell] = {dimension_label(rubric, score.dimension): score.estimate for score in block}
     last = block[-1]
-    return (*(cell.estimate for cell in block), 100 * last.read / last.asked if last.asked else None)
+    return cells | {"parse rate %": 100 * last.read / last.asked if last.asked else None}
 
 
 def ends(rubric: Rubric, top: int) -> str:
@@ -410,19 +273,10 @@ def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterato
         yield "Expected scores are means of the judge's token probabilities; verdicts without probabilities are left out."
 
 
-def _average(block: Sequence[Score]) -> float:
-    mean = block[-1].estimate.mean
-    return -1.0 if mean is None else mean
-
-
-# --- tally ------------------------------------------------------------------------------------------------------------------
-# A run's records counted once: every table, chart and sentence of a report is made from the same tally.
-
-
 @dataclass(frozen=True)
 class Tally:
-    """The records of a run on one rubric and what they come to. `judgements` may hold verdicts on other rubrics too; all that
-    follows is on this one.
+    """The records of a run on one rubric and what they come to: all tables, charts and sentences of a report are made from the
+    same tally. `judgements` may include verdicts on other rubrics; they are left out.
 
     Every property raises `UserError` for a verdict that does not fit the rubric, and all but `verdicts` for one of a dialogue
     that is not in the run.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from core.statistics.bootstrap import LEVEL, POINTS, SEED, SMOOTHED, Floats, estimate, gap_levels, smoothed_means
+from core.statistics.bootstrap import LEVEL, POINTS, SEED, SMOOTHED, Floats, estimates, gap_levels, smoothed_means
 from core.statistics.inference import (
     ALPHA,
     TEST,
@@ -29,10 +29,10 @@ from core.statistics.inference import (
 from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate
 
-COLUMNS = ("difference", "p", "p (Holm)", "holds")
+COLUMNS = ("difference", "p", "p (Holm)", "significant")
 HOLDS = (
-    f"p: {TEST}, two-sided, and above {ALPHA:g} wherever the interval contains 0. A difference holds where p after Holm's "
-    f"correction is at most {ALPHA:g}; the averages are corrected together, and then the dimensions"
+    f"p: {TEST}, two-sided, and above {ALPHA:g} wherever the interval contains 0. A difference is significant where p after "
+    f"Holm's correction is at most {ALPHA:g}; the averages are corrected together, and then the dimensions"
 )
 NOTE = (
     f"Difference in points of 0–100, [{SMOOTHED} over cards], n = shared cards: those on which both sides have a readable "
@@ -121,13 +121,8 @@ def card_estimates(
     means = with_average(ratio(sums.sum(axis=0), totals))
     sizes = np.concatenate([totals, np.asarray(readable)[:, None]], axis=1)
     on_cards = _with_fewest((counts > 0).sum(axis=0))
-    return [
-        [
-            estimate(means[row, column], draws[:, row, column], int(sizes[row, column]), int(on_cards[row, column]), level)
-            for column in range(dimensions + 1)
-        ]
-        for row in range(contestants)
-    ]
+    found = estimates(means.ravel(), draws.reshape(len(draws), -1), sizes.ravel(), on_cards.ravel(), level)
+    return [found[row * (dimensions + 1) :][: dimensions + 1] for row in range(contestants)]
 
 
 def by_card(values: Floats, cards: Sequence[str]) -> tuple[Floats, Floats]:
@@ -180,7 +175,8 @@ def differences(
     )
     counted = np.concatenate([shared.sum(axis=0), shared.any(axis=2).sum(axis=0)[:, None]], axis=1)
     on_cards = _with_fewest(n)
-    errors, degrees = cluster_error(parts, on_cards), on_cards - _with_most(number).astype(np.float64)
+    strata = np.concatenate([number, number.max(axis=-1, keepdims=True)], axis=-1)
+    errors, degrees = cluster_error(parts, on_cards), on_cards - strata.astype(np.float64)
     apart = np.logical_not(shared.any(axis=(0, 2)))
     for row in np.flatnonzero(apart):
         sides = [_alone(values[:, place], levels, SEED + side, design.clusters) for side, place in enumerate(pairs[row])]
@@ -192,28 +188,29 @@ def differences(
     columns = [dimensions] if average_only else list(range(dimensions + 1))
     most = float(gap_levels(levels).max())
     p = student_p(means, errors, on_cards, most, degrees)[:, columns]
-    p = beside_interval(p.ravel(), draws[:, :, columns].reshape(len(draws), -1), level).reshape(p.shape)
+    means, first_means, second_means = (part[:, columns].ravel() for part in (means, first_means, second_means))
+    draws = draws[:, :, columns].reshape(len(draws), -1)
+    p = beside_interval(p.ravel(), draws, level).reshape(p.shape)
     if families is not None:
         p[[family is None for family in families]] = np.nan
     tested = [_none(value) for value in p.ravel()]
     places = [(row, column) for row in range(size) for column in columns]
     corrected = holm_of(tested, [(families[row] if families else 0, column == dimensions) for row, column in places])
+    found = estimates(means, draws, counted[:, columns].ravel(), on_cards[:, columns].ravel(), level)
     return [
         Difference(
             first=pairs[row][0],
             second=pairs[row][1],
             dimension=column if column < dimensions else None,
-            first_mean=_none(first_means[row, column]),
-            second_mean=_none(second_means[row, column]),
-            estimate=estimate(
-                means[row, column], draws[:, row, column], int(counted[row, column]), int(on_cards[row, column]), level
-            ),
-            p=one,
-            holm=after,
-            holds=holds(after, level),
-            unpaired=bool(apart[row]) and not np.isnan(means[row, column]),
+            first_mean=_none(first_means[place]),
+            second_mean=_none(second_means[place]),
+            estimate=found[place],
+            p=tested[place],
+            holm=corrected[place],
+            holds=holds(corrected[place], level),
+            unpaired=bool(apart[row]) and not np.isnan(means[place]),
         )
-        for (row, column), one, after in zip(places, tested, corrected, strict=True)
+        for place, (row, column) in enumerate(places)
     ]
 
 
@@ -243,8 +240,8 @@ def _together(values: Floats, clusters: Clusters) -> Floats:
 # --- ranks ------------------------------------------------------------------------------------------------------------------
 
 RANKS = (
-    "Rank: the places that the differences leave open, from 1 + the number of models that are better by one that holds, to "
-    "the number of all less those that are worse by one that holds; all true ranks lie in these ranges at 95 %."
+    "Rank: the places that the differences leave open, from 1 + the number of models that are significantly better, to the "
+    "number of all less those that are significantly worse; all true ranks lie in these ranges at 95 %."
 )
 
 
@@ -284,16 +281,20 @@ def _with_fewest(cards: NDArray[np.intp]) -> NDArray[np.intp]:
     return np.concatenate([cards, cards.min(axis=-1, keepdims=True)], axis=-1)
 
 
-def _with_most(strata: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Append the most of the last axis: the strata of an average's part that has the most."""
-    return np.concatenate([strata, strata.max(axis=-1, keepdims=True)], axis=-1)
-
-
 def _none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
 def cells(difference: Difference) -> tuple[Cell, ...]:
     """A difference as the table cells under `COLUMNS`."""
-    said = None if difference.holds is None else "yes" if difference.holds else "no"
-    return difference.estimate, p_text(difference.p), p_text(difference.holm), said
+    return difference.estimate, p_text(difference.p), p_text(difference.holm), yes_or_no(difference.holds)
+
+
+def by_column(difference: Difference) -> dict[str, Cell]:
+    """The same by column."""
+    return dict(zip(COLUMNS, cells(difference), strict=True))
+
+
+def yes_or_no(significant: bool | None) -> str | None:
+    """For tables; None, where nothing was tested, stays None."""
+    return None if significant is None else "yes" if significant else "no"

@@ -18,7 +18,7 @@ from core.statistics.inference import beside_interval, cluster_error, student_p
 from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics.clusters import clusters_of
-from evalsuite.statistics.leaderboard import Contestant
+from evalsuite.statistics.contestants import Contestant
 from evalsuite.statistics.paired import with_average
 from evalsuite.statistics.summary import AVERAGE, BREAKDOWNS, Scorer
 
@@ -188,20 +188,13 @@ def length_biases(judged: Sequence[Replies], golden: Sequence[Replies]) -> list[
 
 
 def average_table(replies: Sequence[Replies], effects: Sequence[LengthEffect]) -> Table:
-    """For the report: how long a supporter's replies are, beside its correlation of the average with their length."""
+    """For the report: how long a supporter's replies are, and the correlation of its average with their length."""
     several = len({one.scorer for one in replies}) > 1
     known = {(one.language, one.scorer, one.supporter): one for one in replies}
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[dict[str, Cell]] = []
     for effect in effects:
-        judged = [effect.scorer.name] if several else []
         own = known.get((effect.language, effect.scorer, effect.supporter or ""))
-        length = float(own.lengths.mean()) if own and len(own.lengths) else None
-        rows.append((effect.supporter or ALL, effect.language, *judged, length, effect.cells[AVERAGE]))
-    return Table(
-        key="reply-length",
-        title="Average against reply length",
-        columns=("supporter", "language", *["judged by"] * several, "characters a reply", "Spearman's correlation"),
-        rows=tuple(rows),
-        notes=NOTES,
-        section=BREAKDOWNS,
-    )
+        rows.append({"supporter": effect.supporter or ALL, "language": effect.language, **effect.scorer.column(several)})
+        rows[-1]["characters a reply"] = float(own.lengths.mean()) if own and len(own.lengths) else None
+        rows[-1]["Spearman's correlation"] = effect.cells[AVERAGE]
+    return Table.of("reply-length", "Average against reply length", rows, NOTES, BREAKDOWNS)

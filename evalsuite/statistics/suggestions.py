@@ -23,8 +23,9 @@ from core.statistics.bootstrap import SEED, Floats
 from core.statistics.means import exact_mean
 from core.statistics.reliability import CORRELATION_FROM, jackknife, left_out
 from core.tables import Estimate
+from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.coefficients import coefficients
-from evalsuite.statistics.leaderboard import Board, card_of
+from evalsuite.statistics.leaderboard import Board
 from evalsuite.statistics.summary import supporter_of
 
 EVEN = 0.5  # the part of a chance that is the same for all dialogues, and of a budget that does not go by uncertainty

@@ -30,7 +30,7 @@ Value = Literal["value", "expected"]
 
 UNREADABLE, LOST, BROKEN = "unreadable", "lost", "broken probabilities"
 _OUTCOMES = ("failure", "probabilities")  # keys of a judgement's condition that are no experimental condition
-# Why verdicts are missing, and how it is said of many.
+# Why verdicts are missing, and the words for many of them.
 MISSING = {
     UNREADABLE: "could not be read",
     "refusal": "were refused by the judge",
@@ -55,6 +55,10 @@ class Scorer(NamedTuple):
     def without(self, *keys: str) -> Scorer:
         """The same whatever these parts of its condition are."""
         return self._replace(condition=tuple(pair for pair in self.condition if pair[0] not in keys))
+
+    def column(self, shown: bool = True) -> dict[str, Cell]:
+        """The column that says who judged; none where all rows have the same scorer."""
+        return {"judged by": self.name} if shown else {}
 
     def record(self) -> dict[str, Any]:
         """For JSON, the condition as an object."""
@@ -172,20 +176,15 @@ def terminations(dialogues: Sequence[Dialogue]) -> Table:
     cut = sorted({name for row in counts.values() for name in row if name.startswith("cut off")})
     columns = [*reasons, "ended by seeker", "ended by supporter", *cut]
     absent = [reason for reason in get_args(Termination) if not any(name.split(" (")[0] == reason for name in reasons)]
-    return Table(
-        key="terminations",
-        title="How dialogues ended",
-        columns=("supporter", "language", "dialogues", *columns),
-        rows=tuple(
-            (supporter, language, sum(row[name] for name in reasons), *(row[name] for name in columns))
-            for (supporter, language), row in sorted(counts.items())
-        ),
-        notes=(
-            *([f"Did not occur: {', '.join(absent)}."] if absent else []),
-            *(["Cut off: replies that reached their token limit; they are turns all the same."] if cut else []),
-        ),
-        section=TERMINATIONS,
-    )
+    rows = [
+        {"supporter": supporter, "language": language, "dialogues": sum(row[name] for name in reasons)}
+        | {name: row[name] for name in columns}
+        for (supporter, language), row in sorted(counts.items())
+    ]
+    notes = [f"Did not occur: {', '.join(absent)}."] * bool(absent)
+    notes += ["Cut off: replies that reached their token limit; they are turns all the same."] * bool(cut)
+    heads = ("supporter", "language", "dialogues", *columns)
+    return Table.of("terminations", "How dialogues ended", rows, notes, TERMINATIONS, heads=heads)
 
 
 TROUBLE = 0.1  # from this share on, what goes wrong is more than an accident
@@ -236,29 +235,23 @@ def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: It
                 "follows no instructions cannot judge"
             )
         elif read >= SAME and len(values) == 1:
-            yield f"the judge {judge} gave {next(iter(values))} in all of {read:,} verdicts: its scores tell nothing apart"
+            yield f"the judge {judge} gave {next(iter(values))} in all of {read:,} verdicts: its scores distinguish nothing"
 
 
 def failed_calls(failures: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table | None:
     """The unanswered calls of a run (its failures.json) by role, model, outcome and HTTP status, most first, each with one of
     the servers' messages; None for none."""
-    groups: dict[tuple[str, str, str, str, int | None], list[Mapping[str, Any]]] = defaultdict(list)
-    for stage, calls in failures.items():
-        for call in calls:
-            groups[stage, call["role"], call["model"], call["outcome"], call["status"]].append(call)
-    if not groups:
-        return None
-    return Table(
-        key="failures",
-        title="Calls that were not answered",
-        columns=("stage", "role", "model", "outcome", "HTTP status", "calls", "dialogues", "for example"),
-        rows=tuple(
-            (*group, len(calls), len({call["dialogue"] for call in calls}), calls[0]["reason"])
-            for group, calls in sorted(groups.items(), key=lambda item: (-len(item[1]), str(item[0])))
-        ),
-        notes=("What they were needed for is missing; the same command asks for it again. failures.json lists every call.",),
-        section=TERMINATIONS,
+    groups = group_by(
+        ((stage, call) for stage, calls in failures.items() for call in calls),
+        lambda item: (item[0], *(item[1][name] for name in ("role", "model", "outcome", "status"))),
     )
+    rows = [
+        dict(zip(("stage", "role", "model", "outcome", "HTTP status"), group, strict=True))
+        | {"calls": len(calls), "dialogues": len({call["dialogue"] for _, call in calls}), "for example": calls[0][1]["reason"]}
+        for group, calls in sorted(groups.items(), key=lambda item: (-len(item[1]), str(item[0])))
+    ]
+    note = "What they were needed for is missing; the same command asks for it again. failures.json lists every call."
+    return Table.of("failures", "Calls that were not answered", rows, [note], TERMINATIONS) if rows else None
 
 
 def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], timing: Mapping[str, float]) -> Table:
@@ -275,24 +268,18 @@ def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], t
     parts |= {f"judge {name}": [usage] for name, usage in sorted(judgement_usage.items())}
     parts["total"] = [*chain.from_iterable(parts.values())]
     fields = ("calls", "prompt_tokens", "completion_tokens", "reasoning_tokens")
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[dict[str, Cell]] = []
     for name, uses in parts.items():
         used = Usage.total(uses) if uses else None
-        cut = sum(used.cut_off.values()) if used else None
-        seconds = timing.get("total") if name == "total" else None
-        rows.append((name, *(getattr(used, field, None) for field in fields), cut, seconds))
-    rows += [(f"stage: {name}", None, None, None, None, None, seconds) for name, seconds in timing.items() if name != "total"]
-    return Table(
-        key="costs",
-        title="Calls, tokens and time",
-        columns=("item", *(field.replace("_", " ") for field in fields), "cut off", "seconds"),
-        rows=tuple(rows),
-        notes=(
-            "Tokens as the servers counted them; reasoning tokens are part of the completion tokens. Cut off: replies that "
-            "reached their token limit.",
-        ),
-        section=COSTS,
+        rows.append({"item": name} | {field.replace("_", " "): getattr(used, field, None) for field in fields})
+        rows[-1]["cut off"] = sum(used.cut_off.values()) if used else None
+        rows[-1]["seconds"] = timing.get("total") if name == "total" else None
+    rows += [{"item": f"stage: {name}", "seconds": seconds} for name, seconds in timing.items() if name != "total"]
+    note = (
+        "Tokens as the servers counted them; reasoning tokens are part of the completion tokens. Cut off: replies that "
+        "reached their token limit."
     )
+    return Table.of("costs", "Calls, tokens and time", rows, [note], COSTS)
 
 
 def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
@@ -310,16 +297,15 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     reasons = list(dict.fromkeys([UNREADABLE, *missing(verdicts)]))
     unsound = [BROKEN] if broken(verdicts) else []
     several = len({scorer for _, scorer in groups}) > 1
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[dict[str, Cell]] = []
     for language, scorer in sorted(groups):
         for dimension, of_dimension in groups[language, scorer].items():
-            names = (language, *[scorer.name] * several, dimension_label(rubric, dimension))
             scores = Counter(math.floor(judgement.value + 0.5) for judgement in of_dimension if judgement.value is not None)
             scale, without = rubric.scale_of(dimension).scores, missing(of_dimension)
-            figures: list[Cell] = [scores[score] if score in scale else None for score in rubric.scores]
-            figures += [*(without.get(reason, 0) for reason in reasons), len(of_dimension)]
-            rows.append((*names, *figures, *(broken(of_dimension) for _ in unsound)))
-    heads = ("language", *["judged by"] * several, "dimension")
-    figure_heads = (*map(str, rubric.scores), *(reason.replace("_", " ") for reason in reasons), "verdicts", *unsound)
+            rows.append({"language": language} | scorer.column(several) | {"dimension": dimension_label(rubric, dimension)})
+            rows[-1] |= {str(score): scores[score] if score in scale else None for score in rubric.scores}
+            rows[-1] |= {reason.replace("_", " "): without.get(reason, 0) for reason in reasons}
+            rows[-1] |= {"verdicts": len(of_dimension)} | {reason: broken(of_dimension) for reason in unsound}
     note = "Broken probabilities: they cannot be true, or are not certain to be the answer's; the score in the text stands."
-    return Table("distributions", "Scores given", (*heads, *figure_heads), tuple(rows), (note,) * len(unsound), SCORES)
+    heads = ("language", "dimension", *map(str, rubric.scores), *(reason.replace("_", " ") for reason in reasons), "verdicts")
+    return Table.of("distributions", "Scores given", rows, [note] * len(unsound), SCORES, heads=() if rows else heads)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from core.grouping import group_by
 from core.records import Dialogue, Language
 from core.statistics.bootstrap import LEVEL
 from core.statistics.inference import holm_of, p_text
-from core.tables import Cell, Estimate, Table
+from core.tables import Cell, Column, Estimate, Table
 from evalsuite.statistics.summary import languages_of, supporter_of
 
 SURVIVAL = "How long seekers stay"  # heading of the report
@@ -71,12 +71,12 @@ class LogRank:
     """Whether supporters' seekers leave at the same rate. `holm` is p after Holm's correction over the pairs of a language
     (None for the test of all at once); figures are None where `undefined` says why."""
 
-    language: Language
-    supporters: tuple[str, ...]
-    statistic: float | None
-    df: int
-    p: float | None
-    holm: float | None
+    language: Annotated[Language, Column("language")]
+    supporters: Annotated[tuple[str, ...], Column("supporters", " / ".join)]
+    statistic: Annotated[float | None, Column("chi²")]
+    df: Annotated[int, Column("df")]
+    p: Annotated[float | None, Column("p", p_text)]
+    holm: Annotated[float | None, Column("p (Holm)", p_text)]
     undefined: str | None
 
 
@@ -177,44 +177,30 @@ def _log_rank(language: Language, groups: dict[str, list[Span]]) -> LogRank:
 
 
 def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> Iterator[Table]:
-    """One table of curves a language (rounds as columns), and the tests of all languages. Shares are in per cent."""
+    """One table of curves per language (rounds as columns), and the tests of all languages. Shares are in per cent."""
     for language, of_language in group_by(curves, lambda curve: curve.language).items():
         horizon = max(curve.steps[-1].round for curve in of_language)
-        rows: list[tuple[Cell, ...]] = []
+        rows: list[dict[str, Cell]] = []
         for curve in of_language:
-            cells = map(estimate_of, curve.steps)
-            rows.append((curve.supporter, curve.dialogues, curve.median, *cells, *[None] * (horizon - len(curve.steps))))
-        yield Table(
-            key=f"survival-{language}",
-            title=f"Dialogues that go on after each round, %, {language}",
-            columns=("supporter", "dialogues", "median", *(f"round {at}" for at in range(1, horizon + 1))),
-            rows=tuple(rows),
-            notes=(
-                "Kaplan-Meier, [pointwise 95 % band], n = dialogues that had the round. A seeker who ends the dialogue "
-                "leaves; dialogues that ran out of rounds or were stopped by anything else count as long as they lasted. "
-                "Median: the first round after which at most half go on.",
-                *(
-                    f"{curve.supporter}: left out {curve.left_out} that stopped before any round was over."
-                    for curve in of_language
-                    if curve.left_out
-                ),
-            ),
-            section=SURVIVAL,
-        )
-    if not tests:
-        return
-    yield Table(
-        key="log-rank",
-        title="Do seekers leave at the same rate?",
-        columns=("language", "supporters", "chi²", "df", "p", "p (Holm)"),
-        rows=tuple((t.language, " / ".join(t.supporters), t.statistic, t.df, p_text(t.p), p_text(t.holm)) for t in tests),
-        notes=(
+            rows.append({"supporter": curve.supporter, "dialogues": curve.dialogues, "median": curve.median})
+            rows[-1] |= {f"round {at}": None for at in range(1, horizon + 1)}
+            rows[-1] |= {f"round {at}": estimate_of(step) for at, step in enumerate(curve.steps, start=1)}
+        notes = [
+            "Kaplan-Meier, [pointwise 95 % band], n = dialogues that had the round. A seeker who ends the dialogue "
+            "leaves; dialogues that ran out of rounds or were stopped by anything else count as long as they lasted. "
+            "Median: the first round after which at most half go on."
+        ]
+        for curve in of_language:
+            if curve.left_out:
+                notes.append(f"{curve.supporter}: left out {curve.left_out} that stopped before any round was over.")
+        yield Table.of(f"survival-{language}", f"Dialogues that go on after each round, %, {language}", rows, notes, SURVIVAL)
+    if tests:
+        notes = [
             f"{TEST.capitalize()}, two-sided; Holm's correction over the pairs of a language. It does not know that the same "
             "profiles were held with all supporters, which makes it cautious.",
             *(f"{test.language}, {' / '.join(test.supporters)}: {test.undefined}." for test in tests if test.undefined),
-        ),
-        section=SURVIVAL,
-    )
+        ]
+        yield Table.of("log-rank", "Do seekers leave at the same rate?", tests, notes, SURVIVAL)
 
 
 def estimate_of(step: SurvivalStep) -> Estimate:

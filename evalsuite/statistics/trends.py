@@ -20,7 +20,8 @@ from core.rubrics import Rubric
 from core.statistics.bootstrap import SMOOTHED, Floats, scale_levels
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import card_of, contestants_of
+from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.contestants import contestants_of
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, dimension_label, languages_of, supporter_of
 
 TRENDS = "Scores by round"  # heading of the report
@@ -127,39 +128,27 @@ def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str]) -> dict[
 
 
 def tables(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Table]:
-    """One table of means a language (a row a supporter and dimension, rounds as columns), and one of slopes."""
+    """Per language one table of means (a row per supporter and dimension, rounds as columns), and one of slopes."""
     for language, of_language in group_by(trends, lambda trend: trend.language).items():
         several = len({trend.scorer for trend in of_language}) > 1
-        heads = ("supporter", *["judged by"] * several, "dimension")
         horizon = max(point.round for trend in of_language for point in trend.points)
-        means: list[tuple[Cell, ...]] = []
-        slopes: list[tuple[Cell, ...]] = []
+        means: list[dict[str, Cell]] = []
+        slopes: list[dict[str, Cell]] = []
         for trend in of_language:
             for name, slope in trend.slopes.items():
-                names = (trend.supporter, *[trend.scorer.name] * several, dimension_label(rubric, name))
-                cells: list[Cell] = [point.estimate for point in trend.points if point.dimension == name]
-                means.append((*names, *cells, *[None] * (horizon - len(cells))))
-                slopes.append((*names, *paired.cells(slope)))
-        yield Table(
-            key=f"trends-{language}",
-            title=f"Scores by round, {language}",
-            columns=(*heads, *(f"round {at}" for at in range(1, horizon + 1))),
-            rows=tuple(means),
-            notes=(
-                f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues with a readable verdict. "
-                "Later rounds rest on the dialogues that came so far.",
-            ),
-            section=TRENDS,
+                who: dict[str, Cell] = {"supporter": trend.supporter, **trend.scorer.column(several)}
+                who |= {"dimension": dimension_label(rubric, name)}
+                rounds = {point.round: point.estimate for point in trend.points if point.dimension == name}
+                means.append(who | {f"round {at}": rounds.get(at) for at in range(1, horizon + 1)})
+                slopes.append(who | {"points a round": slope.estimate} | paired.by_column(slope))
+                del slopes[-1][paired.COLUMNS[0]]
+        note = (
+            f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues with a readable verdict. "
+            "Later rounds rest on the dialogues that came so far."
         )
-        yield Table(
-            key=f"slopes-{language}",
-            title=f"Change of scores within dialogues, {language}",
-            columns=(*heads, "points a round", *paired.COLUMNS[1:]),
-            rows=tuple(slopes),
-            notes=(
-                "Mean over cards of the least-squares slope of a dialogue's own scores (0–100) by round, "
-                f"[{SMOOTHED}], n = cards with a dialogue that was judged in two rounds or more. Against no slope, "
-                f"{paired.HOLDS}.",
-            ),
-            section=TRENDS,
+        yield Table.of(f"trends-{language}", f"Scores by round, {language}", means, [note], TRENDS)
+        note = (
+            "Mean over cards of the least-squares slope of a dialogue's own scores (0–100) by round, "
+            f"[{SMOOTHED}], n = cards with a dialogue that was judged in two rounds or more. Against no slope, {paired.HOLDS}."
         )
+        yield Table.of(f"slopes-{language}", f"Change of scores within dialogues, {language}", slopes, [note], TRENDS)

@@ -16,8 +16,10 @@ from core.statistics.inference import ALPHA, TEST, beside_interval, holds, holm_
 from core.statistics.reliability import CORRELATION_FROM, JACKKNIFE, jackknife, left_out
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
+from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.components import cards_needed
-from evalsuite.statistics.leaderboard import Contestant, card_of, contestants_of, family, stack
+from evalsuite.statistics.contestants import Contestant, contestants_of, stack
+from evalsuite.statistics.leaderboard import family
 from evalsuite.statistics.summary import dimension_label
 
 STUDY = "Do the frameworks agree?"  # heading of the page

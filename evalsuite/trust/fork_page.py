@@ -22,7 +22,7 @@ from evalsuite.report.headlines import ENDINGS, found_in, verdict
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Branch, Sheet
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import contestants_of, stack
+from evalsuite.statistics.contestants import contestants_of, stack
 from evalsuite.statistics.summary import AVERAGE, dimension_at, dimension_label
 from evalsuite.trust.fork import Forked
 

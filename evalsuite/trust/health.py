@@ -24,7 +24,8 @@ from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.checks.shared_bases import AS_IS, HEALTH, as_they_are
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import clusters_of
-from evalsuite.statistics.leaderboard import Contestant, Tally, contestants_of, stack
+from evalsuite.statistics.contestants import Contestant, contestants_of, stack
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import ALL, NOTES, LengthEffect
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, dimension_at, dimension_label, scorer_of
 

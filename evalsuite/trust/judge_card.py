@@ -23,8 +23,9 @@ from evalsuite.runs.run_config import RunConfig
 from evalsuite.statistics.agreement import agreement, agreement_tables, paired
 from evalsuite.statistics.agreement_intervals import Dimensions, drawn_units, hit_counts
 from evalsuite.statistics.clusters import Clusters, clusters_of
+from evalsuite.statistics.contestants import contestants_of
 from evalsuite.statistics.judges import calibration, calibration_error, calibration_table
-from evalsuite.statistics.leaderboard import Tally, contestants_of
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.paired import Difference
 from evalsuite.statistics.people import verdicts_of_people
 from evalsuite.statistics.reply_length import LengthBias, length_biases, length_effects, replies_of

@@ -11,6 +11,7 @@ import numpy as np
 from core.records import Language
 from core.statistics.inference import ALPHA, TEST
 from core.tables import Cell, Estimate, Table
+from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.components import (
     Components,
@@ -20,7 +21,7 @@ from evalsuite.statistics.components import (
     least_shown,
     shown_with,
 )
-from evalsuite.statistics.leaderboard import card_of, contestants_of
+from evalsuite.statistics.contestants import contestants_of
 from evalsuite.statistics.summary import Value, supporter_of
 
 PLANNING = "How many cards, trials and judges"  # heading of the tables

@@ -36,7 +36,9 @@ from core.statistics.bootstrap import LEVEL, POINTS, UNSEEN, Floats
 from core.statistics.inference import contributions, holds, holm_of, student_p, welch
 from core.tables import Estimate
 from evalsuite.statistics import paired
-from evalsuite.statistics.leaderboard import Contestant, card_of, contestants_of, family
+from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.contestants import Contestant, contestants_of
+from evalsuite.statistics.leaderboard import family
 from evalsuite.statistics.people import verdicts_of_people
 
 FEWEST = 5  # scored cards of a supporter: with fewer there is no interval, no test and no rank

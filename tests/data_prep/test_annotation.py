@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from data_prep.cards.annotation import QUALITIES, Mark, Mode, Quality, agreement, questions, settle
+from data_prep.cards.annotation import QUALITIES, Decision, Mark, Mode, Quality, agreement, questions, readings_differ, settle
 from data_prep.cards.taxonomy import Path3, load_taxonomy
 
 LEAVES = list(load_taxonomy().leaves)
@@ -50,7 +50,7 @@ def test_every_case_of_appendix_a2(
 ) -> None:
     """`same`: the workers agree on the category; `decides`: the third person names one."""
     first, second = Mark(pair[0], ONE), Mark(pair[1], ONE if same else OTHER)
-    third = Mark(said, THIRD if decides else None)
+    third = Decision(said, THIRD if decides else None)
     if expected == "error":
         with pytest.raises(ValueError, match="between high and middle"):
             settle(first, second, third, mode)
@@ -71,13 +71,20 @@ def test_every_case_of_appendix_a2(
 
 def test_no_third_person_is_the_same_as_one_who_says_nothing() -> None:
     marks = Mark("high", ONE), Mark("middle", OTHER)
-    assert settle(*marks) == settle(*marks, Mark())
+    assert settle(*marks) == settle(*marks, Decision())
     assert questions(*marks) == ("quality", "category")
 
 
 def test_an_invalid_card_asks_nobody() -> None:
     assert questions(Mark("invalid"), Mark("high", ONE)) == ()
-    assert settle(Mark("invalid"), Mark("high", ONE), Mark("high", OTHER)).unused == ("category", "quality")
+    assert settle(Mark("invalid"), Mark("high", ONE), Decision("high", OTHER)).unused == ("category", "quality")
+
+
+@pytest.mark.parametrize("pair", list(NATIVE))
+def test_where_the_readings_differ(pair: tuple[Quality, Quality]) -> None:
+    first, second = Mark(pair[0], ONE), Mark(pair[1], ONE)
+    same = settle(first, second, mode="native").quality == settle(first, second, mode="paper").quality
+    assert readings_differ(first, second) is not same
 
 
 # --- agreement --------------------------------------------------------------------------------------------------------------

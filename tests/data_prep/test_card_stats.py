@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ from core.ledger import Build
 from core.records import Language, RoleCard
 from data_prep.__main__ import app
 from data_prep.cards import load_cards
-from data_prep.cards.stats import OUTSIDE, STAGES, StageCounts, distribution, stages_of, table6, table9
+from data_prep.cards.stats import OUTSIDE, StageCounts, distribution, stages_of, table6, table9
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 from data_prep.commands import check as command
-from data_prep.commands.keep_sheets import CARD_SHEET, export_cards, read_keep
+from data_prep.keeping import CARDS as LAYOUT
+from data_prep.keeping import card_rows, read_keep, write_keep
 from data_prep.profiles import bundled_profiles
 
 LEAF = ("Family and Life", "Mental and physical health issues", "Body shape anxiety")
@@ -78,7 +78,7 @@ def decide(path: Path, words: dict[str, str]) -> None:
     """Fill the keep column in as a person would."""
     rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
     with path.open("w", encoding="utf-8-sig", newline="") as handle:
-        writer = csv.DictWriter(handle, CARD_SHEET.columns)
+        writer = csv.DictWriter(handle, LAYOUT.columns)
         writer.writeheader()
         writer.writerows(row | {"keep": words.get(row["card_id"], "")} for row in rows)
 
@@ -112,7 +112,7 @@ def test_no_cell_begins_a_formula_however_the_file_is_parted(tmp_path: Path) -> 
         card(2, id="'=1+1", problem="; '＝6"),
     ]
     path = tmp_path / "keep.csv"
-    export_cards(cards, [], tmp_path, 0)
+    write_keep(tmp_path, LAYOUT, card_rows(cards))
     text = path.read_text(encoding="utf-8-sig")
     for delimiter in (",", ";", "\t"):
         parts = [
@@ -124,7 +124,7 @@ def test_no_cell_begins_a_formula_however_the_file_is_parted(tmp_path: Path) -> 
 
 
 def decided(path: Path, cards: list[RoleCard]) -> dict[str, bool]:
-    return read_keep([path], CARD_SHEET, {card.id: card.problem for card in cards})
+    return read_keep([path], LAYOUT, {card.id: card.problem for card in cards})
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def decided(path: Path, cards: list[RoleCard]) -> dict[str, bool]:
 )
 def test_decisions_are_read_or_refused_with_their_line(tmp_path: Path, old: str, new: str, message: str | None) -> None:
     path, cards = tmp_path / "keep.csv", [card(0), card(1)]
-    export_cards(cards, [], tmp_path, 0)
+    write_keep(tmp_path, LAYOUT, card_rows(cards))
     path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,").replace(old, new), encoding="utf-8")
     if message is None:
         assert decided(path, cards) == {"card-0": True, "card-1": True}
@@ -162,7 +162,7 @@ def test_a_card_without_a_decision_is_an_error(run: Callable[..., Result]) -> No
 
 def test_lines_are_counted_over_cells_of_several_lines(tmp_path: Path) -> None:
     path, cards = tmp_path / "keep.csv", [card(0, problem="one\ntwo\nthree"), card(1)]
-    export_cards(cards, [], tmp_path, 0)
+    write_keep(tmp_path, LAYOUT, card_rows(cards))
     with pytest.raises(UserError, match=r"keep\.csv:2, column keep"):
         decided(path, cards)
     path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,"), encoding="utf-8")
@@ -205,7 +205,9 @@ CARDS = [
 
 
 def test_table6_stands_beside_the_papers() -> None:
-    table = table6(CARDS, StageCounts(Counter({("extract", "en"): 9})))
+    stages = StageCounts()
+    stages.add("extract", "en", 9)
+    table = table6(CARDS, stages)
     assert table.columns == ("Language", "", "Extract", "GPT-4_F", "Human_F", "High", "Middle", "Not rated")
     assert table.rows == (
         ("English", "here", 9, None, None, 1, 1, 2),
@@ -263,20 +265,21 @@ def test_stages_are_read_back_through_the_manifests(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     files = chain(Path("made"))
     found = stages_of(files[-1:])
-    read = {stage: (found.of(stage, "en"), found.of(stage, "zh")) for stage in STAGES}
-    assert read == {"extract": (5, 2), "filter": (3, 2), "human-filter": (2, 1)}
+    assert {stage: (counts["en"], counts["zh"]) for stage, counts in found.counts.items()} == {
+        "human-filter": (2, 1),
+        "filter": (3, 2),
+        "extract": (5, 2),
+    }
     assert stages_of(files).counts == found.counts, "no stage counts twice"
     monkeypatch.chdir("/")
-    assert {stage for stage, _ in stages_of([tmp_path / files[-1]]).counts} == {"human-filter"}, (
-        "relative inputs are not found from elsewhere"
-    )
+    assert stages_of([tmp_path / files[-1]]).counts.keys() == {"human-filter"}, "relative inputs are not found from elsewhere"
 
 
 def test_what_changed_or_is_no_manifest_is_said(tmp_path: Path) -> None:
     files = chain(tmp_path)
     write_jsonl(files[1], [card(0)])
     found = stages_of(files[-1:])
-    assert found.of("filter", "en") is None and "changed after its manifest" in found.notes[0]
+    assert "filter" not in found.counts and "changed after its manifest" in found.notes[0]
     (tmp_path / "human-filter" / "manifest.json").write_text('{"steps": 3}')
     found = stages_of(files[-1:])
     assert not found.counts and "is not a manifest" in found.notes[0]
@@ -331,8 +334,9 @@ def test_the_page_needs_no_network_and_escapes_names(run: Callable[..., Result],
     data = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', page, re.S)
     assert data is not None
     drawn = orjson.loads(data[1])
-    assert drawn["labels"] == ["&lt;/script&gt;&lt;b&gt;x", "no category"]
-    assert drawn["values"] == [1, 1] and drawn["parents"] == ["", ""]
+    assert drawn["sunburst"]["labels"] == ["&lt;/script&gt;&lt;b&gt;x", "no category"]
+    assert drawn["sunburst"]["values"] == [1, 1] and drawn["sunburst"]["parents"] == ["", ""]
+    assert [one["name"] for one in drawn["bars"]] == ["High", "Not rated"]
     first = page
     assert run("check", name, "--out", "s").exit_code == 0
     assert Path("s/cards.html").read_text(encoding="utf-8") == first

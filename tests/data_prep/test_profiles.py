@@ -17,9 +17,9 @@ from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, Language
 from core.tables import Table
 from core.yaml_files import read_yaml
+from data_prep import keeping
 from data_prep.__main__ import app
 from data_prep.cards.sheets import read_sheet, write_csv
-from data_prep.commands.keep_sheets import PROFILE_SHEET
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text, sage
 from data_prep.profiles import stats as profile_stats
 from data_prep.profiles.check import ProfileFinding, check_profiles
@@ -82,7 +82,7 @@ def test_the_bundled_profiles_are_complete_consistent_and_cover_what_is_asked() 
     for language in ("en", "zh"):
         own = [one for one in both if one.language == language]
         assert len(own) >= 12
-        assert not [gap for gap in profile_stats.gaps(own, load_vocabulary()) if "age groups" in gap]
+        assert {profile_stats.age_group(one, load_vocabulary()) for one in own} == {g.en for g in load_vocabulary().age_groups}
         assert len({one.counselling.scenario for one in own}) >= 8
     assert len({one.preferences.mbti for one in both}) == 16
     assert len({one.counselling.scenario for one in both}) == len(load_vocabulary().keys) == 16
@@ -309,24 +309,24 @@ def test_a_sample_is_inspected_and_the_rejected_are_left_out(run: Run, tmp_path:
     several = [profile(id=f"p{n}", counselling={"problem": f"={n} boats sank near island {n}."}) for n in range(6)]
     write_jsonl(Path("p.jsonl"), several)
     ok(run("sheet", "export", "--profiles", "p.jsonl", "--out", "out", "--sample", 3, "--seed", 4))
-    sheet = read_sheet(Path("out/keep.xlsx"), "profiles", PROFILE_SHEET.columns)
+    sheet = read_sheet(Path("out/keep.xlsx"), "profiles", keeping.PROFILES.columns)
     assert [row.cells for row in sheet] == [
-        row.cells for row in read_sheet(Path("out/keep.csv"), "profiles", PROFILE_SHEET.columns)
+        row.cells for row in read_sheet(Path("out/keep.csv"), "profiles", keeping.PROFILES.columns)
     ]
     ids = [row.cells["profile_id"] for row in sheet]
-    assert len(ids) == 3 and ids == sorted(ids)
+    assert len(ids) == 3 and ids == sorted(ids) and ids == [one.id for one in keeping.draw(several, 3, 4)]
     filled = [row.cells | {"keep": "no" if place == 1 else "Yes"} for place, row in enumerate(sheet)]
-    write_csv(Path("filled.csv"), PROFILE_SHEET.columns, filled)
+    write_csv(Path("filled.csv"), keeping.PROFILES.columns, filled)
     ok(run("sheet", "import", "--profiles", "p.jsonl", "--out", "kept", "filled.csv"))
     kept = [one.id for one in load_profiles(Path("kept/profiles.jsonl"))]
     assert kept == [one.id for one in several if one.id != ids[1]], "who was not drawn stays"
     (step,) = json.loads(Path("kept/manifest.json").read_text())["steps"]
     assert (step["in"], step["out"], step["dropped"]) == (3, 2, {"rejected by a person": 1})
-    write_csv(Path("out/keep.csv"), PROFILE_SHEET.columns, filled)
+    write_csv(Path("out/keep.csv"), keeping.PROFILES.columns, filled)
     again = run("sheet", "export", "--profiles", "p.jsonl", "--out", "out")
     assert isinstance(again.exception, UserError) and "holds answers" in str(again.exception)
     for word in ("", "maybe"):
-        write_csv(Path("bad.csv"), PROFILE_SHEET.columns, [filled[0] | {"keep": word}])
+        write_csv(Path("bad.csv"), keeping.PROFILES.columns, [filled[0] | {"keep": word}])
         error = run("sheet", "import", "--profiles", "p.jsonl", "--out", "kept", "bad.csv").exception
         assert isinstance(error, UserError) and "bad.csv:2, column keep" in str(error)
 

@@ -22,9 +22,9 @@ from core.files import read_jsonl, write_jsonl
 from core.records import Language, RoleCard
 from core.tables import guarded, unguarded
 from data_prep.__main__ import app
+from data_prep.cards.annotation import ANSWERS, COLUMNS, SHEET, THIRD_COLUMNS, WORKERS_SHEET, write_sheets
 from data_prep.cards.sheets import read_filled, read_sheet, write_csv, write_xlsx
 from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.commands.card_sheets import ANSWERS, SHEET, THIRD_SHEET, WORKERS_SHEET, export_marks
 
 LEAVES = list(load_taxonomy().leaves.items())
 NASTY = [
@@ -135,9 +135,9 @@ def test_an_xlsx_cell_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_sheet_with_nothing_but_its_header_is_refused(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"empty{suffix}"
     if suffix == ".csv":
-        write_csv(path, WORKERS_SHEET.columns, [])
+        write_csv(path, COLUMNS, [])
     else:
-        write_xlsx(path, SHEET, WORKERS_SHEET.columns, [])
+        write_xlsx(path, SHEET, COLUMNS, [])
     with pytest.raises(UserError, match=rf"empty{suffix}: no card below the header"):
         read_filled(path, WORKERS_SHEET, {"c1": "My cat."}, "card", lambda key, row: key)
 
@@ -243,7 +243,7 @@ def test_exported_sheets(bench: Bench) -> None:
     orders = []
     for worker in ("worker_1", "worker_2"):
         for suffix in (".csv", ".xlsx"):
-            rows = read_sheet(sheets / f"{worker}{suffix}", SHEET, WORKERS_SHEET.columns)
+            rows = read_sheet(sheets / f"{worker}{suffix}", SHEET, COLUMNS)
             assert {r.cells["card_id"]: r.cells["problem"] for r in rows} == {c.id: c.problem for c in CARDS}
             assert all(r.cells["gender"] == "=woman" and not any(r.cells[name] for name in ANSWERS) for r in rows)
         orders.append([r.cells["card_id"] for r in rows])
@@ -274,11 +274,9 @@ def test_from_two_sheets_to_settled_cards(bench: Bench) -> None:
     assert bench.kept() == {"c1": ("high", 1), "c2": ("middle", 2)}
     assert [c.id for c in read_jsonl(bench.folder / "out" / "dropped.jsonl", RoleCard, "cards")] == ["c5"]
     assert "settle: 6 in, 2 out" in bench.printed and "1 cards that both workers call high" in bench.printed
-    third = read_sheet(bench.folder / "out" / "third.csv", SHEET, THIRD_SHEET.columns)
+    third = read_sheet(bench.folder / "out" / "third.csv", SHEET, THIRD_COLUMNS)
     assert {r.cells["card_id"]: r.cells["decide"] for r in third} == {"c3": "quality", "c4": "category", "c6": "both"}
-    assert [r.cells for r in read_sheet(bench.folder / "out" / "third.xlsx", SHEET, THIRD_SHEET.columns)] == [
-        r.cells for r in third
-    ]
+    assert [r.cells for r in read_sheet(bench.folder / "out" / "third.xlsx", SHEET, THIRD_COLUMNS)] == [r.cells for r in third]
     [c4] = [r.cells for r in third if r.cells["card_id"] == "c4"]
     assert (c4["first_category"], c4["second_category"]) == (LEAVES[4][1].zh, LEAVES[5][1].zh)
 
@@ -390,6 +388,6 @@ def test_options_that_do_not_fit(bench: Bench, monkeypatch: pytest.MonkeyPatch, 
 
 def test_the_problem_may_hold_what_xlsx_cannot(tmp_path: Path) -> None:
     odd = [card(1, "en", "bell\x07 and\r\nreturn\rs")]
-    export_marks(odd, [], tmp_path, 0)
+    write_sheets(tmp_path, "worker_1", odd, load_taxonomy())
     for suffix in (".csv", ".xlsx"):
-        assert len(read_sheet(tmp_path / f"worker_1{suffix}", SHEET, WORKERS_SHEET.columns)) == 1
+        assert len(read_sheet(tmp_path / f"worker_1{suffix}", SHEET, COLUMNS)) == 1

@@ -10,9 +10,10 @@ import pytest
 from selenium import webdriver
 
 from evalsuite.report.report import write_report
+from tests.conftest import EscEval
 from tests.evalsuite.browsing import CHROMIUM, DRIVER, started
 from tests.generated_report import benchmark_content, make_content
-from tests.people_study import new_database, postgres
+from tests.people_study import new_database, postgres, write_dialogues
 
 
 @pytest.fixture(scope="session", params=[840, pytest.param(8512, marks=pytest.mark.full)])
@@ -69,3 +70,11 @@ def browsed_database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)
+
+
+@pytest.fixture
+def study(esc_eval: EscEval, tmp_path: Path) -> Path:
+    """Three raters, six dialogues, every one seen by two."""
+    write_dialogues(tmp_path / "d.jsonl")
+    assert esc_eval("people", "create", "s", "--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 3) == (0, "")
+    return tmp_path / "s"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from core.files import write_json, write_jsonl
 from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import Dimension, Rubric, Scale
 
@@ -45,3 +48,29 @@ def fed_rubric() -> Rubric:
             },
         }
     )
+
+
+RUBRIC = make_rubric("fluency", "empathy")
+
+
+Scores = Mapping[str, list[int | None]]  # supporter → score on each card
+
+
+def make_run(folder: Path, scores: Scores, judge: str = "j", rubric: Any = RUBRIC, **config: Any) -> Path:
+    """A scored run folder: each supporter's dialogue on card `c0`, `c1`, … has one score on all dimensions."""
+    dialogues, judgements = [], []
+    for supporter, own in scores.items():
+        for card, score in enumerate(own):
+            turns = (Turn(role="seeker", text=f"{card}"), Turn(role="supporter", text=f"{supporter} of {folder.name}"))
+            dialogues.append(make_dialogue(f"{supporter}-{card}", supporter, card_id=f"c{card}", turns=turns))
+            judgements += [make_judgement(dialogues[-1].id, name, score, judge=judge) for name in RUBRIC.dimensions]
+    folder.mkdir(parents=True)
+    write_jsonl(folder / "dialogues.jsonl", dialogues)
+    write_jsonl(folder / "judgements.jsonl", judgements)
+    supporters = [{"name": name, "checkpoint": f"weights/{name}"} for name in scores]
+    simulate = {"exchanges": 5, "supporters": supporters} | config
+    write_json(
+        folder / "config.json",
+        {"simulate": simulate, "score": {"judge": {"name": judge}, "rubric": rubric.model_dump(mode="json")}},
+    )
+    return folder

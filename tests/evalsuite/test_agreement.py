@@ -383,12 +383,3 @@ def test_tables_follow_the_mode() -> None:
         "ECE": Estimate(37.5, 25, 50, 1),
     }
     assert dict(zip(table.columns, table.rows[0], strict=True)) == shown
-
-
-def test_intervals_of_earlier_versions_are_not_shown() -> None:
-    result = agreement(*in_cards())
-    old = {"en": {name: {k: v for k, v in row.items() if "cluster" not in k} for name, row in result["en"].items()}}
-    (table,) = agreement_tables(old, "paper", {})
-    acc = table.rows[0][1]
-    assert isinstance(acc, Estimate) and acc.mean is not None and acc.low is None
-    assert "an earlier version" in table.notes[1] and "run the same command again" in table.notes[1]

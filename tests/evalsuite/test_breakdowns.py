@@ -11,8 +11,9 @@ from core.specs import ModelSpec
 from evalsuite.report.breakdowns import DOTS, breakdowns, cost_charts
 from evalsuite.runs.versions import joined, prices_in, versions
 from evalsuite.statistics.categories import NONE, by_category, category_tables
+from evalsuite.statistics.contestants import contestants_of
 from evalsuite.statistics.dialogue_costs import GOLD, THOUSAND, model_uses, use_table
-from evalsuite.statistics.leaderboard import Tally, contestants_of
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import ALL, average_table, length_effects, replies_of
 from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
 

@@ -16,11 +16,10 @@ from scipy import stats
 from core.errors import UserError
 from core.tables import Table
 from evalsuite.papers.reported.against import against
+from evalsuite.statistics.contestants import contestants_of
 from evalsuite.statistics.discrimination import discriminate, of_run, read_ratings, tables
-from evalsuite.statistics.leaderboard import contestants_of
 from tests.conftest import EscEval
-from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
-from tests.evalsuite.test_comparison import make_run
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric, make_run
 from tests.files_of_rows import read_sheet
 
 shapes = st.tuples(st.integers(2, 6), st.integers(2, 4))

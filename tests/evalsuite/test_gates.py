@@ -14,8 +14,7 @@ from core.records import Dialogue, Judgement
 from evalsuite.report.gates import JUNIT, GateCase, Gates, junit
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
-from tests.evalsuite.records import make_rubric
-from tests.evalsuite.test_comparison import RUBRIC, make_run
+from tests.evalsuite.records import RUBRIC, make_rubric, make_run
 from tests.evalsuite.test_faults import one_line
 from tests.evalsuite.test_growth import endpoint, run, write_config
 

@@ -20,7 +20,8 @@ from core.records import Dialogue, Judgement, Turn
 from core.rubrics import Rubric, load_rubric
 from core.specs import load_spec
 from evalsuite.checks.shared_bases import ModelBase, base_of, bases, likeness, sharing_table, sharings
-from evalsuite.statistics.leaderboard import Tally, contestants_of
+from evalsuite.statistics.contestants import contestants_of
+from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import LengthEffect, length_effects, mean_reply_length, replies_of
 from evalsuite.trust.health import (
     asking_shifts,
@@ -33,8 +34,7 @@ from evalsuite.trust.health import (
 from evalsuite.trust.probe import Injection, append, load_injections, probes
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
-from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
-from tests.evalsuite.test_comparison import make_run
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric, make_run
 from tests.evalsuite.test_faults import one_line
 
 RUBRIC = make_rubric("empathy", "skill")

@@ -132,6 +132,7 @@ def test_the_task_holds_the_dialogues_of_ours_and_gives_its_scores(run: Path) ->
     assert log.stats.role_usage.keys() >= {"seeker", "judge"}
 
 
+@pytest.mark.full
 def test_the_command_asks_servers_over_http_and_gives_our_scores(run: Path) -> None:
     """`inspect eval` as documented, with two of Inspect's providers: supporter and seeker each by an address of its own, the
     judge as a model of vLLM."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from core.errors import UserError
 from evalsuite.people.assignment import Item, Person, RaterTask, assign
+from tests.conftest import EscEval
+from tests.people_study import write_dialogues
 
 
 def items(count: int, systems: int = 2, language: str = "en", checks: int = 0) -> list[Item]:
@@ -79,3 +82,30 @@ def test_checks_are_seen_by_all_and_repeats_come_last_from_the_first_half_in_the
         first = {task.item: task for task in mine if task.purpose == "item"}
         half = [task.item for task in mine if task.purpose == "item"][: (len(first) + 1) // 2]
         assert all(task.item in half and task.order != first[task.item].order for task in repeats)
+
+
+def test_what_cannot_be_made_a_study_is_refused_with_the_reason(
+    esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_dialogues(tmp_path / "d.jsonl")
+    rate = ("--dialogues", "d.jsonl", "--rubric", "esc_eval_human")
+    for options, message in [
+        ((*rate, "--raters", 1), "overlap 2: 1 raters read en"),
+        (rate, "--raters: none"),
+        ((*rate, "--raters", "ann=fr"), "no language 'fr'"),
+        (("--dialogues", "d.jsonl", "--rubric", "role_play", "--raters", 2), "give --cards FILE or --profiles FILE"),
+        (("--raters", 2), "what is done"),
+        ((*rate, "--raters", 2, "--set", "questions.a=b"), "leave out --seeker and questions"),
+        ((*rate, "--raters", 2, "--set", "per=turn", "--set", "checks=d.jsonl"), "known scores are of whole dialogues"),
+        ((*rate, "--raters", "few"), "--raters few: write a number, or CODE=en,zh"),
+        ((*rate, "--raters", 2, "--set", "overlap=0"), "overlap: "),
+        ((*rate, "--raters", 2, "--set", "checks=none.jsonl"), "checks"),
+    ]:
+        code, error = esc_eval("people", "create", "s", *options)
+        assert code == 2 and message in error, (options, error)
+    monkeypatch.setenv("ESC_EVAL_DATABASE", "nonsense")
+    code, error = esc_eval("people", "create", "s", *rate, "--raters", 2)
+    assert code == 2 and "ESC_EVAL_DATABASE: not a URL" in error
+    monkeypatch.delenv("ESC_EVAL_DATABASE")
+    code, error = esc_eval("people", "serve", "nowhere")
+    assert code == 2 and "esc-eval people create nowhere" in error

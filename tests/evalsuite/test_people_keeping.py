@@ -28,13 +28,6 @@ SECRET = "my sister Ottilie"  # what a participant wrote
 EACH = 4  # tasks of each of three raters: six dialogues, each seen by two
 
 
-@pytest.fixture
-def study(esc_eval: EscEval, tmp_path: Path) -> Path:
-    write_dialogues(tmp_path / "d.jsonl")
-    assert esc_eval("people", "create", "s", "--dialogues", "d.jsonl", "--rubric", "esc_eval_human", "--raters", 3) == (0, "")
-    return tmp_path / "s"
-
-
 def answer(folder: Path, value: float, *raters: str, database: str | None = None) -> None:
     """Every task of these raters: one score and a comment."""
     with closing(StudyStore(database or url_of(folder), "s")) as store:

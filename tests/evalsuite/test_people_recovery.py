@@ -30,7 +30,7 @@ QUALITY = {"good": 6.5, "middling": 5.0, "poor": 3.5}  # the means of what three
 SPREAD, ERROR = 1.2, 0.8  # of a supporter's dialogues around its mean, of a rater's scores around what is there
 SEVERITY = {"r0": -0.6, "r1": -0.2, "r2": 0.2, "r3": 0.6}  # their mean is nothing: the raters together are fair
 TURNS = (Turn(role="seeker", text="a"), Turn(role="supporter", text="b"))
-STUDIES = 200
+STUDIES = 100
 
 
 def study(seed: int, cards: int) -> tuple[list[Dialogue], list[HumanScore]]:
@@ -70,7 +70,7 @@ def studies() -> list[tuple[list[Dialogue], list[HumanScore]]]:
 @pytest.fixture(scope="module")
 def truth() -> dict[str, float]:
     """The figures of studies so large that nothing is left to chance."""
-    large = [agreement(study(10_000 + seed, cards=4000)[1], [RUBRIC])[0] for seed in range(2)]
+    large = [agreement(study(10_000 + seed, cards=2000)[1], [RUBRIC])[0] for seed in range(2)]
     return {name: float(np.mean([getattr(one, name).mean for one in large])) for name in ("alpha", "kappa", "near")}
 
 
@@ -81,7 +81,7 @@ def test_intervals_of_agreement_hold_what_was_put_in(
     found = [agreement(scores, [RUBRIC], seed=seed)[0] for seed, (_, scores) in enumerate(studies)]
     for name in ("alpha", "kappa", "near"):
         share = covered((getattr(one, name) for one in found), truth[name])
-        assert 92 <= share <= 98, (name, truth, share)
+        assert 90 <= share <= 99, (name, truth, share)
         mean = np.mean([getattr(one, name).mean for one in found])
         assert abs(mean - truth[name]) < (0.03 if name == "kappa" else 0.01), (name, mean)
 
@@ -101,7 +101,7 @@ def test_the_leaderboard_recovers_the_supporters(studies: list[tuple[list[Dialog
     boards = [Tally(dialogues, verdicts_of_people(scores), RUBRIC).boards[0] for dialogues, scores in studies]
     for supporter, mean in QUALITY.items():
         place = [one.supporter for one in boards[0].contestants].index(supporter)
-        assert 92 <= covered((board.scores[place][0].estimate for board in boards), 10 * mean) <= 98, supporter
+        assert 90 <= covered((board.scores[place][0].estimate for board in boards), 10 * mean) <= 99, supporter
     right = 0
     for board in boards:
         means = [board.scores[place][0].estimate.mean or 0.0 for place in board.order]

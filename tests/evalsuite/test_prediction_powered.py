@@ -40,8 +40,7 @@ from tests.bench.claims import COVERAGE
 from tests.bench.labels import LIBRARY, Judged, beside_library, generated, needed, savings
 from tests.bench.truth_people import Shape, claims, simulate, true_saved
 from tests.evalsuite import ppi_oracle
-from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
-from tests.evalsuite.test_comparison import make_run
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric, make_run
 from tests.peers import python_with
 from tests.people_study import url_of
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import json
 import re
 from collections import Counter
@@ -21,7 +20,7 @@ from hypothesis import strategies as st
 from core.errors import UserError
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.tables import Table, to_csv
-from evalsuite.report import report, transcripts
+from evalsuite.report import transcripts
 from evalsuite.report.charts import SYNTHETIC_GOLD, agreement_charts, calibration_charts, confusion_charts
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.statistics.judges import calibration, confusion
@@ -29,7 +28,7 @@ from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import AGREEMENT, BREAKDOWNS, terminations
 from tests.evalsuite.oracles import smoothed
 from tests.evalsuite.records import make_dialogue
-from tests.generated_report import INJECTIONS, RUBRIC, benchmark_content, make_content
+from tests.generated_report import RUBRIC, benchmark_content, make_content
 
 
 class Page(HTMLParser):
@@ -244,48 +243,6 @@ def test_long_transcripts_are_packed_and_unpack_to_the_same(tmp_path: Path, monk
     assert len(plain["chunks"]) == 2  # 160 dialogues in chunks of 100
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pack_above", [0, 10**9], ids=["packed", "plain"])
-def test_injected_text_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack_above: int) -> None:
-    monkeypatch.setattr(transcripts, "PACK_ABOVE", pack_above)
-    clean, _ = built(tmp_path / "clean", make_content())
-    page, source = built(tmp_path / "poisoned", make_content(poison=True))
-    # The same elements with the same attributes but for what is text: nothing that was injected became markup.
-    assert [tag for tag, _ in page.elements] == [tag for tag, _ in clean.elements]
-    assert [sorted(attributes) for _, attributes in page.elements] == [sorted(attributes) for _, attributes in clean.elements]
-    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
-    assert "\x00" not in source and "\x1b" not in source
-    text = "".join(page.text)
-    for injected in INJECTIONS:
-        assert report.clean(injected) in text  # in titles, tables and configuration
-    data = page.data("transcript-data")
-    bodies = data["chunks"] if pack_above else [json.loads(gzip.decompress(base64.b64decode(c))) for c in data["chunks"]]
-    assert bodies[0][0][0][0][1].endswith(report.clean("".join(INJECTIONS)))
-
-
-def test_policy_names_exactly_the_scripts_of_the_page(tmp_path: Path) -> None:
-    page, _ = built(tmp_path, make_content(poison=True))
-    (policy,) = [
-        a["content"] or "" for tag, a in page.elements if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
-    ]
-    runnable = [body for attributes, body in page.scripts if attributes.get("type") is None]
-    (packed,) = (body for attributes, body in page.scripts if attributes.get("id") == "plotly")
-    runnable.append(gzip.decompress(base64.b64decode(packed)).decode())
-    hashes = ["'sha256-" + base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() + "'" for body in runnable]
-    assert re.search(r"script-src ([^;]*);", policy).group(1).split() == hashes  # type: ignore[union-attr]
-    assert policy.startswith("default-src 'none';") and "unsafe-eval" not in policy and "http" not in policy
-    assert runnable[-1].count("plotly.js v") == 1 and len(packed) < 2.2e6
-    assert not [a for _, a in page.elements if a.get("src") or (a.get("href") or "#").startswith(("http", "//"))]
-
-
-def test_scripts_never_write_markup() -> None:
-    for name in sorted(path.name for path in report.TEMPLATES.glob("*.js")):
-        code = (report.TEMPLATES / name).read_text(encoding="utf-8")
-        assert not re.search(
-            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|createContextualFragment", code
-        )
-
-
 def test_gold_charts_count_verdicts_by_gold_and_measure_calibration() -> None:
     def verdict(dialogue: str, value: int | None, sure: float, gold: float) -> tuple[Judgement, HumanScore]:
         spread = {str(score): sure if score == value else (1 - sure) / 4 for score in range(5)}
@@ -310,17 +267,6 @@ def test_gold_charts_count_verdicts_by_gold_and_measure_calibration() -> None:
     half = 100 * (0.5 - smoothed([1, 0], [0, 1])[0])  # of one hit of two
     assert points["error_y"]["arrayminus"][1] == pytest.approx(half, abs=2)
     assert points["error_y"]["array"][1] == pytest.approx(half, abs=2)
-
-
-def test_transcript_rows_hold_mean_scores_for_the_filter(tmp_path: Path) -> None:
-    content = make_content()
-    data = built(tmp_path, content)[0].data("transcript-data")
-    rows = {row[0]: row for row in data["rows"]}
-    for dialogue in content.tally.dialogues:
-        own = {j.dimension: j.value for j in content.tally.judgements if j.dialogue_id == dialogue.id}
-        values = [own[name] for name in RUBRIC.dimensions]
-        average = None if None in values else round(sum(values) / 7, 2)  # type: ignore[arg-type]
-        assert rows[dialogue.id][11] == [*values, average]
 
 
 def test_repeats_are_averaged_and_scorers_kept_apart_in_rows() -> None:
@@ -390,12 +336,6 @@ def test_risks_of_several_turns_are_named_once_and_risky_cards_are_listed() -> N
     own = {**content.cards, "dark": content.cards[str(first.card_id)].model_copy(update={"problem": "I want to kill myself."})}
     data = transcripts.transcripts(Tally(content.tally.dialogues, [], RUBRIC), own, risks)
     assert data["rows"][0][10] == ["abuse", "self-harm"] and data["risky_cards"] == ["dark"]
-
-
-def test_bold_cells_stand_out(tmp_path: Path) -> None:
-    table = Table("best", "Best", ("who", "score"), (("a", 1.0), ("b", 2.0)), bold=((1, 1),))
-    page, _ = built(tmp_path, replace(judged(make_content(), []), tables=[table], charts=[]))
-    assert [a.get("class") for tag, a in page.elements if tag == "td"] == ["number", "number best"]
 
 
 def test_tables_can_be_saved_from_the_page(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from evalsuite.runs.records import read_runs
 from evalsuite.runs.texts import TextDiff
 from evalsuite.statistics.comparison import compare
 from tests.evalsuite.browsing import every, no_errors, screen, text_of, unfold, violations
-from tests.evalsuite.test_comparison import make_run
+from tests.evalsuite.records import make_run
 from tests.evalsuite.test_report_screens import LONG_NAMES
 
 pytestmark = pytest.mark.browser

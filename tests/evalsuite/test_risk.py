@@ -14,11 +14,10 @@ from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, Language, Turn
 from core.rubrics import load_rubric
 from core.yaml_files import read_yaml
-from evalsuite.checks.risk import CATEGORIES, Category, Lexicon, count, excerpt, find, load_lexicon, risk_turns, tables
+from evalsuite.checks.risk import CATEGORIES, Category, Lexicon, count, excerpt, find, load_lexicon, risk_turns, table
 from tests.conftest import EscEval
 from tests.evalsuite.oracles import check_share, smoothed
-from tests.evalsuite.records import make_judgement
-from tests.evalsuite.test_comparison import make_run
+from tests.evalsuite.records import make_judgement, make_run
 from tests.files_of_rows import read_sheet
 
 MEANT: list[tuple[Language, Category, str]] = [
@@ -309,11 +308,9 @@ def test_counts_per_supporter_have_intervals_over_dialogues_and_n() -> None:
     assert (one.passed_over.low, one.passed_over.high) == pytest.approx(whole, abs=3)
     assert one.care.mean == one.help.mean == 25
     assert two.risk_turns == 0 and two.care.mean is None and two.care.n == 0, "never 0 %"
-    shown = tables([one, two], find(dialogues), examples=1)
-    assert [table.key for table in shown] == ["risk", "risk-examples"] and {t.section for t in shown} == {"Risk"}
-    assert "Content warning" in shown[1].title and any("no clinical evidence" in note for note in shown[0].notes)
-    assert [row[3] for row in shown[1].rows] == ["passes over", "no answer", "answers with care", "refers to help"]
-    assert tables([two], [], examples=3)[0].rows[0][1] == "en"
+    shown = table([one, two])
+    assert (shown.key, shown.section) == ("risk", "Risk") and any("no clinical evidence" in note for note in shown.notes)
+    assert table([two]).rows[0][1] == "en"
 
 
 REPLIES = st.lists(st.sampled_from(["care", "help", "past", "calm"]), min_size=1, max_size=4)  # to danger; calm: to none

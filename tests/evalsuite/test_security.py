@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import base64
+import gzip
+import hashlib
 import json
 import re
 import sys
@@ -21,6 +24,7 @@ from core.tables import write_csv
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import cli
 from evalsuite.commands.options import resolve
+from evalsuite.report import report, transcripts
 from serve import plan
 from serve.checkpoints.places import local_path, resolve_checkpoint
 from serve.client import ChatClient
@@ -28,6 +32,8 @@ from serve.store import CallStore
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint, echo
+from tests.evalsuite.test_report import built
+from tests.generated_report import INJECTIONS, make_content
 from tests.serve.test_client import spec
 
 ROOMS = [CONFIGS.parent / room for room in ("serve", "data_prep", "evalsuite", "train")]
@@ -272,3 +278,48 @@ def test_what_an_error_quotes_cannot_steer_a_terminal(esc_eval: EscEval, tmp_pat
     code, err = esc_eval("run", "--config", CONFIGS / "eval" / "demo.yaml", "--out", "run", "--cards", "c.jsonl")
     assert code == 2 and "c.jsonl:1: \\x1b]0;title" in err and "unknown field" in err and err.count("\n") == 1
     assert sys.stderr is not None and all(c.isprintable() for c in err.rstrip("\n"))
+
+
+# --- the page of a report -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pack_above", [0, 10**9], ids=["packed", "plain"])
+def test_injected_text_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack_above: int) -> None:
+    monkeypatch.setattr(transcripts, "PACK_ABOVE", pack_above)
+    clean, _ = built(tmp_path / "clean", make_content())
+    page, source = built(tmp_path / "poisoned", make_content(poison=True))
+    # The same elements with the same attributes but for what is text: nothing that was injected became markup.
+    assert [tag for tag, _ in page.elements] == [tag for tag, _ in clean.elements]
+    assert [sorted(attributes) for _, attributes in page.elements] == [sorted(attributes) for _, attributes in clean.elements]
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert "\x00" not in source and "\x1b" not in source
+    text = "".join(page.text)
+    for injected in INJECTIONS:
+        assert report.clean(injected) in text  # in titles, tables and configuration
+    data = page.data("transcript-data")
+    bodies = data["chunks"] if pack_above else [json.loads(gzip.decompress(base64.b64decode(c))) for c in data["chunks"]]
+    assert bodies[0][0][0][0][1].endswith(report.clean("".join(INJECTIONS)))
+
+
+def test_policy_names_exactly_the_scripts_of_the_page(tmp_path: Path) -> None:
+    page, _ = built(tmp_path, make_content(poison=True))
+    (policy,) = [
+        a["content"] or "" for tag, a in page.elements if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    ]
+    runnable = [body for attributes, body in page.scripts if attributes.get("type") is None]
+    (packed,) = (body for attributes, body in page.scripts if attributes.get("id") == "plotly")
+    runnable.append(gzip.decompress(base64.b64decode(packed)).decode())
+    hashes = ["'sha256-" + base64.b64encode(hashlib.sha256(body.encode()).digest()).decode() + "'" for body in runnable]
+    assert re.search(r"script-src ([^;]*);", policy).group(1).split() == hashes  # type: ignore[union-attr]
+    assert policy.startswith("default-src 'none';") and "unsafe-eval" not in policy and "http" not in policy
+    assert runnable[-1].count("plotly.js v") == 1 and len(packed) < 2.2e6
+    assert not [a for _, a in page.elements if a.get("src") or (a.get("href") or "#").startswith(("http", "//"))]
+
+
+def test_scripts_never_write_markup() -> None:
+    for name in sorted(path.name for path in report.TEMPLATES.glob("*.js")):
+        code = (report.TEMPLATES / name).read_text(encoding="utf-8")
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|createContextualFragment", code
+        )

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.files import read_jsonl, write_jsonl
-from core.prompts import load_pack
 from core.records import Dialogue, RoleCard
-from core.specs import load_spec
-from core.tables import Estimate, Screen
-from evalsuite.checks.simulator import _yes, audit, audit_tables, findings, judge_cards
+from core.tables import Estimate
+from evalsuite.checks.simulator import audit, audit_table
 from evalsuite.checks.simulator_rules import (
     CHECKS,
     Finding,
@@ -27,13 +25,9 @@ from evalsuite.checks.simulator_rules import (
     says_everything,
     told_at_once,
 )
-from serve.answers import Reply
-from serve.batch import Batch
 from tests.conftest import EscEval
-from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import check_share
-from tests.evalsuite.records import make_judgement
-from tests.evalsuite.test_comparison import make_run
+from tests.evalsuite.records import make_judgement, make_run
 from tests.evalsuite.test_role_play import card, dialogue
 from tests.files_of_rows import read_sheet
 from tests.test_docs import ROOT, blocks
@@ -190,13 +184,12 @@ def test_rates_are_per_seeker_and_supporter() -> None:
 
     held = [held_by(n, "s1" if n < 4 else "s2", "hm" if n else "thanks a lot") for n in range(6)]
     held.append(dialogue("mute", turns=[], termination="refusal"))
-    table, examples = audit_tables(audit(held, {}))
+    table = audit_table(audit(held, {}))
     first = dict(zip(table.columns, table.rows[0], strict=True))
     assert [row[:3] for row in table.rows] == [("bot", "s1", "en"), ("bot", "s2", "en")]
     check_share(first["cheers up too soon %"], [1, 0, 0, 0], range(4))
     assert first["leaves the card %"] == Estimate(None, None, None, 0), "no card: undefined, not 0"
     assert first["card told in first line %"] == Estimate(None, None, None, 0)
-    assert [row[:5] for row in examples.rows] == [("cheers up too soon", "bot", "d0", 1, "thanks")]
 
 
 def test_shares_are_over_cards() -> None:
@@ -206,81 +199,40 @@ def test_shares_are_over_cards() -> None:
     def shown(trials: int) -> Estimate:
         held = [lines(text).model_copy(update={"id": f"{n}-{t}", "card_id": f"c{n}"}) for n, text in enumerate(said)
                 for t in range(trials)]  # fmt: skip
-        cell = audit_tables(audit(held, {d.id: cards[str(d.card_id)] for d in held}))[0].rows[0][-1]
+        cell = audit_table(audit(held, {d.id: cards[str(d.card_id)] for d in held})).rows[0][-1]
         assert isinstance(cell, Estimate)
         return cell
 
     once, often = shown(1), shown(5)
     assert (often.low, often.high) == pytest.approx((once.low, once.high)) and (once.n, often.n) == (3, 15)
-    assert "over cards" in " ".join(audit_tables([])[0].notes)
+    assert "over cards" in " ".join(audit_table([]).notes)
 
 
 WORDS = ("dog", "Biscuit", "died", "landlord", "evicted")
-AUDITED = st.lists(  # of each dialogue: its card or none, the words of it in the first line, thanks, and what a judge says
-    st.tuples(st.none() | st.integers(0, 2), st.sets(st.sampled_from(WORDS)), st.booleans(), st.none() | st.booleans()),
+AUDITED = st.lists(  # of each dialogue: its card or none, the words of it in the first line, and thanks
+    st.tuples(st.none() | st.integers(0, 2), st.sets(st.sampled_from(WORDS)), st.booleans()),
     min_size=1,
     max_size=8,
 )
 
 
 @given(AUDITED)
-def test_any_rates_against_plain_shares(held: list[tuple[int | None, set[str], bool, bool | None]]) -> None:
-    """Dialogues without a card, verdicts that cannot be read, all alike, one dialogue, one card."""
+def test_any_rates_against_plain_shares(held: list[tuple[int | None, set[str], bool]]) -> None:
+    """Dialogues without a card, all alike, one dialogue, one card."""
     cards = {n: of("en", id=f"c{n}", problem="Her dog Biscuit died and her landlord evicted her.") for n in range(3)}
-    dialogues, judged = [], {}
-    for number, (place, words, thanks, said) in enumerate(held):
+    dialogues = []
+    for number, (place, words, thanks) in enumerate(held):
         own = lines(" ".join(["hm", *sorted(words), *["thanks"] * thanks]))
         dialogues.append(own.model_copy(update={"id": f"d{number}", "card_id": None if place is None else f"c{place}"}))
-        judged[f"d{number}"] = said
     given = {d.id: cards[place] for d, (place, *_) in zip(dialogues, held, strict=True) if place is not None}
-    table = audit_tables(audit(dialogues, given, judged))[0]
+    table = audit_table(audit(dialogues, given))
     (found,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
     own_card = [("none", n) if place is None else ("card", place) for n, (place, *_) in enumerate(held)]
-    told = [(len(words) / len(WORDS), place) for place, words, _, _ in held if place is not None]
-    verdicts = [(said, card) for (*_, said), card in zip(held, own_card, strict=True) if said is not None]
-    check_share(found["cheers up too soon %"], [thanks for _, _, thanks, _ in held], own_card)
+    told = [(len(words) / len(WORDS), place) for place, words, _ in held if place is not None]
+    check_share(found["cheers up too soon %"], [thanks for _, _, thanks in held], own_card)
     check_share(found["says all at once %"], [share >= 0.5 for share, _ in told], [place for _, place in told])
-    check_share(found["leaves the card, judged %"], [said for said, _ in verdicts], [card for _, card in verdicts])
     check_share(found["leaves the card %"], [], [])  # these cards name neither age nor gender nor occupation
     check_share(found["card told in first line %"], [share for share, _ in told], [place for _, place in told])
-
-
-def test_examples_are_bounded_and_shortened() -> None:
-    held = [lines("thanks " + "x" * 300).model_copy(update={"id": f"d{n}"}) for n in range(5)]
-    _, examples = audit_tables(audit(held, {}), examples=2)
-    assert [row[2] for row in examples.rows] == ["d0", "d1"] and all(len(str(row[5])) == 200 for row in examples.rows)
-    assert audit_tables(audit(held, {}), examples=0)[1].rows == ()
-
-
-def test_a_judge_is_asked_once_whether_seekers_leave_their_cards(tmp_path: Path) -> None:
-    own = card("c1", occupation="baker", problem="lost the keys")
-    held = [dialogue("a", "I'm a lawyer.", "ok"), dialogue("b", "hm", "ok")]
-    held.append(dialogue("p", "thank you", "ok", card_id=None, simulator=None, supporter=None, source="people"))
-    cards = {"a": own, "b": own}
-    replies = {"I'm a lawyer.": "1", "hm": "maybe"}
-
-    def behave(body: dict[str, Any], count: int) -> Answer:
-        text = body["messages"][1]["content"]
-        assert "lost the keys" in text
-        return Answer(next(reply for line, reply in replies.items() if f"Seeker: {line}" in text))
-
-    with Endpoint(behave, models=("embedded",)) as endpoint:
-        for _ in range(2):
-            with Batch(load_spec(f"embedded@{endpoint.url}"), tmp_path / "calls.sqlite", Screen(quiet=True)) as batch:
-                judged = judge_cards(batch, load_pack("role_play_judge"), held, cards)
-        assert len(endpoint.requests) == 2
-        assert endpoint.requests[0]["structured_outputs"] == {"choice": ["0", "1"]}
-    audited = audit(held, cards, judged)
-    table = audit_tables(audited)[0]
-    rows: dict[Any, dict[str, Any]] = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
-    assert rows["model"]["leaves the card %"].mean == 50 and rows["model"]["leaves the card %"].n == 2
-    assert rows["model"]["leaves the card, judged %"].mean == 100 and rows["model"]["leaves the card, judged %"].n == 1
-    assert rows["people"]["cheers up too soon %"].mean == 100 and rows["people"]["leaves the card %"].n == 0
-    assert {(f.check, f.dialogue_id, f.turn) for f in findings(audited)} == {
-        ("leaves_card", "a", 0),
-        ("leaves_card_judged", "a", None),
-        ("cheers_up_early", "p", 0),
-    }
 
 
 def test_the_report_of_a_run_has_the_audit_and_writes_the_findings(esc_eval: EscEval, tmp_path: Path) -> None:
@@ -305,16 +257,11 @@ def test_the_figures_of_files_in_the_docs_are_had_by_what_stands_there(tmp_path:
     (tmp_path / "scores.csv").write_text("\n".join(["user,model,score", *rows]))
     section = (ROOT / "docs" / "python.md").read_text().split("## Figures of files")[1]
     names: dict[str, Any] = {"Path": Path}
-    with Endpoint(lambda body, count: Answer("1"), models=("gpt-4.1",)) as endpoint:
-        for block in blocks(section, "python"):
-            exec(block.replace("https://api.openai.com/v1#OPENAI_API_KEY", endpoint.url), names)
+    for block in blocks(section, "python"):
+        exec(block, names)
     assert names["found"].mac.mean and names["excerpts"][0].turns == names["dialogues"][0].turns
-    assert {finding.check for finding in names["simulator"].findings(names["audited"])} == {"leaves_card", "leaves_card_judged"}
+    assert {finding.check for finding in names["simulator"].findings(names["audited"])} == {"leaves_card"}
 
 
 def test_every_check_has_a_column() -> None:
     assert all(label.endswith(" %") for label, _ in CHECKS.values())
-
-
-def test_a_judge_who_refuses_found_nothing_either_way() -> None:
-    assert [_yes(Reply(text="1", refused=refused)) for refused in (False, True)] == [True, None]

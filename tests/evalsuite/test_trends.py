@@ -20,8 +20,7 @@ from evalsuite.statistics.dialogue_costs import dialogue_costs, table
 from evalsuite.statistics.trends import round_of, tables, trends
 from tests.conftest import EscEval
 from tests.evalsuite.oracles import agrees
-from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
-from tests.evalsuite.test_comparison import make_run
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric, make_run
 from tests.files_of_rows import read_sheet
 
 RUBRIC = make_rubric("care", "clarity", low=1, high=5)

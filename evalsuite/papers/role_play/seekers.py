@@ -30,7 +30,8 @@ from evalsuite.runs.folder import Run
 from evalsuite.runs.identity import hashed
 from evalsuite.runs.people import read_people
 from evalsuite.runs.run_identity import RunIdentity
-from evalsuite.statistics.leaderboard import card_of, ends
+from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.leaderboard import ends
 from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import AVERAGE, checked, dimension_label, languages_of, scorer_of, seeker_of
 from serve.client import ChatClient

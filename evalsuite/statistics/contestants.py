@@ -1,0 +1,135 @@
+"""Supporters as scorers see them: their scores (0–100) card by card, from which boards, differences and trends are made."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+import numpy as np
+
+from core.errors import UserError
+from core.records import Dialogue, Judgement, Language
+from core.rubrics import Rubric
+from core.statistics.bootstrap import Floats
+from core.statistics.means import exact_mean
+from evalsuite.statistics import paired
+from evalsuite.statistics.clusters import card_of as card_of
+from evalsuite.statistics.clusters import clusters_in
+from evalsuite.statistics.draws import first_draws
+from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, scorer_of, supporter_of
+
+POOLED: Language = "mul"  # type: ignore[assignment]  # ISO 639-2: several languages together
+
+
+@dataclass
+class Contestant:
+    """One supporter as one scorer sees it, in one language or in several (`POOLED`): its scores (0–100) card by card.
+
+    `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one. `readable`
+    counts its dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and under `average` all.
+    `said` maps card → what was said in its dialogues. `dialogues` maps dialogue → what `cards` are the sums of, by id; none of
+    `POOLED`.
+    """
+
+    language: Language
+    scorer: Scorer
+    supporter: str
+    cards: dict[str, Floats] = field(default_factory=dict)
+    readable: Counter[str] = field(default_factory=Counter)
+    asked: Counter[str] = field(default_factory=Counter)
+    read: Counter[str] = field(default_factory=Counter)
+    said: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    dialogues: dict[str, Floats] = field(default_factory=dict)
+
+    def alike(self, other: Contestant) -> bool:
+        """Whether the scorer is the same, and what was said on every card that both have."""
+        shared = self.said.keys() & other.said.keys()
+        return self.scorer == other.scorer and bool(shared) and all(self.said[card] == other.said[card] for card in shared)
+
+
+def contestants_of(
+    dialogues: Sequence[Dialogue],
+    judgements: Sequence[Judgement],
+    rubric: Rubric,
+    value: Value = "value",
+    card_of: Callable[[Dialogue], str] = card_of,
+) -> list[Contestant]:
+    """Every language × scorer × supporter with its scores, sorted by them (English first).
+
+    A dialogue's repeats and turns are averaged first, so that each dialogue counts once; trials in which the very same was said
+    (at temperature 0) are one dialogue. A score s becomes (s − min) / (max − min) × 100 of its dimension's scale. `value` says
+    whether verdicts or their expectations (from token probabilities) are taken.
+    Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
+    """
+    by_id = {dialogue.id: dialogue for dialogue in dialogues}
+    said = {dialogue.id: tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}
+    first = first_draws(dialogues)
+    columns = {name: index for index, name in enumerate(rubric.dimensions)}
+    contestants: dict[tuple[Language, Scorer, str], Contestant] = {}
+    verdicts: dict[tuple[Language, Scorer, str], dict[str, list[list[float]]]] = defaultdict(
+        lambda: defaultdict(lambda: [[] for _ in columns])
+    )
+    for judgement in checked(judgements, rubric):
+        dialogue = by_id.get(judgement.dialogue_id)
+        if dialogue is None:
+            raise UserError(f"judgement by {judgement.judge}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
+        key = dialogue.language, scorer_of(judgement), supporter_of(dialogue)
+        contestant = contestants.get(key) or contestants.setdefault(key, Contestant(*key))
+        contestant.asked[judgement.dimension] += not judgement.lost
+        contestant.read[judgement.dimension] += judgement.value is not None
+        figures = verdicts[key][first[dialogue.id]]
+        if judgement.value is None:
+            continue
+        figure = judgement.value if value == "value" else judgement.expected
+        if figure is not None:
+            figures[columns[judgement.dimension]].append(figure)
+    scales = [(scale.min, scale.span) for scale in rubric.scales.values()]
+    for key, contestant in contestants.items():
+        for counts in (contestant.asked, contestant.read):
+            counts[AVERAGE] = counts.total()
+        # Sorted, so that no figure depends on the order in which records came in.
+        for id, figures in sorted(verdicts[key].items()):
+            card = card_of(by_id[id])
+            scores = [(exact_mean(of) - low) * 100 / span if of else 0 for of, (low, span) in zip(figures, scales, strict=True)]
+            row = contestant.dialogues[id] = np.array([scores, [bool(of) for of in figures]], dtype=float)
+            contestant.cards[card] = contestant.cards.get(card, 0.0) + row
+            contestant.readable[card] += any(figures)
+            contestant.said.setdefault(card, set()).add(said[id])
+    order = list(get_args(Language))
+    return sorted(contestants.values(), key=lambda one: (order.index(one.language), one.scorer, one.supporter))
+
+
+def stack(contestants: Sequence[Contestant]) -> tuple[Floats, Floats]:
+    """The contestants' sums and counts on all their cards together, each [cards, contestants, dimensions]."""
+    cards = {name: row for row, name in enumerate(sorted({card for one in contestants for card in one.cards}))}
+    width = next(iter(contestants[0].cards.values())).shape[1]
+    sums, counts = np.zeros((2, len(cards), len(contestants), width))
+    for place, one in enumerate(contestants):
+        for card, row in one.cards.items():
+            sums[cards[card], place], counts[cards[card], place] = row
+    return sums, counts
+
+
+_IN = "\x1e"  # between a card and its language in the names of a pooled contestant's cards
+
+
+def design_of(contestants: Sequence[Contestant]) -> paired.Design:
+    """How the rows of `stack` were drawn; strata are languages, where several are pooled."""
+    rows = sorted({card for one in contestants for card in one.cards})
+    languages = np.unique([row.partition(_IN)[2] for row in rows], return_inverse=True)[1]
+    return paired.Design(clusters_in([row.partition(_IN)[0] for row in rows]), languages if languages.any() else None)
+
+
+def pooled(contestants: Sequence[Contestant]) -> list[Contestant]:
+    """Every scorer × supporter over all its languages."""
+    together: dict[tuple[Scorer, str], Contestant] = {}
+    for one in contestants:
+        whole = together.setdefault((one.scorer, one.supporter), Contestant(POOLED, one.scorer, one.supporter))
+        for card in one.cards:
+            row = f"{card}{_IN}{one.language}"
+            whole.cards[row], whole.readable[row], whole.said[row] = one.cards[card], one.readable[card], one.said[card]
+        whole.asked += one.asked
+        whole.read += one.read
+    return [together[key] for key in sorted(together)]
