@@ -52,7 +52,7 @@ class InspectModels:
         """The model's reply."""
         role = question.purpose
         model = get_model() if role == "supporter" else get_model(role=role)
-        output = await model.generate(_messages(question.sent), config=_config(question))
+        output = await model.generate(_messages(question.sent()), config=_config(question))
         return _reply(output)
 
 

@@ -236,20 +236,21 @@ class HttpAgent:
         spec, base = self._spec, str(self._spec.endpoint.base_url).rstrip("/")
         known = {"session": self._sessions.get((known["role"], known["dialogue"])), **known}
         path = _NAMES.sub(lambda name: quote(str(known[name[1]]), safe=""), call.path)
-        headers, data = http.key_header(spec), None
+        route, data = http.Route.to(spec, base), None
+        headers = dict(route.headers)
         if call.request is not None:
-            headers, data = headers | {"Content-Type": "application/json"}, orjson.dumps(_filled(call.request, known))
+            headers["Content-Type"], data = "application/json", orjson.dumps(_filled(call.request, known))
         most = spec.endpoint.max_response_mb * http.MEGABYTE
         async with (
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.request(call.method, base + path, data=data, headers=headers, **http.way_to(spec, base)) as response,
+            session.request(call.method, base + path, data=data, headers=headers, **route.settings) as response,
         ):
             raw, whole = await http.read_body(response, most)
-        where = f"{http.place(spec, base)}: {call.method} {call.path or '/'}"
+        where = f"{route.where}: {call.method} {call.path or '/'}"
         if response.status >= 300:
             wait = http.retry_after(response.headers.get("Retry-After"))
-            meaning = http.meaning_of_error(spec, where, response.status, raw, wait)
-            raise Rejected(f"{where}: {meaning}: {http.redact(spec, error_text(raw))}", response.status)
+            meaning = http.meaning_of_error(route, where, response.status, raw, wait)
+            raise Rejected(f"{where}: {meaning}: {route.redact(error_text(raw))}", response.status)
         if not whole:
             raise Rejected(f"{where}: more than {most >> 20} MB", response.status)
         if call is spec.endpoint.close:

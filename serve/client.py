@@ -18,18 +18,20 @@ from typing import Any, Self
 from core.endpoints import Constraint
 from core.errors import UserError
 from core.files import digest
-from core.markers import Markers
+from core.markers import Markers, markers_in
 from core.masking import problem_of
 from core.records import Message
 from core.specs import ModelSpec
 from serve import http
 from serve.answers import Reply, Retry
 from serve.callables import CallableSpec
+from serve.checkpoints.places import tokenizer_folder
 from serve.dialect import FORMS, KEYED, LIMITS, PROBE, PROBED, PROBES, TRIED, Dialect, Retreat, Voice, assumed
 from serve.failures import FailedCall, NotAsked, NotReached, NotStored, NotUp, OutOfQuota, Rejected, ServerLost, Unanswered
+from serve.http import UNSUPPORTED
 from serve.questions import Question
 from serve.store import KEPT, CallOrigin, CallStore, model_problem
-from serve.transport import UNSUPPORTED, Completion, Transport
+from serve.transport import Completion, Transport
 
 REFUSED = (*UNSUPPORTED, 500)  # statuses of a refusal: vLLM has a 500 for some constraints
 _PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
@@ -60,7 +62,7 @@ class ChatClient(Transport):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._markers: dict[str | None, Markers] = {}
+        self._markers: dict[str | None, Markers] = {}  # of checkpoints
         self._keyed: dict[str, tuple[str, Dialect]] = {}  # spec name → what its calls' keys are made of
         self._models = self.store.models()
         self._learnt = self.store.dialects()
@@ -99,12 +101,12 @@ class ChatClient(Transport):
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)
         for url, names in by_url.items():
-            listing = await http.served_models(self._session, spec, url, names)
+            listing = await http.served_models(self._session, self._route(spec, url), names)
             if listing.of_vllm:
                 self._vllm.add(listing.url)
             if listing.url != url:
                 self._found[url] = listing.url
-                self._tell(f"{http.place(spec, url)}: no API there; {listing.url} has one and is asked")
+                self._tell(f"{self._route(spec, url).where}: no API there; {listing.url} has one and is asked")
             for name in names:
                 self._voice(spec, name).context = (listing.contexts or {}).get(name)
             self._server(listing.url).rate.tighten(spec.endpoint)
@@ -131,28 +133,30 @@ class ChatClient(Transport):
 
     def key(self, spec: ModelSpec, question: Question) -> str:
         """The call's key (64 hex digits): how the server has to be asked does not count, nor the room for reasoning."""
+        return self._key(spec, question, self._sent(spec, question))
+
+    def _key(self, spec: ModelSpec, question: Question, messages: list[Message]) -> str:
         if spec.name not in self._keyed:
             self._keyed[spec.name] = spec.fingerprint(), Dialect.of(spec.endpoint, KEYED)
         fingerprint, dialect = self._keyed[spec.name]
-        body = self._neutral(spec, question).body(dialect)
+        body = question.body(dialect, messages)
         if question.sampling.top_p is not None:  # also where it is not said
             body["top_p"] = question.sampling.top_p
         return digest([fingerprint, body, dict(question.sample)])
 
-    def _neutral(self, spec: ModelSpec, question: Question) -> Question:
-        """`question.to(spec)`, with one look at the checkpoint's files."""
+    def _sent(self, spec: ModelSpec, question: Question) -> list[Message]:
+        """The messages as a model is sent them; the control tokens of its own tokenizer are broken up where that is here."""
         if spec.checkpoint not in self._markers:
-            self._markers[spec.checkpoint] = question.to(spec).markers
-        markers = self._markers[spec.checkpoint]
-        return question if question.markers is markers else replace(question, markers=markers)
+            self._markers[spec.checkpoint] = markers_in(tokenizer_folder(spec.checkpoint))
+        return question.sent(self._markers[spec.checkpoint])
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
         """The model's reply: from the store when this call was finished before, else from the server.
 
         Raises `Unanswered` where there is no answer, `NotStored` with `offline`, `NotUp` for what a later phase asks.
         """
-        question = self._neutral(spec, question)
-        key, tally = self.key(spec, question), self.tallies[spec.name, question.purpose]
+        messages = self._sent(spec, question)
+        key, tally = self._key(spec, question, messages), self.tallies[spec.name, question.purpose]
         reply, again = self.store.get(key), None
         if reply is not None:
             again = self.retry.reason(key, reply, question.readable)
@@ -166,7 +170,7 @@ class ChatClient(Transport):
                         raise NotReached(spec.name)
                     raise NotUp(spec.name) if (why := self.down[spec.name]) is None else NotAsked(why)
                 voice = self._voice(spec, question.served_name)
-                completion, body = await self._answered(spec, question, voice, replaced)
+                completion, body = await self._answered(spec, question, voice, messages, replaced)
             except Unanswered as error:
                 if isinstance(error, Rejected):
                     self.threshold.rejected((self.base_url(spec, question.served_name), question.served_name), error)
@@ -207,7 +211,12 @@ class ChatClient(Transport):
             await self.store.learn(spec.name, served_name, voice.model_dump(mode="json"))
 
     async def _answered(
-        self, spec: ModelSpec, question: Question, voice: Voice, replaced: int | None = None
+        self,
+        spec: ModelSpec,
+        question: Question,
+        voice: Voice,
+        messages: list[Message] | None = None,
+        replaced: int | None = None,
     ) -> tuple[Completion, dict[str, Any]]:
         """The server's answer, and the request that it was given; what is not known of the server is found out."""
         while True:
@@ -215,7 +224,7 @@ class ChatClient(Transport):
                 await self._find_form(spec, question, voice, None)
             async with voice.adapting:  # a refusal of another call may be looked into
                 dialect = voice.dialect
-            body = question.body(dialect)
+            body = question.body(dialect, messages)
             if replaced is not None and "seed" in body:  # the same seed would draw the same answer
                 body["seed"] = int(digest([body["seed"], replaced], 7), 16)
             taken = voice.takes(body)
@@ -382,10 +391,10 @@ class ChatClient(Transport):
             await self._learn(spec, question.served_name, voice)
             self._tell(f"warning: model {spec.name}: {noticed}")
         if problem := model_problem(self._models, spec, question.served_name, reply.model):
-            problem = f"{http.place(spec, url)}: {problem}"
+            problem = f"{self._route(spec, url).where}: {problem}"
             self.threshold.end(problem)
             raise Rejected(problem)
-        return replace(completion, reply=question.unwrapped(completion.reply, body))
+        return Completion(question.unwrapped(reply, body), completion.attempts, completion.seconds)
 
 
 def _asks_form(body: Mapping[str, Any]) -> bool:

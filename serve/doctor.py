@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,15 +34,16 @@ from serve.sizes import GIB
 DRIVER = 580  # the oldest that runs CUDA 13, which vLLM 0.33 and torch 2.14 are built for
 DISK = 60 * 10**9  # seeker and ranker in bf16, and a merged copy of the ranker
 LEAST = 5 * 10**9
-State = Literal["note", "missing"]
+State = Literal["ok", "note", "missing"]
 CALLS = 256  # connections to a server that does not report its queue
+_EXTRAS = "pip install 'esc-eval[gpu]' on a GPU node, make setup on a CPU"
 
 _ASK = """
 import json
 told = {}
 try:
     import torch
-    told["torch"], told["cuda"], told["available"] = torch.__version__, torch.version.cuda, torch.cuda.is_available()
+    told["cuda"], told["available"] = torch.version.cuda, torch.cuda.is_available()
 except Exception as error:
     told["torch_error"] = f"{type(error).__name__}: {error}"
 try:
@@ -59,18 +60,13 @@ class MachineFinding:
     """One line: what was looked at, whether it is there, and what mends it where it is needed and missing."""
 
     name: str
-    state: Literal["ok"] | State
+    state: State
     text: str
     remedy: str = ""
 
     def __str__(self) -> str:
         mark = {"ok": "ok", "note": "--", "missing": "MISSING"}[self.state]
         return f"{mark:<8}{self.name:<12}{self.text}{': ' + self.remedy if self.remedy else ''}"
-
-
-def _looked_for(name: str, there: str | None, otherwise: str, remedy: str, state: State = "note") -> MachineFinding:
-    """What was found, or of that `state` what there is instead, with its remedy."""
-    return MachineFinding(name, "ok", there) if there else MachineFinding(name, state, otherwise, remedy)
 
 
 @dataclass(frozen=True)
@@ -112,18 +108,21 @@ def findings() -> Iterator[MachineFinding]:
     """Everything that is looked at, in order."""
     has = installed()
     needed: State = "missing" if has.on_gpus else "note"
+
+    def there(name: str, found: str | None, otherwise: str, remedy: str, state: State = "note") -> MachineFinding:
+        return MachineFinding(name, "ok", found) if found else MachineFinding(name, state, otherwise, remedy)
+
     yield MachineFinding("Python", "ok", platform.python_version())
     yield from _gpus(has, needed)
     yield from _packages(has, needed)
     # Triton compiles when it runs, and so does torch for CPUs.
     compiler = next(filter(shutil.which, [named] if (named := os.environ.get("CC")) else ["gcc", "clang", "cc"]), None)
-    yield _looked_for(
-        "compiler", compiler, "no gcc", "Triton compiles when it runs: apt install gcc, or name one in CC", needed
-    )
+    remedy = "Triton compiles when it runs: apt install gcc, or name one in CC"
+    yield there("compiler", compiler, "no gcc", remedy, needed)
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
     remedy = f"Triton needs it: apt install {package}, or a Python that uv or pyenv made"
-    yield _looked_for("headers", str(header) if header.is_file() else None, f"no {header}", remedy, needed)
+    yield there("headers", str(header) if header.is_file() else None, f"no {header}", remedy, needed)
     # As huggingface_hub finds it, which the base install lacks.
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
@@ -132,87 +131,76 @@ def findings() -> Iterator[MachineFinding]:
     yield MachineFinding("memory", "ok", f"{memory() / GIB:.0f} GiB")
     most = connections()
     try:
-        text = f"127.0.0.1 can be listened on (now {free_port()}), {most:,} connections"
-        few = most < CALLS
+        text, few = f"127.0.0.1 can be listened on (now {free_port()}), {most:,} connections", most < CALLS
         remedy = "raise the limit of open files: ulimit -n 65536" if few else ""
         yield MachineFinding("ports", "note" if few else "ok", text, remedy)
     except OSError as error:
-        yield MachineFinding(
-            "ports", "missing", f"nothing can listen on 127.0.0.1 ({error})", "servers need a loopback interface"
-        )
+        text = f"nothing can listen on 127.0.0.1 ({error})"
+        yield MachineFinding("ports", "missing", text, "servers need a loopback interface")
     job = os.environ.get("SLURM_JOB_ID")
-    here = f"here{', in job ' + job if job else ''}" if shutil.which("sbatch") else None
-    yield _looked_for("Slurm", here, "no sbatch", "only configs/launch/slurm_*.sh need it")
-    yield _looked_for("Ray", _version("ray"), "not installed", "only one server over several machines needs it")
-    used: dict[str, list[str]] = {}  # variable that holds a key → the models that need it
+    slurm = f"here{', in job ' + job if job else ''}" if shutil.which("sbatch") else None
+    yield there("Slurm", slurm, "no sbatch", "only configs/launch/slurm_*.sh need it")
+    yield there("Ray", _version("ray"), "not installed", "only one server over several machines needs it")
+    users: dict[str, list[str]] = {}  # variable that holds a key → the models that need it
     for name in model_names():
         with suppress(UserError):  # a spec that somebody changed: whoever uses it is told
             if variable := load_spec(name).endpoint.api_key_env:
-                used.setdefault(variable, []).append(name)
-    used["HF_TOKEN"] = ["models that the hub gives on consent only"]
-    for variable, models in used.items():
+                users.setdefault(variable, []).append(name)
+    users["HF_TOKEN"] = ["models that the hub gives on consent only"]
+    for variable, models in users.items():
         present = f"{variable} set" if os.environ.get(variable) else None
-        yield _looked_for("key", present, f"{variable} not set", f"only for {', '.join(models)}")
+        yield there("key", present, f"{variable} not set", f"only for {', '.join(models)}")
 
 
 def _gpus(has: Installed, needed: State) -> Iterator[MachineFinding]:
-    names = smi("--query-gpu=name,driver_version", "--format=csv,noheader")
-    if not names or not names.strip():
-        if shutil.which("nvidia-smi") is None:
-            text, remedy = "none found (no nvidia-smi)", "install NVIDIA's driver, or in a container pass the GPUs (--gpus all)"
-        else:
+    rows = [
+        line.rpartition(",") for line in (smi("--query-gpu=name,driver_version", "--format=csv,noheader") or "").splitlines()
+    ]
+    if not rows:
+        text, remedy = "none found (no nvidia-smi)", "install NVIDIA's driver, or in a container pass the GPUs (--gpus all)"
+        if shutil.which("nvidia-smi"):
             text, remedy = "nvidia-smi fails", "load the driver (a reboot after its installation), then try nvidia-smi by hand"
         yield MachineFinding("GPU", needed, text, remedy if has.on_gpus else "servers run on the CPU, or elsewhere (NAME@URL)")
         return
-    rows = [line.rpartition(",") for line in names.splitlines() if "," in line]
-    sizes = [gpu for gpu in listed_gpus() if gpu.name.isdigit()]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    sizes = [gpu for gpu in listed_gpus() if gpu.name.isdigit()]
     listed = "; ".join(
         f"{size.name} {row[0].strip()}" + (f" {size.memory / GIB:.1f} GiB, {size.used / GIB:.1f} in use" if size.memory else "")
         for row, size in zip(rows, sizes, strict=False)
     )
     yield MachineFinding("GPU", "ok", listed + (f" (CUDA_VISIBLE_DEVICES={chosen})" if chosen is not None else ""))
     driver = rows[0][2].strip()
-    major = int(found[0]) if (found := re.match(r"\d+", driver)) else 0
-    if major >= DRIVER:
-        yield MachineFinding("driver", "ok", driver)
-    else:
-        yield MachineFinding(
-            "driver", needed, driver, f"vLLM 0.33 is built for CUDA 13, which needs a driver of {DRIVER} or newer"
-        )
+    new = (major := re.match(r"\d+", driver)) is not None and int(major[0]) >= DRIVER
+    remedy = f"vLLM 0.33 is built for CUDA 13, which needs a driver of {DRIVER} or newer"
+    yield MachineFinding("driver", "ok", driver) if new else MachineFinding("driver", needed, driver, remedy)
 
 
 def _packages(has: Installed, needed: State) -> Iterator[MachineFinding]:
-    told = has.told
-    extras = "pip install 'esc-eval[gpu]' on a GPU node, make setup on a CPU"
+    told, cuda = has.told, has.told.get("cuda")
     if has.torch is None:
-        yield MachineFinding("torch", "note", "not installed: nothing is trained here", extras)
+        yield MachineFinding("torch", "note", "not installed: nothing is trained here", _EXTRAS)
     elif problem := told.get("torch_error"):
-        yield MachineFinding("torch", "missing", f"{has.torch} cannot be imported ({problem})", extras)
-    elif told.get("cuda") and not told.get("available"):
-        text = f"{has.torch} for CUDA {told['cuda']}, which finds no GPU"
+        yield MachineFinding("torch", "missing", f"{has.torch} cannot be imported ({problem})", _EXTRAS)
+    elif cuda and not told.get("available"):
+        text = f"{has.torch} for CUDA {cuda}, which finds no GPU"
         yield MachineFinding("torch", needed, text, "update the driver, or see CUDA_VISIBLE_DEVICES")
     else:
-        slow = "" if told.get("cuda") or bf16_instructions() else ", no bf16 instructions: serve.dtype auto or float32"
-        yield MachineFinding("torch", "ok", f"{has.torch}, {'CUDA ' + told['cuda'] if told.get('cuda') else 'CPU'}{slow}")
+        slow = "" if cuda or bf16_instructions() else ", no bf16 instructions: serve.dtype auto or float32"
+        yield MachineFinding("torch", "ok", f"{has.torch}, {f'CUDA {cuda}' if cuda else 'CPU'}{slow}")
+    sees = str(told.get("platform") or "not known")
     if has.vllm is None:
-        yield MachineFinding("vLLM", "note", "not installed: models answer at endpoints that others serve", extras)
+        yield MachineFinding("vLLM", "note", "not installed: models answer at endpoints that others serve", _EXTRAS)
     elif problem := told.get("vllm_error"):
-        yield MachineFinding("vLLM", "missing", f"{has.vllm} cannot be imported ({problem})", extras)
-    elif has.on_gpus and "Cuda" not in (sees := str(told.get("platform"))) and "Rocm" not in sees:
-        yield MachineFinding(
-            "vLLM", "missing", f"{has.vllm} sees the platform {sees}", "it finds no GPU: see GPU, driver and torch above"
-        )
+        yield MachineFinding("vLLM", "missing", f"{has.vllm} cannot be imported ({problem})", _EXTRAS)
+    elif has.on_gpus and not re.search("Cuda|Rocm", sees):
+        remedy = "it finds no GPU: see GPU, driver and torch above"
+        yield MachineFinding("vLLM", "missing", f"{has.vllm} sees the platform {sees}", remedy)
     else:
-        yield MachineFinding("vLLM", "ok", f"{has.vllm}, {told.get('platform') or 'platform not known'}")
-    router = _version("vllm-router")
-    if router or has.vllm:
-        remedy = "only serve.replicas needs it: pip install vllm-router"
-        yield _looked_for("router", router, "vllm-router not installed", remedy)
-    if has.on_gpus:
-        kernels = ", ".join(f"{name} {version}" for name in ("kernels", "flash-attn") if (version := _version(name)))
-        remedy = "training uses sdpa; prebuilt FlashAttention: pip install 'esc-eval[kernels]'"
-        yield _looked_for("kernels", kernels, "none beside vLLM's own", remedy)
+        yield MachineFinding("vLLM", "ok", f"{has.vllm}, platform {sees}")
+    if has.vllm and not _version("vllm-router"):
+        yield MachineFinding(
+            "router", "note", "vllm-router not installed", "only serve.replicas needs it: pip install vllm-router"
+        )
 
 
 def _room(name: str, folder: Path, variable: str, has: Installed) -> MachineFinding:
@@ -220,8 +208,7 @@ def _room(name: str, folder: Path, variable: str, has: Installed) -> MachineFind
     needed: State = "missing" if has.vllm or has.torch else "note"
     there = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(there).free
-    text = f"{free / 10**9:.0f} GB free in {folder}"
-    elsewhere = f"set {variable} to a folder on a larger disk"
+    text, elsewhere = f"{free / 10**9:.0f} GB free in {folder}", f"set {variable} to a folder on a larger disk"
     if not os.access(there, os.W_OK):
         return MachineFinding(name, needed, f"{there} cannot be written to", elsewhere)
     if free < LEAST:
@@ -229,12 +216,3 @@ def _room(name: str, folder: Path, variable: str, has: Installed) -> MachineFind
     if free < DISK:
         return MachineFinding(name, "note", text, f"seeker and ranker need about {DISK / 10**9:.0f}: {elsewhere}")
     return MachineFinding(name, "ok", text)
-
-
-def report(say: Callable[[str], None]) -> int:
-    """Say every finding; returns how many needed things are missing."""
-    missing = 0
-    for finding in findings():
-        say(str(finding))
-        missing += finding.state == "missing"
-    return missing

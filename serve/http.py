@@ -30,6 +30,7 @@ from serve.answers import Reply, reply_of_error
 from serve.failures import Meaning, OutOfQuota, PassingError, Rejected, Unreadable, error_text, meaning_of
 from serve.reading import ErrorInAnswer, read_reply, read_stream, so_far
 
+UNSUPPORTED = (400, 422)  # how servers refuse a field
 RETRIED_STATUS = frozenset({408, 409, 424, 425, 429, 498, 500, 502, 503, 504, 520, 522, 524, 529})
 ACCEPTED = "gzip, deflate"
 MEGABYTE = 2**20
@@ -39,6 +40,44 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 PASSING = (PassingError, aiohttp.ClientError, TimeoutError, OSError)  # what another try may mend
+
+
+@dataclass(frozen=True)
+class Route:
+    """How a model's requests go to a server: worked out once for all of them."""
+
+    spec: ModelSpec
+    url: str
+    """The base URL."""
+    key: str | None
+    headers: Mapping[str, str]
+    """Those that carry the key and what else the spec has in variables."""
+    secrets: tuple[str | None, ...]
+    """What no message may hold."""
+    settings: Mapping[str, Any]
+    """For aiohttp: no redirect is followed, the spec's query is added, a proxy of the environment's is taken."""
+    where: str
+    """Model and server, for messages."""
+
+    @classmethod
+    def to(cls, spec: ModelSpec, url: str) -> Route:
+        """Raises `UserError` for a variable with a key that is not set, and a `ca_bundle` without a certificate."""
+        endpoint, key = spec.endpoint, spec.api_key()
+        others = {name: secret_of(variable, f"model {spec.name}") for name, variable in endpoint.headers.items()}
+        headers = ({"Authorization": f"Bearer {key}"} if key else {}) | others
+        trusted: Any = True
+        if url.lower().startswith("https"):
+            trusted = tls(endpoint.ca_bundle, endpoint.verify, os.environ.get("SSL_CERT_FILE"))
+        settings = {"allow_redirects": False, "params": endpoint.query or None, "proxy": _proxy(url), "ssl": trusted}
+        where = mask_paths(f"model {spec.name} at {url}")
+        return cls(spec, url, key, headers, (key, *others.values()), settings, where)
+
+    def redact(self, problem: object) -> str:
+        """A problem as one short line without the key; the key goes first, so that no half of it is left at the cut."""
+        text = mask_paths(" ".join(str(problem).split()))
+        for secret in self.secrets:
+            text = mask_message(text, secret)
+        return printable(text[:300])[:300] or type(problem).__name__
 
 
 async def read_body(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
@@ -57,8 +96,7 @@ async def read_body(response: aiohttp.ClientResponse, most: int) -> tuple[bytes,
 
 async def post_chat(
     session: aiohttp.ClientSession,
-    spec: ModelSpec,
-    base_url: str,
+    route: Route,
     payload: bytes,
     about: str | None,
     hears: Callable[[str], None] | None = None,
@@ -68,23 +106,23 @@ async def post_chat(
 
     Raises `Rejected` where another try would change nothing, one of `PASSING` where it might.
     """
-    headers = key_header(spec) | {"Content-Type": "application/json"}
+    spec, where, key = route.spec, route.where, route.key
+    headers = {**route.headers, "Content-Type": "application/json"}
+    megabytes, timeout, body = spec.endpoint.max_response_mb, session.timeout, payload
     if hears:
-        payload = orjson.dumps({**orjson.loads(payload), "stream": True, "stream_options": {"include_usage": True}})
+        body = orjson.dumps({**orjson.loads(payload), "stream": True, "stream_options": {"include_usage": True}})
+        timeout = aiohttp.ClientTimeout(sock_read=timeout.total)  # it may take long, as long as it goes on
     if about:  # an id may hold what no header may carry
         headers["X-Session-Id"] = quote(about, safe="")
-    where, megabytes, key = place(spec, base_url), spec.endpoint.max_response_mb, spec.api_key()
-    # What is heard may take long, as long as it goes on.
-    timeout = aiohttp.ClientTimeout(sock_read=session.timeout.total) if hears else session.timeout
-    url = f"{base_url}/chat/completions"
-    async with session.post(url, data=payload, headers=headers, timeout=timeout, **way_to(spec, url)) as response:
-        status = response.status
+    url = f"{route.url}/chat/completions"
+    async with session.post(url, data=body, headers=headers, timeout=timeout, **route.settings) as response:
+        status, html = response.status, response.content_type == "text/html"
         wait = retry_after(response.headers.get("Retry-After"))
         if hears and status == 200 and response.content_type == "text/event-stream":
             raw, whole = await read_stream(response, megabytes * MEGABYTE, lambda text: hears(so_far(spec, text, key)))
         else:  # of an error the beginning will do
             raw, whole = await read_body(response, (megabytes if status == 200 else 1) * MEGABYTE)
-    for secret in _secrets(spec)[1:] if spec.endpoint.headers else ():
+    for secret in route.secrets[1:]:
         raw = mask_answer(raw.decode("utf-8", "surrogateescape"), secret).encode("utf-8", "surrogateescape")
     if status == 200 and not whole:
         raise Rejected(f"{where}: an answer of more than {megabytes} MB (endpoint.max_response_mb)", status)
@@ -94,26 +132,31 @@ async def post_chat(
         except ErrorInAnswer as error:
             status, raw = error.status or 500, error.body
         except Unreadable:
-            if response.content_type != "text/html":
-                raise
-            raise Unreadable("a web page, which no API answers with", status) from None
+            if html:
+                raise Unreadable("a web page, which no API answers with", status) from None
+            raise
     if target := redirect_target(response):
         problem = f"HTTP {status}: redirects to {target}, which is not followed: name that address if it is the server's"
-        raise Rejected(f"{where}: {redact(spec, problem)}", status)
-    return reply_of_error(meaning_of_error(spec, where, status, raw, wait))
+        raise Rejected(f"{where}: {route.redact(problem)}", status)
+    try:
+        return reply_of_error(meaning_of_error(route, where, status, raw, wait))
+    except Rejected as error:
+        if hears is None or status not in UNSUPPORTED or "stream" not in str(error):
+            raise
+    return await post_chat(session, route, payload, about)  # in one piece
 
 
-def meaning_of_error(spec: ModelSpec, where: str, status: int, raw: bytes, wait: float | None) -> Meaning:
+def meaning_of_error(route: Route, where: str, status: int, raw: bytes, wait: float | None) -> Meaning:
     """What an error means that is an answer: a policy, a full context. Raises `OutOfQuota` where no call is answered any more,
     `PassingError` where another try may mend it, `Rejected` for any other."""
     told, meaning = error_text(raw), meaning_of(status, raw, wait is not None and status >= 400)
     problem = f"HTTP {status}: {told or 'an empty body'}"
     if meaning == "quota":
-        raise OutOfQuota(f"{where}: {redact(spec, problem)}", status, told)
+        raise OutOfQuota(f"{where}: {route.redact(problem)}", status, told)
     if meaning in ("throttle", "passing") or status in RETRIED_STATUS or status >= 500:
         raise PassingError(problem, status, told, meaning, wait)
     if meaning is None or status < 400:
-        raise Rejected(f"{where}: {redact(spec, problem)}", status, told)
+        raise Rejected(f"{where}: {route.redact(problem)}", status, told)
     return meaning
 
 
@@ -130,25 +173,27 @@ class Listing:
     """Why a model is in no list that could be had; it may be served all the same."""
 
 
-async def served_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str, names: Sequence[str]) -> Listing:
+async def served_models(session: aiohttp.ClientSession, route: Route, names: Sequence[str]) -> Listing:
     """The list of models of a server, at its address or at `/v1` below, in which these names should be.
 
     Raises `UserError` where the server cannot be reached, or reads less than a reply may have.
     """
+    spec = route.spec
     if not spec.endpoint.lists_models:
-        return Listing(base_url)
-    listing = await _list_models(session, spec, base_url)
-    if listing.contexts is None and not base_url.endswith("/v1"):
-        below = await _list_models(session, spec, f"{base_url}/v1")
+        return Listing(route.url)
+    listing = await _list_models(session, route)
+    if listing.contexts is None and not route.url.endswith("/v1"):
+        route = Route.to(spec, f"{route.url}/v1")
+        below = await _list_models(session, route)
         listing = listing if below.contexts is None else below
     if listing.contexts is None:
         return listing
-    where = place(spec, listing.url)
+    where = Route.to(spec, listing.url).where
     for name in names:
         context = listing.contexts.get(name)
         if name not in listing.contexts:
             others = near(name, listing.contexts) if listing.contexts else "it lists no model"
-            return replace(listing, problem=f"{where}: does not list {name!r}: {redact(spec, others)}")
+            return replace(listing, problem=f"{where}: does not list {name!r}: {route.redact(others)}")
         if context is not None and spec.sampling.max_tokens >= context:
             raise UserError(
                 f"{where}: replies of {spec.sampling.max_tokens} tokens leave no room in the {context} that it reads: lower "
@@ -157,23 +202,23 @@ async def served_models(session: aiohttp.ClientSession, spec: ModelSpec, base_ur
     return listing
 
 
-async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url: str) -> Listing:
+async def _list_models(session: aiohttp.ClientSession, route: Route) -> Listing:
     """A server's list of models, or why there is none where that says something. Raises `UserError` for a server that cannot be
     reached."""
-    where, url, timeout = place(spec, base_url), f"{base_url}/models", aiohttp.ClientTimeout(total=_LIST_S)
+    base_url, url, timeout = route.url, f"{route.url}/models", aiohttp.ClientTimeout(total=_LIST_S)
 
     def lacks(why: str) -> Listing:
-        return Listing(base_url, problem=f"{where}: {why}")
+        return Listing(base_url, problem=f"{route.where}: {why}")
 
     try:
-        async with session.get(url, headers=key_header(spec), timeout=timeout, **way_to(spec, url)) as response:
+        async with session.get(url, headers=route.headers, timeout=timeout, **route.settings) as response:
             if response.status in (401, 403):
                 said = error_text((await read_body(response, LISTING))[0])
-                key = spec.endpoint.api_key_env
+                key = route.spec.endpoint.api_key_env
                 way = f"the key in {key}" if key else f"none was sent: NAME@{base_url}#VARIABLE names its variable"
-                return lacks(f"the server refused the key (HTTP {response.status}: {redact(spec, said)}): {way}")
+                return lacks(f"the server refused the key (HTTP {response.status}: {route.redact(said)}): {way}")
             if target := redirect_target(response):
-                return lacks(f"redirects to {redact(spec, target)}; if that is the server, name its address")
+                return lacks(f"redirects to {route.redact(target)}; if that is the server, name its address")
             raw, _ = await read_body(response, LISTING)
             if response.status == 200 and response.content_type == "text/html":
                 return lacks("answers with a web page, which no API does: name the API's address (…/v1)")
@@ -188,7 +233,7 @@ async def _list_models(session: aiohttp.ClientSession, spec: ModelSpec, base_url
     except TimeoutError:
         return lacks(f"no list of models within {_LIST_S} s")
     except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: an address with a key in it
-        raise UserError(f"{where}: cannot be reached: {redact(spec, _cause(error, url))}") from None
+        raise UserError(f"{route.where}: cannot be reached: {route.redact(_cause(error, url))}") from None
 
 
 def _cause(error: Exception, url: str) -> object:
@@ -260,15 +305,6 @@ def retry_after(value: str | None) -> float | None:
     return None if math.isnan(seconds) else min(max(seconds, 0.0), 600.0)
 
 
-def way_to(spec: ModelSpec, url: str) -> dict[str, Any]:
-    """How a request goes to a server: no redirect is followed, the spec's query is added, and a proxy of the environment's is
-    taken."""
-    endpoint = spec.endpoint
-    https = url.lower().startswith("https")
-    trusted = tls(endpoint.ca_bundle, endpoint.verify, os.environ.get("SSL_CERT_FILE")) if https else True
-    return {"allow_redirects": False, "params": endpoint.query or None, "proxy": _proxy(url), "ssl": trusted}
-
-
 @lru_cache
 def tls(ca_bundle: str | None, verify: bool, system: str | None) -> ssl.SSLContext:
     """What is trusted: the system's certificates (those of `system`, which OpenSSL reads from SSL_CERT_FILE) and those of a PEM
@@ -293,31 +329,6 @@ def _proxy(url: str) -> str | None:
         return None
     proxy = getproxies().get(parts.scheme)
     return proxy if not proxy or "://" in proxy else f"http://{proxy}"
-
-
-def key_header(spec: ModelSpec) -> dict[str, str]:
-    """The headers that carry the spec's key and what else it has in variables. Raises `UserError` for one that is not set."""
-    key = spec.api_key()
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return headers | {name: secret_of(variable, f"model {spec.name}") for name, variable in spec.endpoint.headers.items()}
-
-
-def _secrets(spec: ModelSpec) -> list[str | None]:
-    """The key, and what else no text may hold."""
-    return [spec.api_key(), *(secret_of(variable, f"model {spec.name}") for variable in spec.endpoint.headers.values())]
-
-
-def redact(spec: ModelSpec, problem: object) -> str:
-    """A problem as one short line without the key; the key goes first, so that no half of it is left at the cut."""
-    text = mask_paths(" ".join(str(problem).split()))
-    for secret in _secrets(spec):
-        text = mask_message(text, secret)
-    return printable(text[:300])[:300] or type(problem).__name__
-
-
-def place(spec: ModelSpec, base_url: str) -> str:
-    """A model and its endpoint, for messages."""
-    return mask_paths(f"model {spec.name} at {base_url}")
 
 
 def is_away(error: Exception) -> bool:

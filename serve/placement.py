@@ -1,7 +1,8 @@
 """Which GPU holds what: servers of known sizes on GPUs of known memory, together where that goes, else one phase after another.
 
 Servers get shares of a GPU by need. One that no GPU holds alone is split over several; what is left goes to the caches, so that
-the servers of a GPU hold equally many dialogues.
+the servers of a GPU hold equally many dialogues. Models that do not fit together come in phases: the judge after the others,
+and where not even these fit, the supporters some at a time.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from core.errors import UserError
-from core.machine import Gpu
-from serve.sizes import GIB, Size, batched_tokens
+from core.machine import Gpu, Machine
+from core.specs import ModelSpec, place_of
+from serve.checkpoints.lora import adapter_rank
+from serve.sizes import GIB, Size, batched_tokens, size_of
+from serve.units import ServerUnit, units_of
 
 K = TypeVar("K")
 USABLE = 0.9  # of a GPU's memory, for all servers on it together
 COMFORT = 4  # dialogues of full length that every server should hold at once; real ones are shorter, so about ten are in flight
+ASSUMED_RANK = 16  # of an adapter that is not on this machine yet
 _STEPS = 20_000  # placements tried before giving up
 _SPLITS = (1, 2, 4, 8, 16)
 
@@ -149,10 +154,11 @@ def usable(gpu: Gpu) -> int:
     return min(int(memory * USABLE), memory - gpu.used)
 
 
-def refusal(demands: Sequence[Demand], gpus: Sequence[Gpu], machine: str, purpose: str) -> UserError:
+def refusal(demands: Sequence[Demand], machine: Machine, purpose: str, name: str = "") -> UserError:
     """Why servers do not fit, with the arithmetic and the next best option. `purpose` ends in the word before their names."""
+    gpus = machine.gpus
     gpu = max(gpus, key=usable)
-    lines = [f"not enough memory on {machine} {purpose} {' and '.join(demand.name for demand in demands)}:"]
+    lines = [f"not enough memory on {name or machine} {purpose} {' and '.join(demand.name for demand in demands)}:"]
     for demand in demands:
         split = (demand.splits(len(gpus)) or [demand.tensor_parallel or 1])[-1]
         lines.append(f"  {demand.sum(gpu.memory or 0, split)}")
@@ -181,3 +187,90 @@ def next_best(demands: Sequence[Demand], gpus: Sequence[Gpu]) -> str:
         f"serve {demands[0].name} elsewhere and give its address: --set endpoints.{demands[0].name}=http://HOST:PORT/v1"
     )
     return "; or ".join(options)
+
+
+# ---- for specs
+
+
+def demands_of(
+    servers: Sequence[ServerUnit], machine: Machine, needs: Mapping[str, int] | None = None
+) -> dict[int, Demand] | None:
+    """What each server takes, by its number; None where the memory of a GPU or the size of a model is not known."""
+    demands: dict[int, Demand] = {}
+    for number, unit in enumerate(servers):
+        folders = [place_of(where) for _, _, where in unit.adapters]
+        ranks = [adapter_rank(folder, f"model {unit.name}: adapter") for folder in folders if folder.is_dir()]
+        adapters = 0 if unit.merges(True) else len(unit.adapters)
+        size = size_of(unit.specs[0], adapters, max(ranks, default=ASSUMED_RANK))
+        if size is None:
+            return None
+        demands[number] = Demand(unit.name, size, unit.context(needs), unit.serve.tensor_parallel, unit.copies)
+    return demands if machine.gpus and all(gpu.memory for gpu in machine.gpus) else None
+
+
+def places(demands: Mapping[int, Demand], machine: Machine, free: Machine) -> dict[int, Place]:
+    """The place of each server by its number, on what is `free` of a machine. Raises `UserError` where they do not fit."""
+    for least in (COMFORT, 1):
+        if places := place(demands, free.gpus, least):
+            return places
+    raise refusal([*demands.values()], free, "for", str(machine))
+
+
+def phases(
+    always: Sequence[ModelSpec],
+    by_turns: Sequence[ModelSpec],
+    last: Sequence[ModelSpec],
+    machine: Machine | None = None,
+    needs: Mapping[str, int] | None = None,
+    split: bool | None = None,
+) -> list[list[ModelSpec]]:
+    """Which models are up at the same time, phase by phase.
+
+    All at once where that fits. Else `last` (the judge) comes after the others; and where not even these fit, `by_turns` (the
+    supporters) come some at a time, each time beside those of `always` (the seeker). `split`: whether `last` has a phase of its
+    own in any case (True), or never (None: where it must). Raises `UserError`, with the arithmetic, for what fits in no way.
+    """
+    machine = machine or Machine.here()
+    together = _distinct([*always, *by_turns, *last])
+    before = _distinct([*always, *by_turns])
+    if not before or not last or split is False:
+        return [together]
+    if split:
+        return [before, list(last)]
+    servers = _servers(together)
+    if demands_of(servers, machine, needs) is None:
+        return [together]
+
+    def fits(specs: Sequence[ModelSpec], least: int) -> bool:
+        return place(demands_of(_servers(specs), machine, needs) or {}, machine.gpus, least) is not None
+
+    if fits(together, COMFORT):
+        return [together]
+    for least in (COMFORT, 1):
+        if not fits(last, least):
+            continue
+        turns = list[list[ModelSpec]]()
+        for beside in [[spec] for spec in by_turns] or [[]]:
+            if turns and fits(_distinct([*turns[-1], *beside]), least):
+                turns[-1] = _distinct([*turns[-1], *beside])
+            elif fits(_distinct([*always, *beside]), least):
+                turns.append(_distinct([*always, *beside]))
+            else:
+                break
+        else:
+            return [*turns, list(last)]
+    if fits(together, 1):
+        return [together]
+    held = "to hold the dialogues with"
+    parts = [(_distinct([*always, *by_turns[:1]]), held), (list(last), "to judge with")]
+    parts += [(_distinct([*always, spec]), held) for spec in by_turns]
+    part, purpose = next((part, purpose) for part, purpose in parts if not fits(part, 1))
+    raise refusal([*(demands_of(_servers(part), machine, needs) or {}).values()], machine, purpose)
+
+
+def _distinct(specs: Sequence[ModelSpec]) -> list[ModelSpec]:
+    return [*{spec.name: spec for spec in specs}.values()]
+
+
+def _servers(specs: Sequence[ModelSpec]) -> list[ServerUnit]:
+    return [unit for unit in units_of(specs, split_adapters=False) for _ in range(unit.serve.replicas)]

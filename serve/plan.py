@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from core.errors import UserError
@@ -37,9 +38,9 @@ from serve.command import (
     transformers_argv,
     transformers_environment,
 )
-from serve.phases import ASSUMED_RANK, PhaseUnit, check_gpus, check_seeds, context_of, places, units_of, without
-from serve.placement import USABLE, Place
+from serve.placement import ASSUMED_RANK, USABLE, Place, demands_of, places
 from serve.sizes import GIB, size_of
+from serve.units import ServerUnit, check_gpus, check_places, check_seeds, units_of, unservable
 
 MOST_PORT = 65535
 
@@ -81,9 +82,10 @@ def plan_servers(
         engines = {MODULE if unit.serve.engine == "vllm" else TRANSFORMERS for unit in units}
         models = [spec.name for unit in units for spec in unit.specs]
         check_installed(models, *engines, *([ROUTER] if len(servers) > len(units) else []))
-        _check_places(units)
+        check_places(units)
         learn_shapes([spec for unit in units for spec in unit.specs] if gpu else [])
-    found = places(servers, without(machine, held), needs, str(machine)) if gpu else {}
+    demands = demands_of(servers, machine, needs) if gpu else None
+    found = places(demands, machine, _without(machine, held)) if demands else {}
     spread = iter(_spread(servers, [g.name for g in machine.gpus]))
     plans = list[ServerPlan]()
     numbers = iter(range(len(servers)))
@@ -102,7 +104,22 @@ def plan_servers(
     return plans
 
 
-def _spread(servers: Sequence[PhaseUnit], gpus: Sequence[str]) -> list[tuple[list[str], int]]:
+def _without(machine: Machine, held: Sequence[ServerPlan]) -> Machine:
+    """The machine without what running servers hold of it."""
+    taken = Counter[str]()
+    for plan in held:
+        for name in plan.place.gpus if plan.place else ():
+            taken[name] += int(10_000 * plan.place.share) if plan.place else 0
+    gpus = [
+        replace(gpu, used=gpu.memory - int(gpu.memory * USABLE) + gpu.memory * taken[gpu.name] // 10_000)
+        if gpu.memory and taken[gpu.name]
+        else gpu
+        for gpu in machine.gpus
+    ]
+    return replace(machine, gpus=tuple(gpus))
+
+
+def _spread(servers: Sequence[ServerUnit], gpus: Sequence[str]) -> list[tuple[list[str], int]]:
     """For each server, where its size is not known, the GPUs it gets and how many servers share the fullest of them.
 
     GPUs are filled in order, starting over at the end. One server alone is not told which to take.
@@ -120,7 +137,7 @@ def _spread(servers: Sequence[PhaseUnit], gpus: Sequence[str]) -> list[tuple[lis
 
 
 def _plan(
-    unit: PhaseUnit,
+    unit: ServerUnit,
     machine: Machine,
     found: Place | None,
     spread: tuple[list[str], int],
@@ -141,10 +158,16 @@ def _plan(
         )
     if spec.serve.dtype == "auto":
         notes.append("{} served in {}: {} (serve.dtype: auto)".format(unit.name, *precision(gpu)))
-    context = context_of(unit, needs)
+    context = unit.context(needs)
     if gpu and found is None:
-        notes.append(_unknown(spec, machine))
-    if problem := _unservable(unit):
+        unknown = f"the size of {spec.checkpoint} is" if size_of(spec) is None else "not all sizes are"
+        if not machine.gpus or not all(gpu.memory for gpu in machine.gpus):
+            unknown = "the GPUs' memory is"
+        notes.append(
+            f"{unknown} not known: servers on one GPU get equal shares; serve.architecture names a model of the same shape "
+            "(a key of configs/serve/architectures.yaml, or a folder with its config.json)"
+        )
+    if problem := unservable(unit):
         notes.append(problem)
     local = Path(checkpoint).is_absolute() and all(Path(folder).is_absolute() for folder in adapters.values())
     name = served_names[0] if unit.base_names or not adapters else spec.name
@@ -154,7 +177,8 @@ def _plan(
     else:
         share = found.share if found else USABLE / sharing if sharing > 1 else None
         split = found.split if found else spec.serve.tensor_parallel or 1
-        command = argv(spec, checkpoint, served_names, adapters, rank, context, split, gpu, share, unit.leaves_sampling)
+        left = any(spec.sampling.temperature is None for spec in unit.specs)  # to the checkpoint (paper mode)
+        command = argv(spec, checkpoint, served_names, adapters, rank, context, split, gpu, share, left)
         added = environment(gpu, local, gpus, servers if not gpu else 1)
     return ServerPlan(
         name=name,
@@ -177,49 +201,53 @@ def prepare(specs: Sequence[ModelSpec], machine: Machine | None = None) -> None:
     """Download, make and merge what servers of these specs need, as `plan_servers` does with `resolve`."""
     gpu = (machine or Machine.here()).has_gpu
     units = units_of(specs, split_adapters=not gpu)
-    _check_places(units)
+    check_places(units)
     for unit in units:
         _files(unit, gpu, True, [])
 
 
-def _files(unit: PhaseUnit, gpu: bool, resolve: bool, notes: list[str]) -> tuple[str, list[str], dict[str, str], int]:
-    """What the server of a unit reads: checkpoint, names that it has, adapters by name, and the largest rank of these."""
-    spec, adapters, rank = unit.specs[0], dict[str, str](), 1
-    checkpoint = _checkpoint(spec, resolve, notes)
-    for served, owner, where in unit.adapters:
-        folder = _adapter(owner, where, resolve, notes)
+def _files(unit: ServerUnit, gpu: bool, resolve: bool, notes: list[str]) -> tuple[str, list[str], dict[str, str], int]:
+    """What the server of a unit reads: checkpoint, names that it has, adapters by name, and the largest rank of these.
+
+    With `resolve` all is downloaded, made and merged before a server starts, so that its start takes no longer for it; without,
+    nothing is made, read or downloaded.
+    """
+    spec, adapters, rank = unit.specs[0], dict[str, Path](), 1
+    where, what = spec.checkpoint or "", f"model {spec.name}: checkpoint"
+    if resolve and spec.serve.data_parallel_local is not None:  # each machine downloads for itself
+        checkpoint = resolve_checkpoint(where, what)
+    elif resolve:
+        checkpoint = str(base_folder(where, spec.revision, what))
+    elif where.startswith(EMBEDDED_PREFIX):
+        checkpoint = str(embedded := embedded_folder(where.removeprefix(EMBEDDED_PREFIX)))
+        if not embedded.exists():
+            notes.append(f"{embedded} does not exist yet: `python -m serve convert embedded` makes it")
+    else:
+        checkpoint = str(_folder(where, what, notes) or where)
+    for served, owner, place in unit.adapters:
+        what = f"model {owner.name}: adapter"
+        if resolve:  # vLLM takes no revision for an adapter, and its rank has to be known
+            folder = local_path(place, what) or download(place, owner.adapter_revision, ["adapter_*", TRAINING], what)
+        else:
+            folder = _folder(place, what, notes) or Path(place)
         if folder.is_dir():
-            rank = max(rank, adapter_rank(folder, f"model {owner.name}: adapter"))
+            rank = max(rank, adapter_rank(folder, what))
         elif gpu and not unit.merges(gpu):
             rank = max(rank, ASSUMED_RANK)
-            notes.append(f"adapter rank of {where} not known yet, {ASSUMED_RANK} assumed")
-        adapters[served] = str(folder)
-    if unit.merges(gpu):
-        ((served, adapter),) = adapters.items()
-        return _merged(spec, checkpoint, Path(adapter), resolve, notes), [served], {}, rank
-    # The base must have a name, and it may not be an adapter's.
-    return checkpoint, unit.base_names or [f"{spec.name}.base"], adapters, rank
-
-
-def _check_places(units: Sequence[PhaseUnit]) -> None:
-    """Raise `UserError` for what nothing here can serve, and for a folder that is not there, before anything is downloaded."""
-    if problems := [problem for unit in units if (problem := _unservable(unit))]:
-        raise UserError("\n".join(problems))
-    for unit in units:
-        where = unit.specs[0].checkpoint or ""
-        if not where.startswith(EMBEDDED_PREFIX):
-            local_path(where, f"model {unit.specs[0].name}: checkpoint")
-        for _, owner, adapter in unit.adapters:
-            local_path(adapter, f"model {owner.name}: adapter")
-
-
-def _unservable(unit: PhaseUnit) -> str | None:
-    """Why nothing here can serve a unit, and what to do."""
-    spec, why = unit.specs[0], unit.specs[0].serve.unservable
-    return why and (
-        f"model {spec.name} cannot be served here: {why}. Serve it elsewhere and give its address: "
-        f"--set endpoints.{spec.name}=http://HOST:PORT/v1"
-    )
+            notes.append(f"adapter rank of {place} not known yet, {ASSUMED_RANK} assumed")
+        adapters[served] = folder
+    if not unit.merges(gpu):
+        # The base must have a name, and it may not be an adapter's.
+        return checkpoint, unit.base_names or [f"{spec.name}.base"], {name: str(path) for name, path in adapters.items()}, rank
+    ((served, adapter),) = adapters.items()
+    if resolve:
+        base = base_folder(checkpoint, spec.revision, f"model {spec.name}: checkpoint")
+        return str(merged(spec, base, adapter)), [served], {}, rank
+    here = Path(checkpoint).is_dir() and adapter.is_dir()
+    folder = merged_folder(Path(checkpoint), adapter)[0] if here else cache_dir() / "merged-CONTENT-HASH"
+    if not folder.exists():
+        notes.append(f"{folder} will be {checkpoint} with {adapter} merged in, made by starting without --print")
+    return str(folder), [served], {}, rank
 
 
 def learn_shapes(specs: Sequence[ModelSpec]) -> None:
@@ -230,41 +258,6 @@ def learn_shapes(specs: Sequence[ModelSpec]) -> None:
                 download(spec.checkpoint, spec.revision, ["config.json"], f"model {spec.name}")
 
 
-def _unknown(spec: ModelSpec, machine: Machine) -> str:
-    """Why a server's memory was not planned."""
-    if not machine.gpus or not all(gpu.memory for gpu in machine.gpus):
-        return "the GPUs' memory is not known: servers on one GPU get equal shares of it"
-    if size_of(spec) is None:
-        return (
-            f"the size of {spec.checkpoint} is not known: servers on one GPU get equal shares; name a checkpoint of its shape "
-            "in serve.architecture (a key of configs/serve/architectures.yaml, or a folder with its config.json)"
-        )
-    return "sizes are not all known: servers on one GPU get equal shares"
-
-
-def _checkpoint(spec: ModelSpec, resolve: bool, notes: list[str]) -> str:
-    """The checkpoint that a command names: a folder, downloaded before a server is started, so that its start takes no longer
-    for it. Not resolving, nothing is made, read or downloaded."""
-    where, what = spec.checkpoint or "", f"model {spec.name}: checkpoint"
-    if resolve:
-        over_machines = spec.serve.data_parallel_local is not None  # each of them downloads for itself
-        return resolve_checkpoint(where, what) if over_machines else str(base_folder(where, spec.revision, what))
-    if where.startswith(EMBEDDED_PREFIX):
-        folder = embedded_folder(where.removeprefix(EMBEDDED_PREFIX))
-        if not folder.exists():
-            notes.append(f"{folder} does not exist yet: `python -m serve convert embedded` makes it")
-        return str(folder)
-    return str(_folder(where, what, notes) or where)
-
-
-def _adapter(spec: ModelSpec, place: str, resolve: bool, notes: list[str]) -> Path:
-    """An adapter's folder. Hub adapters are downloaded: their rank is needed, and vLLM takes no revision for one."""
-    what = f"model {spec.name}: adapter"
-    if resolve:
-        return local_path(place, what) or download(place, spec.adapter_revision, ["adapter_*", TRAINING], what)
-    return _folder(place, what, notes) or Path(place)
-
-
 def _folder(place: str, what: str, notes: list[str]) -> Path | None:
     """The folder that a place names, even where there is none, which `notes` then say; None for a name on the hub."""
     try:
@@ -272,17 +265,6 @@ def _folder(place: str, what: str, notes: list[str]) -> Path | None:
     except UserError as error:
         notes.append(str(error))
         return place_of(place).absolute()
-
-
-def _merged(spec: ModelSpec, checkpoint: str, adapter: Path, resolve: bool, notes: list[str]) -> str:
-    """The base with an adapter merged in. Not resolving, its folder is only named, and only if both parts are here."""
-    if resolve:
-        return str(merged(spec, base_folder(checkpoint, spec.revision, f"model {spec.name}: checkpoint"), adapter))
-    base = Path(checkpoint)
-    folder = merged_folder(base, adapter)[0] if base.is_dir() and adapter.is_dir() else cache_dir() / "merged-CONTENT-HASH"
-    if not folder.exists():
-        notes.append(f"{folder} will be {checkpoint} with {adapter} merged in, made by starting without --print")
-    return str(folder)
 
 
 # ---- a plan as a table

@@ -5,24 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import orjson
 
 from core.files import digest
-from core.markers import GENERAL, Markers, markers_in
+from core.markers import GENERAL, Markers
 from core.records import Message
 from core.specs import ModelSpec, Sampling
 from serve.answers import Reply
-from serve.checkpoints.places import tokenizer_folder
 from serve.dialect import Dialect
 
 
 @dataclass(frozen=True)
 class Question:
-    """One call to make. `session`, `purpose`, `readable`, `hears` and `markers` are no part of its key."""
+    """One call to make. `session`, `purpose`, `readable` and `hears` are no part of its key."""
 
     messages: Sequence[Message]
     sample: Mapping[str, str | int]
@@ -49,24 +47,17 @@ class Question:
     hears: Callable[[str], None] | None = None
     """Is told the reply's text so far while it is written; after a try that failed, from its beginning again. A stored reply is
     not told. (Not with `logprobs`: events have none that are read.)"""
-    markers: Markers = GENERAL
-    """What is broken up in the messages as they are sent."""
-
-    def to(self, spec: ModelSpec) -> Question:
-        """The question with the control tokens of the model's own tokenizer among its markers, where that is here."""
-        markers = markers_in(tokenizer_folder(spec.checkpoint))
-        return self if markers is self.markers else replace(self, markers=markers)
 
     @property
     def formed(self) -> bool:
         """Whether the answer has a form to be held to."""
         return bool(self.choices or self.regex or self.schema)
 
-    def body(self, dialect: Dialect) -> dict[str, Any]:
-        """The request's JSON."""
+    def body(self, dialect: Dialect, messages: list[Message] | None = None) -> dict[str, Any]:
+        """The request's JSON. `messages`: what `sent` gives for the model's markers."""
         patterned = dialect.constraint == "structured_outputs" and (self.choices or self.regex)
         most = self.held_tokens if patterned and self.held_tokens else self.sampling.max_tokens
-        messages = self.sent
+        messages = messages or self.sent()
         body: dict[str, Any] = {
             "model": self.served_name,
             "messages": messages if dialect.system_role else _without_system(messages),
@@ -112,10 +103,9 @@ class Question:
                     return reply.model_copy(update={"text": answer})
         return reply
 
-    @cached_property
-    def sent(self) -> list[Message]:
+    def sent(self, markers: Markers = GENERAL) -> list[Message]:
         """The messages as they are sent: no text opens a turn of its own."""
-        return [{"role": m["role"], "content": self.markers.neutral(m["content"], m["role"])[0]} for m in self.messages]
+        return [{"role": m["role"], "content": markers.neutral(m["content"], m["role"])[0]} for m in self.messages]
 
 
 def _without_system(messages: list[Message]) -> list[Message]:

@@ -34,7 +34,7 @@ class ErrorInAnswer(Unreadable):
 
     def __init__(self, error: Any) -> None:
         self.body = orjson.dumps({"error": error})
-        codes = (str(error.get(name)) for name in ("code", "status")) if isinstance(error, Mapping) else ()
+        codes = (str(error.get(name)) for name in ("code", "status")) if isinstance(error, dict) else ()
         told = next((int(code) for code in codes if re.fullmatch("[45][0-9]{2}", code)), 500)
         lasts = meaning_of(told, self.body) in ("context_overflow", "content_filter")
         super().__init__(f"an error in the answer: {error_text(self.body)}", 400 if lasts else told)
@@ -51,10 +51,10 @@ def read_reply(spec: ModelSpec, raw: bytes, key: str | None = None) -> Reply:
             body = body[0]
         choice = (body.get("choices") or [{}])[0]
         for error in (body.get("error"), choice.get("error")):
-            if any(error.values()) if isinstance(error, Mapping) else error:  # some send an empty one with every answer
+            if any(error.values()) if isinstance(error, dict) else error:  # some send an empty one with every answer
                 raise ErrorInAnswer(error)
         message = choice.get("message")
-        withheld = not isinstance(message, Mapping) and _withheld(body)
+        withheld = not isinstance(message, dict) and _withheld(body)
         finish = "content_filter" if withheld else finish_reason(choice)
         if message is None and finish in ("content_filter", "length"):
             message = {}
@@ -89,7 +89,7 @@ def _withheld(value: Any, depth: int = 8) -> bool:
     """Whether a body without a word of the model's names a content filter: in a finish reason, a block reason, a verdict."""
     if isinstance(value, str):
         return value.lower().partition(":")[0].strip() in vocabulary().finish_reasons["content_filter"]
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         blocked = any(
             part and re.search("block|filtered", name, re.I) and isinstance(part, str | bool) for name, part in value.items()
         )
@@ -131,14 +131,16 @@ def _counts(usage: Any) -> dict[str, int]:
     """The tokens of a reply's fields; what only the total holds is reasoning (Gemini's OpenAI layer)."""
     prompt, completion = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
     hidden = max(0, count_of(usage, "total_tokens") - prompt - completion) if prompt else 0
-    details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
+    details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
     reasoning = count_of(details, "reasoning_tokens") or hidden
     return {"prompt_tokens": prompt, "completion_tokens": completion + hidden, "reasoning_tokens": reasoning}
 
 
 def count_of(usage: Any, name: str) -> int:
     """A number of tokens from a usage object, 0 where it holds none that can be one."""
-    value = usage.get(name) if isinstance(usage, Mapping) else None
+    value = usage.get(name) if isinstance(usage, dict) else None
+    if type(value) is int and 0 <= value <= MOST:  # nearly always
+        return value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -152,16 +154,16 @@ def tokens_of(logprobs: Any) -> Tokens | None:
     None where the server reported none; empty where what it reported is no list of tokens. A token with a log-probability that
     is not a finite number has no alternatives.
     """
-    if not logprobs or (isinstance(logprobs, Mapping) and not logprobs.get("content")):
+    if not logprobs or (isinstance(logprobs, dict) and not logprobs.get("content")):
         return None
-    entries = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    entries = logprobs.get("content") if isinstance(logprobs, dict) else None
     if not isinstance(entries, list) or not all(_is_token(token) for token in entries):
         return []
     return [(token["token"].translate(_SPELLINGS), _alternatives(token)) for token in entries]
 
 
 def _is_token(token: Any) -> bool:
-    return isinstance(token, Mapping) and isinstance(token.get("token"), str)
+    return isinstance(token, dict) and isinstance(token.get("token"), str)
 
 
 def _alternatives(token: Mapping[str, Any]) -> dict[str, float]:
@@ -287,7 +289,7 @@ def text_of(content: Any) -> tuple[str, str]:
         raise TypeError(f"content is {type(content).__name__}")
     said, thought = list[str](), list[str]()
     for part in content:
-        fields = part if isinstance(part, Mapping) else {"text": part}
+        fields = part if isinstance(part, dict) else {"text": part}
         kind = str(fields.get("type", "text"))
         if fields.get("thought") is True or _NAMED.match(kind):
             thought.append(_words(fields))
@@ -305,7 +307,7 @@ def reasoning_beside(message: Mapping[str, Any]) -> str:
 def _words(value: Any, depth: int = 6) -> str:
     if isinstance(value, str) or not depth:
         return value if isinstance(value, str) else ""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         value = [part for name, part in value.items() if name in _TEXTS]
     return "".join(_words(part, depth - 1) for part in value) if isinstance(value, list) else ""
 

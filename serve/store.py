@@ -146,9 +146,16 @@ class CallStore:
         self.grown = False  # by an answer to a new question, since it was opened
         self._failing = set(self.failed_keys())
         self._named = set(self.models())
+        self._known = self._hashes()
+
+    def _hashes(self) -> set[int]:
+        """Hashes of the keys: what is not among them need not be looked up."""
+        return {hash(key) for (key,) in self._each("SELECT key FROM calls")}
 
     def get(self, key: str) -> Reply | None:
         """The reply of a finished call, or None."""
+        if hash(key) not in self._known:
+            return None
         try:
             row = self._db.execute("SELECT key, reply, checksum FROM calls WHERE key = ?", (key,)).fetchone()
             return Reply.model_validate_json(self._as_kept(*row)) if row else None
@@ -280,6 +287,7 @@ class CallStore:
             self._failing.remove(key)
             self._waiting.append((_ANSWERED, (key,)))
         who, finish = (origin.role, origin.spec, origin.model), reply.get("finish_reason")
+        self._known.add(hash(key))
         kept, sent = orjson.dumps(reply), (origin.attempt, origin.prompt)
         await self._written(_PUT, (key, kept, seconds, *who, finish, time.time(), *sent, _checksum(key, kept)))
 
@@ -362,7 +370,7 @@ class CallStore:
                 for table in ("prompts", "failures", "models", "dialects"):
                     self._db.execute(f"INSERT OR IGNORE INTO {table} SELECT * FROM other.{table}")
                 self._db.execute("DELETE FROM failures WHERE key IN (SELECT key FROM calls)")
-                self._failing, self._named = set(self.failed_keys()), set(self.models())
+                self._failing, self._named, self._known = set(self.failed_keys()), set(self.models()), self._hashes()
             finally:
                 self._db.execute("DETACH other")
         except sqlite3.Error as error:

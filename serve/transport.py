@@ -12,7 +12,6 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Self
 
 import aiohttp
@@ -27,7 +26,6 @@ from serve.failures import NotAsked, NotReached, PassingError, Rejected, ServerL
 from serve.limits import MOST, RATES, Limit, Patience, Rate, connections, queue_length
 from serve.questions import Question
 
-UNSUPPORTED = (400, 422)  # how servers refuse a field
 LOST_DIALOGUES = 3  # a model is not given up for what goes wrong in fewer: one dialogue alone can have a server fail every time
 _DOUBTFUL_TRIES = 3  # a 500 that may be a refusal
 _EMPTY_TRIES = 3  # an empty answer is believed when it comes this often: servers under load give some that mean nothing
@@ -49,8 +47,13 @@ class _Server:
 class _Call:
     """How far a call has come, in seconds of the client's clock."""
 
+    spec: ModelSpec
+    question: Question
+    route: http.Route
+    server: _Server
+    doubtful: bool
     started: float
-    order: int  # the place of its session among those that have begun
+    answers: int  # that the server had given when its last try that counts began
     sent: float = 0.0  # when its last try was sent
     attempts: int = 0  # tries that count
     absences: int = 0  # tries that found the server away
@@ -116,6 +119,7 @@ class Transport:
         self._connections = connections()
         self._fixed_limit = Limit(self.concurrency, self._connections) if self.concurrency else None
         self._servers: dict[str, _Server] = {}  # by base URL
+        self._routes: dict[tuple[str, str], http.Route] = {}  # by spec name and base URL
         self._begun: dict[str, int] = {}  # session → its place in the order in which they began
         # (base URL, served name) → the dialogues of the calls lost since its last answer
         self._lost: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -154,110 +158,118 @@ class Transport:
             self._servers[url] = _Server(url, limit, rate, patience)
         return self._servers[url]
 
+    def _route(self, spec: ModelSpec, url: str) -> http.Route:
+        place = spec.name, url
+        if place not in self._routes:
+            self._routes[place] = http.Route.to(spec, url)
+        return self._routes[place]
+
     async def send(
         self, spec: ModelSpec, url: str, question: Question, body: Mapping[str, Any], doubtful: bool = False
     ) -> Completion:
-        """What the server at a base URL answers to a request, when it is the call's turn; a `doubtful` one, which may be
-        refused, is not made so often where that is a 500 or a web page. Raises `Rejected` or `ServerLost`."""
-        server, place = self._server(url), (url, question.served_name)
+        """What the server at a base URL answers to a request, when it is the call's turn and after as many tries as it takes; a
+        `doubtful` one, which may be refused, is not made so often where that is a 500 or a web page.
+
+        Raises `Rejected` or `ServerLost`.
+        """
+        server, route, payload = self._server(url), self._route(spec, url), orjson.dumps(body)
+        place = url, question.served_name
+        lost, limit, rate = self._lost[place], server.limit, server.rate
         begun = self._begun.setdefault(question.session, len(self._begun)) if question.session else 0
-        await server.limit.acquire(begun)
+        await limit.acquire(begun)
         reply: Reply | None = None
         if cause := self.budget.begin_call():
             self.threshold.end(cause, of_budget=True)
-        call = _Call(self.clock(), begun)
+        call = _Call(spec, question, route, server, doubtful, self.clock(), server.patience.answers)
         try:
-            reply = await self._answer(spec, question, body, server, call, doubtful)
+            if len(lost) >= self.lost_in_a_row and len(set(lost)) >= LOST_DIALOGUES:
+                raise NotAsked(f"{call.route.where}: given up after {len(lost)} lost calls in a row")
+            rate.tighten(spec.endpoint)
+            while reply is None:
+                self._check_goes_on(call)
+                call.attempts += 1
+                queued = self.clock()
+                await server.turn.acquire(begun)
+                try:
+                    reserved = await rate.wait(len(payload), question.sampling.max_tokens)
+                finally:
+                    server.turn.release()
+                call.sent = self.clock()
+                call.idle += call.sent - queued
+                try:
+                    if isinstance(spec, CallableSpec):
+                        answer = await spec.reply(orjson.loads(payload)["messages"], question, self.timeout_s)
+                    else:
+                        answer = await http.post_chat(self._session, call.route, payload, question.session, question.hears)
+                except http.PASSING as error:
+                    rate.settle(reserved, 0)
+                    reply = await self._after(call, error)
+                    continue
+                server.patience.answered()
+                rate.settle(reserved, answer.prompt_tokens + answer.completion_tokens or reserved)
+                call.empty += answer.empty
+                if not answer.empty and limit.answered(question.purpose, self.clock() - call.sent):
+                    limit.adapt(await self._queue(spec, server))
+                if not answer.empty or call.empty == _EMPTY_TRIES or call.attempts == self.attempts:
+                    reply = answer
+                else:
+                    self.tallies[spec.name, question.purpose].retries += 1
             seconds = self.clock() - call.started - call.idle
         except Rejected:
-            self._lost[place].clear()  # it works
+            lost.clear()  # it works
             server.patience.answered()
             raise
         finally:
-            server.limit.release()
+            limit.release()
             self.budget.end_call(spec, reply)
-        self._lost[place].clear()
+        lost.clear()
         self.threshold.answered(place)
         return Completion(reply, call.attempts, seconds)
 
-    async def _answer(
-        self, spec: ModelSpec, question: Question, body: Mapping[str, Any], server: _Server, call: _Call, doubtful: bool
-    ) -> Reply:
-        """The reply, after as many tries as it takes."""
-        where, patience, tally = http.place(spec, server.url), server.patience, self.tallies[spec.name, question.purpose]
-        lost = self._lost[server.url, question.served_name]
-        if len(lost) >= self.lost_in_a_row and len(set(lost)) >= LOST_DIALOGUES:
-            raise NotAsked(f"{where}: given up after {len(lost)} lost calls in a row")
-        server.rate.tighten(spec.endpoint)
-        answers = patience.answers
-        while True:
-            if cause := self.budget.over():
-                self.threshold.end(cause, of_budget=True)
-            if self.threshold.cause:
-                why = NotReached if self.threshold.of_budget else NotAsked
-                raise why(f"{where}: not asked any more: the run ended early")
-            call.attempts += 1
-            try:
-                reply = await self._try(spec, question, body, server, call)
-                call.empty += reply.empty
-                if not reply.empty or call.empty == _EMPTY_TRIES or call.attempts == self.attempts:
-                    return reply
-                tally.retries += 1
-                continue
-            except http.PASSING as error:
-                problem = error
-            wait = getattr(problem, "wait", None) or 0.0
-            if not http.is_away(problem):
-                patience.answered()
-            elif (  # away from everybody, not only from this call
-                patience.answers == answers
-                and server.url not in self.launched
-                and patience.lasts(where, http.redact(spec, problem))
-            ):
-                call.attempts -= 1
-                call.absences += 1
-                await self.sleep(max(wait, self._backoff(call.absences)))
-                call.idle += self.clock() - call.sent
-                continue
-            answers = patience.answers
-            left = self.give_up_s - (self.clock() - call.started - call.idle)
-            refused = doubtful and getattr(problem, "status", None) in (200, 500) and call.attempts >= _DOUBTFUL_TRIES
-            if call.attempts == self.attempts or left <= 0 or refused:
-                return self._last_resort(spec, question, server, call, problem, refused)
-            tally.retries += 1
-            await self.sleep(min(wait + self._backoff(call.attempts - 1), left))
+    def _check_goes_on(self, call: _Call) -> None:
+        """Raise `NotAsked` or `NotReached` once the run has ended early."""
+        if cause := self.budget.over():
+            self.threshold.end(cause, of_budget=True)
+        if self.threshold.cause:
+            why = NotReached if self.threshold.of_budget else NotAsked
+            raise why(f"{call.route.where}: not asked any more: the run ended early")
 
-    async def _try(self, spec: ModelSpec, question: Question, body: Mapping[str, Any], server: _Server, call: _Call) -> Reply:
-        """One try, when the server's rate allows it; what the server bears is learnt from its outcome."""
-        queued, payload = self.clock(), orjson.dumps(body)
-        await server.turn.acquire(call.order)
-        try:
-            reserved = await server.rate.wait(len(payload), question.sampling.max_tokens)
-        finally:
-            server.turn.release()
-        call.sent = self.clock()
-        call.idle += call.sent - queued
-        try:
-            if isinstance(spec, CallableSpec):
-                reply = await spec.reply(orjson.loads(payload)["messages"], question, self.timeout_s)
-            else:
-                post = partial(http.post_chat, self._session, spec, server.url, payload, question.session)
-                try:
-                    reply = await post(question.hears)
-                except Rejected as error:
-                    if question.hears is None or error.status not in UNSUPPORTED or "stream" not in str(error):
-                        raise
-                    reply = await post(None)  # in one piece
-        except http.PASSING as error:
-            server.rate.settle(reserved, 0)
-            if http.is_crowded(error):
-                server.limit.crowded()
-            raise
-        server.patience.answered()
-        server.rate.settle(reserved, reply.prompt_tokens + reply.completion_tokens or reserved)
-        if not reply.empty and server.limit.answered(question.purpose, self.clock() - call.sent):
-            server.limit.adapt(await self._queue(spec, server))
-        return reply
+    async def _after(self, call: _Call, problem: Exception) -> Reply | None:
+        """Wait until the call is tried again (None). After the last try the reply that its error stands for; `Rejected` or
+        `ServerLost` where it stands for none."""
+        server, patience, wait = call.server, call.server.patience, getattr(problem, "wait", None) or 0.0
+        if http.is_crowded(problem):
+            server.limit.crowded()
+        if not http.is_away(problem):
+            patience.answered()
+        elif (  # away from everybody, not only from this call
+            patience.answers == call.answers
+            and server.url not in self.launched
+            and patience.lasts(call.route.where, call.route.redact(problem))
+        ):
+            call.attempts -= 1
+            call.absences += 1
+            await self.sleep(max(wait, self._backoff(call.absences)))
+            call.idle += self.clock() - call.sent
+            return None
+        call.answers = patience.answers
+        left = self.give_up_s - (self.clock() - call.started - call.idle)
+        status, told, meaning = (getattr(problem, name, None) for name in ("status", "told", "meaning"))
+        refused = call.doubtful and status in (200, 500) and call.attempts >= _DOUBTFUL_TRIES
+        if call.attempts < self.attempts and left > 0 and not refused:
+            self.tallies[call.spec.name, call.question.purpose].retries += 1
+            await self.sleep(min(wait + self._backoff(call.attempts - 1), left))
+            return None
+        if meaning in ("context_overflow", "content_filter") and (status or 0) >= 500:
+            return reply_of_error(meaning)
+        cause = problem if isinstance(problem, PassingError) else f"{type(problem).__name__} {problem}"
+        message = f"{call.route.where}: gave up after {call.attempts} attempts: {call.route.redact(cause)}"
+        if meaning == "passing":
+            raise Rejected(message, status, told or "")
+        if not refused:
+            who = call.question.session or str(dict(call.question.sample))
+            self._lost[server.url, call.question.served_name].append(who)
+        raise ServerLost(message, status, told or "")
 
     async def _queue(self, spec: ModelSpec, server: _Server) -> int | None:
         """Calls that wait at a server, where it tells: one that wants a key is somebody else's, and is not asked."""
@@ -271,18 +283,3 @@ class Transport:
     def _backoff(self, exponent: int) -> float:
         longest = min(self.backoff_max_s, self.backoff_s * 2 ** min(exponent, 30))
         return random.uniform(longest / 2, longest)
-
-    def _last_resort(
-        self, spec: ModelSpec, question: Question, server: _Server, call: _Call, problem: Exception, refused: bool
-    ) -> Reply:
-        """The reply that the last try's error stands for. Raises `Rejected` or `ServerLost` where it stands for none."""
-        status, told, meaning = (getattr(problem, name, None) for name in ("status", "told", "meaning"))
-        if meaning in ("context_overflow", "content_filter") and (status or 0) >= 500:
-            return reply_of_error(meaning)
-        cause = problem if isinstance(problem, PassingError) else f"{type(problem).__name__} {problem}"
-        message = f"{http.place(spec, server.url)}: gave up after {call.attempts} attempts: {http.redact(spec, cause)}"
-        if meaning == "passing":
-            raise Rejected(message, status, told or "")
-        if not refused:
-            self._lost[server.url, question.served_name].append(question.session or str(dict(question.sample)))
-        raise ServerLost(message, status, told or "")

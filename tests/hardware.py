@@ -13,8 +13,9 @@ from core.errors import UserError
 from core.machine import Machine
 from core.specs import ModelSpec, load_spec
 from serve.command import ServerPlan
-from serve.phases import CONTEXT, phases
+from serve.placement import phases
 from serve.plan import plan_servers
+from serve.units import CONTEXT
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "serve-and-scale.md"
 BEGIN, END = "<!-- made by python -m tests.hardware -->\n", "<!-- end -->"

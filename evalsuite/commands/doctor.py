@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from core.errors import say
-from serve.doctor import report
+from serve.doctor import findings
 
 
 def doctor() -> None:
@@ -14,6 +14,10 @@ def doctor() -> None:
     GPU, driver, torch, vLLM, compiler and headers, room on disk, ports, Slurm and Ray, keys. `--`: only some uses need it. Exit
     code 1 when something is missing that what is installed here needs.
     """
-    if missing := report(typer.echo):
+    missing = 0
+    for finding in findings():
+        typer.echo(str(finding))
+        missing += finding.state == "missing"
+    if missing:
         say(f"{missing} missing")
         raise typer.Exit(1)

@@ -65,7 +65,9 @@ async def _answers(specs: list[ModelSpec]) -> dict[str, dict[str, Any]]:
 
     async def ask(session: aiohttp.ClientSession, spec: ModelSpec) -> dict[str, Any]:
         try:
-            listing = await http.served_models(session, spec, str(spec.endpoint.base_url).rstrip("/"), [spec.served_name()])
+            listing = await http.served_models(
+                session, http.Route.to(spec, str(spec.endpoint.base_url).rstrip("/")), [spec.served_name()]
+            )
         except UserError as error:
             return {"served": False, "said": str(error)}
         if listing.problem:

@@ -18,7 +18,7 @@ from evalsuite.runs.held import Held
 from evalsuite.runs.identity import identity
 from evalsuite.runs.recording import Recording
 from serve.callables import callable_of
-from serve.phases import phases
+from serve.placement import phases
 
 _LONGEST = 80  # characters of a run folder's name
 Role = Literal["seeker", "supporter", "judge"]
@@ -145,7 +145,7 @@ class RunModels:
     def phases(
         self, launched: Sequence[ModelSpec], needs: Mapping[str, int], machine: Machine | None = None
     ) -> list[list[ModelSpec]]:
-        """Which of the models that servers are started for are up at the same time (`serve.phases.phases`)."""
+        """Which of the models that servers are started for are up at the same time (`serve.placement.phases`)."""
         played = self.config.seeker or self.config.model  # a judge alone needs no seeker
         seekers = {spec.name for spec in self.seekers} if played else set()
         always = [spec for spec in launched if spec.name in seekers]

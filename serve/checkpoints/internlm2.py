@@ -2,8 +2,7 @@
 
 Current transformers has no InternLM2, and the code beside the published weights no longer loads there. The model computes what
 Llama computes; only names differ, and one matrix: `attention.wqkv` holds, for each key/value head, the query heads that
-share it, then the key head, then the value head. The conversion renames and reorders rows. No number is rounded, and the
-weights pass through as bytes: neither torch nor the memory to hold the model is needed.
+share it, then the key head, then the value head. The conversion renames and reorders rows, file by file. No number is rounded.
 """
 
 from __future__ import annotations
@@ -15,24 +14,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from core.errors import UserError
+from core.errors import UserError, need_modules
 from core.files import read_object, validated, write_json
 from serve.checkpoints.folders import build_folder, folder_content
 from serve.checkpoints.internlm2_tokenizer import convert_tokenizer
-from serve.checkpoints.tensors import (
-    INDEX,
-    WEIGHTS,
-    PlannedTensor,
-    Rows,
-    Stored,
-    check_checkpoint,
-    stored_tensors,
-    weight_files,
-    write_tensors,
-)
+from serve.checkpoints.tensors import INDEX, WEIGHTS, Stored, check_checkpoint, stored_tensors, weight_files, write_tensors
 
 CONVERSION = 1  # raise it when the conversion changes what it writes
-SHARD_BYTES = 2 * 1024**3
 QKV = ("q_proj", "k_proj", "v_proj")
 # Linear layers but `wqkv`, and norms: InternLM2's name within a layer → Llama's.
 LINEAR = {
@@ -95,11 +83,14 @@ class Heads:
         """Rows of `wqkv`."""
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
-    def split(self, rows: Rows, part: int) -> Rows:
-        """The rows of the query (0), key (1) or value (2) projection, in Llama's order, from those of `wqkv`."""
-        groups = rows.reshape(self.kv_heads, self.heads // self.kv_heads + 2, self.head_dim, -1)
+    def split(self, rows: Any, part: int | None) -> Any:
+        """The rows [n, …] of the query (0), key (1) or value (2) projection, in Llama's order, from a tensor with those of
+        `wqkv`; all rows for None. Always a copy: safetensors writes no memory twice."""
+        if part is None:
+            return rows.clone()
+        groups = rows.reshape(self.kv_heads, self.heads // self.kv_heads + 2, self.head_dim, *rows.shape[1:])
         chosen = groups[:, :-2] if part == 0 else groups[:, part - 3]
-        return chosen.reshape(-1, rows.shape[1])
+        return chosen.reshape(-1, *rows.shape[1:]).clone()
 
     def out(self, part: int) -> int:
         """Rows of the query (0), key (1) or value (2) projection."""
@@ -210,30 +201,47 @@ def check_tensors(src: Path, facts: Architecture, tensors: dict[str, Stored]) ->
             )
 
 
-def convert_checkpoint(src: Path, dst: Path, shard_bytes: int = SHARD_BYTES) -> bool:
+def convert_checkpoint(src: Path, dst: Path) -> bool:
     """Write the InternLM2 checkpoint folder `src` to `dst` in Llama layout; False when that was done before.
 
-    `dst` gets safetensors of at most `shard_bytes` each (a larger tensor is a shard of its own), config, generation config and
-    a tokenizer, and loads with the Auto classes and in vLLM without remote code. Dtypes stay. In memory is never more than
-    one query projection (33.6 MB for the 7B in 16 bits); the rest goes from file to file through the page cache.
+    `dst` gets the same shards, config, generation config and a tokenizer, and loads with the Auto classes and in vLLM without
+    remote code. Dtypes stay. In memory is one shard at a time.
 
     Raises `UserError`, and leaves nothing, when the checkpoint is pickled, half written, of another model type, or has other
     tensors than its config promises; when the written tokenizer differs from the source's anywhere; and when `dst` holds
     something else.
     """
+    need_modules("torch", purpose="converting a checkpoint")
     config_file = src / "config.json"
     check_checkpoint(src, "InternLM2 checkpoint")
     facts = read_architecture(config_file)
-    tensors = stored_tensors(weight_files(src))
+    files = weight_files(src)
+    tensors = stored_tensors(files)
     check_tensors(src, facts, tensors)
 
     def build(target: Path) -> None:
+        from safetensors.torch import load_file
+
         config = read_object(config_file, "a model's config")
         dtype = config.get("dtype") or config.get("torch_dtype") or DTYPES[tensors["model.tok_embeddings.weight"].dtype]
         write_json(target / "config.json", llama_config(facts, str(dtype).removeprefix("torch."), config_file))
         end_of_line = convert_tokenizer(src, target, facts.vocab_size)
         write_json(target / "generation_config.json", _generation(src, facts, end_of_line))
-        _write_weights(target, facts, tensors, shard_bytes)
+        heads = Heads(facts.num_attention_heads, facts.kv_heads, facts.head_dim)
+        outputs = {source: parts for source, _, parts in tensor_plan(facts)}
+        weight_map: dict[str, str] = {}
+        for file in files:
+            written = {
+                name: heads.split(tensor, part)
+                for source, tensor in load_file(file).items()
+                for name, _, part in outputs[source]
+            }
+            name = file.name if len(files) > 1 else WEIGHTS
+            write_tensors(target / name, written)
+            weight_map |= dict.fromkeys(written, name)
+        if len(files) > 1:
+            size = sum(file.stat().st_size for file in target.glob("*.safetensors"))
+            write_json(target / INDEX, {"metadata": {"total_size": size}, "weight_map": weight_map})
 
     made_from = {"conversion": "internlm2", "version": CONVERSION, "source": folder_content(src)}
     return build_folder(dst, src, made_from, build)
@@ -251,31 +259,3 @@ def _generation(src: Path, facts: Architecture, end_of_line: int | None) -> dict
     settings.setdefault("pad_token_id", facts.pad_token_id)
     settings.pop("transformers_version", None)
     return {key: value for key, value in settings.items() if value is not None}
-
-
-def _write_weights(target: Path, facts: Architecture, tensors: dict[str, Stored], shard_bytes: int) -> None:
-    heads = Heads(facts.num_attention_heads, facts.kv_heads, facts.head_dim)
-    planned = [
-        planned_tensor(name, shape, tensors[source], heads, part)
-        for source, _, outputs in tensor_plan(facts)
-        for name, shape, part in outputs
-    ]
-    shards: list[list[PlannedTensor]] = [[]]
-    for tensor in planned:
-        if shards[-1] and sum(t.size for t in shards[-1]) + tensor.size > shard_bytes:
-            shards.append([])
-        shards[-1].append(tensor)
-    if len(shards) == 1:
-        write_tensors(target / WEIGHTS, planned)
-        return
-    weight_map: dict[str, str] = {}
-    for number, shard in enumerate(shards, start=1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        write_tensors(target / file, shard)
-        weight_map |= {tensor.name: file for tensor in shard}
-    write_json(target / INDEX, {"metadata": {"total_size": sum(t.size for t in planned)}, "weight_map": weight_map})
-
-
-def planned_tensor(name: str, shape: tuple[int, ...], stored: Stored, heads: Heads, part: int | None) -> PlannedTensor:
-    """A stored tensor under another name: as it is (`part` None), or its query, key or value rows (0, 1, 2)."""
-    return PlannedTensor(name, stored.dtype, shape, stored.rows if part is None else lambda: heads.split(stored.rows(), part))

@@ -1,10 +1,8 @@
-"""Safetensors files, read and written tensor by tensor: none is ever loaded whole, and neither torch nor numbers of 16 bits are
-needed."""
+"""Safetensors files: what is in them by their headers, whether all numbers are finite, and writing them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,10 +16,9 @@ from safetensors import SafetensorError, safe_open
 from core.errors import UserError
 from core.files import read_object
 
-Rows = npt.NDArray[np.uint8]
-ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 # A number of which all these bits are set is infinite or NaN.
 EXPONENTS = {"F64": 0x7FF0000000000000, "F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
+_BITS = {"F64": np.uint64, "F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}
 _BLOCK = 1 << 20  # bytes that are looked at together
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -29,32 +26,17 @@ INDEX = f"{WEIGHTS}.index.json"
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a safetensors file: its dtype as the file spells it (`BF16`), its shape, and the byte where it starts."""
+    """A tensor in a safetensors file: its name, its dtype as the file spells it (`BF16`), and its shape."""
 
     file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-
-    def rows(self) -> Rows:
-        """Its bytes as [first dimension, bytes of one row], mapped from the file: only pages that are touched are read."""
-        row = ITEM_BYTES[self.dtype] * math.prod(self.shape[1:])
-        return np.memmap(self.file, np.uint8, "r", self.start, (self.shape[0], row))
-
-
-@dataclass(frozen=True)
-class PlannedTensor:
-    """A tensor to write, and the function that gives its bytes ([first dimension, bytes of one row])."""
-
     name: str
     dtype: str
     shape: tuple[int, ...]
-    rows: Callable[[], Rows]
 
-    @property
-    def size(self) -> int:
-        """Its bytes."""
-        return ITEM_BYTES[self.dtype] * math.prod(self.shape)
+    def load(self) -> Any:
+        """The torch tensor."""
+        with safe_open(self.file, framework="pt") as file:
+            return file.get_tensor(self.name)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -66,55 +48,34 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def stored_tensors(files: Iterable[Path]) -> dict[str, Stored]:
-    """The tensors of whole safetensors files (see `check_checkpoint`) by name, in the order of their bytes.
+    """The tensors of whole safetensors files (see `check_checkpoint`), by name. Only headers are read, without torch.
 
     Raises `UserError` for a name that two files have, a dtype that is not a float of 16 to 64 bits, and an empty tensor.
     """
     tensors: dict[str, Stored] = {}
     for path in files:
-        start = path.stat().st_size
         with safe_open(path, framework="numpy") as file:
-            for name in reversed(file.offset_keys()):  # without gaps, up to the end of the file
+            for name in file.keys():  # noqa: SIM118 - not a dictionary
                 shape, dtype = tuple(file.get_slice(name).get_shape()), file.get_slice(name).get_dtype()
                 if name in tensors:
                     other = tensors[name].file.name
                     raise UserError(f"{path}: {name} is also in {other}: remove the file that does not belong here")
-                if dtype not in ITEM_BYTES:
-                    raise UserError(f"{path}: {name}: dtype {dtype} unsupported: only {', '.join(ITEM_BYTES)} (no quantised)")
+                if dtype not in EXPONENTS:
+                    raise UserError(f"{path}: {name}: dtype {dtype} unsupported: only {', '.join(EXPONENTS)} (no quantised)")
                 if not shape or 0 in shape:
                     raise UserError(f"{path}: {name} is empty (shape {list(shape)}): the file was saved from a sharded model")
-                start -= ITEM_BYTES[dtype] * math.prod(shape)
-                tensors[name] = Stored(path, dtype, shape, start)
-    return dict(reversed(tensors.items()))
+                tensors[name] = Stored(path, name, dtype, shape)
+    return tensors
 
 
-def write_tensors(path: Path, tensors: Sequence[PlannedTensor]) -> None:
-    """A safetensors file, written tensor by tensor: in memory is never more than one of them.
+def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
+    """A safetensors file of torch tensors. Raises `UserError` for one that holds an infinite number or a NaN."""
+    from safetensors.torch import save_file
 
-    Raises `UserError` for a tensor that holds an infinite number or a NaN.
-    """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for tensor in tensors:
-        header[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [end, end + tensor.size]}
-        end += tensor.size
-    text = orjson.dumps(header)
-    text += b" " * (-len(text) % 8)  # the data has to start at a multiple of eight
-    with path.open("wb") as handle:
-        handle.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors:
-            rows = np.ascontiguousarray(tensor.rows())
-            if not is_finite(rows.reshape(-1), tensor.dtype):
-                raise UserError(_diverged(Path(path.name), tensor.name, tensor.dtype))
-            handle.write(rows.data)
-
-
-def is_finite(content: Rows, dtype: str) -> bool:
-    """Whether the bytes [n] of a tensor hold neither an infinite number nor a NaN."""
-    bits = np.dtype(f"<u{ITEM_BYTES[dtype]}")
-    mask = bits.type(EXPONENTS[dtype])
-    blocks = (content[start : start + _BLOCK].view(bits) for start in range(0, len(content), _BLOCK))
-    return not any(((block & mask) == mask).any() for block in blocks)
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise UserError(_diverged(Path(path.name), name, str(tensor.dtype).removeprefix("torch.")))
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
 
 
 def check_finite(files: Iterable[Path], what: str) -> None:
@@ -136,9 +97,17 @@ def _not_finite(path: Path, size: int, changed: int) -> str | None:
         header = orjson.loads(handle.read(start - 8))
     content = np.memmap(path, np.uint8, "r", start) if size > start else np.empty(0, np.uint8)
     for name, tensor in header.items():
-        if tensor.get("dtype") in EXPONENTS and not is_finite(content[slice(*tensor["data_offsets"])], tensor["dtype"]):
-            return _diverged(path, name, tensor["dtype"])
+        dtype = tensor.get("dtype")
+        if dtype in EXPONENTS and not _is_finite(content[slice(*tensor["data_offsets"])], dtype):
+            return _diverged(path, name, dtype)
     return None
+
+
+def _is_finite(content: npt.NDArray[np.uint8], dtype: str) -> bool:
+    """Whether the bytes [n] of a tensor hold neither an infinite number nor a NaN (numpy has no bf16: bits are compared)."""
+    bits, mask = _BITS[dtype], _BITS[dtype](EXPONENTS[dtype])
+    blocks = (content[start : start + _BLOCK].view(bits) for start in range(0, len(content), _BLOCK))
+    return not any(((block & mask) == mask).any() for block in blocks)
 
 
 def _diverged(path: Path, name: str, dtype: str) -> str:

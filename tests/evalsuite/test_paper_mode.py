@@ -23,9 +23,8 @@ from data_prep.__main__ import app as data_prep_app
 from data_prep.published.comparison import _REPLIES, _run
 from data_prep.scores.human import read_dialogues
 from evalsuite import cli
-from serve.command import argv
 from serve.dialect import assumed
-from serve.phases import units_of
+from serve.plan import plan_servers
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.published_clone import INTERNLM2, make_clone, published_card
@@ -189,12 +188,12 @@ def test_a_judge_is_asked_by_the_method_that_it_has_learnt(esc_eval: EscEval, im
     assert code == 2 and "ranker was not trained to be asked by method joint, but paper: --mode paper" in error
 
 
-def test_sampling_that_is_left_is_left_to_the_checkpoint() -> None:
+def test_sampling_that_is_left_is_left_to_the_checkpoint(tmp_path: Path) -> None:
     spec = ModelSpec(name="m", checkpoint="org/m", context_length=4096)
     left = spec.model_copy(update={"sampling": LEFT_TO_THE_CHECKPOINT})
     for specs, wanted in (([spec], "vllm"), ([left], "auto"), ([spec, left.model_copy(update={"name": "n"})], "auto")):
-        (unit,) = units_of(specs, split_adapters=False)
-        words = argv(spec, "org/m", ["m"], {}, 1, 4096, 1, False, None, unit.leaves_sampling)
+        (server,) = plan_servers(specs, tmp_path, resolve=False)
+        words = server.argv
         assert words[words.index("--generation-config") + 1] == wanted
     remote = ModelSpec(name="m", endpoint={"base_url": "http://h/v1"}, sampling=LEFT_TO_THE_CHECKPOINT)
     assert "the server's own temperature, at most 512 tokens" in assumed(remote, None)

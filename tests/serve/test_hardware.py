@@ -13,10 +13,10 @@ from core.errors import UserError
 from core.files import CONFIGS
 from core.machine import Gpu, Machine
 from core.specs import ModelSpec, load_spec, model_names
-from serve.phases import CONTEXT, phases
-from serve.placement import USABLE, Demand, place
+from serve.placement import USABLE, Demand, phases, place
 from serve.plan import plan_servers
 from serve.sizes import GIB, Size, batched_tokens, known_architecture, shape_of, size_of
+from serve.units import CONTEXT
 from tests.hardware import BEGIN, DOCUMENT, END, answers, table
 from tests.serve.test_plan import spec, value
 

@@ -318,15 +318,6 @@ def test_a_command_that_cannot_run_is_said_before_a_server_starts(
     assert isinstance(result.exception, UserError) and problem in str(result.exception)
 
 
-def test_a_command_that_is_no_program_ends_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given, **more: [fake(tmp_path, HEALTHY)])
-    (tmp_path / "odd").write_bytes(b"\x7fELF nothing")
-    (tmp_path / "odd").chmod(0o755)
-    result = CliRunner().invoke(app, ["up", "embedded", "--exec", str(tmp_path / "odd")])
-    assert isinstance(result.exception, UserError) and "Exec format error" in str(result.exception)
-    assert gone(child_of(tmp_path / "server-fake.log"), 1)
-
-
 def test_the_line_that_up_prints_works_when_pasted(
     esc_eval: EscEval, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,11 +57,6 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     assert [(tmp_path / name).read_bytes() for name in ("training.json", "README.md")] == first
 
 
-def test_who_made_it_is_filled_in() -> None:
-    made_by = Training.model_validate({k: v for k, v in RECORD.items() if k != "created_by"}).created_by
-    assert made_by.startswith("esc-eval ") and made_by != "esc-eval "
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -88,17 +88,6 @@ async def test_a_reader_that_holds_a_checkpoint_up_costs_no_answer(tmp_path: Pat
     store.close()
 
 
-async def test_a_checkpoint_that_fails_costs_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CHECKPOINT_AFTER", 20)
-    store = CallStore(tmp_path / "calls.sqlite")
-    path, store.path = store.path, tmp_path / "gone" / "calls.sqlite"  # cannot be opened a second time
-    await put(store, *range(30))
-    await put(store, *range(30, 60))
-    await drained(store)
-    assert len(store) == 60 and in_the_file(path, tmp_path / "copy") == 0
-    store.close()
-
-
 async def test_a_commit_that_fails_is_said_to_everybody_who_waits_and_the_next_one_is_made(tmp_path: Path) -> None:
     store = CallStore(tmp_path / "calls.sqlite")
     with closing(sqlite3.connect(store.path, isolation_level=None)) as other:

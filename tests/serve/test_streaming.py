@@ -9,7 +9,7 @@ import pytest
 
 from serve.failures import Rejected, ServerLost
 from serve.reading import so_far
-from tests.endpoint import FAULTS, LASTING, Answer, Endpoint, error
+from tests.endpoint import FAULTS, Answer, Endpoint, error
 from tests.serve.test_client import ask, question, spec
 
 TEXT = "I hear that you lost your cat."
@@ -70,15 +70,6 @@ async def test_a_server_that_does_not_stream_is_asked_for_one_piece(tmp_path: Pa
     with Endpoint(behave) as endpoint:
         (reply,) = await ask(tmp_path, endpoint, question(hears=heard.append))
     assert reply.text == TEXT and not heard
-
-
-async def test_what_ignores_the_wish_or_refuses_the_question_is_read_as_ever(tmp_path: Path) -> None:
-    whole = Answer(body=b'{"choices": [{"message": {"content": "Whole."}, "finish_reason": "stop"}]}')
-    with Endpoint(lambda body, count: whole) as endpoint:
-        (reply,) = await ask(tmp_path, endpoint, question(hears=print))
-    assert reply.text == "Whole."
-    with Endpoint(lambda body, count: LASTING["rejected"]["418"]) as endpoint, pytest.raises(Rejected, match="stout"):
-        await ask(tmp_path / "other", endpoint, question(hears=print))
 
 
 async def test_more_than_the_limit_is_refused(tmp_path: Path) -> None:
