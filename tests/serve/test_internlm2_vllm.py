@@ -15,7 +15,9 @@ import pytest
 from serve.checkpoints.internlm2 import convert_checkpoint
 from serve.checkpoints.internlm2_adapter import convert_adapter
 from tests.conftest import ONE_THREAD
-from tests.serve.test_internlm2 import CONFIG, Source, lora, source, tokenizer_files
+from tests.serve.internlm2 import CONFIG
+from tests.serve.test_internlm2 import Source, source, tokenizer_files
+from tests.serve.test_internlm2_adapter import lora
 
 torch = pytest.importorskip("torch")
 pytestmark = [
