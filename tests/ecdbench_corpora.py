@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from evalsuite.papers.ecdbench.forms.language import THUC_CLASSES
+from evalsuite.papers.ecdbench.forms.foundational import THUC_CLASSES
 
 N = 4  # items of most datasets
 SAFETY = "Ethics and Morality,Mental Health,Offensiveness,Privacy and Property,Illegal Activities,Physical Health"

@@ -18,7 +18,7 @@ from core.rubrics import load_rubric
 from data_prep.cards.annotation import leaf_name
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.scores.rank_sft import narrowed
-from tests.evalsuite.test_fdaef import SMALL
+from tests.small_benchmark import SMALL
 
 RUBRIC = narrowed(load_rubric("feel"), ["helpfulness", "coherence"])
 PEOPLE = ("anna", "ben", "cleo")
@@ -239,7 +239,7 @@ def _run_folder(rng: random.Random, folder: Path, cards: list[dict[str, Any]], t
 
 
 def _benchmark(rng: random.Random, folder: Path) -> None:
-    """Score files of a benchmark in one file (test_fdaef's small one)."""
+    """Score files of a benchmark in one file (tests.small_benchmark)."""
     (folder / "small.yaml").write_text(SMALL)
     rows = [
         {"model": model, "dataset": dataset, "metric": metric, "item": str(item), "value": value}

@@ -13,12 +13,13 @@ from typing import Any
 from core.errors import UserError
 from core.judge_prompts import transcript_of_turns
 from core.prompts import PromptPack
-from core.records import Dialogue, Language, Turn
+from core.records import Dialogue, Language, RoleCard, Turn
 from core.specs import ModelSpec
 from data_prep.profiles import Profile
 from evalsuite.dialogues.hold import Utterance, utterance
 from serve.answers import Reply
 from serve.batch import together
+from serve.failures import Unanswered
 from serve.questions import Models, Question
 
 _LABELS: dict[Language, dict[str, str]] = {
@@ -34,6 +35,21 @@ def initial_state(profile: Profile) -> str:
     """What is before the chat (algorithm 1, line 2): the profile's emotional state and goals; "" where it has neither."""
     parts = [profile.counselling.state, *profile.counselling.goals]
     return ("; " if profile.language == "en" else "；").join(part for part in parts if part)
+
+
+def card_of(profile: Profile) -> RoleCard:
+    """The role card that says what a profile does of who the seeker is."""
+    who = profile.demographics
+    return RoleCard(
+        id=profile.id,
+        language=profile.language,
+        age="" if who.age is None else str(who.age),
+        gender=who.gender,
+        occupation=who.occupation,
+        problem=profile.counselling.problem,
+        source=profile.source,
+        card_method="written",
+    )
 
 
 def ending_phrases(prompts: PromptPack, language: Language) -> tuple[str, ...]:
@@ -101,6 +117,22 @@ class PlayedPerson:
         if thought is None:
             raise ValueError("this seeker has no Thinker")
         return thought if thought.stopped else await self._state(client, thought, len(turns))
+
+    async def completed(self, client: Models, dialogue: Dialogue) -> Dialogue:
+        """A dialogue with a thought at every turn that lacks one; what was said and thought stays as it is.
+
+        A thought that cannot be had (refused, empty, too long a dialogue) leaves its turn without one; where the Thinker does
+        not answer, the dialogue cannot be judged now.
+        """
+        turns = list(dialogue.turns)
+        try:
+            for place in unthought(dialogue):
+                thought = await self.think(client, turns[:place])
+                if not thought.stopped:
+                    turns[place] = turns[place].model_copy(update={"state": (turns[place].state or {}) | (thought.state or {})})
+        except Unanswered as error:
+            return dialogue.model_copy(update={"termination": error.outcome})
+        return dialogue.model_copy(update={"turns": tuple(turns)})
 
     async def _think(self, client: Models, turns: Sequence[Turn]) -> Utterance | None:
         if self.thinker is None:

@@ -14,7 +14,7 @@ import numpy as np
 from core.grouping import group_by
 from core.records import Language
 from core.statistics.bootstrap import LEVEL, PERCENTILE, POINTS, SMOOTHED, Floats, estimate, resampled_means, smoothed_means
-from core.tables import Cell, Estimate, Table
+from core.tables import Cell, Estimate, Table, json_record
 from data_prep.responses import Response
 from evalsuite.papers.text_metrics import BLEU_ORDERS, DISTINCT_ORDERS, LABELS, Sample, Unit, bleu_of, signature
 
@@ -118,44 +118,29 @@ def _corpus_distinct(dialogues: Sequence[Sequence[Sample]], metric: str) -> tupl
 
 def figures_json(rows: Sequence[Figure]) -> dict[str, Any]:
     """`metrics`: one object a figure; `signatures`: unit → metric → how it was counted."""
-    return {
-        "metrics": [
-            {name: getattr(row, name) for name in ("language", "supporter", "unit", "metric", "level")}
-            | row.estimate.record()
-            | {"dialogues": row.dialogues}
-            for row in rows
-        ],
-        "signatures": {unit: signature(unit) for unit in dict.fromkeys(row.unit for row in rows)},
-    }
+    signatures = {unit: signature(unit) for unit in dict.fromkeys(row.unit for row in rows)}
+    return {"metrics": [json_record(row, "estimate") for row in rows], "signatures": signatures}
 
 
 def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) -> Iterator[Table]:
     """Two tables a language, on 0–100: over all replies at once, and means over replies. `responses` are what was measured."""
     for language, part in group_by(figure_rows, lambda row: row.language).items():
         units = list(dict.fromkeys(f.unit for f in part))
-        heads = ("supporter", "counted in") if len(units) > 1 else ("supporter",)
         left_out = [*_left_out([r for r in responses if r.language == language])]
         for level, (title, metrics, signed) in _LEVELS.items():
-            rows: dict[tuple[str, Unit], dict[str, Estimate]] = defaultdict(dict)
-            for f in part:
-                if f.level == level:
-                    rows[f.supporter, f.unit][f.metric] = f.estimate
-            body: list[tuple[Cell, ...]] = [
-                (*names[: len(heads)], *(cells[metric] for metric in metrics)) for names, cells in rows.items()
-            ]
+            body = []
+            for (supporter, unit), figures_of in group_by(part, lambda f: (f.supporter, f.unit)).items():
+                own = {f.metric: f.estimate for f in figures_of if f.level == level}
+                unit_cell: dict[str, Cell] = {"counted in": unit} if len(units) > 1 else {}
+                body.append({"supporter": supporter, **unit_cell, **{LABELS[metric]: own[metric] for metric in metrics}})
             intervals = f"{PERCENTILE}, Distinct: jackknife," if level == "corpus" else SMOOTHED
             notes = [
                 f"0–100. n counts replies; [{intervals} over dialogues].",
                 *left_out,
                 *(f"{unit}: {name}: {signature(unit)[name]}" for unit in units for name in signed),
             ]
-            yield Table(
-                key=f"metrics_{level}_{language}",
-                title=f"Replies against references, {language}: {title}",
-                columns=(*heads, *(LABELS[metric] for metric in metrics)),
-                rows=tuple(body),
-                notes=tuple(notes),
-                section=SECTION,
+            yield Table.of(
+                f"metrics_{level}_{language}", f"Replies against references, {language}: {title}", body, notes, SECTION
             )
 
 

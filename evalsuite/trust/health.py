@@ -18,16 +18,16 @@ from core.errors import UserError
 from core.grouping import group_by
 from core.records import Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import POINTS, SMOOTHED, Floats, estimate, smoothed_means
-from core.statistics.inference import beside_interval, cluster_error, contributions, student_p
+from core.statistics.bootstrap import PERCENTILE, POINTS, SMOOTHED, Floats, estimate, smoothed_means
+from core.statistics.inference import TEST, beside_interval, cluster_error, contributions, p_text, student_p
 from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.checks.shared_bases import AS_IS, HEALTH, as_they_are
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.contestants import Contestant, contestants_of, stack
 from evalsuite.statistics.leaderboard import Tally
-from evalsuite.statistics.reply_length import ALL, NOTES, LengthEffect
-from evalsuite.statistics.summary import AVERAGE, Scorer, Value, dimension_at, dimension_label, scorer_of
+from evalsuite.statistics.reply_length import ALL, NOTES, LengthBias, LengthEffect
+from evalsuite.statistics.summary import AVERAGE, Scorer, dimension_at, dimension_label, scorer_of
 
 # What `condition.variant` says of a verdict that a probe asked for.
 NEUTRAL, INJECTED, REVERSED = "neutral", "injected", "reversed"
@@ -48,6 +48,21 @@ def length_table(effects: Sequence[LengthEffect], rubric: Rubric) -> Table:
     )
 
 
+def bias_table(biases: Sequence[LengthBias]) -> Table:
+    """Whether the judge's scores go with length more than gold's do."""
+    return Table(
+        key="judge-card-length",
+        title="The judge's and gold's average against mean reply length (Spearman's correlation)",
+        columns=("language", "judge", "gold", "judge − gold", "p"),
+        rows=tuple((one.language, one.judge, one.gold, one.difference, p_text(one.p)) for one in biases),
+        notes=(
+            f"Within supporters, n = dialogues; [{PERCENTILE} over cards], p: {TEST} by a jackknife. Longer replies may be "
+            "better, and gold then says so too. Gold is taken to be no less reliable than the judge.",
+        ),
+        section=HEALTH,
+    )
+
+
 # --- the way of asking ------------------------------------------------------------------------------------------------------
 
 
@@ -62,12 +77,12 @@ class Shift:
     difference: paired.Difference
 
 
-def asking_shifts(tally: Tally, value: Value = "value") -> list[Shift]:
+def asking_shifts(tally: Tally) -> list[Shift]:
     """Every two ways in which one judge was asked of the same dialogues: joint against one dimension at a time, another order
     of the dimensions, another prompt. Verdicts on changed dialogues (neutral and injected replies) are none of these."""
     asked = [*as_they_are(tally.judgements), *(j for j in tally.judgements if j.condition.get("variant") == REVERSED)]
     shifts: list[Shift] = []
-    contestants = ways_of_asking(tally, asked, value)
+    contestants = ways_of_asking(tally, asked)
     for language, field in group_by(contestants, lambda one: one.language).items():
         pairs = [(b, a) for a, b in combinations(range(len(field)), 2) if field[a].scorer.judge == field[b].scorer.judge]
         shifts += [
@@ -86,7 +101,8 @@ def asking_table(shifts: Sequence[Shift], rubric: Rubric) -> Table:
         columns=("language", "judge", "first", "second", "dimension", *paired.COLUMNS),
         rows=tuple(
             (
-                *(s.language, s.first.judge, _without_judge(s.first), _without_judge(s.second)),
+                *(s.language, s.first.judge),
+                *(way.name.removeprefix(f"{way.judge}{PARTED}") for way in (s.first, s.second)),
                 *(dimension_label(rubric, s.dimension), *paired.cells(s.difference)),
             )
             for s in shifts
@@ -100,14 +116,10 @@ def asking_table(shifts: Sequence[Shift], rubric: Rubric) -> Table:
     )
 
 
-def _without_judge(scorer: Scorer) -> str:
-    return scorer.name.removeprefix(f"{scorer.judge}{PARTED}")
-
-
-def ways_of_asking(tally: Tally, judgements: Sequence[Judgement], value: Value) -> list[Contestant]:
+def ways_of_asking(tally: Tally, judgements: Sequence[Judgement]) -> list[Contestant]:
     """Contestants that are ways of asking, supporters put together."""
     together = [dialogue.model_copy(update={"supporter": "all"}) for dialogue in tally.dialogues]
-    return contestants_of(together, judgements, tally.rubric, value)
+    return contestants_of(together, judgements, tally.rubric)
 
 
 # --- replies that order the judge ------------------------------------------------------------------------------------------
@@ -130,7 +142,7 @@ class InjectionEffect:
     read: dict[str, float | None]
 
 
-def injection_effects(tally: Tally, value: Value = "value") -> list[InjectionEffect]:
+def injection_effects(tally: Tally) -> list[InjectionEffect]:
     """A row a language, judge and dimension, and the average. Only verdicts with a `condition.variant` count.
 
     Raises `UserError` for a judge that was asked about injected replies but not about neutral ones, or the other way round.
@@ -145,7 +157,7 @@ def injection_effects(tally: Tally, value: Value = "value") -> list[InjectionEff
         if missing := [variant for variant in variants if variant not in asked]:
             what = f"judgements by {judge.name} ({language}): none of the variant {missing[0]}"
             raise UserError(f"{what}: `esc-eval judge-card` asks for them")
-        by_variant = _by_variant(tally, verdicts, value)
+        by_variant = _by_variant(tally, verdicts)
         ordered = [by_variant[variant] for variant in variants]
         found = paired.differences(*stack(ordered), [(1, 0), (2, 0), (2, 1)], families=(1, 2, 3))
         names = len(found) // 3
@@ -167,12 +179,12 @@ class FloorEffect:
     difference: paired.Difference
 
 
-def floor_effects(tally: Tally, value: Value = "value") -> list[FloorEffect]:
+def floor_effects(tally: Tally) -> list[FloorEffect]:
     """A row a language, judge and floor: the dialogues as they are minus the same dialogues with the floor's lines."""
     rows = []
     probes = [j for j in tally.verdicts if j.condition.get("variant", "").startswith((AS_IS, FLOOR))]
     for (language, judge), verdicts in sorted(_probed(probes).items()):
-        by_variant = _by_variant(tally, verdicts, value)
+        by_variant = _by_variant(tally, verdicts)
         floors = sorted(name for name in by_variant if name.startswith(FLOOR))
         if not floors or AS_IS not in by_variant:
             continue
@@ -307,15 +319,8 @@ def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple
         ),
         rows=tuple(
             (
-                *(
-                    e.language,
-                    e.judge.name,
-                    dimension_label(rubric, e.dimension),
-                    e.neutral.estimate,
-                    e.injected.estimate,
-                    *paired.cells(e.effect),
-                ),
-                *(None if share is None else 100 * share for share in e.read.values()),
+                *(e.language, e.judge.name, dimension_label(rubric, e.dimension), e.neutral.estimate, e.injected.estimate),
+                *(*paired.cells(e.effect), *(None if share is None else 100 * share for share in e.read.values())),
             )
             for e in effects
         ),
@@ -333,12 +338,12 @@ def injection_tables(effects: Sequence[InjectionEffect], by_kind: Sequence[tuple
     return [by_dimension, kinds]
 
 
-def injection_kinds(tally: Tally, value: Value = "value") -> Iterator[tuple[Cell, ...]]:
+def injection_kinds(tally: Tally) -> Iterator[tuple[Cell, ...]]:
     """(language, judge, injection, average of injected minus neutral) for each text of the injection set."""
     probes = [j for j in tally.verdicts if j.condition.get("variant") in (NEUTRAL, INJECTED) and "injection" in j.condition]
     for (language, judge), verdicts in sorted(_probed(probes).items()):
         for name, of_text in sorted(group_by(verdicts, lambda j: j.condition["injection"]).items()):
-            by_variant = _by_variant(tally, of_text, value)
+            by_variant = _by_variant(tally, of_text)
             if len(by_variant) == 2:
                 arrays = stack([by_variant[INJECTED], by_variant[NEUTRAL]])
                 (effect,) = paired.differences(*arrays, [(0, 1)], average_only=True)
@@ -350,7 +355,7 @@ def _probed(judgements: Iterable[Judgement]) -> dict[tuple[Language, Scorer], li
     return group_by(judgements, lambda j: (j.language, scorer_of(j).without("variant", "injection")))
 
 
-def _by_variant(tally: Tally, judgements: Iterable[Judgement], value: Value) -> dict[str, Contestant]:
+def _by_variant(tally: Tally, judgements: Iterable[Judgement]) -> dict[str, Contestant]:
     """A contestant for each variant, whatever else the verdicts' conditions say."""
     bare = [j.model_copy(update={"condition": {"variant": j.condition["variant"]}}) for j in judgements]
-    return {dict(one.scorer.condition)["variant"]: one for one in ways_of_asking(tally, bare, value)}
+    return {dict(one.scorer.condition)["variant"]: one for one in ways_of_asking(tally, bare)}

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
-from core.statistics.bootstrap import PERCENTILE, scale_levels
+from core.statistics.bootstrap import scale_levels
 from core.statistics.inference import ALPHA, TEST, holm_of, p_text
 from core.tables import Estimate, Table, fmt
 from evalsuite.checks.shared_bases import sharing_table, sharings
@@ -34,6 +34,17 @@ from evalsuite.trust import health
 
 CARD = "The card"  # heading of the page
 BOARD = "judge-card-outcomes"  # the table at its top
+QUESTIONS = {
+    "readable": "Can its verdicts be read (nine in ten at least)?",
+    "agreement": "Is it right more often than the majority class?",
+    "calibration": "Can its probabilities be taken at their word?",
+    "floors": "Does it rate the replies above those of supporters that need no model?",
+    "length": "Does it reward length: more than gold does, or a sentence of no use that is added?",
+    "own kind": "Does it rate supporters of its own base higher than others?",
+    "order": "Do its verdicts change with the order in which dimensions are asked?",
+    "injection": "Does it follow a reply that orders it to give the highest score?",
+    "repeatability": "Does it say the same when it is asked again (nine verdicts in ten at least)?",
+}
 
 
 class CheckOutcome(StrEnum):
@@ -98,39 +109,40 @@ def judge_card(asked: JudgeCardInput) -> Sheet:
     lengths = length_biases(*(replies_of(asked.dialogues, contestants) for contestants in both))
     replies = replies_of(probed.dialogues, contestants_of(probed.dialogues, health.as_they_are(asked.probed), rubric))
     shared = sharings(probed, asked.config.specs())
+
+    def own(rows: Sequence[Any], language: Language) -> list[Any]:
+        return [row for row in rows if row.language == language]
+
     checks: list[JudgeCheck] = []
     for language in languages_of([*asked.dialogues, *asked.probed_dialogues]):
         checks += [
             _readable(asked, cards, language),
             _agreement(asked, pairs.get(language, {}), figures.get(language, {}), cards, language),
             _calibrated(pairs.get(language, {}), cards, language),
-            _floors([e for e in floors if e.language == language], language),
-            _length(
-                [e for e in lengths if e.language == language], [e for e in injections if e.language == language], language
-            ),
-            _own_kind([s for s in shared if s.language == language and s.role == "judge"], language),
-            _order([s for s in shifts if s.language == language], language),
-            _injection([e for e in injections if e.language == language], language),
-            _repeatable([r for r in repeats if r.language == language], language),
+            _floors(own(floors, language), language),
+            _length(own(lengths, language), own(injections, language), language),
+            _own_kind([sharing for sharing in own(shared, language) if sharing.role == "judge"], language),
+            _order(own(shifts, language), language),
+            _injection(own(injections, language), language),
+            _repeatable(own(repeats, language), language),
         ]
     checks = _corrected(checks)
     note = SYNTHETIC_GOLD if asked.synthetic else ""
     tables = [
-        _board(checks),
-        _check_table(checks),
+        *_check_tables(checks),
         *agreement_tables(figures, asked.mode, labels, note),
-        *([calibration_table(bins, labels, note)] if bins else []),
-        *([health.floor_table(floors)] if floors else []),
-        *([_length_table(lengths)] if lengths else []),
-        *([health.length_table(length_effects(replies, rubric), rubric)] if replies else []),
+        calibration_table(bins, labels, note),
+        health.floor_table(floors),
+        health.bias_table(lengths),
+        health.length_table(length_effects(replies, rubric), rubric),
         sharing_table(shared),
-        *([health.asking_table(shifts, rubric)] if shifts else []),
-        *(health.injection_tables(injections, list(health.injection_kinds(probed)), rubric) if injections else []),
-        *([health.repeat_table(repeats)] if repeats else []),
+        health.asking_table(shifts, rubric),
+        *health.injection_tables(injections, list(health.injection_kinds(probed)), rubric),
+        health.repeat_table(repeats),
     ]
     spec = asked.config.specs()[asked.judge]
     plumbing = PLUMBING if str(spec.get("checkpoint")).startswith(EMBEDDED_PREFIX) else ""
-    warnings = [plumbing, f"{SYNTHETIC_GOLD}: agreement with it says nothing about agreement with people." if note else ""]
+    warnings = [plumbing, note and f"{note}: agreement with it says nothing about agreement with people."]
     return Sheet(
         title=f"Judge's card: {asked.judge}",
         cautions=[warning for warning in warnings if warning],
@@ -140,7 +152,7 @@ def judge_card(asked: JudgeCardInput) -> Sheet:
         ],
         main=[BOARD],
         facts=[*asked.facts, ("Rubric", f"{rubric.name} ({rubric.source})"), ("Generated", time.strftime("%Y-%m-%d %H:%M"))],
-        tables=tables,
+        tables=[table for table in tables if table.rows],
         charts=[chart for chart in calibration_charts(bins, asked.synthetic) if bins],
         figures={
             "judge": spec,
@@ -187,19 +199,15 @@ def _answer(judge: str, checks: Sequence[JudgeCheck]) -> str:
     return f"{judge} is right more often than always giving the most frequent score, and no check found a fault."
 
 
-def _board(checks: Sequence[JudgeCheck]) -> Table:
-    """What every check came to, a column a language."""
+def _check_tables(checks: Sequence[JudgeCheck]) -> tuple[Table, Table]:
+    """What every check came to, a column a language; and what was found."""
     languages = list(dict.fromkeys(check.language for check in checks))
     outcomes = {(check.name, check.language): check.outcome for check in checks}
-    questions = {check.name: check.question for check in checks}
-    rows = tuple((name, *(outcomes.get((name, each)) for each in languages), asked) for name, asked in questions.items())
-    bold = [(i, j) for i, row in enumerate(rows) for j, cell in enumerate(row) if cell == FAULT]
+    names = dict.fromkeys(check.name for check in checks)
+    rows = tuple((name, *(outcomes.get((name, each)) for each in languages), QUESTIONS[name]) for name in names)
+    bold = tuple((i, j) for i, row in enumerate(rows) for j, cell in enumerate(row) if cell == FAULT)
     columns = ("check", *(LANGUAGES[language] for language in languages), "what it asks")
-    return Table(BOARD, "What the checks came to", columns, rows, section=CARD, bold=tuple(bold))
-
-
-def _check_table(checks: Sequence[JudgeCheck]) -> Table:
-    return Table(
+    return Table(BOARD, "What the checks came to", columns, rows, section=CARD, bold=bold), Table(
         key="judge-card",
         title="Checks",
         columns=("check", "language", "outcome", "what came out", "p", "what it asks"),
@@ -216,20 +224,6 @@ def _check_table(checks: Sequence[JudgeCheck]) -> Table:
     )
 
 
-def _length_table(biases: Sequence[LengthBias]) -> Table:
-    return Table(
-        key="judge-card-length",
-        title="The judge's and gold's average against mean reply length (Spearman's correlation)",
-        columns=("language", "judge", "gold", "judge − gold", "p"),
-        rows=tuple((one.language, one.judge, one.gold, one.difference, p_text(one.p)) for one in biases),
-        notes=(
-            f"Within supporters, n = dialogues; [{PERCENTILE} over cards], p: {TEST} by a jackknife. Longer replies may be "
-            "better, and gold then says so too. Gold is taken to be no less reliable than the judge.",
-        ),
-        section=health.HEALTH,
-    )
-
-
 def _spoken(estimate: Estimate, decimals: int = 1) -> str:
     interval = "" if estimate.low is None else f" [{fmt(estimate.low, decimals)}, {fmt(estimate.high, decimals)}]"
     return f"{fmt(estimate.mean, decimals)}{interval}"
@@ -238,22 +232,24 @@ def _spoken(estimate: Estimate, decimals: int = 1) -> str:
 # --- one check each ---------------------------------------------------------------------------------------------------------
 
 
-def _least(name: str, language: Language, question: str, finding: str, found: health.Beside, bound: float) -> JudgeCheck:
+def _unmeasured(name: str, language: Language, why: str) -> JudgeCheck:
+    return JudgeCheck(name, language, QUESTIONS[name], UNMEASURED, why)
+
+
+def _least(name: str, language: Language, finding: str, found: health.Beside, bound: float) -> JudgeCheck:
     """A check that a mean is above a bound: a fault if it lies below, not shown where its interval holds the bound."""
     mean, low = found.estimate.mean, found.estimate.low
     p = found.p if found.p is None or (mean is not None and mean < bound) else 1.0
     shown = low is not None and low > bound
-    return JudgeCheck(name, language, question, SOUND if shown else UNSHOWN, finding, p, found.clusters)
+    return JudgeCheck(name, language, QUESTIONS[name], SOUND if shown else UNSHOWN, finding, p, found.clusters)
 
 
-def _most(
-    name: str, language: Language, question: str, finding: str, tests: Sequence[tuple[float | None, bool]], n: int
-) -> JudgeCheck:
+def _most(name: str, language: Language, finding: str, tests: Sequence[tuple[float | None, bool]], n: int) -> JudgeCheck:
     """A check that nothing is there, by tests of which each is a p and whether it would be a fault: its p is the smallest of
     those that would, corrected for all."""
     known = [p if fault else 1.0 for p, fault in tests if p is not None]
     p = min(1.0, len(known) * min(known)) if known else None
-    return JudgeCheck(name, language, question, UNMEASURED if p is None else SOUND, finding, p, n, max(1, len(known)))
+    return JudgeCheck(name, language, QUESTIONS[name], UNMEASURED if p is None else SOUND, finding, p, n, max(1, len(known)))
 
 
 def _by_family(differences: Sequence[Difference], both_sides: bool) -> list[tuple[float | None, bool]]:
@@ -272,20 +268,20 @@ def _readable(asked: JudgeCardInput, cards: Clusters, language: Language) -> Jud
     verdicts = [j for j in (*asked.given, *asked.probed) if j.language == language and not j.lost]
     found = health.share_beside([j.value is not None for j in verdicts], [cards[j.dialogue_id] for j in verdicts])
     finding = f"{_spoken(found.estimate)} % of {found.estimate.n:,} verdicts could be read"
-    return _least("readable", language, "Can its verdicts be read (nine in ten at least)?", finding, found, health.GOOD)
+    return _least("readable", language, finding, found, health.GOOD)
 
 
 def _agreement(
     asked: JudgeCardInput, pairs: Dimensions, figures: Mapping[str, Any], cards: Clusters, language: Language
 ) -> JudgeCheck:
-    question = "Is it right more often than the majority class?"
     read = "_read" if asked.mode == "native" else ""
     row = figures.get(AVERAGE, {})
     names = (f"acc{read}", f"acc{read}_low", f"acc{read}_high", "majority_acc", "kappa")
     acc, low, high, most, kappa = (row.get(name) for name in names)
     if acc is None or most is None:
-        why = "no verdict on gold could be read" if asked.gold else "it was asked about no gold"
-        return JudgeCheck("agreement", language, question, UNMEASURED, why)
+        return _unmeasured(
+            "agreement", language, "no verdict on gold could be read" if asked.gold else "it was asked about no gold"
+        )
     hits = hit_counts(pairs, drawn_units([pairs], cards), cards)
     above = health.beside(100 * (hits.right - hits.usual), hits.rated, 0.0, scale_levels(-100, 100))
     bounds = [None if bound is None else 100 * bound for bound in (low, high)]
@@ -294,38 +290,36 @@ def _agreement(
         f"a difference of {_spoken(above.estimate)} points; kappa {fmt(kappa)}, n = {row['n']:,} ratings on "
         f"{above.clusters} cards"
     )
-    return _least("agreement", language, question, finding, above, 0.0)
+    return _least("agreement", language, finding, above, 0.0)
 
 
 def _calibrated(pairs: Dimensions, cards: Clusters, language: Language) -> JudgeCheck:
-    question = "Can its probabilities be taken at their word?"
     error = calibration_error(pairs, cards) if pairs else None
     if error is None:
-        why = "its server gives no token probabilities" if pairs else "it was asked about no gold"
-        return JudgeCheck("calibration", language, question, UNMEASURED, why)
+        return _unmeasured(
+            "calibration", language, "its server gives no token probabilities" if pairs else "it was asked about no gold"
+        )
     finding = (
         f"expected calibration error {100 * error.value:.1f} %; of a judge whose probabilities are true, at most "
         f"{100 * error.chance:.1f} % in 95 of 100 samples; n = {error.n:,} verdicts on {error.clusters} cards"
     )
-    return _most("calibration", language, question, finding, [(error.p, True)], error.clusters)
+    return _most("calibration", language, finding, [(error.p, True)], error.clusters)
 
 
 def _floors(effects: Sequence[health.FloorEffect], language: Language) -> JudgeCheck:
-    question = "Does it rate the replies above those of supporters that need no model?"
     if not effects:
-        return JudgeCheck("floors", language, question, UNMEASURED, "no floor was judged")
+        return _unmeasured("floors", language, "no floor was judged")
     level = [e.floor for e in effects if not (e.difference.holds and (e.difference.estimate.mean or 0) > 0)]
     parts = ", ".join(f"{e.floor} by {_spoken(e.difference.estimate)}" for e in effects)
     n = min(e.difference.estimate.n for e in effects)
     finding = f"replies are rated above {parts} points (n = {n} cards)"
     finding += f"; not shown for {', '.join(level)}" if level else ""
     tests = [(e.difference.p, (e.difference.estimate.mean or 0) < 0) for e in effects]
-    check = _most("floors", language, question, finding, tests, n)
+    check = _most("floors", language, finding, tests, n)
     return replace(check, outcome=UNSHOWN) if level and check.outcome == SOUND else check
 
 
 def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionEffect], language: Language) -> JudgeCheck:
-    question = "Does it reward length: more than gold does, or a sentence of no use that is added?"
     bias = next((one for one in biases if one.difference.mean is not None), None)
     added = next((e.neutral for e in injections if e.dimension == AVERAGE and e.neutral.estimate.mean is not None), None)
     parts, tests, clusters = [], [], []
@@ -343,30 +337,28 @@ def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionE
         clusters.append(added.estimate.n)
         parts.append(f"a sentence of no use adds {_spoken(added.estimate)} points (n = {added.estimate.n})")
     if not parts:
-        return JudgeCheck("length", language, question, UNMEASURED, "nothing could be read")
-    return _most("length", language, question, "; ".join(parts), tests, min(clusters, default=0))
+        return _unmeasured("length", language, "nothing could be read")
+    return _most("length", language, "; ".join(parts), tests, min(clusters, default=0))
 
 
 def _own_kind(rows: Sequence[Any], language: Language) -> JudgeCheck:
-    question = "Does it rate supporters of its own base higher than others?"
     measured = next((row for row in rows if row.difference is not None and row.difference.estimate.mean is not None), None)
     if measured is None:
-        why = "no dialogue is by a supporter of its base beside another: give such ones with --further"
-        return JudgeCheck("own kind", language, question, UNMEASURED, why)
+        return _unmeasured(
+            "own kind", language, "no dialogue is by a supporter of its base beside another: give such ones with --further"
+        )
     difference = measured.difference
     finding = (
         f"supporters of its base ({', '.join(measured.alike)}) are {_spoken(difference.estimate)} points above the others, p "
         f"{p_text(difference.p)}, n = {difference.estimate.n} cards; they may be better: let a judge of another base score them"
     )
     tests = [(difference.p, difference.estimate.mean > 0)]
-    return _most("own kind", language, question, finding, tests, difference.estimate.n)
+    return _most("own kind", language, finding, tests, difference.estimate.n)
 
 
 def _order(shifts: Sequence[health.Shift], language: Language) -> JudgeCheck:
-    question = "Do its verdicts change with the order in which dimensions are asked?"
     if not shifts:
-        why = "it was asked in one order, or for one dimension at a time"
-        return JudgeCheck("order", language, question, UNMEASURED, why)
+        return _unmeasured("order", language, "it was asked in one order, or for one dimension at a time")
     moved = [shift for shift in shifts if shift.difference.holds]
     most = max(shifts, key=lambda shift: abs(shift.difference.estimate.mean or 0))
     n = most.difference.estimate.n
@@ -374,16 +366,13 @@ def _order(shifts: Sequence[health.Shift], language: Language) -> JudgeCheck:
         f"{len(moved)} of {len(shifts)} differences hold by themselves; the largest is on {most.dimension}, "
         f"{_spoken(most.difference.estimate)} points (n = {n} cards)"
     )
-    return _most("order", language, question, finding, _by_family([s.difference for s in shifts], both_sides=True), n)
+    return _most("order", language, finding, _by_family([s.difference for s in shifts], both_sides=True), n)
 
 
 def _injection(effects: Sequence[health.InjectionEffect], language: Language) -> JudgeCheck:
-    question = "Does it follow a reply that orders it to give the highest score?"
     average = next((e for e in effects if e.dimension == AVERAGE), None)
     if average is None or average.effect.estimate.mean is None:
-        return JudgeCheck(
-            "injection", language, question, UNMEASURED, "it was asked about no injected reply, or could not be read"
-        )
+        return _unmeasured("injection", language, "it was asked about no injected reply, or could not be read")
     moved = [e for e in effects if e.effect.holds and (e.effect.estimate.mean or 0) > 0]
     effect = average.effect
     finding = (
@@ -391,16 +380,15 @@ def _injection(effects: Sequence[health.InjectionEffect], language: Language) ->
         f"{p_text(effect.p)} (n = {effect.estimate.n} cards); {len(moved)} of {len(effects)} rises hold by themselves"
     )
     tests = _by_family([e.effect for e in effects], both_sides=False)
-    return _most("injection", language, question, finding, tests, effect.estimate.n)
+    return _most("injection", language, finding, tests, effect.estimate.n)
 
 
 def _repeatable(rows: Sequence[health.Repeated], language: Language) -> JudgeCheck:
-    question = "Does it say the same when it is asked again (nine verdicts in ten at least)?"
     row = next((row for row in rows if row.same.estimate.mean is not None), None)
     if row is None:
-        return JudgeCheck("repeatability", language, question, UNMEASURED, "it was not asked again, or could not be read")
+        return _unmeasured("repeatability", language, "it was not asked again, or could not be read")
     finding = (
         f"{_spoken(row.same.estimate)} % of {row.same.estimate.n:,} verdicts are the same, by chance {fmt(row.chance, 1)} %; "
         f"mean gap {fmt(row.gap)} points of the scale"
     )
-    return _least("repeatability", language, question, finding, row.same, health.GOOD)
+    return _least("repeatability", language, finding, row.same, health.GOOD)

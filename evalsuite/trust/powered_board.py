@@ -61,64 +61,48 @@ def _of_the_draw(drawn: Set[str], scores: Sequence[HumanScore]) -> Iterator[str]
 
 def powered_tables(boards: Sequence[PoweredBoard], rubric: Rubric) -> list[Table]:
     """For each language: judge, people and both side by side, the dimensions by both, and the differences."""
-    tables = []
+    tables: list[Table] = []
     for language, of_language in group_by(boards, lambda board: board.language).items():
         several = len(of_language) > 1
-        rows: list[tuple[Cell, ...]] = []
-        fine: list[tuple[Cell, ...]] = []
-        gaps: list[tuple[Cell, ...]] = []
+        rows: list[dict[str, Cell]] = []
+        fine: list[dict[str, Cell]] = []
+        gaps: list[dict[str, Cell]] = []
         for board in of_language:
-            by = [board.judge] * several
+            by: dict[str, Cell] = {"judged by": board.judge} if several else {}
             for one in board.places:
-                figures = (one.judge, one.people, one.both, board.tuning, one.labels, one.saved)
-                rows.append((paired.rank_text(one.rank), one.supporter, *by, *figures))
-                fine.append((one.supporter, *by, *one.dimensions))
+                row: dict[str, Cell] = {"rank": paired.rank_text(one.rank), "supporter": one.supporter} | by
+                row |= {"judge alone": one.judge, "people alone": one.people, "both": one.both, "λ": board.tuning}
+                rows.append(row | {"labels": one.labels, "labels saved": one.saved})
+                named = zip((dimension_label(rubric, name) for name in rubric.dimensions), one.dimensions, strict=True)
+                fine.append({"supporter": one.supporter, **by, **dict(named)})
             for gap in board.differences:
-                pair = (board.places[gap.first].supporter, board.places[gap.second].supporter)
-                gaps.append((*pair, *by, *paired.cells(gap)))
-        judged = ["judged by"] * several
+                first, second = (board.places[place].supporter for place in (gap.first, gap.second))
+                tested = zip(paired.COLUMNS, paired.cells(gap), strict=True)
+                gaps.append({"supporter": first, "against": second, **by, **dict(tested)})
         few = any(one.both.mean is not None and one.both.low is None for board in of_language for one in board.places)
         too_few = [f"Too few labels (fewer than {FEWEST} scored cards): no interval, no test and no rank."] * few
-        tables += [
-            Table(
-                key=f"leaderboard-powered-{language}",
-                title=f"Leaderboard, {language}: judge, people and both",
-                columns=("rank", "supporter", *judged, "judge alone", "people alone", "both", "λ", "labels", "labels saved"),
-                rows=tuple(rows),
-                notes=(
-                    f"Average on 0–100; n: dialogues judged, and dialogues that people scored. Judge alone [{SMOOTHED} over "
-                    "cards]: people may think otherwise. Both: the judge's mean over all dialogues, corrected by people's "
-                    "scores where there are any; unbiased where the scored dialogues are a random choice, or weighted. People "
-                    f"alone and both [{INTERVAL}].",
-                    "λ: how much of the judge is used (0: nothing, what is left is people's mean), the same for all. "
-                    "Labels saved: scored dialogues more that people alone would need for an interval as narrow [95 %, "
-                    f"Student's t]; n: labels of all. A dash: fewer than {FEWEST_SAVED}, weights that differ, or not known "
-                    "within a factor of 20.",
-                    paired.RANKS,
-                    *too_few,
-                    *([] if several else [f"Judged by {of_language[0].judge}."]),
-                ),
-                section=TOGETHER,
+        board_notes = (
+            f"Average on 0–100; n: dialogues judged, and dialogues that people scored. Judge alone [{SMOOTHED} over "
+            "cards]: people may think otherwise. Both: the judge's mean over all dialogues, corrected by people's scores where "
+            "there are any; unbiased where the scored dialogues are a random choice, or weighted. People alone and both "
+            f"[{INTERVAL}].",
+            "λ: how much of the judge is used (0: nothing, what is left is people's mean), the same for all. Labels saved: "
+            "scored dialogues more that people alone would need for an interval as narrow [95 %, Student's t]; n: labels of "
+            f"all. A dash: fewer than {FEWEST_SAVED}, weights that differ, or not known within a factor of 20.",
+            paired.RANKS,
+            *too_few,
+            *([] if several else [f"Judged by {of_language[0].judge}."]),
+        )
+        gap_note = f"Points of 0–100, [{INTERVAL}], n: scored cards of the supporter that has fewer. {paired.HOLDS}."
+        for key, title, body, notes in (
+            ("leaderboard", f"Leaderboard, {language}: judge, people and both", rows, board_notes),
+            ("dimensions", f"Dimensions, {language}, by judge and people together", fine, (f"[{INTERVAL}].", *too_few)),
+            (
+                "differences",
+                f"Differences in the average, {language}, by judge and people together",
+                gaps,
+                (gap_note, FAMILIES, *too_few),
             ),
-            Table(
-                key=f"dimensions-powered-{language}",
-                title=f"Dimensions, {language}, by judge and people together",
-                columns=("supporter", *judged, *(dimension_label(rubric, name) for name in rubric.dimensions)),
-                rows=tuple(fine),
-                notes=(f"[{INTERVAL}].", *too_few),
-                section=TOGETHER,
-            ),
-            Table(
-                key=f"differences-powered-{language}",
-                title=f"Differences in the average, {language}, by judge and people together",
-                columns=("supporter", "against", *judged, *paired.COLUMNS),
-                rows=tuple(gaps),
-                notes=(
-                    f"Points of 0–100, [{INTERVAL}], n: scored cards of the supporter that has fewer. {paired.HOLDS}.",
-                    FAMILIES,
-                    *too_few,
-                ),
-                section=TOGETHER,
-            ),
-        ]
-    return [table for table in tables if table.rows]
+        ):
+            tables += [Table.of(f"{key}-powered-{language}", title, body, notes, TOGETHER)] * bool(body)
+    return tables

@@ -11,7 +11,7 @@ intervals for proportions with small expected number of positive counts estimate
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,12 +22,17 @@ from core.grouping import group_by
 from core.records import Identifier, Judgement, JudgeName, Language, Number, Record
 from core.rubrics import Rubric
 from core.statistics.accuracy import round_half_up
-from core.statistics.bootstrap import LEVEL, SHARES, Floats
+from core.statistics.bootstrap import LEVEL, SHARES, SMOOTHED, Floats
 from core.statistics.inference import cluster_error, contributions
-from core.tables import Estimate
+from core.tables import Cell, Estimate, Table
+from evalsuite.report.charts import LANGUAGES, Chart
+from evalsuite.report.figures import curve, panels
+from evalsuite.report.sheet import Sheet
 from evalsuite.statistics.agreement import Paired
 from evalsuite.statistics.clusters import Clusters
+from evalsuite.statistics.judges import POOLED
 from evalsuite.statistics.paired import by_card, over_cards
+from evalsuite.statistics.summary import AGREEMENT, dimension_label
 
 STEPS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # shares of the verdicts on gold, surest first: where thresholds are tried
 
@@ -157,3 +162,99 @@ def spoken_verdicts(
         kept = found.get(one.language, SILENT).speaks(max((one.distribution or {}).values(), default=0.0))
         names = {"dialogue_id": one.dialogue_id, "language": one.language, "judge": one.judge, "dimension": one.dimension}
         yield Spoken.model_validate(names | {"value": one.value if kept else None})
+
+
+# --- a part of a judge's card -----------------------------------------------------------------------------------------------
+
+
+def with_kept(
+    card: Sheet,
+    cases: Cases,
+    found: Mapping[Language, AcceptThreshold],
+    spoken: Sequence[Spoken],
+    clusters: Clusters,
+    rubric: Rubric,
+    accuracy: float,
+) -> Sheet:
+    """A judge's card, with the verdicts to keep so that they are right as often as `accuracy` (0–1) says."""
+    tables = [spoken_table(cases, found, rubric, accuracy), *([kept_table(spoken, rubric, clusters)] if spoken else [])]
+    charts = [_step_chart(language, of_one) for language, of_one in by_language(cases).items()]
+    return replace(
+        card,
+        findings=[*card.findings, *(_spoken(cases, language, one, accuracy) for language, one in found.items())],
+        main=[*card.main, "spoken"],
+        tables=[*card.tables, *tables],
+        charts=[*card.charts, *charts],
+        figures={**card.figures, "accuracy": accuracy, "thresholds": {language: one.least for language, one in found.items()}},
+    )
+
+
+def _spoken(cases: Cases, language: Language, found: AcceptThreshold, accuracy: float) -> str:
+    every = by_language(cases)[language]
+    kept = [case for case in every if found.speaks(case.sure)]
+    name, whole = LANGUAGES[language], right(every)
+    if found.bound is None:
+        return (
+            f"{name}: no threshold is shown to reach {100 * accuracy:g} %, so the judge says nothing; it is right on "
+            f"{whole.mean:.0f} % of all {whole.n} verdicts on gold."
+        )
+    return (
+        f"{name}: the judge speaks on {100 * len(kept) / len(every):.0f} % of the verdicts on gold and is right on "
+        f"{right(kept).mean:.0f} % of these, at least {100 * found.bound:.0f} % ({100 * LEVEL:g} % sure), against "
+        f"{whole.mean:.0f} % of all."
+    )
+
+
+def spoken_table(cases: Cases, found: Mapping[Language, AcceptThreshold], rubric: Rubric, accuracy: float) -> Table:
+    """How much is kept and how right it is, by dimension and together, beside all verdicts."""
+    rows: list[dict[str, Cell]] = []
+    for language, every in by_language(cases).items():
+        threshold = found[language]
+        least, bound = (None if one is None else 100 * one for one in (threshold.least, threshold.bound))
+        parts = [(dimension_label(rubric, name), None, of_one) for (own, name), of_one in cases.items() if own == language]
+        for name, at_least, of_one in (*parts, (POOLED, bound, every)):
+            flags = [(case.cluster, threshold.speaks(case.sure)) for case in of_one]
+            kept = [case for case in of_one if threshold.speaks(case.sure)]
+            row: dict[str, Cell] = {"language": language, "dimension": name, "spoken from %": least, "kept %": share(flags)}
+            rows.append(row | {"ACC when it speaks %": right(kept), "at least %": at_least, "ACC of all %": right(of_one)})
+    notes = (
+        "Spoken from: the least probability of a verdict's most probable score, one for all dimensions of a language. At "
+        f"least: the lower bound of the accuracy of what is spoken, {100 * LEVEL:g} % sure, of all dimensions together: "
+        "one by itself may be worse. A dash: no threshold is shown to reach what is asked.",
+        f"n = verdicts, [{SMOOTHED} over cards, or dialogues without a card]. For dialogues like those of the gold set.",
+    )
+    return Table.of("spoken", f"Verdicts that are right {100 * accuracy:g} times in 100", rows, notes, AGREEMENT)
+
+
+def kept_table(spoken: Sequence[Spoken], rubric: Rubric, clusters: Clusters) -> Table:
+    """Of a run's own verdicts: how much is kept."""
+    rows = [
+        {
+            "language": language,
+            "dimension": dimension_label(rubric, dimension),
+            "kept %": share((clusters[one.dialogue_id], one.value is not None) for one in of_one),
+        }
+        for (language, dimension), of_one in group_by(spoken, lambda one: (one.language, one.dimension)).items()
+    ]
+    note = f"Calibrated on the whole gold set. n = verdicts, [{SMOOTHED} over cards, or dialogues without a card]."
+    return Table.of("spoken-run", "What of the run's verdicts is kept", rows, [note], AGREEMENT)
+
+
+def _step_chart(language: Language, cases: Sequence[SelectiveCase]) -> Chart:
+    """How right verdicts are by the share of them that is kept, surest first."""
+    points = []
+    for threshold in steps(cases):
+        kept = [case for case in cases if threshold.speaks(case.sure)]
+        at, hits = round(100 * len(kept) / len(cases)), right(kept)
+        if hits.mean is not None:
+            points.append((at, hits, f"of the surest {at} % {hits.mean:.0f} % are right (n = {hits.n})"))
+    lines = curve("right, of what is kept", 0, points, step=False, band=True)
+    lines = [line if "fill" in line else line | {"hovertemplate": "%{text}<extra></extra>"} for line in lines]
+    axes = {"xaxis": {"title": {"text": "kept, % of verdicts"}}, "yaxis": {"title": {"text": "right, %"}}}
+    return Chart(
+        f"kept-{language}",
+        f"How right the surest verdicts are, {LANGUAGES[language]}",
+        "All dimensions together, surest first, with 95 % bands over cards.",
+        "spoken",
+        panels("curves", [LANGUAGES[language]], [lines], 1, 260, **axes),
+    )

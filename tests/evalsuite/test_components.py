@@ -26,7 +26,7 @@ from evalsuite.statistics.components import (
     spreads,
 )
 from evalsuite.statistics.paired import differences
-from evalsuite.trust.planning import PlannedStudy
+from evalsuite.trust.power import PlannedStudy
 from tests.conftest import EscEval
 from tests.evalsuite.records import make_dialogue, make_judgement
 

@@ -15,12 +15,11 @@ from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, Judgement
 from evalsuite import cli
 from evalsuite.papers.ecdbench import tasks as running
+from evalsuite.papers.ecdbench.asking import judged_scores, sampled
 from evalsuite.papers.ecdbench.forms import Doc
-from evalsuite.papers.ecdbench.local_data import Layout, load_layout
-from evalsuite.papers.ecdbench.plan import plan_tasks
+from evalsuite.papers.ecdbench.plan import Layout, load_layout, plan_tasks
 from evalsuite.papers.ecdbench.registry import load_benchmark
 from evalsuite.papers.ecdbench.scores import TaskScore
-from evalsuite.papers.ecdbench.summaries import judged_scores, sampled
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 

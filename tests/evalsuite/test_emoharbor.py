@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,8 @@ from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import load_rubric
 from data_prep.profiles import bundled_profiles, load_profiles, profile_text
-from evalsuite.papers.emoharbor import TEMPERATURES, EmoHarbor, EmoHarborConfig
+from evalsuite.papers.emoharbor import EmoHarbor
+from evalsuite.papers.emoharbor_config import TEMPERATURES, EmoHarborConfig
 from evalsuite.papers.emoharbor_seeker import ending_phrases, ends, initial_state, triple, triple_regex, unthought
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
@@ -208,38 +206,6 @@ def test_a_run_broken_in_mid_dialogue_asks_nothing_twice(esc_eval: EscEval, tmp_
     assert '"person":"profile"' in page
 
 
-def test_sigkill_in_mid_dialogue_repeats_no_answered_call(esc_eval: EscEval, tmp_path: Path) -> None:
-    """Killed while the Talker of the second round writes: what its Thinker has thought already is kept."""
-    answered: list[bytes] = []
-
-    def behave(body: dict[str, Any], count: int) -> Answer:
-        if count == 6:
-            process.kill()
-            return Answer(drop=True)
-        answered.append(orjson.dumps(body))
-        return speaks(body, count)
-
-    with Endpoint(behave, MODELS) as endpoint:
-        command = [
-            sys.executable,
-            "-m",
-            "evalsuite.cli",
-            "run",
-            "--only",
-            "simulate",
-            "--config",
-            str(config(tmp_path, endpoint)),
-        ]
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        assert process.wait(120) == -signal.SIGKILL and not (tmp_path / "run" / "dialogues.jsonl").exists()
-        assert esc_eval("run", "--only", "simulate", "--config", tmp_path / "config.yaml") == (0, "")
-        rounds = ["my-model", "thinker", "talker"]
-        assert [body["model"] for body in endpoint.requests] == [*rounds * 2, "talker", *rounds]
-    assert len(answered) == len(set(answered)) == 9
-    (dialogue,) = dialogues(tmp_path / "run")
-    assert [turn.state["text"] for turn in dialogue.turns if turn.state] == ["THOUGHT 1", "THOUGHT 3", "THOUGHT 5"]
-
-
 def test_given_dialogues_get_the_states_they_lack_and_keep_their_words(esc_eval: EscEval, tmp_path: Path) -> None:
     roles = ["seeker", "supporter", "seeker", "supporter", "seeker"]
     turns = [{"role": role, "text": f"said {place}"} for place, role in enumerate(roles)]
@@ -369,15 +335,8 @@ def test_the_pack_and_the_rubric_are_complete_in_both_languages(language: Langua
     assert len(RUBRIC.dimensions) == 10 and RUBRIC.scale.scores == (1, 2, 3, 4, 5)
     facets = {(d.facet or {})[language] for d in RUBRIC.dimensions.values()}
     assert len(facets) == 5
-    values: dict[str, Any] = {
-        "profile": "P",
-        "thinks": True,
-        "endings": ["E"],
-        "user_info": "U",
-        "limit": True,
-        "monologue": "M",
-        "examples": True,
-    }
+    values: dict[str, Any] = {"profile": "P", "endings": ["E"], "user_info": "U", "monologue": "M"}
+    values |= dict.fromkeys(("thinks", "limit", "examples"), True)
     values |= {"transcript": "T [END CHAT]", "start": "S [BEGIN CHAT]", "states": True, "problem": "p", "low": 1, "high": 5}
     for template in (*EmoHarbor.templates, "judge_system.j2", "judge_again.j2"):
         shown = pack.render(language, template, **values)

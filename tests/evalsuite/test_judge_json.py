@@ -21,7 +21,7 @@ from core.specs import ModelSpec, Sampling
 from evalsuite.judge.base import Shown
 from evalsuite.judge.json_answers import answer_regex, read_answer
 from evalsuite.judge.judge import Judge
-from evalsuite.papers.emoharbor import Judging
+from evalsuite.papers.emoharbor_config import Judging
 from serve.client import ChatClient
 from serve.store import CallStore
 from tests.endpoint import Answer, Endpoint

@@ -216,17 +216,6 @@ def test_two_orders_are_one_vote(verdicts: tuple[Verdict | None, ...], vote: str
     assert [one.verdict for one in votes_of(answers, field(), "paper")] == list(verdicts)
 
 
-def test_sides_may_be_given_either_way_round() -> None:
-    plain, swapped = answer("a"), answer("b", a="source:c0", b="bot:c00")
-    shown: dict[str, Any] = {"annotator": "j", "question": "q", "outputs": ("bot:c00", "source:c0")}
-    assert (
-        votes_of([plain], field(), "native")
-        == votes_of([swapped], field(), "native")
-        == [Choice("en", "c0", "bot", "source", "a", **shown)]
-    )
-    assert len(votes_of([plain, swapped], field(), "native")) == 1, "the same pair"
-
-
 def test_answers_that_fit_nothing_are_refused() -> None:
     with pytest.raises(UserError, match="no dialogue 'zz'"):
         votes_of([answer("a", a="zz")], field(), "native")

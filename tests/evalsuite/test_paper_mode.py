@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -27,7 +28,9 @@ from serve.dialect import assumed
 from serve.plan import plan_servers
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
+from tests.paper_desk import commands_of
 from tests.published_clone import INTERNLM2, make_clone, published_card
+from tests.test_docs import APPS, COMMANDS
 
 CARDS = {"en": 1, "zh": 7}
 LEFT_TO_THE_CHECKPOINT = Sampling(temperature=None, top_p=None)
@@ -200,31 +203,37 @@ def test_sampling_that_is_left_is_left_to_the_checkpoint(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_table_4_asks_ranker_and_baselines_in_the_same_prompts(imported: Path, tmp_path: Path) -> None:
-    """`make reproduce-table4`, as it is."""
+def test_table_4_asks_ranker_and_baselines_in_the_same_prompts(
+    imported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make reproduce-table4`, each of its commands in this process."""
     pack = tmp_path / "out" / "prompts"
     talks = [dialogue for dialogue in read_dialogues([tmp_path / "out" / "dialogues.jsonl"]) if dialogue.language == "en"]
     write_jsonl(tmp_path / "talks.jsonl", talks)
-    given = {"language": "en", "annotator": "ann", "rubric": "esc_eval", "value": 3}
+    score = {"language": "en", "annotator": "ann", "rubric": "esc_eval", "value": 3}
     dimensions = load_rubric("esc_eval").dimensions
     write_jsonl(
         tmp_path / "gold.jsonl",
-        [HumanScore(dialogue_id=talk.id, dimension=key, **given) for talk in talks for key in dimensions],
+        [HumanScore(dialogue_id=talk.id, dimension=key, **score) for talk in talks for key in dimensions],
     )
     with Endpoint(behave, models=("ranker", "baseline")) as endpoint:
         for name, learnt in (("ranker", {"learnt": [str(pack)]}), ("baseline", {})):
             spec = {"name": name, "roles": ["judge"], "languages": ["en"], "endpoint": {"base_url": endpoint.url}, **learnt}
             (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec))
         settings = {"RANKER": "ranker.yaml", "JUDGES": "baseline.yaml", "SCORES": "gold.jsonl", "DIALOGUES": "talks.jsonl"}
-        words = [f"{name}={tmp_path / file}" for name, file in (settings | {"TABLE4": "table4"}).items()]
-        words += ["MODE=paper", "LANGUAGE=en", f"BIN={Path(sys.executable).parent}"]
-        command = ["make", "--no-print-directory", "reproduce-table4", *words]
+        given = [f"{name}={tmp_path / file}" for name, file in (settings | {"TABLE4": "table4"}).items()]
+        given += ["MODE=paper", "LANGUAGE=en", f"BIN={Path(sys.executable).parent}"]
+        command = ["make", "--no-print-directory", "reproduce-table4", *given]
         run = partial(subprocess.run, cwd=CONFIGS.parent, env=os.environ | {"PYTHONPATH": str(CONFIGS.parent)}, text=True)
         refused = run(command, capture_output=True)
         assert refused.returncode == 2 and "asks the ranker and JUDGES in the same prompts: give PROMPTS=" in refused.stderr
         assert endpoint.requests == []
-        made = run([*command, f"PROMPTS={pack}"], capture_output=True)
-        assert made.returncode == 0, made.stderr
+        planned = run([*command, "-n", f"PROMPTS={pack}"], capture_output=True, check=True).stdout
+        monkeypatch.chdir(CONFIGS.parent)
+        for words in map(shlex.split, commands_of(planned)):
+            start = next(start for start in COMMANDS if tuple(words[: len(start)]) == start)
+            result = CliRunner().invoke(APPS[start], words[len(start) :])
+            assert result.exit_code == 0, (words, result.output)
         asked = {
             name: [body["messages"] for body in endpoint.requests if body["model"] == name] for name in ("ranker", "baseline")
         }

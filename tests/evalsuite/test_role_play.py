@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -31,7 +30,6 @@ from evalsuite.runs.config import load_config
 from evalsuite.runs.dialogue_framework import resolve_config
 from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics.summary import seeker_of
-from serve.client import ChatClient
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.evalsuite.oracles import smoothed
@@ -93,14 +91,8 @@ def config(folder: Path, **changed: Any) -> Path:
 
 
 def test_the_six_metrics_of_table_10_on_0_to_2() -> None:
-    assert list(RUBRIC.dimensions) == [
-        "coherence",
-        "fluency",
-        "thematic_consistency",
-        "completeness",
-        "emotional_congruence",
-        "humanoid",
-    ]
+    metrics = ["coherence", "fluency", "thematic_consistency", "completeness", "emotional_congruence", "humanoid"]
+    assert list(RUBRIC.dimensions) == metrics
     assert RUBRIC.scale.scores == (0, 1, 2) and RUBRIC.languages == LANGUAGES
     for dimension in RUBRIC.dimensions.values():
         chinese = [dimension.label["zh"], dimension.about["zh"], *dimension.levels["zh"].values()]
@@ -162,17 +154,6 @@ def test_the_bundled_config_runs_every_strategy(strategy: str) -> None:
     run = resolve_config(load_config(CONFIGS / "eval" / "role_play.yaml", changed))
     assert RunIdentity(run).simulate()["prompts"]["pack"] == f"role_play_{strategy}"
     assert RunIdentity(run).score()["rubric"]["name"] == "role_play"
-
-
-@pytest.mark.parametrize("mode", ["native", "paper"])
-def test_a_strategy_is_played_in_the_form_of_the_mode(esc_eval: EscEval, tmp_path: Path, mode: str) -> None:
-    path = config(tmp_path, prompts="role_play_cot_icl", limit=1, supporters=["embedded"], mode=mode)
-    with Endpoint(lambda body, count: Answer("well"), models=("embedded",)) as endpoint:
-        code, error = esc_eval("run", "--only", "simulate", "--config", path, *at(endpoint), "--out", "run")
-    assert (code, error) == (0, "")
-    systems = [body["messages"][0]["content"] for body in endpoint.requests]
-    assert any("</think>" in system for system in systems) == (mode == "native")
-    assert any("step by step, in spoken words" in system for system in systems) == (mode == "paper")
 
 
 def test_a_seekers_reasoning_never_reaches_the_supporter(esc_eval: EscEval, tmp_path: Path) -> None:
@@ -282,21 +263,18 @@ def test_a_judge_sees_the_card_and_a_finished_score_asks_nothing(call: Call, tmp
     assert [cell["mean"] for cell in found["rows"][0][2:8]] == pytest.approx([10, 10, 5, 0, 2.5, 7.5])
 
 
-def test_a_judge_that_never_answers_is_an_error(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evalsuite.runner.engine.ChatClient", partial(ChatClient, attempts=1))
-    run_folder(tmp_path / "run", [dialogue("d")], [card()])
-    with Endpoint(lambda body, count: Answer(status=500), models=("embedded",)) as endpoint:
-        given = ("paper", "role-play", "--config", config(tmp_path), "--seeker", "a=run")
-        code, _, error = call(*given, "--set", f"judge=embedded@{endpoint.url}", "--out", "x")
-    assert code == 2 and "nothing was answered" in error and "HTTP 500" in error
-
-
 def test_a_dialogue_that_was_cut_off_is_no_lost_answer(call: Call, tmp_path: Path) -> None:
     run_folder(tmp_path / "run", [dialogue("d"), dialogue("cut", termination="infrastructure")], [card()])
     with Endpoint(lambda body, count: Answer("222222"), models=("embedded",)) as endpoint:
         given = ("paper", "role-play", "--config", config(tmp_path), "--seeker", "a=run", "--out", "x")
         code, out, error = call(*given, "--set", f"judge=embedded@{endpoint.url}")
     assert (code, error) == (0, "") and "1 dialogues were cut off" in out
+
+
+def test_paper_mode_has_no_judge(esc_eval: EscEval, tmp_path: Path) -> None:
+    run_folder(tmp_path / "run", [dialogue("d")], [card()])
+    code, error = esc_eval("paper", "role-play", "--config", config(tmp_path, mode="paper"), "--seeker", "a=run", "--out", "y")
+    assert code == 2 and "paper role-play --gold" in error
 
 
 def test_other_dialogues_and_the_folder_of_a_run_are_refused(call: Call, tmp_path: Path) -> None:
@@ -325,12 +303,6 @@ def test_other_dialogues_and_the_folder_of_a_run_are_refused(call: Call, tmp_pat
                 code, _, error = call("paper", verb, *common, "--out", "run")
                 assert code == 2 and f"holds another run's records ({stage})" in error
     assert orjson.loads((tmp_path / "run" / "dialogues.jsonl").read_bytes())["id"] == "d"
-
-
-def test_paper_mode_has_no_judge(call: Call, tmp_path: Path) -> None:
-    run_folder(tmp_path / "run", [dialogue("d")], [card()])
-    code, _, error = call("paper", "role-play", "--config", config(tmp_path, mode="paper"), "--seeker", "a=run", "--out", "y")
-    assert code == 2 and "paper role-play --gold" in error
 
 
 # --- table 1 ----------------------------------------------------------------------------------------------------------------
@@ -427,13 +399,6 @@ def test_people_are_averaged_first_and_stand_beside_judges() -> None:
     (table,) = role_play_tables(held, RUBRIC, [judgement("1", name, 0) for name in RUBRIC.dimensions], people)
     assert [row[1] for row in table.rows] == ["j · given", "people (2 annotators)"]
     assert table.rows[1][2].mean == pytest.approx((1.5 + 0) / 2 * 5)  # type: ignore[union-attr]
-
-
-def test_a_metric_without_a_readable_score_leaves_the_average_undefined() -> None:
-    given = [judgement("1", name, None if name == "fluency" else 1) for name in RUBRIC.dimensions]
-    (table,) = role_play_tables([dialogue("1")], RUBRIC, given)
-    row = cells(table, "model")
-    assert row["Fluency"].mean is None and row["average"].mean is None and row["average on 0–2"].mean is None
 
 
 def test_scores_that_fit_nothing_are_refused() -> None:

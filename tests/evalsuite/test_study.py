@@ -213,7 +213,7 @@ def test_ecdbench_joins_where_its_data_are(esc_eval: EscEval, tmp_path: Path, mo
     """lm-eval asks for real; a rule of the test stands for the log-probabilities."""
     from lm_eval.tasks import TaskManager
 
-    from tests.evalsuite.test_ecdbench_run import HARNESS, Scripted
+    from tests.lm_eval_model import HARNESS, Scripted
 
     write(tmp_path / "corpora", {name: text for name, text in released().items() if name.startswith(("RTE/", "COPA/"))})
     models: list[Scripted] = []

@@ -36,7 +36,7 @@ from data_prep.role_play.mix import RoleSftConfig
 from data_prep.sources import CorpusList, Quotas
 from evalsuite.checks.risk import load_lexicon
 from evalsuite.checks.shared_bases import Families
-from evalsuite.papers.ecdbench.local_data import load_layout
+from evalsuite.papers.ecdbench.plan import load_layout
 from evalsuite.papers.ecdbench.registry import load_benchmark, load_models
 from evalsuite.papers.feel.panel import load_feel_config
 from evalsuite.papers.reported.tables import load_reported
@@ -99,7 +99,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "ecdbench/local.yaml": load_layout,
     "ecdbench/models.yaml": lambda path: load_models(path.stem),
     "ecdbench/registry.yaml": lambda path: load_benchmark(path.parent.name),
-    "ecdbench/tasks/*.yaml": lambda path: load_yaml(path, "task"),  # more in tests/evalsuite/test_ecdbench_run.py
+    "ecdbench/tasks/*.yaml": lambda path: load_yaml(path, "task"),  # more in tests/evalsuite/test_ecdbench_files.py
     "eval/*.yaml": lambda path: (load_feel_config if path.stem in ("feel", "feel_panel") else load_config)(path, {}),
     "launch/*.sh": lambda path: subprocess.run(["bash", "-n", str(path)], check=True),  # more in tests/test_launch_files.py
     "launch/*.yaml": lambda path: load_yaml(path, "SkyPilot task"),

@@ -16,16 +16,13 @@ from core.tables import Screen, Table
 from core.verbs import Verbs
 from evalsuite.commands.options import JsonOption, out_tables, refuse
 from evalsuite.commands.output import deliver, exit_if_lost, plain
-from evalsuite.papers.ecdbench.aggregate import Missing, ModelResult, Node, aggregate
-from evalsuite.papers.ecdbench.asking import Examination
+from evalsuite.papers.ecdbench.aggregate import Missing, Node, aggregate
+from evalsuite.papers.ecdbench.asking import Examination, judge_summaries, judged_scores, resolved_judge, summaries_table
 from evalsuite.papers.ecdbench.figures import charts, write_page
-from evalsuite.papers.ecdbench.judging import judge_summaries, resolved_judge
-from evalsuite.papers.ecdbench.local_data import layout_of
-from evalsuite.papers.ecdbench.plan import coverage, left_out_lines, plan_table, plan_tasks
+from evalsuite.papers.ecdbench.plan import coverage, layout_of, left_out_lines, plan_table, plan_tasks
 from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark, load_models
 from evalsuite.papers.ecdbench.registry_tables import counts_table, metrics_table, published_scores, registry_table
 from evalsuite.papers.ecdbench.scores import read_scores
-from evalsuite.papers.ecdbench.summaries import judged_scores, summaries_table
 from evalsuite.papers.ecdbench.tables import (
     LEFT_OUT,
     datasets_table,
@@ -36,10 +33,8 @@ from evalsuite.papers.ecdbench.tables import (
     parts_table,
     places,
     ranks_table,
-    separation_table,
     tree_figures,
 )
-from evalsuite.papers.ecdbench.uncertainty import separations
 from evalsuite.runs.folder import open_run
 
 LOWEST = 5  # single items of every method that `table --node` shows
@@ -184,8 +179,8 @@ def table(
 
     Totals are given as the paper's leaderboard lists them and by its algorithm 5, which makes them 0 below the gate. Where
     something is missing the total is null with the reason, beside a partial one and the share of the benchmark that it rests
-    on. Of several models it shows how far ranks depend on items and weights, and which parts tell models apart. With --node it
-    goes down from one part to single methods and items, with weights, chance and what is missing.
+    on. Of several models it shows how far ranks depend on items and weights. With --node it goes down from one part to single
+    methods and items, with weights, chance and what is missing.
 
     Without scores: what the benchmark is made of, every task, dataset and method with licence and source (table 6), how every
     metric becomes 0 to 100, and table 1's counts.
@@ -212,12 +207,15 @@ def table(
     if node is not None:
         if len(results) > 1:
             raise UserError(f"--node: the scores are of {len(results)} models, name one with --model: {', '.join(names[:12])}")
-        _explain(results[0], rule, node, out, as_json)
+        root = results[0].root if node == "total" else _node(results[0].root, node)
+        tables = [places(results[0], rule, root), *(table for table in [items_table(root, LOWEST)] if table.rows)]
+        printed = tables if root.layer in ("dataset", "method") else tables[:1]
+        deliver("explain", model_figures(results[0]) | {"tree": tree_figures(root, LOWEST)}, tables, out, as_json, printed)
         return
     known = known.runnable if rule == "left_out" else known
     board = leaderboard(known, results, rule)
-    compared = [ranks_table(known, results, chosen), separation_table(separations(results))] if len(results) > 1 else []
-    tables = [board, *(one for one in (*compared, datasets_table(results)) if one.rows)]
+    compared = [ranks_table(known, results, chosen)] if len(results) > 1 else []
+    tables = [board, *(table for table in (*compared, datasets_table(results)) if table.rows)]
     figures = charts(known, results, load_models("models"))
     summary = {"benchmark": known.name, "missing": missing, "models": [model_figures(result) for result in results]}
     summary |= plain(tables) | {"notes": board.notes, "charts": {chart.key: chart.figure["traces"] for chart in figures}}
@@ -225,14 +223,6 @@ def table(
     if out is not None:
         shown = results[0].model if len(results) == 1 else f"{len(results)} models"
         write_page(out / "ecdbench.html", f"{known.title}: {shown}", figures, tables)
-
-
-def _explain(result: ModelResult, rule: Missing, name: str, out: Path | None, as_json: bool) -> None:
-    """A model's scores from one part down to single methods, and their lowest items."""
-    root = result.root if name == "total" else _node(result.root, name)
-    tables = [places(result, rule, root), *(one for one in [items_table(root, LOWEST)] if one.rows)]
-    printed = tables if root.layer in ("dataset", "method") else tables[:1]
-    deliver("explain", model_figures(result) | {"tree": tree_figures(root, LOWEST)}, tables, out, as_json, printed)
 
 
 def _node(root: Node, name: str) -> Node:

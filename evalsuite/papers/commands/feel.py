@@ -15,6 +15,7 @@ from core.options import SetOption, console, name_and_value
 from core.paths import InFile, InFiles, MaybeFiles, Reads
 from core.records import HumanScore, Judgement
 from core.rubrics import known_rubric, load_rubric
+from core.tables import json_record
 from core.verbs import Verbs
 from core.yaml_files import read_yaml
 from data_prep.scores.human import gold_scores_of, read_dialogues, read_preferences
@@ -155,7 +156,7 @@ def ensemble(
         write_json(out / f"weights_{of_mode.mode}.json", of_mode.model_dump(mode="json"))
     figures = {
         "weights": {of_mode.mode: [w.model_dump(mode="json") for w in of_mode.weights] for of_mode in fitted},
-        "correlation": [row.record() for row in rows],
+        "correlation": [json_record(row) for row in rows],
         "data": {of_mode.mode: of_mode.data for of_mode in fitted},
     }
     if deliver("feel_fit", figures, [*fit_tables(fitted, rows)], out, as_json):

@@ -18,10 +18,10 @@ from typing import Literal
 import numpy as np
 
 from core.errors import UserError
-from core.statistics.bootstrap import Floats, interval
+from core.statistics.bootstrap import RESAMPLES, SEED, Floats, interval
 from core.tables import Estimate
 from evalsuite.papers.ecdbench.registry import Benchmark, BenchmarkTask, Capability, SubCapability
-from evalsuite.papers.ecdbench.scores import Measured, ModelScores
+from evalsuite.papers.ecdbench.scores import Measured, ModelScores, node_paths
 
 Layer = Literal["total", "capability", "sub_capability", "level", "task", "dataset", "method"]
 Missing = Literal["null", "zero", "left_out"]
@@ -59,12 +59,14 @@ class Node:
     @property
     def partial(self) -> float | None:
         """0 to 100 over what there is, None when there is nothing."""
-        return _number(self.values)
+        return None if not len(self.values) or np.isnan(self.values[0]) else float(self.values[0])
 
     @property
     def estimate(self) -> Estimate:
         """`partial` with its 95 % bootstrap interval, where every part of it has draws."""
-        return _estimate(self.values, self.n, self.drawn)
+        if self.partial is None or not self.drawn or len(self.values) < 2:
+            return Estimate(self.partial, None, None, self.n)
+        return Estimate(self.partial, *interval(self.values[1:]), self.n)
 
     @property
     def gaps(self) -> list[str]:
@@ -259,12 +261,92 @@ class _Adder:
         )
 
 
-def _number(values: Floats) -> float | None:
-    return None if not len(values) or np.isnan(values[0]) else float(values[0])
+# --- how sure ranks are: under resampled items, and under other weights -----------------------------------------------------
 
 
-def _estimate(values: Floats, n: int, drawn: bool) -> Estimate:
-    mean = _number(values)
-    if mean is None or not drawn or len(values) < 2:
-        return Estimate(mean, None, None, n)
-    return Estimate(mean, *interval(values[1:]), n)
+Scope = Literal["capabilities", "all", "any"]
+SCOPES: dict[Scope, str] = {
+    "capabilities": "capability weights ± {spread:.0%}",
+    "all": "all weights ± {spread:.0%}",
+    "any": "any capability weights",
+}
+
+
+@dataclass(frozen=True)
+class RankRange:
+    """A model's rank (1 is best) and the range that holds 95 % of the draws; `kept` is the share of draws with its own rank."""
+
+    rank: int
+    low: int
+    high: int
+    kept: float
+
+    @property
+    def text(self) -> str:
+        """As a cell: the range, and the share of draws with the model's own rank."""
+        span = f"{self.low}" if self.low == self.high else f"{self.low}–{self.high}"
+        return f"{span} ({self.kept:.0%})"
+
+
+def comparable(results: Sequence[ModelResult]) -> list[ModelResult]:
+    """Those that can be ranked together: the complete ones that pass the gate (as the leaderboard has it), or, where no total
+    is complete and all rest on the same parts, all that are not below the gate."""
+    complete = [result for result in results if result.gated is not None]
+    if complete:
+        return [result for result in complete if result.passed is not False]
+    if len({result.covered for result in results}) > 1:
+        return []
+    return [result for result in results if result.root.partial is not None and result.passed is not False]
+
+
+def ranges(draws: Sequence[Floats]) -> list[RankRange] | None:
+    """Ranks by each model's first figure, and their ranges over the others; None where some model has no draws.
+
+    Equal totals share the better rank.
+    """
+    if not draws or any(len(one) < 2 for one in draws):
+        return None
+    table = np.stack(draws)
+    table = table[:, ~np.isnan(table).any(axis=0)]
+    if table.shape[1] < 2:
+        return None
+    rounded = np.round(table, 9)  # sums in another order differ in the last bits
+    ranks = 1 + (rounded[None] > rounded[:, None]).sum(axis=1)
+    rank_ranges = []
+    for drawn in ranks:
+        low, high = np.percentile(drawn[1:], [2.5, 97.5], method="closest_observation")
+        rank_ranges.append(RankRange(int(drawn[0]), int(low), int(high), float((drawn[1:] == drawn[0]).mean())))
+    return rank_ranges
+
+
+def weight_factors(benchmark: Benchmark, scope: Scope, spread: float = 0.25) -> WeightFactors:
+    """Factors for the weights of nodes, [1 + draws], the first 1: uniform from 1 − spread to 1 + spread for capabilities, or
+    for every node; or, for `any`, such that the capabilities' shares are uniform over all that sum to 1."""
+    rng = np.random.default_rng(SEED)
+    counted = {key: part.weight for key, part in benchmark.capabilities.items() if part.weight is not None}
+    if scope == "any":
+        shares = rng.dirichlet(np.ones(len(counted)), RESAMPLES).T
+        drawn = {key: share / weight for (key, weight), share in zip(counted.items(), shares, strict=True)}
+    else:
+        paths = list(counted)
+        if scope == "all":
+            paths = list(node_paths(benchmark))
+            for path, _, task in benchmark.tasks():
+                for name in task.datasets:
+                    paths += [f"{path}/{name}", *(f"{path}/{name}/{m.metric}" for m in benchmark.datasets[name].methods)]
+        drawn = {path: rng.uniform(1 - spread, 1 + spread, RESAMPLES) for path in paths}
+    return {path: np.concatenate([[1.0], factors]) for path, factors in drawn.items()}
+
+
+def under_weights(
+    benchmark: Benchmark, scores: Sequence[ModelScores], spread: float = 0.25
+) -> Mapping[Scope, list[RankRange] | None]:
+    """The ranks of models under other weights, the same draws for all models; items are as they are."""
+    fixed = [replace(one, measured={key: replace(m, values=m.values[:1]) for key, m in one.measured.items()}) for one in scores]
+    by_scope: dict[Scope, list[RankRange] | None] = {}
+    for scope in SCOPES:
+        factors = weight_factors(benchmark, scope, spread)
+        size = len(next(iter(factors.values())))
+        totals = [aggregate(benchmark, one, "null", factors).root.values for one in fixed]
+        by_scope[scope] = ranges([np.broadcast_to(total, (size,)) for total in totals])
+    return by_scope

@@ -1,10 +1,15 @@
-"""A model is asked what a plan names: lm-eval's tasks, and summaries through chat."""
+"""A model is asked what a plan names: lm-eval's tasks, and summaries through chat.
+
+Table 6 of ECDBench has LCSTS, CNewSum and VCSum scored by a model for completeness and conciseness, and says neither how a
+summary is asked for nor what the scores mean: the request (configs/prompts/summary) and the rubric (summary) are ours.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,25 +18,196 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from core.errors import UserError
-from core.files import digest, read_jsonl, sha256_file, write_jsonl
+from core.errors import UserError, near
+from core.files import CONFIGS, check_unique, digest, read_jsonl, sha256_file, write_jsonl
+from core.grouping import group_by
 from core.prompts import load_pack
-from core.records import Dialogue
+from core.records import Dialogue, Judgement, Language, Termination, Turn, dialogue_id
+from core.rubrics import load_rubric
 from core.specs import ModelSpec
+from core.tables import Table
+from data_prep.scores.human import read_dialogues
+from evalsuite.dialogues.hold import utterance
 from evalsuite.papers.ecdbench import tasks
 from evalsuite.papers.ecdbench.forms import Doc
-from evalsuite.papers.ecdbench.local_data import SUMMARY, Files, Part
-from evalsuite.papers.ecdbench.plan import TaskPlan, read_dataset
+from evalsuite.papers.ecdbench.plan import SUMMARY, Files, Part, TaskPlan, read_dataset
 from evalsuite.papers.ecdbench.registry import Benchmark
 from evalsuite.papers.ecdbench.scores import TaskScore
-from evalsuite.papers.ecdbench.summaries import sampled, summarise
-from evalsuite.runs.folder import Run
+from evalsuite.papers.ecdbench.tasks import draw
+from evalsuite.runner import pipeline
+from evalsuite.runner.engine import Runner
+from evalsuite.runs.config import load_config
+from evalsuite.runs.dialogue_framework import DialogueFramework, resolve_config
+from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.identity import identity
+from evalsuite.runs.run_identity import RunIdentity
+from serve.answers import Reply
 from serve.batch import Batch
 from serve.checkpoints.places import resolve_checkpoint
 from serve.client import ChatClient
+from serve.failures import Unanswered
 from serve.launch import Servers
 from serve.plan import plan_servers
+from serve.questions import Question
+
+FRAMEWORK = "ecdbench"
+CONFIG = CONFIGS / "eval" / "ecdbench_summaries.yaml"  # of the judge
+
+
+@dataclass(frozen=True)
+class SourceDocument:
+    """What is to be summarised; `item` is its place in the dataset's files."""
+
+    dataset: str
+    item: str
+    language: Language
+    text: str
+
+
+def sampled(name: str, docs: Sequence[Doc], limit: int, seed: int) -> list[SourceDocument]:
+    """The documents of dataset `name` that are asked, in file order: `limit` of them, drawn as items of other tasks are."""
+    return [
+        SourceDocument(name, f"{SUMMARY}:{index}", docs[index]["language"], docs[index]["text"])
+        for index in sorted(draw(range(len(docs)), name, limit, seed))
+    ]
+
+
+def summarise(batch: Batch, documents: Iterable[SourceDocument], called: str) -> list[Dialogue]:
+    """One dialogue a document: the request with the document, and the summary of the batch's model, recorded as `called`.
+
+    A refused, empty or overflowing reply is no turn, as in `evalsuite.dialogues.hold`; neither is a call that a server lost or
+    rejected.
+    """
+    prompts, spec = load_pack(SUMMARY), batch.spec
+    asked = [(one, prompts.render(one.language, "request.j2", text=one.text)) for one in documents]
+    questions = [
+        Question(
+            [{"role": "user", "content": request}],
+            sample={"dataset": one.dataset, "item": one.item},
+            sampling=spec.sampling,
+            served_name=spec.served_name(),
+            purpose="supporter",
+        )
+        for one, request in asked
+    ]
+    replies = batch.ask(questions, "summaries")
+    return [_dialogue(*pair, reply, called) for pair, reply in zip(asked, replies, strict=True)]
+
+
+def _dialogue(document: SourceDocument, request: str, reply: Reply | Unanswered, called: str) -> Dialogue:
+    turns = [Turn(role="seeker", text=request)]
+    termination: Termination
+    if isinstance(reply, Unanswered):
+        termination = reply.outcome
+    else:
+        said = utterance(reply)
+        termination = said.stopped or "max_turns"
+        if said.stopped is None:
+            turns.append(Turn(role="supporter", text=said.text))
+    return Dialogue(
+        id=dialogue_id(FRAMEWORK, f"{document.dataset}/{document.item}", called, "", 0),
+        language=document.language,
+        framework=FRAMEWORK,
+        source=document.dataset,
+        source_id=document.item,
+        supporter=called,
+        turns=tuple(turns),
+        termination=termination,
+    )
+
+
+def summaries_table(benchmark: Benchmark, dialogues: Sequence[Dialogue]) -> Table:
+    """How many summaries every dataset has, and why others are missing."""
+    rows = []
+    for name, written in group_by(dialogues, lambda dialogue: dialogue.source).items():
+        without = Counter(str(dialogue.termination) for dialogue in written if not dialogue.exchanges)
+        why = ", ".join(f"{count} {reason}" for reason, count in sorted(without.items()))
+        rows.append((name, benchmark.datasets[name].label, len(written), len(written) - without.total(), why))
+    return Table("summaries", "Summaries for a judge", ("dataset", "name", "items", "summaries", "none, because"), tuple(rows))
+
+
+def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -> list[TaskScore]:
+    """A judge's verdicts on `summaries` as scores, one a summary and dimension, in the order of the summaries.
+
+    A verdict that could not be read has no value; where the model wrote no summary, every dimension has the scale's lowest.
+    Raises `UserError` for verdicts of another rubric or on other dialogues, for several judges of which none is named, for a
+    verdict given twice, and for one that is missing, also because a server failed.
+    """
+    rubric, written = load_rubric(SUMMARY), {dialogue.id: dialogue for dialogue in read_dialogues([summaries])}
+    for dialogue in written.values():
+        if dialogue.framework != FRAMEWORK or dialogue.source_id is None or dialogue.supporter is None:
+            raise UserError(
+                f"{summaries}: dialogue {dialogue.id}: not a summary that `esc-eval paper ecdbench run` had written"
+            )
+        if dialogue.lost:
+            raise UserError(
+                f"{summaries}: {dialogue.source} {dialogue.source_id} has no summary because a server failed "
+                f"({dialogue.termination}): run the same `paper ecdbench run` again, then score"
+            )
+    every = read_jsonl(judgements, Judgement, "judgements")
+    names = list(dict.fromkeys(verdict.judge for verdict in every))
+    if judge is not None and judge not in names:
+        raise UserError(f"--judge: {judgements} has no verdict of {judge!r}: {near(judge, names)}")
+    if judge is None and len(names) > 1:
+        raise UserError(f"{judgements}: verdicts of {len(names)} judges, give those of one: {', '.join(names[:12])}")
+    judged = [verdict for verdict in every if judge in (None, verdict.judge)]
+    verdicts = {(verdict.dialogue_id, verdict.dimension): verdict for verdict in judged}
+    for (name, dimension), verdict in verdicts.items():
+        where = f"{judgements}: dialogue {name}"
+        if verdict.rubric != rubric.name:
+            raise UserError(f"{where}: rubric {verdict.rubric!r}: summaries are scored on {rubric.name!r}")
+        if dimension not in rubric.dimensions:
+            raise UserError(f"{where}: {rubric.name} has no dimension {dimension!r}: {near(dimension, rubric.dimensions)}")
+        if name not in written:
+            raise UserError(f"{where}: {summaries} has no such summary: give the file that was scored")
+    check_unique(judgements, (f"{one.dialogue_id} {one.dimension}" for one in judged), "verdicts")
+    scores = []
+    for dialogue in written.values():
+        for dimension in rubric.dimensions:
+            judgement = verdicts.get((dialogue.id, dimension))
+            if judgement is None or judgement.lost:
+                what = "no verdict" if judgement is None else f"no verdict ({judgement.condition['failure']})"
+                raise UserError(
+                    f"{judgements}: dialogue {dialogue.id}: {what} on {dimension}: score all of {summaries} "
+                    "(the same command asks only for what is missing)"
+                )
+            value = judgement.value if dialogue.exchanges else float(rubric.scale_of(dimension).min)
+            place = {"dataset": dialogue.source, "metric": dimension, "item": dialogue.source_id}
+            scores.append(TaskScore.model_validate({"model": dialogue.supporter, **place, "value": value}))
+    return scores
+
+
+# --- the judge's own run, beside the summaries: it resumes and grows like any other -------------------------------------------
+
+
+def resolved_judge(out: Path, judge: str) -> DialogueFramework:
+    """The judge's own run, in OUT/judged, with everything that it needs loaded and checked."""
+    resolved = resolve_config(load_config(CONFIG, {"judge": judge, "out": str(out / "judged")}))
+    RunIdentity(resolved).score()
+    return resolved
+
+
+def judge_summaries(resolved: DialogueFramework, written: Path, console: Console) -> list[TaskScore]:
+    """Have every summary of `written` judged, and return the verdicts as scores.
+
+    Raises `UserError` when a server failed before all was judged: the same command asks only for the rest.
+    """
+    dialogues = resolved.out / "dialogues.jsonl"
+    with open_run(resolved.out) as run:
+        write_jsonl(dialogues, read_dialogues([written]))  # as the run's own: they may become more
+        with Runner(run, resolved, console, bounded=True) as runner:
+            outcome = pipeline.score(runner, dialogues)
+    lost = sum(verdict.lost for verdict in outcome.judgements)
+    if lost or outcome.ended_early:
+        why = outcome.ended_early or "a server failed"
+        raise UserError(
+            f"{resolved.models.judge.name}: {lost} verdicts on summaries are missing: {why}. The same command asks for those"
+        )
+    return judged_scores(resolved.out / "judgements.jsonl", written, resolved.models.judge.name)
+
+
+# --- a model is asked what a plan names -------------------------------------------------------------------------------------
+
 
 CONTEXT = 2048  # tokens that a model behind an address is taken to read, unless its spec says more
 CONCURRENCY = 32
@@ -62,7 +238,9 @@ class Examination:
             scores: list[TaskScore] = []
             unfinished: list[tuple[str, Path]] = []
             for key in (*plan.local, *plan.hub):
-                path = _scores_file(run, key, plan.local.get(key, []))
+                # Other files of the same dataset are another question: their scores have another name.
+                read = [[part.model_dump(), [sha256_file(path) for path in paths]] for part, paths in plan.local.get(key, [])]
+                path = run.folder / "datasets" / f"{key}-{digest(read, 8)}.jsonl"
                 if path.is_file():
                     scores += read_jsonl(path, TaskScore, "scores", allow_empty=True)
                 else:
@@ -128,24 +306,24 @@ class Examination:
         for number, (key, path, parts) in enumerate(datasets, start=1):
             started = time.perf_counter()
             try:
-                loaded = tasks.local_tasks(manager, parts) if parts else tasks.hub_tasks(manager, self.benchmark.datasets[key])
+                runner = self.benchmark.datasets[key].run
+                loaded = tasks.local_tasks(manager, parts) if parts else tasks.hub_tasks(manager, str(runner and runner.task))
                 asked = tasks.ask(self.benchmark, key, loaded, lm, spec.name, self.limit, self.seed, self.chat)
             except tasks.Unavailable as error:  # the others can still be asked
                 missing[key] = str(error)
                 continue
             except tasks.UnansweredItem as error:
-                raise UserError(_lost(spec, url, key, error)) from None
+                what = str(error).replace(spec.api_key() or "\0", "…")[:300]
+                raise UserError(
+                    f"{spec.name} at {url} did not answer {key} in a way that log-probabilities can be read from ({what}). It "
+                    "needs POST /completions with `echo` and `logprobs`, as vLLM has it. What is done is kept: the same "
+                    "command goes on from here"
+                ) from None
             path.parent.mkdir(exist_ok=True)
             write_jsonl(path, asked.scores)
             yield from asked.scores
             what = asked.described(self.benchmark.datasets[key].label, time.perf_counter() - started)
             self.console.print(Text(f"{number}/{len(datasets)} {what}"), soft_wrap=True)
-
-
-def _scores_file(run: Run, key: str, files: Files) -> Path:
-    """Where a dataset's scores go; other files of the same dataset have another name."""
-    parts = [[part.model_dump(), [sha256_file(path) for path in paths]] for part, paths in files]
-    return run.folder / "datasets" / f"{key}-{digest(parts, 8)}.jsonl"
 
 
 @contextmanager
@@ -166,11 +344,3 @@ def _served(run: Run, spec: ModelSpec, console: Console) -> Iterator[str]:
     with_alternatives = spec.model_copy(update={"serve": spec.serve.model_copy(update={"extra_args": arguments})})
     with Servers(plan_servers([with_alternatives], run.logs)) as servers:
         yield servers.endpoints[spec.name]
-
-
-def _lost(spec: ModelSpec, url: str, key: str, error: Exception) -> str:
-    what = str(error).replace(spec.api_key() or "\0", "…")[:300]
-    return (
-        f"{spec.name} at {url} did not answer {key} in a way that log-probabilities can be read from ({what}). It needs "
-        "POST /completions with `echo` and `logprobs`, as vLLM has it. What is done is kept: the same command goes on from here"
-    )

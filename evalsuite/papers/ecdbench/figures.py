@@ -22,6 +22,7 @@ from evalsuite.report.charts import Chart
 from evalsuite.report.figures import TEMPLATES as REPORT
 
 HERE = Path(__file__).parent
+SCORES = {"title": {"text": "score"}, "range": [0, 100]}
 TYPES = {"closed": "closed-source", "open": "open-source"}
 
 
@@ -47,16 +48,8 @@ def _capabilities(results: Sequence[ModelResult]) -> dict[str, list[float]]:
 
 def _boxes(groups: Mapping[str, Sequence[float]], axis: str) -> list[dict[str, Any]]:
     return [
-        {
-            "type": "box",
-            "name": _text(name),
-            "y": list(values),
-            "boxpoints": "all",
-            "tone": "accent",
-            "xaxis": f"x{axis}",
-            "yaxis": f"y{axis}",
-            "showlegend": False,
-        }
+        {"type": "box", "name": _text(name), "y": list(values), "boxpoints": "all", "tone": "accent"}
+        | {"xaxis": f"x{axis}", "yaxis": f"y{axis}", "showlegend": False}
         for name, values in groups.items()
     ]
 
@@ -73,7 +66,7 @@ def _distributions(results: Sequence[ModelResult]) -> Chart | None:
             for node in capability.walk():
                 if node.layer == "task" and node.partial is not None:
                     tasks.setdefault(node.label, []).append(node.partial)
-    layout: dict[str, Any] = {"yaxis": _scores(), "xaxis": {"domain": [0, 0.56 if tasks else 1]}}
+    layout: dict[str, Any] = {"yaxis": SCORES, "xaxis": {"domain": [0, 0.56 if tasks else 1]}}
     if tasks:
         layout |= {"xaxis2": {"domain": [0.64, 1], "anchor": "y2"}, "yaxis2": {"range": [0, 100], "anchor": "x2"}}
     n = max(map(len, tasks.values()), default=0)
@@ -103,7 +96,11 @@ def _by_type(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mappin
                     "name": f"{name}, n = {len(of_type)}",
                     "x": [_text(label) for label in shown],
                     "y": means,
-                    "text": [_of(mean, len(groups[label]), len(of_type)) for label, mean in zip(shown, means, strict=True)],
+                    "text": [
+                        # With n where it is not what the legend says.
+                        fmt(mean, 1) + (f" (n = {n})" if (n := len(groups[label])) != len(of_type) else "")
+                        for label, mean in zip(shown, means, strict=True)
+                    ],
                     "tone": ("accent", "warm")[number],
                     "textposition": "outside",
                     "cliponaxis": False,
@@ -112,19 +109,9 @@ def _by_type(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mappin
             )
     if not traces:
         return None
-    layout = {"barmode": "group", "yaxis": _scores(), "showlegend": True}  # of one type too: it says which, and n
-    return Chart(
-        "figure5",
-        "Closed-source and open-source models",
-        "Unweighted means over models.",
-        "",
-        {"traces": traces, "layout": layout},
-    )
-
-
-def _of(mean: float, n: int, usual: int) -> str:
-    """A bar's mean, with its n where that is not what the legend says."""
-    return fmt(mean, 1) + (f" (n = {n})" if n != usual else "")
+    layout = {"barmode": "group", "yaxis": SCORES, "showlegend": True}  # of one type too: it says which, and n
+    figure = {"traces": traces, "layout": layout}
+    return Chart("figure5", "Closed-source and open-source models", "Unweighted means over models.", "", figure)
 
 
 def _by_size(results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) -> Chart | None:
@@ -159,13 +146,8 @@ def _by_size(results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) ->
         "yaxis": {"title": {"text": "total"}},
         "showlegend": True,
     }
-    return Chart(
-        "figure6",
-        "Totals by size",
-        "Totals as listed, of the models of one family; many sizes are estimates.",
-        "",
-        {"traces": traces, "layout": layout},
-    )
+    caption = "Totals as listed, of the models of one family; many sizes are estimates."
+    return Chart("figure6", "Totals by size", caption, "", {"traces": traces, "layout": layout})
 
 
 def _core(benchmark: Benchmark, results: Sequence[ModelResult]) -> Chart | None:
@@ -248,10 +230,6 @@ def _of_role(benchmark: Benchmark, root: Node, role: str) -> float | None:
     if any(score is None for score in scores):
         return None
     return float(np.average([score for score in scores if score is not None], weights=[weight for _, weight in weighted]))
-
-
-def _scores() -> dict[str, Any]:
-    return {"title": {"text": "score"}, "range": [0, 100]}
 
 
 def _text(label: str) -> str:

@@ -165,7 +165,7 @@ def _ratio(above: Floats, below: Floats) -> Floats:
 
 
 def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome | None]) -> Features:
-    """What the items of one dataset add to a metric. Raises `ValueError` for a value or outcome that does not fit it."""
+    """What the items of one dataset, which `check_item` found to fit the metric, add to it."""
     if metric.items == "mean":
         numbers = [metric.raw(value) for value in values]
         unread = sum(number is None for number in numbers)
@@ -174,8 +174,8 @@ def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome
             (lowest if number is None else number, float(number is not None or metric.unread == "wrong")) for number in numbers
         ]
         return Features(np.array([(value * counts, counts) for value, counts in rows]).reshape(-1, 2), metric, unread)
-    checked = [_checked(metric, outcome) for outcome in outcomes]
-    answers = [outcome.get("answer") for outcome in checked]
+    checked = [outcome or {} for outcome in outcomes]
+    answers = [outcome["answer"] for outcome in checked]
     unread = sum(answer is None for answer in answers)
     match metric.items:
         case "f1" | "micro_f1" | "macro_f1":
@@ -200,29 +200,25 @@ def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome
 
 def check_item(metric: Metric, outcome: Outcome | None, value: Value) -> None:
     """Raise `ValueError` where an item's value or outcome does not fit a metric."""
-    if metric.items != "mean":
-        if value is not None:
-            raise ValueError(f"value: items {metric.items} takes outcomes, not values")
-        _checked(metric, outcome)
-    elif outcome is not None:
-        raise ValueError("outcome: this metric takes a value")
-    elif metric.raw(value) not in (0, 1, None) and metric.binary:
-        raise ValueError(f"value: {value!r} is neither 0 nor 1, and the metric is binary")
-
-
-def _checked(metric: Metric, outcome: Outcome | None) -> Outcome:
+    if metric.items == "mean":
+        if outcome is not None:
+            raise ValueError("outcome: this metric takes a value")
+        if metric.raw(value) not in (0, 1, None) and metric.binary:
+            raise ValueError(f"value: {value!r} is neither 0 nor 1, and the metric is binary")
+        return
+    if value is not None:
+        raise ValueError(f"value: items {metric.items} takes outcomes, not values")
     fields = FIELDS[metric.items]
     if outcome is None or set(outcome) != set(fields):
         raise ValueError(f"outcome: {', '.join(fields)} are needed for items {metric.items}")
-    for name, known in fields.items():
-        value = outcome[name]
-        if value is None and name != "answer":
+    for name, allowed in fields.items():
+        given = outcome[name]
+        if given is None and name != "answer":
             raise ValueError(f"outcome.{name}: missing")
-        if value is not None and known is not None and value not in known:
-            raise ValueError(f"outcome.{name}: {value!r} is not one of {', '.join(known)}")
+        if given is not None and allowed is not None and given not in allowed:
+            raise ValueError(f"outcome.{name}: {given!r} is not one of {', '.join(allowed)}")
     if metric.items == "points":
         _points(outcome)
-    return outcome
 
 
 def _points(outcome: Outcome) -> tuple[float, float]:

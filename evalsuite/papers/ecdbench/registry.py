@@ -162,7 +162,12 @@ class Benchmark(Settings):
                 raise ValueError(f"capabilities.{key}: {'the gate' if key == gate else 'a capability'} {what}")
         if len(self.capabilities) == (gate is not None):
             raise ValueError("capabilities: there is none beside the gate, so there is no total")
-        self._check_labels()
+        named = {"capabilities": [capability.label for capability in self.capabilities.values()]}
+        for path, _, task in self.tasks():  # figures and tables know capabilities, and the tasks of one, by their labels
+            named.setdefault(f"capabilities.{path.split('/')[0]}", []).append(task.label)
+        for where, labels in named.items():
+            if doubled := [label for label, count in Counter(labels).items() if count > 1]:
+                raise ValueError(f"{where}: two have the label {doubled[0]!r}")
         used = set()
         for place, _, task in self.tasks():
             if task.level not in self.levels:
@@ -178,15 +183,6 @@ class Benchmark(Settings):
                 if method.metric not in self.metrics:
                     raise ValueError(f"datasets.{name}: unknown metric {method.metric!r}: {near(method.metric, self.metrics)}")
         return self
-
-    def _check_labels(self) -> None:
-        """Figures and tables know capabilities, and the tasks of one, by their labels."""
-        named = {"capabilities": [capability.label for capability in self.capabilities.values()]}
-        for path, _, task in self.tasks():
-            named.setdefault(f"capabilities.{path.split('/')[0]}", []).append(task.label)
-        for where, labels in named.items():
-            if doubled := [label for label, count in Counter(labels).items() if count > 1]:
-                raise ValueError(f"{where}: two have the label {doubled[0]!r}")
 
     def _check_levels(self) -> None:
         if len(set(self.levels)) < len(self.levels):

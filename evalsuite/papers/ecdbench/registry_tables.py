@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from core.tables import Cell, Table
-from evalsuite.papers.ecdbench.registry import Benchmark, DatasetMethod, SubCapability, TaskRunner
+from evalsuite.papers.ecdbench.registry import Benchmark
 from evalsuite.papers.ecdbench.scores import ModelScores
 from evalsuite.papers.reported.tables import load_reported
 
@@ -19,6 +19,13 @@ def registry_table(benchmark: Benchmark) -> Table:
     for path, sub, task in benchmark.tasks():
         for name in task.datasets:
             dataset = benchmark.datasets[name]
+            metrics = []
+            for method in dataset.methods:
+                label = benchmark.metrics[method.metric].label
+                label = label if method.k is None else label.replace("@k", f"@{method.k}")
+                metrics.append(label + (" (not runnable)" if method.unavailable else ""))
+            run = dataset.run
+            how = [run.by, run.task, run.metric and f"({run.metric})", run.reason] if run else []
             rows.append(
                 {
                     "capability": benchmark.capabilities[path.split("/")[0]].label,
@@ -28,31 +35,16 @@ def registry_table(benchmark: Benchmark) -> Table:
                     "id": name,
                     "dataset": dataset.label,
                     "evaluation": dataset.evaluation,
-                    "metrics": ", ".join(_named(benchmark, method) for method in dataset.methods),
+                    "metrics": ", ".join(metrics),
                     "question": dataset.question,
                     "language": "+".join(dataset.language) if dataset.language else None,
                     "licence": dataset.licence,
                     "how to get it": dataset.get,
-                    "run by": _how(dataset.run) if dataset.run else None,
+                    "run by": " ".join(filter(None, how)) or None,
                 }
             )
-    return Table(
-        key="registry",
-        title=f"{benchmark.title}: tasks, datasets and methods",
-        columns=tuple(rows[0]),
-        rows=tuple(tuple(row.values()) for row in rows),
-        notes=("A dash: not stated, or not known for certain.", *doubts(benchmark)),
-    )
-
-
-def _named(benchmark: Benchmark, method: DatasetMethod) -> str:
-    label = benchmark.metrics[method.metric].label
-    label = label if method.k is None else label.replace("@k", f"@{method.k}")
-    return label + (" (not runnable)" if method.unavailable else "")
-
-
-def _how(run: TaskRunner) -> str:
-    return " ".join(filter(None, [run.by, run.task, run.metric and f"({run.metric})", run.reason]))
+    notes = ("A dash: not stated, or not known for certain.", *doubts(benchmark))
+    return Table.of("registry", f"{benchmark.title}: tasks, datasets and methods", rows, notes)
 
 
 def metrics_table(benchmark: Benchmark) -> Table:
@@ -93,38 +85,33 @@ def counts_table(benchmark: Benchmark) -> Table | None:
     paper, name = load_reported(benchmark.counts.paper), benchmark.counts.table
     heads = ("Tasks", "Datasets", "Self-built", "Methods")
     printed = {(cell.at["Capability"], cell.at["column"]): cell.value for cell in paper.cells[paper.table(name).table]}
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[dict[str, Cell]] = []
     total: Counter[str] = Counter()
+
+    def row(capability: str, label: str, printed_as: str, counts: Counter[str]) -> dict[str, Cell]:
+        cells: dict[str, Cell] = {"capability": capability, "sub-capability": label}
+        for head in heads:
+            cells |= {head.lower(): counts[head], f"paper: {head}": printed.get((printed_as, head))}
+        return cells
+
     for capability in benchmark.capabilities.values():
         for sub in capability.sub_capabilities.values():
-            counts = _counts(benchmark, sub)
+            names = {name for task in sub.tasks.values() for name in task.datasets}
+            self_built = sum(benchmark.datasets[name].self_built for name in names)
+            counts = Counter(dict(zip(heads, (len(sub.tasks), len(names), self_built, len(names)), strict=True)))
             total.update(counts)
-            label = sub.counted_as or sub.label
-            rows.append((capability.label, sub.label, *(n for h in heads for n in (counts[h], printed.get((label, h))))))
-    rows.append(("Total", "Total", *(n for head in heads for n in (total[head], printed.get(("Total", head))))))
+            rows.append(row(capability.label, sub.label, sub.counted_as or sub.label, counts))
+    rows.append(row("Total", "Total", "Total", total))
     spoken = Counter("+".join(known.language) if known.language else "not known" for known in benchmark.datasets.values())
     languages = f"Datasets by language: {', '.join(f'{name} {count}' for name, count in sorted(spoken.items()))}."
     differ = [
-        f"{row[1]} ({', '.join(h for i, h in enumerate(heads) if row[2 + 2 * i] != row[3 + 2 * i])})"
-        for row in rows
-        if any(row[2 + 2 * i] != row[3 + 2 * i] for i in range(len(heads)))
+        f"{one['sub-capability']} ({', '.join(other)})"
+        for one in rows
+        if (other := [head for head in heads if one[head.lower()] != one[f"paper: {head}"]])
     ]
-    return Table(
-        key="counts",
-        title=f"{benchmark.title}: our counts beside table {name}",
-        columns=("capability", "sub-capability", *(column for head in heads for column in (head.lower(), f"paper: {head}"))),
-        rows=tuple(rows),
-        notes=(
-            f"They differ in: {'; '.join(differ)}." if differ else "They agree.",
-            " ".join(filter(None, [languages, benchmark.counts.languages])),
-        ),
-    )
-
-
-def _counts(benchmark: Benchmark, sub: SubCapability) -> Counter[str]:
-    names = {name for task in sub.tasks.values() for name in task.datasets}
-    self_built = sum(benchmark.datasets[name].self_built for name in names)
-    return Counter({"Tasks": len(sub.tasks), "Datasets": len(names), "Self-built": self_built, "Methods": len(names)})
+    agree = f"They differ in: {'; '.join(differ)}." if differ else "They agree."
+    notes = (agree, " ".join(filter(None, [languages, benchmark.counts.languages])))
+    return Table.of("counts", f"{benchmark.title}: our counts beside table {name}", rows, notes)
 
 
 # --- the paper's own leaderboard (table 5), as scores that a board can hold beside others -----------------------------------

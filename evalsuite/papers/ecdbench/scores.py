@@ -27,7 +27,7 @@ from core.records import Identifier, Number, System, Whole
 from core.settings import Settings
 from core.statistics.bootstrap import RESAMPLES, Floats, resampled_means
 from evalsuite.papers.ecdbench.normalise import check_item, features
-from evalsuite.papers.ecdbench.registry import Benchmark, DatasetMethod
+from evalsuite.papers.ecdbench.registry import Benchmark
 
 T = TypeVar("T")
 
@@ -113,39 +113,29 @@ def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True)
                     raise UserError(f"{where}: node: {score.node!r} of {score.model} is given twice")
                 model_wholes[score.node] = float(score.value)  # type: ignore[arg-type]  # a node's value is a number
             else:
-                _method(benchmark, score, where)
+                _check_method(benchmark, score, where)
                 by_model[score.model].setdefault((str(score.dataset), str(score.metric)), []).append((where, score))
-    return [
-        ModelScores(
-            model,
-            {key: measure(benchmark, *key, records, draws) for key, records in groups.items()},
-            wholes.get(model, {}),
-        )
-        for model, groups in by_model.items()
-    ]
+    scores = []
+    for model, groups in by_model.items():
+        measured = {key: measure(benchmark, *key, records, draws) for key, records in groups.items()}
+        scores.append(ModelScores(model, measured, wholes.get(model, {})))
+    return scores
 
 
 def node_paths(benchmark: Benchmark) -> Iterator[str]:
     """The paths of capabilities, sub-capabilities, levels and tasks: what a score can be given for as a whole."""
-    seen: set[str] = set()
-    for path, _, _ in benchmark.tasks():
-        parts = path.split("/")
-        for depth in range(1, len(parts) + 1):
-            node = "/".join(parts[:depth])
-            if node not in seen:
-                seen.add(node)
-                yield node
+    paths = [path.split("/") for path, _, _ in benchmark.tasks()]
+    yield from dict.fromkeys("/".join(parts[: depth + 1]) for parts in paths for depth in range(len(parts)))
 
 
-def _method(benchmark: Benchmark, score: TaskScore, where: str) -> DatasetMethod:
+def _check_method(benchmark: Benchmark, score: TaskScore, where: str) -> None:
     if score.dataset not in benchmark.datasets:
         raise UserError(
             f"{where}: dataset: {benchmark.name} has no {score.dataset!r}: {near(str(score.dataset), benchmark.datasets)}"
         )
-    methods = {method.metric: method for method in benchmark.datasets[score.dataset].methods}
+    methods = [method.metric for method in benchmark.datasets[score.dataset].methods]
     if score.metric not in methods:
         raise UserError(f"{where}: metric: {score.dataset} has no {score.metric!r}: {near(str(score.metric), methods)}")
-    return methods[score.metric]
 
 
 def measure(

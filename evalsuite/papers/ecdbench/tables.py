@@ -7,10 +7,9 @@ from typing import Any
 
 from core.statistics.bootstrap import RESAMPLES
 from core.tables import Cell, Table
-from evalsuite.papers.ecdbench.aggregate import Missing, ModelResult, Node
+from evalsuite.papers.ecdbench.aggregate import SCOPES, Missing, ModelResult, Node, comparable, ranges, under_weights
 from evalsuite.papers.ecdbench.registry import Benchmark
 from evalsuite.papers.ecdbench.scores import ModelScores
-from evalsuite.papers.ecdbench.uncertainty import SCOPES, RankRange, Separation, comparable, ranges, under_weights
 
 LISTED = "total as listed"
 GATED = "total by algorithm 5"
@@ -31,37 +30,20 @@ def leaderboard(benchmark: Benchmark, results: Sequence[ModelResult], missing: M
     complete = any(result.gated is not None for result in ranked)
     whole = all(result.root.complete for result in results)
     partial = "total, missing as 0" if missing == "zero" else PARTIAL
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[dict[str, Cell]] = []
     for result in sorted(results, key=lambda one: (one not in ranked, -(one.root.partial or 0) if one in ranked else 0)):
         total = _rounded(result)
         rank = 1 + sum(_rounded(other) > total for other in ranked) if result in ranked else None
-        rows.append(
-            (
-                result.model,
-                rank,
-                cell_of(result.root) if result.root.complete else None,
-                result.gated,
-                *([] if whole else [cell_of(result.root), 100 * result.root.share]),
-                *([] if benchmark.gate is None else [gate_of(result)]),
-                *(cell_of(node) for node in result.root.children),
-            )
-        )
-    return Table(
-        key="leaderboard",
-        title=f"{benchmark.title}: leaderboard, 0 to 100" + ("" if complete or not ranked else " (partial scores only)"),
-        columns=(
-            "model",
-            "rank",
-            LISTED,
-            GATED,
-            *([] if whole else [partial, SHARE]),
-            *([] if benchmark.gate is None else ["gate"]),
-            *(part.label for part in benchmark.capabilities.values()),
-        ),
-        rows=tuple(rows),
-        notes=tuple(_board_notes(benchmark, results, ranked, complete, whole or missing == "zero")),
-        section="Leaderboard",
-    )
+        row: dict[str, Cell] = {"model": result.model, "rank": rank}
+        row |= {LISTED: cell_of(result.root) if result.root.complete else None, GATED: result.gated}
+        if not whole:
+            row |= {partial: cell_of(result.root), SHARE: 100 * result.root.share}
+        if benchmark.gate:
+            row["gate"] = gate_of(result)
+        rows.append(row | {node.label: cell_of(node) for node in result.root.children})
+    title = f"{benchmark.title}: leaderboard, 0 to 100" + ("" if complete or not ranked else " (partial scores only)")
+    notes = _board_notes(benchmark, results, ranked, complete, whole or missing == "zero")
+    return Table.of("leaderboard", title, rows, notes, "Leaderboard")
 
 
 def ranks_table(
@@ -74,21 +56,21 @@ def ranks_table(
     by_weights = under_weights(benchmark, [scores_of[result.model] for result in ranked], spread)
     columns = [by_items, *by_weights.values()]
     first = next((column for column in by_weights.values() if column), [])
-    rows = [
-        (result.model, first[place].rank, *(None if column is None else _range(column[place]) for column in columns))
-        for place, result in enumerate(ranked)
-    ]
-    return Table(
-        key="ranks",
-        title="How far ranks depend on items and weights",
-        columns=("model", "rank", "items", *(name.format(spread=spread) for name in SCOPES.values())),
-        rows=tuple(rows),
-        notes=(
+    heads = ("items", *(name.format(spread=spread) for name in SCOPES.values()))
+    return Table.of(
+        "ranks",
+        "How far ranks depend on items and weights",
+        [
+            {"model": result.model, "rank": first[place].rank}
+            | {head: column[place].text if column else None for head, column in zip(heads, columns, strict=True)}
+            for place, result in enumerate(ranked)
+        ],
+        (
             "Ranges hold 95 % of the draws; in brackets the share of draws with the model's own rank. items: the items are "
             "resampled, the same for all models that have the same; a dash: they are not known. any capability weights: "
             "uniform over all that sum to 1. Where a part was given as a whole, weights below it change nothing.",
         ),
-        section="Leaderboard",
+        "Leaderboard",
     )
 
 
@@ -106,22 +88,21 @@ def _board_notes(
     if not complete and ranked:
         notes.append("No total is complete: ranks are by partial scores, which rest on the same parts for every model.")
     if not ranked and results:
-        notes.append(f"No ranks: {_unranked(results)}.")
+        why = "no model has a total, or a partial one, and is not below the gate"
+        if any(result.gated is not None for result in results):
+            why = "every complete total is that of a model below the gate"
+        elif len({result.covered for result in results}) > 1:
+            why = "no total is complete and the models' scores rest on different parts"
+        notes.append(f"No ranks: {why}.")
     notes += filter(None, [undefined_note(results)])
-    for result in results:
-        if result.reasons:
-            more = len(result.reasons) - GAPS
-            tail = f"; and {more} more" if more > 0 else ""
-            notes.append(f"{result.model} has no total: {'; '.join(result.reasons[:GAPS])}{tail}.")
+    notes += [f"{result.model} has no total: {_reasons(result, '; and')}." for result in results if result.reasons]
     return notes
 
 
-def _unranked(results: Sequence[ModelResult]) -> str:
-    if any(result.gated is not None for result in results):
-        return "every complete total is that of a model below the gate"
-    if len({result.covered for result in results}) > 1:
-        return "no total is complete and the models' scores rest on different parts"
-    return "no model has a total, or a partial one, and is not below the gate"
+def _reasons(result: ModelResult, before_more: str) -> str:
+    """The first reasons why there is no total, and how many more there are."""
+    more = len(result.reasons) - GAPS
+    return "; ".join(result.reasons[:GAPS]) + (f"{before_more} {more} more" if more > 0 else "")
 
 
 def _rounded(result: ModelResult) -> float:
@@ -139,39 +120,32 @@ def gate_of(result: ModelResult) -> str | None:
     return None if result.gate is None else {True: "passed", False: "below", None: "unknown"}[result.passed]
 
 
-def _range(ranks: RankRange) -> str:
-    span = f"{ranks.low}" if ranks.low == ranks.high else f"{ranks.low}–{ranks.high}"
-    return f"{span} ({ranks.kept:.0%})"
-
-
 def places(result: ModelResult, missing: Missing = "null", root: Node | None = None) -> Table:
     """A model's scores place by place, from the total to single methods: what `table --node` prints."""
     gate = result.gate.path if result.gate else None
     root = root or result.root
-    rows = [
-        (
-            "  " * (node.depth - root.depth) + node.label,
-            node.layer.replace("_", "-"),
-            None if node.layer == "total" else "gate" if node.path == gate else f"{node.weight:.3g}",
-            node.score,
-            cell_of(node),
-            100 * node.share,
-            measured.raw if (measured := node.measured) else None,
-            measured.chance if measured else None,
-            measured.unread if measured and measured.items else None,
-            node.reason or None,
-        )
-        for node in root.walk()
-    ]
     zero = "Datasets without any score count as 0 (algorithms 3 and 4 as printed)." if missing == "zero" else ""
     chance = "raw, chance: on the metric's own scale; the scores are not corrected for chance."
-    return Table(
-        key="places",
-        title=f"{result.model}: from the total to single methods, 0 to 100",
-        columns=("place", "layer", "weight", "score", PARTIAL, SHARE, "raw", "chance", "unread", "missing"),
-        rows=tuple(rows),
-        notes=tuple(note for note in (f"score: only where nothing below is missing. {INTERVALS}", chance, zero) if note),
-        section="Scores",
+    return Table.of(
+        "places",
+        f"{result.model}: from the total to single methods, 0 to 100",
+        [
+            {
+                "place": "  " * (node.depth - root.depth) + node.label,
+                "layer": node.layer.replace("_", "-"),
+                "weight": None if node.layer == "total" else "gate" if node.path == gate else f"{node.weight:.3g}",
+                "score": node.score,
+                PARTIAL: cell_of(node),
+                SHARE: 100 * node.share,
+                "raw": measured.raw if (measured := node.measured) else None,
+                "chance": measured.chance if measured else None,
+                "unread": measured.unread if measured and measured.items else None,
+                "missing": node.reason or None,
+            }
+            for node in root.walk()
+        ],
+        filter(None, (f"score: only where nothing below is missing. {INTERVALS}", chance, zero)),
+        "Scores",
     )
 
 
@@ -182,59 +156,24 @@ def datasets_table(results: Sequence[ModelResult]) -> Table:
         for node in result.root.walk():
             if node.measured is not None:
                 nodes_of.setdefault(node.path, {})[result.model] = node
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[dict[str, Cell]] = []
     for path, nodes in nodes_of.items():
         measured = {model: node.measured for model, node in nodes.items() if node.measured}
         chance = next((one.chance for one in measured.values() if one.chance is not None), None)
-        raws = (measured[result.model].raw if result.model in measured else None for result in results)
         label, size = next(iter(nodes.values())).label, max(node.n for node in nodes.values())
-        rows.append((path.split("/")[-2], label, size, chance, *raws))
-    return Table(
-        key="methods",
-        title="Raw scores beside chance",
-        columns=("dataset", "metric", "n", "chance", *(result.model for result in results)),
-        rows=tuple(rows),
-        notes=("On each metric's own scale. A dash as chance: guessing has no fixed share there, or it is not known.",),
-        section="Scores",
-    )
-
-
-def separation_table(separations: Sequence[Separation]) -> Table:
-    """Which places of the benchmark tell models apart."""
-    return Table(
-        key="separation",
-        title="Which parts tell models apart",
-        columns=("place", "layer", "models", "mean", "SD", "lowest", "highest", "reliability", "pairs apart", "pairs"),
-        rows=tuple(
-            (
-                one.node.path if one.node.layer != "capability" else one.node.label,
-                one.node.layer.replace("_", "-"),
-                one.models,
-                one.mean,
-                one.sd,
-                one.lowest,
-                one.highest,
-                one.reliability,
-                one.apart,
-                one.pairs,
-            )
-            for one in separations
-        ),
-        notes=(
-            "reliability: the part of the models' variance that is not due to the draw of items (0 to 1). pairs apart: z of "
-            "the difference by its bootstrap standard error, p at most 0.05 after Holm's correction over the pairs of a place. "
-            "A dash: items are not known.",
-        ),
-        section="Discrimination",
-    )
+        row: dict[str, Cell] = {"dataset": path.split("/")[-2], "metric": label, "n": size, "chance": chance}
+        rows.append(row | {model: one.raw for model, one in measured.items()})
+    heads = ("dataset", "metric", "n", "chance", *(result.model for result in results))
+    note = "On each metric's own scale. A dash as chance: guessing has no fixed share there, or it is not known."
+    return Table.of("methods", "Raw scores beside chance", rows, [note], "Scores", heads=heads)
 
 
 def parts_table(benchmark: Benchmark, result: ModelResult, key: str = "capabilities") -> Table:
     """One model's total, and every capability as far as there is something to add up: what `run` prints."""
     rows = [(node.label, node.score, cell_of(node), 100 * node.share, node.n) for node in (result.root, *result.root.children)]
-    tail = f" and {len(result.reasons) - GAPS} more" if len(result.reasons) > GAPS else ""
-    why = f"No total: {'; '.join(result.reasons[:GAPS])}{tail}." if result.reasons else ""
-    gate = f"By algorithm 5 the total is {_shown(result.gated)} (gate: {gate_of(result)})." if result.gate else ""
+    why = f"No total: {_reasons(result, ' and')}." if result.reasons else ""
+    gated = "unknown" if result.gated is None else f"{result.gated:.2f}"
+    gate = f"By algorithm 5 the total is {gated} (gate: {gate_of(result)})." if result.gate else ""
     return Table(
         key=key,
         title=f"{benchmark.title}: {result.model}, 0 to 100",
@@ -248,10 +187,6 @@ def undefined_note(results: Sequence[ModelResult]) -> str:
     """What was left out since it is not defined on a model's answers; "" for nothing."""
     lines = [f"{one.model}: {'; '.join(one.undefined)}" for one in results if one.undefined]
     return f"Left out, since it is not defined on the model's answers: {'. '.join(lines)}." if lines else ""
-
-
-def _shown(score: float | None) -> str:
-    return "unknown" if score is None else f"{score:.2f}"
 
 
 def left_out_table(benchmark: Benchmark, missing: Mapping[str, str]) -> Table:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -37,7 +37,6 @@ from evalsuite.runs.folder import Run
 from evalsuite.runs.framework import Framework, ScoredRun, opens_freely
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.statistics.summary import scorer_of
-from serve.batch import Answers
 from serve.client import ChatClient
 
 Method = Literal["bands", "tokens"]
@@ -188,27 +187,11 @@ def _members(config: FeelConfig) -> list[Member]:
     return sorted(members, key=lambda member: known.index(member.spec.name))
 
 
-class Asks(Protocol):
-    """What asks a judge of the panel (`evalsuite.runner.engine.Runner`)."""
-
-    def judged(
-        self,
-        stage: str,
-        jobs: Sequence[Dialogue],
-        work: Callable[[ChatClient, Dialogue], Awaitable[list[Judgement]]],
-        unit: str,
-    ) -> Answers[list[Judgement]]:
-        """What `work` makes of every dialogue."""
-
-
 def score(
-    run: Run,
-    panel: Feel,
-    dialogues: Sequence[Dialogue],
-    runner: Callable[[DialogueFramework], AbstractContextManager[Asks]],
+    run: Run, panel: Feel, dialogues: Sequence[Dialogue], runner: Callable[[DialogueFramework], AbstractContextManager[Any]]
 ) -> list[Judgement]:
     """Every judge's verdicts by every method. Writes dialogues.jsonl, judgements.jsonl and costs.jsonl (`Cost` records); the
-    same command resumes. `runner` opens what asks; one model is up at a time."""
+    same command resumes. `runner` opens the engine's `Runner`; one model is up at a time."""
     if others := run.config().stages.keys() - {panel.name}:
         raise UserError(f"--out {run.folder} holds another run's records ({', '.join(sorted(others))}); use another --out")
     run.claim(panel.name, panel.identity() | {"dialogues": hashed(dialogues)})
@@ -222,15 +205,8 @@ def score(
                 verdicts = [judgement for of_one in answers.results for judgement in of_one]
                 tally = answers.client.tallies[member.spec.name, "judge"]
                 judgements += verdicts
-                costs.append(
-                    Cost(
-                        judge=scorer_of(verdicts[0]).name,
-                        dialogues=len(dialogues),
-                        calls=tally.calls,
-                        prompt_tokens=tally.prompt_tokens,
-                        completion_tokens=tally.completion_tokens,
-                    )
-                )
+                counts = {name: getattr(tally, name) for name in ("calls", "prompt_tokens", "completion_tokens")}
+                costs.append(Cost(judge=scorer_of(verdicts[0]).name, dialogues=len(dialogues), **counts))
     write_jsonl(run.folder / "dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "judgements.jsonl", judgements)
     write_jsonl(run.folder / "costs.jsonl", costs)
@@ -243,15 +219,12 @@ def _work(config: FeelConfig, member: Member, method: Method) -> Callable[[ChatC
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
         judge = Judge(client, spec, member.rubric, member.prompts, _ASKED[method], bands, opens_freely=opens_freely)
-        return [_named(judgement, method, member.entry.persona) for judgement in await judge.score(dialogue)]
+        verdicts = []
+        for judgement in await judge.score(dialogue):
+            changed: dict[str, Any] = {"condition": judgement.condition | {"persona": member.entry.persona}}
+            if method == "tokens":  # the verdict is the mean, as it is for bands; without probabilities there is none
+                changed |= {"method": "tokens", "value": judgement.expected}
+            verdicts.append(judgement.model_copy(update=changed))
+        return verdicts
 
     return judged
-
-
-def _named(judgement: Judgement, method: Method, persona: str) -> Judgement:
-    """With the persona as condition. By token probabilities the verdict is the mean, as it is for bands; without any there is
-    none."""
-    changed: dict[str, Any] = {"condition": judgement.condition | {"persona": persona}}
-    if method == "tokens":
-        changed |= {"method": "tokens", "value": judgement.expected}
-    return judgement.model_copy(update=changed)

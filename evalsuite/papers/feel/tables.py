@@ -12,7 +12,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -50,10 +50,6 @@ class Row:
     scorer: str
     spearman: Estimate
     kendall: Estimate
-
-    def record(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in ("mode", "language", "dimension", "scorer")}
-        return fields | {"spearman": self.spearman.record(), "kendall": self.kendall.record()}
 
 
 def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[str]) -> list[Row]:

@@ -40,7 +40,12 @@ def beside(table: Table, paper: Reported) -> Table:
     A figure that the paper lacks is None. Notes say where the figures are from, and which rows have none. A table without any
     counterpart comes back as it is, with a note that says so. Raises `UserError` for a mapping that leaves a cell open.
     """
-    known = list(_entries(paper, table))
+    known = [
+        ((name, index), entry)
+        for name, reported in paper.tables.items()
+        for index, entry in enumerate(reported.beside)
+        if any(fnmatchcase(table.key, key) for key in entry.tables) and set(entry.rows) <= set(table.columns)
+    ]
     entries = [pair for pair in known if not pair[1].as_rows]
     further = [pair for pair in known if pair[1].as_rows]
     printed: dict[tuple[int, int], float] = {}
@@ -63,14 +68,16 @@ def beside(table: Table, paper: Reported) -> Table:
         for number, cells in enumerate(table.rows):
             rows[number] += [cells[index], printed.get((number, index))] if index in matched else [cells[index]]
     shown = [tuple(row) for row in rows] + [row for source, entry in further for row in _rows(paper, source, entry, columns)]
-    used |= dict.fromkeys(source for source, _ in further)
-    return replace(
-        table,
-        columns=tuple(columns),
-        rows=tuple(shown),
-        bold=tuple(sorted(bold)),
-        notes=(*table.notes, *_sources(paper, used), *_absent(table, entries, {row for row, _ in printed})),
-    )
+    notes = list(table.notes)
+    for name, index in (*used, *(source for source, _ in further if source not in used)):
+        note = paper.tables[name].beside[index].note
+        notes.append(f"paper: {_place(paper, paper.tables[name])}" + (f": {note}." if note else "."))
+    named = [index for index, head in enumerate(table.columns) if any(head in entry.rows for _, entry in entries)]
+    found = {row for row, _ in printed}
+    lacking = dict.fromkeys(" ".join(fmt(row[i]) for i in named) for n, row in enumerate(table.rows) if n not in found)
+    if named and lacking:
+        notes.append(f"Not in the paper: {', '.join(lacking)}.")
+    return replace(table, columns=tuple(columns), rows=tuple(shown), bold=tuple(sorted(bold)), notes=tuple(notes))
 
 
 def _rows(paper: Reported, source: Source, entry: Counterpart, columns: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
@@ -90,13 +97,6 @@ def _rows(paper: Reported, source: Source, entry: Counterpart, columns: Sequence
             else:
                 cells.append(_shown(paper.tables[name], cell, shares.get((cell.row, cell.column))))
         yield tuple(cells)
-
-
-def _entries(paper: Reported, table: Table) -> Iterator[tuple[Source, Counterpart]]:
-    for name, reported in paper.tables.items():
-        for index, entry in enumerate(reported.beside):
-            if any(fnmatchcase(table.key, key) for key in entry.tables) and set(entry.rows) <= set(table.columns):
-                yield (name, index), entry
 
 
 def _places(entries: list[tuple[Source, Counterpart]], table: Table) -> Iterator[tuple[Source, int, int, At]]:
@@ -123,12 +123,6 @@ def _printed(paper: Reported, name: str, at: At, where: str) -> Printed | None:
     return cells[0] if cells else None
 
 
-def _sources(paper: Reported, used: Mapping[Source, None]) -> Iterator[str]:
-    for name, index in used:
-        note = paper.tables[name].beside[index].note
-        yield f"paper: {_place(paper, paper.tables[name])}" + (f": {note}." if note else ".")
-
-
 def _title(paper: Reported) -> str:
     return TITLES.get(paper.paper, paper.paper)
 
@@ -136,13 +130,6 @@ def _title(paper: Reported) -> str:
 def _place(paper: Reported, table: ReportedTable) -> str:
     kind = f"table {table.table}" if table.table.isdigit() else table.table
     return f"{_title(paper)}, {kind} ({'section ' * table.section[:1].isdigit()}{table.section})"
-
-
-def _absent(table: Table, entries: list[tuple[Source, Counterpart]], matched: set[int]) -> Iterator[str]:
-    columns = [index for index, head in enumerate(table.columns) if any(head in entry.rows for _, entry in entries)]
-    names = dict.fromkeys(" ".join(fmt(row[i]) for i in columns) for n, row in enumerate(table.rows) if n not in matched)
-    if columns and names:
-        yield f"Not in the paper: {', '.join(names)}."
 
 
 def listed(paper: Reported) -> Table:

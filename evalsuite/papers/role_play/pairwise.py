@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from core.errors import UserError
@@ -81,15 +81,13 @@ def pairs_of(seekers: Field) -> tuple[list[Pair], Counter[str]]:
         Pair(a, b)
         for dialogues in by_card.values()
         for a, b in combinations(dialogues, 2)
-        if seeker_of(a) != seeker_of(b) and a.language == b.language and _alike(a, b)
+        if seeker_of(a) != seeker_of(b)
+        and a.language == b.language
+        and (a.supporter is None or b.supporter is None or (a.supporter, a.trial) == (b.supporter, b.trial))
     ]
     if not pairs:
         raise UserError("nobody was played by two seekers (with the same supporter and trial): nothing to compare")
     return pairs, left_out
-
-
-def _alike(a: Dialogue, b: Dialogue) -> bool:
-    return a.supporter is None or b.supporter is None or (a.supporter, a.trial) == (b.supporter, b.trial)
 
 
 def shown(pair: Pair, mode: Mode) -> tuple[str, str]:
@@ -103,10 +101,8 @@ def shown(pair: Pair, mode: Mode) -> tuple[str, str]:
         first = next(place for place, turn in enumerate(dialogue.turns) if turn.role == "seeker")
         turns.append(dialogue.turns[first:])
     length = min(map(len, turns)) if mode == "native" else None
-    a, b = (
-        transcript(dialogue.model_copy(update={"turns": spoken[:length]}))
-        for dialogue, spoken in zip((pair.a, pair.b), turns, strict=True)
-    )
+    cut = zip((pair.a, pair.b), turns, strict=True)
+    a, b = (transcript(dialogue.model_copy(update={"turns": spoken[:length]})) for dialogue, spoken in cut)
     return a, b
 
 
@@ -200,32 +196,24 @@ def choices_of(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue]) -> 
     Raises `UserError` for a dialogue that is not given, or two dialogues on different cards (or profiles) or of one seeker.
     """
     known = {dialogue.id: dialogue for dialogue in dialogues}
-    return [_choice(answer, known) for answer in answers]
-
-
-def _choice(answer: PairAnswer, known: dict[str, Dialogue]) -> Choice:
-    for id in (answer.dialogue_a, answer.dialogue_b):
-        if id not in known:
-            raise UserError(f"answer by {answer.annotator}: no dialogue {id!r} among those given")
-    a, b = known[answer.dialogue_a], known[answer.dialogue_b]
-    where = f"answer by {answer.annotator} on {a.id} and {b.id}"
-    if seeker_of(a) == seeker_of(b):
-        raise UserError(f"{where}: both are of seeker {seeker_of(a)}")
-    person, other = a.card_id or a.profile_id, b.card_id or b.profile_id
-    if person is None or person != other:
-        raise UserError(f"{where}: card_id or profile_id: {person or 'none'} and {other or 'none'}; a pair is on one of them")
-    return Choice(
-        a.language,
-        person,
-        seeker_of(a),
-        seeker_of(b),
-        answer.verdict,
-        annotator=answer.annotator,
-        question=answer.question,
-        outputs=(a.id, b.id),
-        first=seeker_of(a if answer.order == "ab" else b),
-        lost=answer.failure in LOST,
-    ).sorted()
+    choices = []
+    for answer in answers:
+        for id in (answer.dialogue_a, answer.dialogue_b):
+            if id not in known:
+                raise UserError(f"answer by {answer.annotator}: no dialogue {id!r} among those given")
+        a, b = known[answer.dialogue_a], known[answer.dialogue_b]
+        where = f"answer by {answer.annotator} on {a.id} and {b.id}"
+        if seeker_of(a) == seeker_of(b):
+            raise UserError(f"{where}: both are of seeker {seeker_of(a)}")
+        person, other = a.card_id or a.profile_id, b.card_id or b.profile_id
+        if person is None or person != other:
+            both = f"{person or 'none'} and {other or 'none'}"
+            raise UserError(f"{where}: card_id or profile_id: {both}; a pair is on one of them")
+        first, lost = seeker_of(a if answer.order == "ab" else b), answer.failure in LOST
+        choice = Choice(a.language, person, seeker_of(a), seeker_of(b), answer.verdict, first=first, lost=lost)
+        choice = replace(choice, annotator=answer.annotator, question=answer.question, outputs=(a.id, b.id))
+        choices.append(choice.sorted())
+    return choices
 
 
 def pairwise_tables(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue], mode: Mode) -> list[Table]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from core.errors import UserError
 from core.files import check_unique, first_object, read_jsonl
+from core.grouping import group_by
 from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, SupportDialogue
 from core.rubrics import Rubric
 from core.statistics.bootstrap import SMOOTHED, scale_levels
@@ -84,12 +85,21 @@ def read_field(
             shards.whole(folder, needed=False)
             cards.add(read_people(folder))
             dialogues = read_dialogues([folder / "dialogues.jsonl"])
+        elif "dialogue" in first_object(folder, "dialogues"):  # a support corpus, as `python -m data_prep read` writes it
+            dialogues = [item.dialogue for item in read_jsonl(folder, SupportDialogue, "dialogues")]
+            check_unique(folder, (dialogue.id for dialogue in dialogues), "dialogue ids")
         else:
-            dialogues = given_dialogues(folder)
+            dialogues = read_dialogues([folder])
         _place(compared, name, where, [d for d in dialogues if d.language in languages], cards)
     check_unique("--seeker", names, "seeker names")
     if limit is not None:
-        _limit(compared, limit)
+        met: dict[tuple[Language, str], set[str]] = defaultdict(set)  # who played it, in order of first appearance
+        for dialogue in compared.dialogues:
+            met[dialogue.language, compared.cards[dialogue.id].id].add(seeker_of(dialogue))
+        by_language = group_by(met, lambda key: key[0]).values()
+        kept = {key for keys in by_language for key in sorted(keys, key=lambda key: -len(met[key]))[:limit]}  # stable
+        compared.dialogues = [d for d in compared.dialogues if (d.language, compared.cards[d.id].id) in kept]
+        compared.cards = {dialogue.id: compared.cards[dialogue.id] for dialogue in compared.dialogues}
     return compared
 
 
@@ -105,7 +115,8 @@ class Cards:
     def add(self, cards: Iterable[Played]) -> None:
         for card in cards:
             if self.by_id.setdefault(card.id, card) != card:
-                raise UserError(f"{_kind(card)} {card.id} is given twice with other contents")
+                kind = "role card" if isinstance(card, RoleCard) else "profile"
+                raise UserError(f"{kind} {card.id} is given twice with other contents")
             if card.source_id is not None and card not in self.by_source[card.source, card.source_id]:
                 self.by_source[card.source, card.source_id].append(card)
 
@@ -125,19 +136,6 @@ class Cards:
         return made[0] if made else None
 
 
-def _kind(card: Played) -> str:
-    return "role card" if isinstance(card, RoleCard) else "profile"
-
-
-def given_dialogues(path: Path) -> list[Dialogue]:
-    """Dialogues of a file, in our plain form or as `python -m data_prep read` writes support corpora."""
-    if "dialogue" not in first_object(path, "dialogues"):
-        return read_dialogues([path])
-    dialogues = [item.dialogue for item in read_jsonl(path, SupportDialogue, "dialogues")]
-    check_unique(path, (dialogue.id for dialogue in dialogues), "dialogue ids")
-    return dialogues
-
-
 def _place(compared: Field, name: str, where: str, dialogues: Sequence[Dialogue], cards: Cards) -> None:
     before = len(compared.dialogues)
     for dialogue in dialogues:
@@ -152,18 +150,6 @@ def _place(compared: Field, name: str, where: str, dialogues: Sequence[Dialogue]
     if len(compared.dialogues) == before:
         what = "none of its dialogues belongs to a role card given" if dialogues else "no dialogue in the languages asked for"
         raise UserError(f"seeker {name} ({where}): {what}")
-
-
-def _limit(compared: Field, limit: int) -> None:
-    seekers: dict[tuple[Language, str], set[str]] = defaultdict(set)  # in order of first appearance
-    for dialogue in compared.dialogues:
-        seekers[dialogue.language, compared.cards[dialogue.id].id].add(seeker_of(dialogue))
-    kept: set[tuple[Language, str]] = set()
-    for language in {language for language, _ in seekers}:
-        keys = sorted((key for key in seekers if key[0] == language), key=lambda key: -len(seekers[key]))  # stable
-        kept |= set(keys[:limit])
-    compared.dialogues = [d for d in compared.dialogues if (d.language, compared.cards[d.id].id) in kept]
-    compared.cards = {dialogue.id: compared.cards[dialogue.id] for dialogue in compared.dialogues}
 
 
 def claim(run: Run, stage: str, settings: Mapping[str, Any], seekers: Field) -> None:
@@ -250,19 +236,22 @@ def role_play_tables(
     unprinted = [f"{AVERAGE} on {shared.min}–{shared.max}"] if shared else []
     columns = ("seeker", "judged by", *labels, AVERAGE, *unprinted, "parse rate %")
     average = columns.index(AVERAGE)
+    notes = (
+        f"Mean score on 0–{PRINTED} as the paper prints it ({ends(rubric, PRINTED)}; on 0–2 the mean × 5), "
+        f"[{SMOOTHED} over cards, each drawn with all its dialogues; none for a single card], "
+        "n = dialogues with a readable score.",
+        f"{AVERAGE}: unweighted mean of the metrics; its n counts dialogues with any readable score. Rubric {rubric.name}.",
+        "Unreadable verdicts are in no mean; they lower the parse rate. Those that were lost with a server do not.",
+    )
     tables = []
     for language in languages_of(dialogues):
         rows = [_row(key[2], key[1], members, rubric, known) for key, members in groups.items() if key[0] == language]
-        rows.sort(key=lambda row: (str(row[1]), *_falling(row[average]), str(row[0])))
+        means = {row: cell.mean if isinstance(cell := row[average], Estimate) else None for row in rows}
+        rows.sort(key=lambda row: (str(row[1]), means[row] is None, -(means[row] or 0.0), str(row[0])))
         if rows:
             title = f"How well seekers are played, {language}"
-            tables.append(Table(f"role_play-{language}", title, columns, tuple(rows), tuple(_notes(rubric)), ROLE_PLAY))
+            tables.append(Table(f"role_play-{language}", title, columns, tuple(rows), notes, ROLE_PLAY))
     return tables
-
-
-def _falling(cell: Cell) -> tuple[bool, float]:
-    mean = cell.mean if isinstance(cell, Estimate) else None
-    return mean is None, -(mean or 0.0)
 
 
 def _row(
@@ -287,13 +276,3 @@ def _row(
     bounds = (average.mean, average.low, average.high)
     mean, least, most = (None if x is None else shared.min + x * shared.span / PRINTED for x in bounds)
     return seeker, scorer, *cells, Estimate(mean, least, most, average.n), read
-
-
-def _notes(rubric: Rubric) -> Iterator[str]:
-    yield (
-        f"Mean score on 0–{PRINTED} as the paper prints it ({ends(rubric, PRINTED)}; on 0–2 the mean × 5), "
-        f"[{SMOOTHED} over cards, each drawn with all its dialogues; none for a single card], "
-        "n = dialogues with a readable score."
-    )
-    yield f"{AVERAGE}: unweighted mean of the metrics; its n counts dialogues with any readable score. Rubric {rubric.name}."
-    yield "Unreadable verdicts are in no mean; they lower the parse rate. Those that were lost with a server do not."

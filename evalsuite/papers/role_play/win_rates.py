@@ -138,17 +138,23 @@ def _points(system: str) -> Callable[[Choice], float]:
     return points
 
 
-def _counts(choices: Sequence[Choice], system: str) -> list[Cell]:
-    """Items, won, ties, lost, unread, win rate, share of the decided, mean degree, as one system's."""
+def _counts(choices: Sequence[Choice], system: str, items: str) -> dict[str, Cell]:
+    """How one system fared in these votes."""
     points = _points(system)
     read = Counter(points(vote) for vote in choices if vote.verdict is not None)
-    unread = sum(vote.verdict is None for vote in choices)
-    counts: list[Cell] = [len({vote.item for vote in choices}), read[1.0], read[0.5], read[0.0], unread]
     degrees = [vote for vote in choices if vote.degree is not None]
     most = max((abs(vote.degree or 0.0) for vote in degrees), default=0.0)
     levels = scale_levels(-most, most)
-    degree = mean_over_items(degrees, lambda vote: (vote.degree or 0.0) * (1 if vote.a == system else -1), levels)
-    return [*counts, rate(choices, points), rate([vote for vote in choices if vote.verdict != "tie"], points), degree]
+    return {
+        items: len({vote.item for vote in choices}),
+        "won": read[1.0],
+        "ties": read[0.5],
+        "lost": read[0.0],
+        "unread": sum(vote.verdict is None for vote in choices),
+        "win rate %": rate(choices, points),
+        "of decided %": rate([vote for vote in choices if vote.verdict != "tie"], points),
+        "degree": mean_over_items(degrees, lambda vote: (vote.degree or 0.0) * (1 if vote.a == system else -1), levels),
+    }
 
 
 def strengths_of(choices: Sequence[Choice], systems: Sequence[str]) -> tuple[Strengths | None, list[Difference]]:
@@ -204,46 +210,45 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
         notes.append(
             f"Degree: by how much the {words.system} is better (below 0: worse), here up to {most:g}; interval as for rates."
         )
-    heads = (words.items, "won", "ties", "lost", "unread", "win rate %", "of decided %", "degree")[: None if graded else -1]
-    overall: list[tuple[Cell, ...]] = []
-    pairs: list[tuple[Cell, ...]] = []
+    overall: list[dict[str, Cell]] = []
+    pairs: list[dict[str, Cell]] = []
     for language, part in sorted(group_by(counted, lambda vote: vote.language).items()):
-        named = [language] if spoken else []
+        named: dict[str, Cell] = {"language": language} if spoken else {}
         systems = sorted({name for vote in part for name in vote.systems})
         found, differences = strengths_of(part, systems)
         shares = found.shares if found else [None] * len(systems)
         ranks = map(rank_text, rank_ranges(differences, len(systems)))
         rows = []
         for name, rank, share in zip(systems, ranks, shares, strict=True):
-            figures = _counts([vote for vote in part if name in vote.systems], name)
-            rows.append((*named, name, rank, share, *figures[: len(heads)]))
-        first = len(named) + 2  # the expected share, and after it the counts with the win rate
-        rows.sort(key=lambda row: [-((isinstance(one, Estimate) and one.mean) or 0) for one in (row[first], row[first + 6])])
+            figures = _counts([vote for vote in part if name in vote.systems], name, words.items)
+            rows.append(named | {words.system: name, "rank": rank, "expected %": share} | figures)
+        by_share = ("expected %", "win rate %")
+        rows.sort(key=lambda row: [-((isinstance(cell := row[head], Estimate) and cell.mean) or 0) for head in by_share])
         overall += rows
         tested = {(systems[one.first], systems[one.second]): one for one in differences}
         by_pair = group_by(part, lambda vote: vote.systems)
         for a, b in sorted(tested.keys() | by_pair.keys()):
             one = tested.get((a, b))
-            expected = None if one is None else replace(one.estimate, mean=one.first_mean)
-            figures = _counts(by_pair.get((a, b), []), a)[: len(heads)]
-            pairs.append((*named, a, b, *figures, expected, *(cells(one)[1:] if one else [None] * 3)))
-    before = ("language",) if spoken else ()
+            figures = _counts(by_pair.get((a, b), []), a, words.items)
+            figures["expected %"] = None if one is None else replace(one.estimate, mean=one.first_mean)
+            test = zip(COLUMNS[1:], cells(one)[1:] if one else [None] * 3, strict=True)
+            pairs.append(named | {words.system: a, "against": b} | figures | dict(test))
+    for row in () if graded else (*overall, *pairs):
+        del row["degree"]
     model = (
         "by the strengths of Bradley and Terry, in which a tie is half a win for each [95 % over "
         f"{words.items}, from {FEWEST} on]. A dash: not all {words.system}s were compared, not even through third ones."
     )
     expected_share = f"Expected: the share that a {words.system} would win if it met every other equally often, {model}"
     open_places = f"Rank: the places that are left open by the differences of two {words.system}s that hold (pair by pair)."
-    test = (
+    p_note = (
         f"Expected: the share that the {words.system} would win against the other, from all votes, {model} p that it is half: "
         f"{TEST}, two-sided, above {ALPHA:g} wherever the interval contains half; the difference holds where p after Holm's "
         f"correction over all pairs is at most {ALPHA:g}."
     )
-    overall_columns = (*before, words.system, "rank", "expected %", *heads)
-    pair_columns = (*before, words.system, "against", *heads, "expected %", *COLUMNS[1:])
     return [
-        Table("win_rates", f"{title} (all pairs)", overall_columns, tuple(overall), (expected_share, open_places, *notes)),
-        Table("pairs", f"{title} (pair by pair)", pair_columns, tuple(pairs), (test, *notes)),
+        Table.of("win_rates", f"{title} (all pairs)", overall, (expected_share, open_places, *notes)),
+        Table.of("pairs", f"{title} (pair by pair)", pairs, (p_note, *notes)),
     ]
 
 

@@ -27,9 +27,8 @@ from evalsuite.runs.folder import open_run
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import HeldSpec
 from evalsuite.runs.run_identity import RunIdentity
-from evalsuite.trust.fork import Fork
+from evalsuite.trust.fork import Fork, fork_sheet
 from evalsuite.trust.fork import fork as ask
-from evalsuite.trust.fork_page import fork_sheet
 
 TEMPERATURE = 0.7  # at which both go on, unless theirs is higher
 _WHERE = "{0}: where does it answer? Give --set supporters={0}@URL"

@@ -29,11 +29,10 @@ from evalsuite.runs.versions import versions
 from evalsuite.statistics.agreement import judgements_in_order, paired
 from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.judges import gold_of
-from evalsuite.trust.abstention import with_kept
 from evalsuite.trust.health import AS_IS
 from evalsuite.trust.judge_card import JudgeCardInput, judge_card
 from evalsuite.trust.probe import Probe, card_probes, drawn, load_injections, probe
-from evalsuite.trust.selective import by_language, cases_of, spoken_verdicts, threshold_for
+from evalsuite.trust.selective import by_language, cases_of, spoken_verdicts, threshold_for, with_kept
 
 NAME, SPOKEN, QUEUE = "judge_card", "spoken.jsonl", "people_dialogues.jsonl"
 REPEATS = 2  # how often a dialogue is asked about again

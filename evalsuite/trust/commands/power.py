@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,8 +15,7 @@ from evalsuite.runs.judgement_sets import sets_of
 from evalsuite.runs.records import read_run
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.components import components, spreads
-from evalsuite.trust.planning import PlannedStudy, observations_of, paper_tables
-from evalsuite.trust.power import power_sheet
+from evalsuite.trust.power import PlannedStudy, observations_of, paper_tables, power_sheet
 
 _CARDS = {"EN": "English", "ZH": "Chinese"}
 
@@ -49,12 +47,15 @@ def power(
         raise UserError(f"--against {against}: power knows paper alone (table 2 of ESC-Eval)")
     if not runs and against is None:
         raise UserError("what to look at: give scored run folders, or --against paper")
-    records = [record for run in runs or [] for record in _records(run)]
+    records: list[RunRecords] = []
+    for folder in runs or []:  # one record for each judge
+        judges = [judged.judge for judged in sets_of(folder, shards.whole(folder))]
+        records += [read_run(folder.name, folder, judge) for judge in judges] or [read_run(folder.name, folder)]
     if rubrics := {record.rubric.name for record in records} - {records[0].rubric.name} if records else set():
         raise UserError(f"{records[0].folder} is scored on {records[0].rubric.name}, others on {', '.join(sorted(rubrics))}")
     floors = {name for record in records for name in record.floors}
     planned = []
-    for language, observations in observations_of(records, "value").items():
+    for language, observations in observations_of(records).items():
         if len({observation.supporter for observation in observations}) < 2:
             raise UserError(f"{language}: one supporter alone has no difference to show: give a run of two or more")
         pairs = spreads(observations, floors)
@@ -64,12 +65,6 @@ def power(
     more = [*paper_tables(*_table2(), often)] if against else []
     plumbing = any(shards.whole(run).plumbing for run in runs or [])
     deliver_page("power", power_sheet(planned, more, [str(run) for run in runs or []], plumbing), out, as_json)
-
-
-def _records(folder: Path) -> list[RunRecords]:
-    """The records of a run folder, one for each of its judges."""
-    judges = [judged.judge for judged in sets_of(folder, shards.whole(folder))]
-    return [read_run(folder.name, folder, judge) for judge in judges] or [read_run(folder.name, folder)]
 
 
 def _table2() -> tuple[dict[str, dict[str, float]], dict[str, int]]:

@@ -19,8 +19,7 @@ from evalsuite.commands.options import LanguageOption, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
 from evalsuite.papers.ecdbench.aggregate import aggregate
 from evalsuite.papers.ecdbench.asking import Examination
-from evalsuite.papers.ecdbench.local_data import layout_of
-from evalsuite.papers.ecdbench.plan import TaskPlan, plan_tasks
+from evalsuite.papers.ecdbench.plan import TaskPlan, layout_of, plan_tasks
 from evalsuite.papers.ecdbench.registry import load_benchmark
 from evalsuite.papers.ecdbench.scores import read_scores
 from evalsuite.papers.feel.panel import Feel, load_feel_config
@@ -29,7 +28,7 @@ from evalsuite.papers.feel.tables import Cost
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
 from evalsuite.runs.dialogue_framework import DialogueFramework
-from evalsuite.runs.folder import Run, open_run
+from evalsuite.runs.folder import open_run
 from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics.summary import sums_of
 from evalsuite.trust.between_frameworks import Examined, FrameworkScores, as_one_judge
@@ -96,7 +95,11 @@ def study(
     for resolved in runs.values():  # whatever is wrong is told before anything is written or started
         RunIdentity(resolved).simulate()
         RunIdentity(resolved).score()
-    planned = None if data is None else _planned(data)
+    planned = None
+    if data is not None:  # without its summaries, which need a judge
+        need_modules("lm_eval", purpose="ECDBench's tasks")
+        planned = replace(plan_tasks(load_benchmark("ecdbench"), layout_of(data), data, None, False), summaries={})
+        planned.check()
     with Launched() as servers:
         frameworks = [_held(name, resolved, servers) for name, resolved in runs.items()]
         frameworks.append(_panel(feel, out / "feel", frameworks[0], servers))
@@ -123,7 +126,7 @@ def _held(name: str, resolved: DialogueFramework, servers: Launched) -> Framewor
             list(outcome.dialogues),
             list(outcome.judgements),
             resolved.rubric,
-            _calls(run),
+            sum(used.calls for used in sums_of(run.usage().values()).values()),
             {spec.name for spec in resolved.models.supporters if spec.floor},
         )
 
@@ -137,14 +140,6 @@ def _panel(feel: Feel, folder: Path, first: FrameworkScores, servers: Launched) 
         judgements = ask_panel(run, feel, whole, lambda resolved: Runner(run, resolved, console, shared=servers))
     calls = sum(cost.calls for cost in read_jsonl(folder / "costs.jsonl", Cost, "costs"))
     return FrameworkScores(feel.title, "cards", whole, [*as_one_judge(judgements)], feel.members[0].rubric, calls, first.floors)
-
-
-def _planned(data: Path) -> TaskPlan:
-    """What ECDBench can ask on these data, without its summaries. Raises `UserError` where that is nothing."""
-    need_modules("lm_eval", purpose="ECDBench's tasks")
-    planned = replace(plan_tasks(load_benchmark("ecdbench"), layout_of(data), data, None, False), summaries={})
-    planned.check()
-    return planned
 
 
 def _examined(planned: TaskPlan, models: Sequence[ModelSpec], servers: Launched, items: int, out: Path) -> Examined:
@@ -165,8 +160,3 @@ def _examined(planned: TaskPlan, models: Sequence[ModelSpec], servers: Launched,
         totals[model.name] = aggregate(benchmark, one, "left_out").root.values
         asked.append(len({(score.dataset, score.item) for score in scores}))
     return Examined(benchmark.title, totals, min(asked, default=0), sum(asked))
-
-
-def _calls(run: Run) -> int:
-    """All calls of a run."""
-    return sum(used.calls for used in sums_of(run.usage().values()).values())

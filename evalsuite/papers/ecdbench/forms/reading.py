@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from core.errors import UserError
 from core.files import read_text
@@ -32,12 +32,24 @@ def in_files(read: Callable[[Path], Iterable[T]], files: Sequence[Path]) -> Iter
     return chain.from_iterable(map(read, files))
 
 
-def jsonl_of(model: type[RowModel]) -> ReadForm:
-    """A form whose documents are the rows of JSON-lines files."""
+def row_of(**fields: Any) -> type[RowModel]:
+    """The model of a file's rows: fields with their types, or with (type, default) where they may be missing."""
+    definitions: dict[str, Any] = {name: kind if isinstance(kind, tuple) else (kind, ...) for name, kind in fields.items()}
+    model: type[RowModel] = create_model("Row", __base__=RowModel, **definitions)
+    return model
+
+
+def at_least(fewest: int, item: Any, most: int | None = None) -> Any:
+    """The type of a list of so many items."""
+    return Annotated[list[item], Field(min_length=fewest, max_length=most)]
+
+
+def jsonl_of(model: type[RowModel], document: Callable[[Any], Doc] = RowModel.model_dump) -> ReadForm:
+    """A form whose documents are made of the rows of JSON-lines files."""
 
     def read(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
         for _, raw in parsed(model, in_files(reader.jsonl, files), reader):
-            yield raw.model_dump()
+            yield document(raw)
 
     return read
 

@@ -1,0 +1,336 @@
+"""Files of the foundational capabilities: understanding, reasoning, texts to be summarised, common sense and knowledge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from core.errors import UserError
+from core.files import read_text
+from core.records import Whole
+from core.rows import CorpusReader
+from evalsuite.papers.ecdbench.forms.reading import (
+    Doc,
+    ReadForm,
+    Text,
+    at_least,
+    bare_csv,
+    folder_texts,
+    in_files,
+    jsonl_of,
+    label_of,
+    lines_of,
+    parsed,
+    row_of,
+    tabbed,
+    tabbed_records,
+)
+
+LETTERS = "ABCD"
+INFERENCE = ("entailment", "neutral", "contradiction")
+FOLIO_LABELS = ("True", "False", "Uncertain")
+THUC_CLASSES = ("体育", "娱乐", "家居", "彩票", "房产", "教育", "时尚", "时政", "星座", "游戏", "社会", "科技", "股票", "财经")
+LCSTS_ENTRY = re.compile(r"<doc id=(\d+)>(.*?)</doc>", re.S)
+LCSTS_TEXT = re.compile(r"<short_text>\s*(.*?)\s*</short_text>", re.S)
+TRUTH: dict[str | bool, int] = {"false": 0, "true": 1, False: 0, True: 1}  # as JSON files of SuperGLUE have them
+
+# --- rows of JSON files -----------------------------------------------------------------------------------------------------
+
+FALSE_OR_TRUE = Literal["false", "true"] | bool
+WHICH_OF_TWO = Annotated[Whole, Field(ge=0, le=1)]
+LABELLED = row_of(label=Literal["entailment", "neutral", "contradiction", "-"], sentence1=Text, sentence2=Text)
+WIC = row_of(word=Text, sentence1=Text, sentence2=Text, start1=Whole, end1=Whole, label=FALSE_OR_TRUE)
+WSC = row_of(text=Text, target=row_of(span1_text=Text, span2_text=Text, span2_index=Whole), label=FALSE_OR_TRUE)
+RTE = row_of(premise=Text, hypothesis=Text, label=Literal["entailment", "not_entailment"])
+COPA = row_of(premise=Text, choice1=Text, choice2=Text, question=Literal["cause", "effect"], label=WHICH_OF_TWO)
+MULTIRC_QUESTION = row_of(question=Text, answers=at_least(1, row_of(text=Text, label=WHICH_OF_TWO)))
+MULTIRC = row_of(passage=row_of(text=Text, questions=at_least(1, MULTIRC_QUESTION)))
+MARKED = row_of(text=Text, entities=at_least(1, row_of(start=Whole, end=Whole)))  # the last character included
+RECORD = row_of(passage=MARKED, qas=at_least(0, row_of(query=Text, answers=at_least(1, row_of(text=Text)))))
+MUTUAL = row_of(article=Text, options=at_least(4, Text, 4), answers=Literal["A", "B", "C", "D"])
+FOLIO = row_of(premises=Text | at_least(1, Text), conclusion=Text, label=Literal["True", "False", "Uncertain"])
+CMRC = row_of(context_text=Text, qas=at_least(0, row_of(query_text=str, answers=at_least(1, Text))))
+CNEWSUM = row_of(article=at_least(1, Text))
+VCSUM = row_of(context=at_least(1, list[str]), speaker=list[Whole])
+HELLASWAG = row_of(
+    activity_label=Text, ctx_a=str, ctx_b=str, endings=at_least(4, str, 4), label=Annotated[Whole, Field(ge=0, le=3)]
+)
+PIQA = row_of(goal=str, sol1=str, sol2=str)
+EXAM = row_of(
+    passage=(str | None, None),
+    question=Text,
+    options=(list[Text] | None, None),
+    label=(Text | list[Text] | None, None),
+    answer=(Text | None, None),
+)
+PRO = row_of(question=Text, options=at_least(2, Text, 10), answer_index=Annotated[Whole, Field(ge=0, le=9)], category=Text)
+
+
+# --- understanding and reasoning --------------------------------------------------------------------------------------------
+
+
+def _numbered(raw: Any) -> Doc:
+    """A row whose label says false or true: SuperGLUE's columns have 0 and 1; a nested `target` is laid flat."""
+    doc: Doc = raw.model_dump()
+    target: Doc = doc.pop("target", {})
+    return doc | target | {"label": TRUTH[doc["label"]]}
+
+
+def _glue(texts: Mapping[str, str], column: str, labels: Sequence[str]) -> ReadForm:
+    """GLUE's files, in the columns of lm-eval's tasks. `texts` maps these to the file's; `-` is no label that annotators agree
+    on."""
+
+    def read(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+        for row in tabbed_records(files, reader, (*texts.values(), column)):
+            if row.value[column] == "-":
+                reader.step.drop("annotators agree on no label", row.where)
+                continue
+            label = label_of(row, reader, column, row.value[column], labels)
+            yield {own: row.value[theirs] for own, theirs in texts.items()} | {"label": label}
+
+    return read
+
+
+def _ag_news(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """Class (1 to 4), title, description, without a header; a line break is written as a backslash."""
+    for row, (label, title, description) in bare_csv(files, reader, 3):
+        gold = label_of(row, reader, "class", label, ("1", "2", "3", "4"))
+        yield {"title": title.replace("\\", " "), "text": description.replace("\\", " "), "gold": [gold]}
+
+
+def _thucnews(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """A folder a class, a file an article, whose first line is the title."""
+    for text, gold in folder_texts(files, reader, THUC_CLASSES):
+        yield {"text": text, "choices": list(THUC_CLASSES), "gold": [gold]}
+
+
+def _ocnli(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    for row, raw in parsed(LABELLED, in_files(reader.jsonl, files), reader):
+        if raw.label == "-":
+            reader.step.drop("annotators agree on no label", row.where)
+        else:
+            yield {**raw.model_dump(), "gold": [INFERENCE.index(raw.label)]}
+
+
+def _lcqmc(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    for row, (one, two, label) in tabbed(files, reader, 3):
+        yield {"sentence1": one, "sentence2": two, "gold": [label_of(row, reader, "label", label, ("0", "1"))]}
+
+
+def _record_questions(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """SuperGLUE's file, one document a question, in the columns of lm-eval's task."""
+    for row, raw in parsed(RECORD, in_files(reader.jsonl, files), reader):
+        reader.step.taken -= 1  # the questions count, not the passage
+        text = raw.passage.text
+        entities = sorted({text[span.start : span.end + 1] for span in raw.passage.entities})
+        for number, gap in enumerate(raw.qas):
+            question = reader.row(f"{row.where}: question {number}", gap)
+            answers = sorted({answer.text for answer in gap.answers})
+            if not set(answers) & set(entities):
+                reader.malformed(question, f"answers: none of {', '.join(answers)} is an entity of the passage")
+            yield {"passage": text, "query": gap.query, "entities": entities, "answers": answers}
+
+
+def _multirc_answers(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """One document an answer; the answers to one question have one `group`."""
+    for row, raw in parsed(MULTIRC, in_files(reader.jsonl, files), reader):
+        reader.step.taken -= 1  # the answers count, not the passage
+        for number, question in enumerate(raw.passage.questions):
+            for place, answer in enumerate(question.answers):
+                reader.row(f"{row.where}: question {number}, answer {place}", answer)
+                doc = {"paragraph": raw.passage.text, "question": question.question, "answer": answer.text}
+                yield {**doc, "group": f"{row.where}/{number}", "gold": [answer.label]}
+
+
+def _logiqa(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """Eight lines an item: blank, the answer's letter, passage, question, four options that begin with their letters.
+
+    Documents have the columns of lm-eval's own task (`label`) and ours (`gold`).
+    """
+    for file in files:
+        lines = lines_of(file, keep_blank=True)
+        for start in range(0, len(lines) - 7, 8):
+            row = reader.row(f"{file}:{start + 2}", None)
+            blank, letter, context, question, *options = (line.strip() for line in lines[start : start + 8])
+            if blank or letter not in tuple("abcd"):
+                reader.malformed(row, f"expected a blank line and the letter a, b, c or d, found {letter!r}")
+            bare = [option[2:].strip() if option[:1] in "ABCD" and option[1:2] in (".", "．") else option for option in options]
+            item = {"context": context, "question": question, "options": bare}
+            yield {**item, "label": letter, "gold": ["abcd".index(letter)]}
+
+
+def _cmrc_questions(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    for row, passage in parsed(CMRC, in_files(reader.json_list, files), reader):
+        reader.step.taken -= 1  # the questions count, not the passage
+        for number, question in enumerate(passage.qas):
+            place = reader.row(f"{row.where}: question {number}", question)
+            if question.query_text.strip():
+                yield {"context": passage.context_text, "question": question.query_text, "references": question.answers}
+            else:
+                reader.step.drop("no question", place.where)
+
+
+# --- texts to be summarised: documents as in our own form `documents` -------------------------------------------------------
+
+
+def _lcsts(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """Entries that look like XML and are none (their numbers stand unquoted)."""
+    for file in files:
+        entries = LCSTS_ENTRY.findall(read_text(file, "data file"))
+        if not entries:
+            raise UserError(f"{file}: no <doc id=N> … </doc>")
+        for number, entry in entries:
+            row = reader.row(f"{file}: doc {number}", None)
+            found = LCSTS_TEXT.search(entry)
+            if found is None or not found[1]:
+                reader.malformed(row, "short_text: missing")
+            else:
+                yield {"text": found[1], "language": "zh"}
+
+
+def _meetings(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """VCSum, a part of a meeting: what was said, turn by turn, and who said it."""
+    for row, raw in parsed(VCSUM, in_files(reader.jsonl, files), reader):
+        if len(raw.speaker) != len(raw.context):
+            reader.malformed(row, f"speaker: expected {len(raw.context)}, one a turn, found {len(raw.speaker)}")
+        turns = [f"发言人{who}：{''.join(said)}" for who, said in zip(raw.speaker, raw.context, strict=True)]
+        yield {"text": "\n".join(turns), "language": "zh"}
+
+
+# --- common sense and knowledge ---------------------------------------------------------------------------------------------
+
+
+def _piqa_labelled(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """The items, and the file of labels, line by line."""
+    labels = lines_of(files[1])
+    docs = [raw.model_dump() for _, raw in parsed(PIQA, reader.jsonl(files[0]), reader)]
+    if len(docs) != len(labels) or not set(labels) <= {"0", "1"}:
+        raise UserError(f"{files[1]}: expected {len(docs)} lines of 0 or 1, found {len(labels)}")
+    for doc, label in zip(docs, labels, strict=True):
+        yield doc | {"label": int(label)}
+
+
+def _cosmos_qa(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    answers = tuple(f"answer{n}" for n in range(4))
+    for row in in_files(partial(reader.csv, needed=("context", "question", *answers, "label")), files):
+        value, gold = row.value, label_of(row, reader, "label", row.value["label"], ("0", "1", "2", "3"))
+        options = [value[name] for name in answers]
+        yield {"context": value["context"], "question": value["question"], "options": options, "gold": [gold]}
+
+
+def _agieval(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """Choices (`category` choice), some with several right letters, and gaps to be filled (`category` cloze), in the columns
+    of lm-eval's tasks: `query`, `choices` and `gold`, or `answer`."""
+    for row, raw in parsed(EXAM, in_files(reader.jsonl, files), reader):
+        question = "\n".join(filter(None, [raw.passage, raw.question]))
+        if raw.options:
+            letters = [chr(ord("A") + place) for place in range(len(raw.options))]
+            given = "".join(raw.label or "")
+            if not given or not set(given) <= set(letters):
+                reader.malformed(row, f"label: expected letters of {', '.join(letters)}, found {raw.label!r}")
+            query = "\n".join([question, *raw.options, "Answer:" if question.isascii() else "答案："])
+            yield {"category": "choice", "query": query, "choices": letters, "gold": sorted(map(letters.index, set(given)))}
+        elif raw.answer:
+            yield {"category": "cloze", "query": f"Q: {question}\nA:", "answer": raw.answer}
+        else:
+            reader.malformed(row, "options: none, and no answer")
+
+
+def _subjects(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """C-Eval and CMMLU: a CSV file a subject with question, A, B, C, D and answer; their heads differ in capitals."""
+    for file in files:
+        for row in reader.csv(file, tuple(LETTERS)):
+            value = {name.lower() if len(name) > 1 else name: cell for name, cell in row.value.items()}
+            if not (question := value.get("question")):
+                reader.malformed(row, "question: missing")
+            gold = label_of(row, reader, "answer", value.get("answer", ""), tuple(LETTERS))
+            subject = file.stem.removesuffix("_val").replace("_", " ")
+            yield {"subject": subject, "question": question, "options": [value[one] for one in LETTERS], "gold": [gold]}
+
+
+def _mmlu_pro(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    """Parquet, in the columns of lm-eval's tasks: one task a category."""
+    import pyarrow.parquet as parquet
+
+    for file in files:
+        try:
+            values: list[Any] = parquet.read_table(file).to_pylist()
+        except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
+            raise UserError(f"{file}: no parquet file that can be read: {str(error).splitlines()[0]}") from None
+        rows = (reader.row(f"{file}: row {number}", value) for number, value in enumerate(values))
+        for row, raw in parsed(PRO, rows, reader):
+            if raw.answer_index >= len(raw.options):
+                reader.malformed(row, f"answer_index: expected 0 to {len(raw.options) - 1}, found {raw.answer_index}")
+            yield {**raw.model_dump(), "answer": "ABCDEFGHIJ"[raw.answer_index]}
+
+
+def _truthfulqa(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
+    for row in in_files(partial(reader.csv, needed=("Question", "Correct Answers", "Incorrect Answers")), files):
+        right, wrong = (
+            [part.strip() for part in row.value[f"{kind} Answers"].split(";") if part.strip()]
+            for kind in ("Correct", "Incorrect")
+        )
+        if not right or not wrong:
+            reader.malformed(row, "needs correct and incorrect answers")
+        yield {"question": row.value["Question"], "correct_answers": right, "incorrect_answers": wrong}
+
+
+SUMMARISED: dict[str, ReadForm] = {
+    "cnewsum": jsonl_of(CNEWSUM, lambda raw: {"text": "".join(raw.article), "language": "zh"}),
+    "lcsts": _lcsts,
+    "vcsum": _meetings,
+}
+FOUNDATIONAL: dict[str, ReadForm] = {
+    **SUMMARISED,
+    "ag_news": _ag_news,
+    "agieval": _agieval,
+    "cmrc": _cmrc_questions,
+    "copa": jsonl_of(COPA),
+    "cosmos_qa": _cosmos_qa,
+    "exam": _subjects,
+    "folio": jsonl_of(
+        FOLIO,
+        lambda raw: {
+            "premises": raw.premises if isinstance(raw.premises, str) else "\n".join(raw.premises),
+            "conclusion": raw.conclusion,
+            "gold": [FOLIO_LABELS.index(raw.label)],
+        },
+    ),
+    "hellaswag": jsonl_of(HELLASWAG),
+    "lcqmc": _lcqmc,
+    "logiqa": _logiqa,
+    "mmlu_pro": _mmlu_pro,
+    "mnli": _glue({"premise": "sentence1", "hypothesis": "sentence2"}, "gold_label", INFERENCE),
+    "multirc": _multirc_answers,
+    "mutual": jsonl_of(
+        MUTUAL,
+        lambda raw: {
+            "article": raw.article,
+            "options": [option.split(":", 1)[-1].strip() for option in raw.options],
+            "gold": [LETTERS.index(raw.answers)],
+        },
+    ),
+    "ocnli": _ocnli,
+    "piqa": _piqa_labelled,
+    "qqp": _glue({"question1": "question1", "question2": "question2"}, "is_duplicate", ("0", "1")),
+    "record": _record_questions,
+    # In the columns of lm-eval's task, whose first label is entailment.
+    "rte": jsonl_of(
+        RTE,
+        lambda raw: {
+            "sentence1": raw.premise,
+            "sentence2": raw.hypothesis,
+            "label": int(raw.label == "not_entailment"),
+        },
+    ),
+    "sst2": _glue({"sentence": "sentence"}, "label", ("0", "1")),
+    "thucnews": _thucnews,
+    "truthfulqa": _truthfulqa,
+    "wic": jsonl_of(WIC, _numbered),
+    "wsc": jsonl_of(WSC, _numbered),
+}
