@@ -228,13 +228,9 @@ def test_an_unknown_task_is_named(manager: TaskManager) -> None:
 
 @pytest.fixture
 def corpora(tmp_path: Path) -> Path:
-    for name in ("PIQA", "LCQMC"):
-        (tmp_path / "corpora" / name).mkdir(parents=True)
     rows = [{"goal": f"g{i}", "sol1": "short", "sol2": "much longer"} for i in range(8)]
-    (tmp_path / "corpora" / "PIQA" / "valid.jsonl").write_text(lines(*rows))
-    (tmp_path / "corpora" / "PIQA" / "valid-labels.lst").write_text("0\n1\n" * 4)
-    (tmp_path / "corpora" / "LCQMC" / "dev.tsv").write_text("去哪儿？\t到哪里？\t1\n去哪儿？\t你是谁？\t0\n")
-    return tmp_path / "corpora"
+    files: dict[str, str | bytes] = {"PIQA/valid.jsonl": lines(*rows), "PIQA/valid-labels.lst": "0\n1\n" * 4}
+    return write(tmp_path / "corpora", files | {"LCQMC/dev.tsv": "去哪儿？\t到哪里？\t1\n去哪儿？\t你是谁？\t0\n"})
 
 
 @pytest.fixture
