@@ -384,8 +384,8 @@ def main(
     for true in INSIGHTS:
         bench.add(f"spread and error, {true}", 100 * insight_coverage(true, samples), **target)
     for draws in (6, 12):
-        found = without_effect(draws, samples)
-        for what, share in (("scores", found.scores), ("average", found.average), ("seeker", found.seeker)):
+        alarms = without_effect(draws, samples)
+        for what, share in (("scores", alarms.scores), ("average", alarms.average), ("seeker", alarms.seeker)):
             bench.add(f"fork without an effect, {draws} draws: {what}", 100 * share, at_most=8, aim="5")
     for difference in (5.0, 8.0):
         alone, planned = shown(DESIGNS["one judge, 30 cards"], difference, samples)
