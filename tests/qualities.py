@@ -63,7 +63,7 @@ class Qualities:
     @cached_property
     def _gold(self) -> dict[str, list[int]]:
         """What supporters say in the gold set → the scores of the dialogue, in the rubric's order."""
-        dialogues, scores = synthetic.whole(("en", "zh"))
+        dialogues, scores = synthetic.build()
         order = list(load_rubric("esc_eval").dimensions)
         of: dict[str, dict[str, int]] = {}
         for score in scores:

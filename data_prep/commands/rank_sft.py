@@ -16,12 +16,12 @@ from core.judge_prompts import PromptMethod
 from core.ledger import Build
 from core.options import OutOption, SeedOption, console, writes
 from core.paths import IN_FILE, IN_NAME
-from core.prompts import PromptPack, load_pack
+from core.prompts import load_pack
 from core.records import Dialogue, HumanScore
-from core.rubrics import Rubric, load_rubric
+from core.rubrics import load_rubric
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues, read_scores
-from data_prep.scores.rank_sft import SHARES, RankCase, Split, SplitMethod, cases, describe, mean_targets, narrowed, split_cases
+from data_prep.scores.rank_sft import SHARES, SplitMethod, cases, describe, mean_targets, narrowed, split_cases
 
 SYNTHETIC = "synthetic"
 _FILES = (
@@ -77,9 +77,9 @@ def rank_sft(
     construction; the rules are in data_prep/scores/synthetic_rules.py. They are written to dialogues.jsonl and scores.jsonl.
     """
     chosen = [name.strip() for name in dimensions.split(",") if name.strip()]
-    asked, pack = narrowed(load_rubric(rubric), chosen), load_pack(prompts)
+    ranker_rubric, pack = narrowed(load_rubric(rubric), chosen), load_pack(prompts)
     settings: dict[str, Any] = {
-        "rubric": asked.model_dump(mode="json"),
+        "rubric": ranker_rubric.model_dump(mode="json"),
         "prompts": {"pack": prompts, "fingerprint": pack.fingerprint()},
         "method": method,
         "split": split,
@@ -87,19 +87,27 @@ def rank_sft(
     build = Build(out, "rank-sft", seed, settings)
     talks, scores = _scored(gold, dialogues or [], seed, build)
     named = {score.rubric for score in scores}
-    score_rubric = settings["score_rubric"] = min(named) if len(named) == 1 else asked.name
-    if score_rubric != asked.name:
-        console.print(f"people scored on rubric {score_rubric}, the ranker is asked {asked.name}")
-    targets, used = mean_targets(scores, talks, asked, build.step("scores"), score_rubric)
+    score_rubric = settings["score_rubric"] = min(named) if len(named) == 1 else ranker_rubric.name
+    if score_rubric != ranker_rubric.name:
+        console.print(f"people scored on rubric {score_rubric}, the ranker is asked {ranker_rubric.name}")
+    targets, used = mean_targets(scores, talks, ranker_rubric, build.step("scores"), score_rubric)
     step = build.step("mean scores")
-    examples = cases(talks.values(), targets, asked, method, step)
+    examples = cases(talks.values(), targets, ranker_rubric, method, step)
     if not examples:
         reasons = {**build.steps[0].dropped, **step.dropped}
         listed = "; ".join(f"{reason}: {count}" for reason, count in sorted(reasons.items()))
-        raise UserError(f"no example can be made of {', '.join(gold)} with rubric {asked.name} ({listed})")
+        raise UserError(f"no example can be made of {', '.join(gold)} with rubric {ranker_rubric.name} ({listed})")
     splits = split_cases(examples, split, seed)
-    _write(build, splits, used, pack, asked)
-    summary = describe(splits, asked)
+    for name, part in splits.items():
+        progress = track(part, f"{name} examples", console=console, disable=not console.is_terminal)
+        build.write(f"{name}.jsonl", (case.example(pack, ranker_rubric) for case in progress))
+    tested = {(case.dialogue.id, key) for case in splits["test"] for key in case.target}
+    build.write("dialogues_test.jsonl", {case.dialogue.id: case.dialogue for case in splits["test"]}.values())
+    build.write("scores_test.jsonl", [score for score in used if (score.dialogue_id, score.dimension) in tested])
+    text = yaml.safe_dump(ranker_rubric.model_dump(), allow_unicode=True, sort_keys=False, width=120)
+    write_text(build.folder / "rubric.yaml", text)
+    build.output("rubric.yaml")
+    summary = describe(splits, ranker_rubric)
     write_json(build.folder / "labels.json", summary)
     build.output("labels.json")
     _show(summary)
@@ -108,7 +116,7 @@ def rank_sft(
 
 def _scored(
     gold: Sequence[str], dialogues: Sequence[Path], seed: int, build: Build
-) -> tuple[dict[str, Dialogue], list[HumanScore]]:
+) -> tuple[dict[str, Dialogue], Sequence[HumanScore]]:
     """The dialogues by id, and their scores: of files, or the synthetic set, which is written."""
     if SYNTHETIC in gold:
         if len(gold) > 1 or dialogues:
@@ -123,25 +131,11 @@ def _scored(
     files = [Path(name) for name in gold]
     build.input(*dialogues, *files)
     talks = {dialogue.id: dialogue for dialogue in read_dialogues(dialogues)}
-    scores = [score for path in files for score in read_scores(path)]
-    for score in scores:
+    given = [score for path in files for score in read_scores(path)]
+    for score in given:
         if score.dialogue_id in talks and (language := talks[score.dialogue_id].language) != score.language:
             raise UserError(f"scores: dialogue {score.dialogue_id} is in {language}, not {score.language}")
-    return talks, scores
-
-
-def _write(
-    build: Build, splits: dict[Split, list[RankCase]], scores: Sequence[HumanScore], pack: PromptPack, rubric: Rubric
-) -> None:
-    for name, part in splits.items():
-        progress = track(part, f"{name} examples", console=console, disable=not console.is_terminal)
-        build.write(f"{name}.jsonl", (case.example(pack, rubric) for case in progress))
-    tested = {(case.dialogue.id, key) for case in splits["test"] for key in case.target}
-    build.write("dialogues_test.jsonl", {case.dialogue.id: case.dialogue for case in splits["test"]}.values())
-    build.write("scores_test.jsonl", [score for score in scores if (score.dialogue_id, score.dimension) in tested])
-    text = yaml.safe_dump(rubric.model_dump(), allow_unicode=True, sort_keys=False, width=120)
-    write_text(build.folder / "rubric.yaml", text)
-    build.output("rubric.yaml")
+    return talks, given
 
 
 def _show(summary: dict[str, Any]) -> None:

@@ -63,11 +63,6 @@ class RankCase:
     def id(self) -> str:
         return f"{self.dialogue.id}/{'joint' if self.method == 'joint' else next(iter(self.target))}"
 
-    @property
-    def strata(self) -> list[str]:
-        """`language dimension label`, one a dimension."""
-        return [f"{self.dialogue.language} {key} {round_half_up(mean)}" for key, mean in self.target.items()]
-
     def example(self, prompts: PromptPack, rubric: Rubric) -> RankExample:
         labels = {key: round_half_up(mean) for key, mean in self.target.items()}
         messages = judge_messages(prompts, rubric, self.dialogue, self.method, list(self.target))
@@ -181,7 +176,11 @@ def split_cases(every_case: Sequence[RankCase], method: SplitMethod, seed: int) 
         split_of = random_split({case.dialogue.id: case.dialogue.language for case in every_case}, seed)
     else:
         units = [group_of(case.dialogue) for case in every_case]
-        rows = [(unit, stratum) for unit, case in zip(units, every_case, strict=True) for stratum in case.strata]
+        rows = [
+            (unit, f"{case.dialogue.language} {key} {round_half_up(mean)}")
+            for unit, case in zip(units, every_case, strict=True)
+            for key, mean in case.target.items()
+        ]
         split_of = grouped_split([group for group, _ in rows], [stratum for _, stratum in rows], seed)
     return {name: [case for unit, case in zip(units, every_case, strict=True) if split_of[unit] == name] for name in SHARES}
 
@@ -193,7 +192,7 @@ def synthetic_test() -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
     Made once a process: it takes seconds, and a run needs it twice.
     """
     rubric = load_rubric("esc_eval")
-    dialogues, scores = synthetic.whole()
+    dialogues, scores = synthetic.build()
     targets, _ = mean_targets(scores, {dialogue.id: dialogue for dialogue in dialogues}, rubric, BuildStep("scores"))
     split = split_cases(cases(dialogues, targets, rubric, "joint", BuildStep("mean scores")), "grouped", 0)["test"]
     held_out = {case.dialogue.id for case in split}
@@ -203,28 +202,25 @@ def synthetic_test() -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
 def describe(splits: dict[Split, list[RankCase]], rubric: Rubric) -> dict[str, Any]:
     """What labels.json holds: shares of the splits (against 7:1:2) and, for all and for each split, labels and baselines by
     language and dimension. A dialogue or group on several sides counts once for each."""
-    rows = []
-    sides = [("all", [case for part in splits.values() for case in part]), *splits.items()]
-    for split, part in sides:
-        means: dict[tuple[str, str], list[float]] = defaultdict(list)
+    order, rows = list(rubric.dimensions), []
+    placed = [(split, case) for split, part in splits.items() for case in part]
+    for split, part in (("all", [case for _, case in placed]), *splits.items()):
+        means: dict[tuple[str, int], list[float]] = defaultdict(list)
         for case in part:
             for key, mean in case.target.items():
-                means[case.dialogue.language, key].append(mean)
-        order = list(rubric.dimensions)
-        for (language, dimension), values in sorted(means.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
-            rows.append({"split": split, "language": language, "dimension": dimension} | majority(values))
-    of_examples = [split for split, part in splits.items() for _ in part]
-    on_side = {
-        "dialogues": [(split, case.dialogue.id) for split, part in splits.items() for case in part],
-        "groups": [(split, group_of(case.dialogue)) for split, part in splits.items() for case in part],
+                means[case.dialogue.language, order.index(key)].append(mean)
+        for (language, place), values in sorted(means.items()):
+            rows.append({"split": split, "language": language, "dimension": order[place]} | majority(values))
+    sides = {
+        "examples": [(split, case.id) for split, case in placed],
+        "dialogues": list(dict.fromkeys((split, case.dialogue.id) for split, case in placed)),
+        "groups": list(dict.fromkeys((split, group_of(case.dialogue)) for split, case in placed)),
     }
-    unique = {what: list(dict.fromkeys(pairs)) for what, pairs in on_side.items()}
+    several = {what: sum(count > 1 for count in Counter(name for _, name in pairs).values()) for what, pairs in sides.items()}
     return {
         "wanted": dict(SHARES),
-        "shares": {"examples": shares(of_examples)} | {what: shares([s for s, _ in pairs]) for what, pairs in unique.items()},
-        "on_several_sides": {
-            what: sum(count > 1 for count in Counter(name for _, name in pairs).values()) for what, pairs in unique.items()
-        },
+        "shares": {what: shares([split for split, _ in pairs]) for what, pairs in sides.items()},
+        "on_several_sides": {what: several[what] for what in ("dialogues", "groups")},
         "labels": rows,
     }
 

@@ -2,9 +2,9 @@
 
 No human score set of ESC-Eval is published with its dialogues, so this one is assembled. `bundled/bases_*.jsonl` holds
 seekers in five turns, each with hand-written reply segments labelled by what they do; `bundled/pools_*.yaml` holds lines
-that spoil a reply. A recipe picks, drops, repeats, cuts and swaps them, and `score` reads the scores off the labels of
-what was put in. No rule measures text. A segment class that is left out is made up for by neutral segments, and every
-dialogue aims at a length drawn without regard to its scores, so that length says little about them.
+that spoil a reply. A recipe (`bundled/recipes.yaml`) picks, drops, repeats, cuts and swaps them, and `score` reads the scores
+off the labels of what was put in. No rule measures text. A segment class that is left out is made up for by neutral segments,
+and every dialogue aims at a length drawn without regard to its scores, so that length says little about them.
 
 The rules are in `data_prep.scores.synthetic_rules`.
 """
@@ -12,33 +12,20 @@ The rules are in `data_prep.scores.synthetic_rules`.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from core.errors import UserError
-from core.files import check_unique, read_jsonl
+from core.files import read_jsonl
 from core.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_id
 from core.yaml_files import read_yaml
 from data_prep.bundled import BUNDLED
 from data_prep.scores.human import human_score
 from data_prep.scores.synthetic_rules import ASPECTS, Aspect, LabelledPart, SyntheticReply, score
 
-LEAST = {
-    "callback": 5,
-    "comfort": 4,
-    "analysis": 4,
-    "suggestion": 7,
-    "encouragement": 3,
-    "friend": 3,
-    "referral": 1,
-    "filler": 5,
-}
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -56,15 +43,9 @@ class Exchange(Record):
     question: bool
     reply: Annotated[tuple[Segment, ...], Field(min_length=2)]
 
-    @model_validator(mode="after")
-    def _answered(self) -> Exchange:
-        if self.question and not any(s.aspect == "answer" for s in self.reply):
-            raise ValueError("the seeker asks a question but no segment has the aspect answer")
-        return self
-
 
 class SyntheticBase(Record):
-    """One seeker's dialogue as raw material: five exchanges with at least `LEAST` segments of each aspect in all."""
+    """One seeker's dialogue as raw material: five exchanges (tests say how many segments each aspect needs)."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
     language: Language
@@ -75,21 +56,7 @@ class SyntheticBase(Record):
     @property
     def recipes(self) -> list[str]:
         """The recipes it goes through. Nobody in a crisis (suicide risk) is answered coldly or harmfully, not even here."""
-        return [name for name in RECIPES if not (self.crisis and name in UNFIT_FOR_CRISIS)]
-
-    @model_validator(mode="after")
-    def _complete(self) -> SyntheticBase:
-        segments = [s for e in self.exchanges for s in e.reply]
-        counts: Counter[str] = Counter(s.aspect for s in segments)
-        for aspect, least in LEAST.items():
-            if counts[aspect] < least:
-                raise ValueError(f"{self.id}: {counts[aspect]} {aspect} segments, at least {least} are needed")
-        if sum(e.question for e in self.exchanges) < 2:
-            raise ValueError(f"{self.id}: at least 2 seeker turns must ask a question")
-        twice = [text for text, n in Counter(s.text for s in segments).items() if n > 1]
-        if twice:
-            raise ValueError(f"{self.id}: the same segment twice: {twice[0][:40]!r}")
-        return self
+        return [name for name in load_recipes().recipes if not (self.crisis and name in UNFIT_FOR_CRISIS)]
 
 
 class Pools(Record):
@@ -105,68 +72,36 @@ class Pools(Record):
 
 @dataclass(frozen=True)
 class DialoguePlan:
-    """What a recipe drew for one dialogue. Counts are wishes: a dialogue with astray replies may hold less material."""
+    """What a recipe drew for one dialogue (bundled/recipes.yaml explains the fields). Counts are wishes: a dialogue with astray
+    replies may hold less material."""
 
-    coherent: bool  # every reply opens with its callback
-    cut: int  # replies that break off
-    astray: int  # replies from other bases
-    salad: int  # replies that are shuffled
+    coherent: bool
+    cut: int
+    astray: int
+    salad: int
     same_form: bool
-    again: tuple[int, ...]  # how many more times segments are said, one number a segment
-    feeling: tuple[str, ...]  # which of comfort, analysis, friend are there
+    again: list[int]
+    feeling: list[str]
     dismissive: int
-    tips: tuple[int, int, int]  # suggestions: of use, useless, harmful
-    traces: tuple[int, int]  # machine phrases, listed replies
-    extras: tuple[str, ...]  # which of encouragement, answer, referral are there
+    tips: list[int]  # of use, useless, harmful
+    traces: list[int]  # machine phrases, listed replies
+    extras: list[str]
 
 
-_FULL, _BOTH = ("comfort", "analysis", "friend"), ("comfort", "analysis")
-_FEELINGS = (_FULL, _FULL, _BOTH, _BOTH, ("comfort",), ("analysis", "friend"), ("friend",), ())
-_TIPS = ((7, 0, 0), (6, 0, 0), (4, 0, 0), (3, 0, 0), (5, 2, 0), (2, 2, 0), (3, 1, 0), (0, 8, 0), (0, 5, 0), (0, 0, 0))
-_GOOD_TIPS = ((7, 0, 0), (6, 0, 0), (6, 0, 0), (6, 0, 0), (5, 2, 0))
-_TRACES = ((0, 0), (1, 0), (2, 0), (1, 1), (2, 1), (3, 0), (0, 3), (5, 0), (2, 3))
-# What is said twice and what becomes a refrain overlap in the amount that is repeated, and differ in where.
-_ONCE: tuple[tuple[int, ...], ...] = ((), (1, 1), (1, 1, 1), (1, 1, 1, 1))
-_OFTEN: tuple[tuple[int, ...], ...] = ((2,), (2, 1), (3,), (2, 2))
-_HOPE, _ANSWER, _REFER = "encouragement", "answer", "referral"
-_EXTRAS = ((_HOPE, _ANSWER, _REFER), (_HOPE, _ANSWER), (_ANSWER, _REFER), (_HOPE, _REFER), (_ANSWER,), (_HOPE,), (_REFER,), ())
-# What a recipe does not set is drawn from here; each value in a tuple is equally likely.
-COMMON: dict[str, tuple[Any, ...]] = {
-    "coherent": (True, False),
-    "cut": (0,),
-    "astray": (0,),
-    "salad": (0,),
-    "same_form": (True, False, False),
-    "again": _ONCE + _OFTEN,
-    "feeling": _FEELINGS,
-    "dismissive": (0,),
-    "tips": _TIPS,
-    "traces": _TRACES,
-    "extras": _EXTRAS,
-}
-_WARM: dict[str, tuple[Any, ...]] = {
-    "feeling": (_FULL, _FULL, _BOTH),
-    "traces": ((0, 0), (1, 0), (2, 0), (0, 2)),
-    "tips": _GOOD_TIPS,
-}
-RECIPES: dict[str, dict[str, tuple[Any, ...]]] = {
-    "best": _WARM
-    | {"coherent": (True,), "feeling": (_FULL,), "same_form": (False,), "again": _ONCE, "extras": _EXTRAS[:1]}
-    | {"traces": ((0, 0), (1, 0))},
-    "warm": _WARM | {"same_form": (False,), "again": _ONCE, "extras": _EXTRAS[:4]},
-    "coach": {"tips": _GOOD_TIPS, "feeling": _FEELINGS[4:6], "extras": _EXTRAS[:5]},
-    "comforter": {"feeling": (_FULL, _BOTH), "tips": _TIPS[5:], "traces": ((0, 0), (1, 0), (2, 0))},
-    "machine": {"traces": ((5, 0), (4, 0), (0, 5), (0, 4), (2, 3), (3, 2))},
-    "monotone": {"same_form": (True,), "again": _ONCE[:2] + _OFTEN},
-    "flat": {"feeling": _FEELINGS[6:], "tips": ((0, 8, 0), (0, 5, 0), (0, 5, 0)), "extras": _EXTRAS[4:]},
-    "cut": {"cut": (2, 3, 4)},
-    "astray": {"astray": (2, 3, 4)},
-    "broken": {"cut": (2, 3, 4), "astray": (2, 3, 4)},
-    "cold": {"dismissive": (1, 2, 3)},
-    "harmful": {"tips": ((0, 0, 1), (3, 0, 2), (2, 2, 2), (5, 0, 1), (0, 3, 2))},
-    "salad": {"salad": (5,)},
-}
 UNFIT_FOR_CRISIS = frozenset({"cold", "harmful"})
+
+
+class Recipes(Record):
+    """What plans are drawn from: each value in a list is equally likely, and `common` has what a recipe does not set."""
+
+    common: dict[str, list[Any]]
+    recipes: dict[str, dict[str, list[Any]]]
+
+
+@cache
+def load_recipes() -> Recipes:
+    """The recipes by name."""
+    return read_yaml(BUNDLED / "recipes.yaml", Recipes, "recipes of the synthetic score set")
 
 
 # Where a kind likes to stand in a reply; a random push of up to `_PUSH` places keeps orders different.
@@ -309,9 +244,10 @@ def _order(draft: _Draft, pools: Pools) -> list[SyntheticReply]:
         if is_list:
             parts.insert(lead, LabelledPart("list_intro", rng.choice(pools.list_intro)))
         if index in cut:
-            parts[-1] = replace(
-                parts[-1], text=_cut(parts[-1].text, rng.uniform(0.35, 0.65), _GLUE[draft.base.language]), cut=True
-            )
+            glue = _GLUE[draft.base.language]
+            words = _pieces(parts[-1].text, glue)
+            rest = glue.join(words[: max(1, int(len(words) * rng.uniform(0.35, 0.65)))])
+            parts[-1] = replace(parts[-1], text=rest.rstrip(" .,;:!?…，。；：！？、"), cut=True)
         replies.append(SyntheticReply(tuple(parts), listed=is_list))
     salad = rng.sample(range(5), plan.salad)
     return [replace(r, salad=i in salad) for i, r in enumerate(replies)]
@@ -320,12 +256,6 @@ def _order(draft: _Draft, pools: Pools) -> list[SyntheticReply]:
 def _pieces(text: str, glue: str) -> list[str]:
     """Words where the language puts spaces between them (`glue` is a space), otherwise pairs of characters."""
     return text.split() if glue else [text[i : i + 2] for i in range(0, len(text), 2)]
-
-
-def _cut(text: str, share: float, glue: str) -> str:
-    """The first part of a text, broken off between two words and without closing punctuation."""
-    words = _pieces(text, glue)
-    return glue.join(words[: max(1, int(len(words) * share))]).rstrip(" .,;:!?…，。；：！？、")
 
 
 def _render(replies: Sequence[SyntheticReply], language: Language, rng: random.Random) -> list[str]:
@@ -353,22 +283,14 @@ def _render(replies: Sequence[SyntheticReply], language: Language, rng: random.R
     return texts
 
 
-def load_bases(language: Language, folder: Path = BUNDLED) -> list[SyntheticBase]:
-    """The bases of a language; `UserError` with file, line and field where one is unfit."""
-    path = folder / f"bases_{language}.jsonl"
-    bases = read_jsonl(path, SyntheticBase, "bases of the synthetic score set")
-    check_unique(path, (b.id for b in bases), "base id")
-    wrong = [b.id for b in bases if b.language != language]
-    if wrong:
-        raise UserError(f"{path}: base {wrong[0]}: language is not {language}; move it to the file of its language")
-    if len(bases) < 2:
-        raise UserError(f"{path}: at least 2 bases are needed, since astray replies come from another one")
-    return bases
+def load_bases(language: Language) -> list[SyntheticBase]:
+    """The bases of a language."""
+    return read_jsonl(BUNDLED / f"bases_{language}.jsonl", SyntheticBase, "bases of the synthetic score set")
 
 
-def load_pools(language: Language, folder: Path = BUNDLED) -> Pools:
-    """The pools of a language; `UserError` with file, line and field where the file is unfit."""
-    return read_yaml(folder / f"pools_{language}.yaml", Pools, "pools of the synthetic score set")
+def load_pools(language: Language) -> Pools:
+    """The pools of a language."""
+    return read_yaml(BUNDLED / f"pools_{language}.yaml", Pools, "pools of the synthetic score set")
 
 
 def construct(
@@ -376,23 +298,23 @@ def construct(
 ) -> tuple[list[SyntheticReply], list[str]]:
     """One variant of a base: its labelled replies and their texts. The same arguments give the same bytes."""
     rng = random.Random(f"{seed}/{base.id}/{variant}")
-    plan = DialoguePlan(**{knob: rng.choice(values) for knob, values in (COMMON | RECIPES[variant]).items()})
+    values = load_recipes().common | load_recipes().recipes[variant]
+    plan = DialoguePlan(**{knob: rng.choice(choices) for knob, choices in values.items()})
     replies = _assemble(base, others, pools, plan, rng)
     return replies, _render(replies, base.language, rng)
 
 
-def build(
-    seed: int = 0, languages: Sequence[Language] = ("en", "zh"), folder: Path = BUNDLED
-) -> tuple[list[Dialogue], list[HumanScore]]:
+@cache
+def build(seed: int = 0, languages: tuple[Language, ...] = ("en", "zh")) -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
     """The score set: one dialogue of 5 exchanges for each base and recipe, and 7 scores (0–4) for each dialogue.
 
-    `source_id` is `<base id>/<recipe>`, so that a split can keep the variants of one base together. Raises `UserError` for
-    unfit bases or pools.
+    `source_id` is `<base id>/<recipe>`, so that a split can keep the variants of one base together. Made once per process: it
+    takes seconds.
     """
     dialogues: list[Dialogue] = []
     scores: list[HumanScore] = []
     for language in languages:
-        bases, pools = load_bases(language, folder), load_pools(language, folder)
+        bases, pools = load_bases(language), load_pools(language)
         for base in bases:
             others = [b for b in bases if b.id != base.id]
             for variant in base.recipes:
@@ -407,11 +329,4 @@ def build(
                 dialogues.append(dialogue)
                 for dimension, value in score(replies, [e.question for e in base.exchanges]).items():
                     scores.append(human_score(dialogue, "construction", "esc_eval", dimension, value))
-    return dialogues, scores
-
-
-@cache
-def whole(languages: tuple[Language, ...] = ("en", "zh")) -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
-    """The bundled score set as `build` makes it, made once a process: it takes seconds."""
-    dialogues, scores = build(languages=languages)
     return tuple(dialogues), tuple(scores)

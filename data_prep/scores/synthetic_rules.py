@@ -105,8 +105,8 @@ def score(replies: Sequence[SyntheticReply], questions: Sequence[bool]) -> dict[
 
     answered = all(
         not r.salad and any(p.kind == "answer" and p.at_home and not p.cut for p in r.parts)
-        for r, asked in zip(replies, questions, strict=True)
-        if asked
+        for r, is_question in zip(replies, questions, strict=True)
+        if is_question
     )
     skill = max(0, sum(("comfort" in kinds, bool(of_use), "encouragement" in kinds, answered, "referral" in kinds)) - 1)
 

@@ -26,7 +26,7 @@ def gold_set(
     dialogues: Sequence[Dialogue]
     scores: Sequence[HumanScore]
     if gold.dialogues == "synthetic":
-        dialogues, scores = synthetic.whole(tuple(languages))
+        dialogues, scores = synthetic.build(languages=tuple(languages))
     elif gold.dialogues == "synthetic_test":
         dialogues, scores = synthetic_test()
     elif gold.scores is None:
