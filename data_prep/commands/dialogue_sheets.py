@@ -21,7 +21,7 @@ from data_prep.cards.sheets import columns_of, refuse_to_overwrite, remove_unans
 from data_prep.played import load_played, played_text
 from data_prep.scores import annotation, label_studio
 from data_prep.scores.annotation import Mode
-from data_prep.scores.annotator_agreement import Agreed, agreement, agreement_table
+from data_prep.scores.annotator_agreement import agreement, agreement_table
 from data_prep.scores.human import RubricCheck, read_dialogues, read_scores
 from data_prep.scores.rescoring import JOINT, contested, finish
 
@@ -75,7 +75,7 @@ def import_scores(scored: ScoredSheet, files: list[Path], mode: Mode, out: Path)
     """Annotators' and reviewers' sheets, and Label Studio's exports → OUT/scores.jsonl (every annotator's) and accepted.jsonl
     (settled); what waits → OUT/review.csv, .xlsx. A form is told by its columns."""
     rules = load_rubric(scored.rubric)
-    exports = [path for path in files if path.suffix.lower() == ".json" or "annotation_id" in columns_of(path)]
+    exports = [path for path in files if path.suffix.lower() == ".json"]
     reviews = [path for path in files if path not in exports and "given" in columns_of(path, annotation.SHEET)]
     _check_files([path for path in files if path not in (*exports, *reviews)], files)
     build = Build(out, "sheet import", _SEED, {"mode": mode, "rubric": rules.name})
@@ -91,12 +91,12 @@ def import_scores(scored: ScoredSheet, files: list[Path], mode: Mode, out: Path)
         raise UserError(f"no annotator's score in {', '.join(map(str, files))}")
     names = (f"{score.annotator}/{score.dialogue_id}/{score.dimension}" for score in scores)
     check_unique(", ".join(map(str, files)), names, "scores of one annotator")
-    asked = annotation.to_review(scores, rules, mode)
+    open_items = annotation.to_review(scores, rules, mode)
     decided: list[HumanScore] = []
     for path in reviews:
-        decided += annotation.read_review(path, loaded, asked, rules, build.step(f"review {path.name}"), played=played)
+        decided += annotation.read_review(path, loaded, open_items, rules, build.step(f"review {path.name}"), played=played)
     check_unique(", ".join(map(str, reviews)), [f"{s.dialogue_id}/{s.dimension}" for s in decided], "decisions")
-    settled = annotation.settle(scores, decided, asked)
+    settled = annotation.settle(scores, decided, open_items)
     if settled.waiting:
         refuse_to_overwrite(out, [annotation.REVIEW], annotation.REVIEW_LAYOUT)
     _count(build, scores, {"waits for a reviewer": _items(settled.waiting)})
@@ -104,7 +104,14 @@ def import_scores(scored: ScoredSheet, files: list[Path], mode: Mode, out: Path)
     build.figures = {"agreement": [asdict(row) for row in rows]}
     build.write("scores.jsonl", scores)
     build.write("accepted.jsonl", settled.accepted)
-    _write_review(build, loaded, settled.waiting, scores, rules, played)
+    if settled.waiting:
+        sheets = annotation.write_review(build.folder, loaded, settled.waiting, scores, rules, played=played)
+        for name in sheets:
+            build.output(name, len(settled.waiting))
+        where = f"fill in {build.out / sheets[0]} or {sheets[1]}"
+        console.print(f"{len(settled.waiting)} dialogues wait for a reviewer: {where}", soft_wrap=True)
+    else:
+        remove_unanswered(build.out, annotation.REVIEW, annotation.REVIEW_LAYOUT)
     if rows:
         to_console(agreement_table(rows), console)
     else:
@@ -112,25 +119,20 @@ def import_scores(scored: ScoredSheet, files: list[Path], mode: Mode, out: Path)
     build.finish(console)
 
 
-def _dialogues(paths: list[Path], rubric: Rubric, build: Build) -> list[Dialogue]:
-    """The dialogues that can be scored: those in which the supporter answers at least once."""
-    build.input(*paths)
+def _to_score(scored: ScoredSheet, rubric: Rubric, build: Build) -> tuple[list[Dialogue], dict[str, str]]:
+    """The dialogues that can be scored, in which the supporter answers at least once, and, where the rubric rates seekers,
+    dialogue id → who its seeker is meant to be. Raises `UserError` where that is unknown."""
+    build.input(*scored.dialogues)
 
     def unscored(dialogue: Dialogue) -> str | None:
         if dialogue.exchanges and dialogue.language not in rubric.languages:
             raise UserError(f"dialogue {dialogue.id}: rubric {rubric.name} has no {dialogue.language} text")
         return None if dialogue.exchanges else "no answer of a supporter"
 
-    kept = build.step("dialogues").sieve(read_dialogues(paths), unscored)
-    if not kept:
-        raise UserError(f"{', '.join(map(str, paths))}: no dialogue in which a supporter answers")
-    return kept
-
-
-def _to_score(scored: ScoredSheet, rubric: Rubric, build: Build) -> tuple[list[Dialogue], dict[str, str]]:
-    """The dialogues that can be scored and, where the rubric rates seekers, dialogue id → who its seeker is meant to be. Raises
-    `UserError` where that is unknown."""
-    dialogues, people = _dialogues(scored.dialogues, rubric, build), [*scored.cards, *scored.profiles]
+    dialogues = build.step("dialogues").sieve(read_dialogues(scored.dialogues), unscored)
+    if not dialogues:
+        raise UserError(f"{', '.join(map(str, scored.dialogues))}: no dialogue in which a supporter answers")
+    people = [*scored.cards, *scored.profiles]
     if rubric.rates != "seeker":
         if people:
             raise UserError(f"--cards, --profiles: rubric {rubric.name} rates the supporter, who knows neither: leave them out")
@@ -138,29 +140,24 @@ def _to_score(scored: ScoredSheet, rubric: Rubric, build: Build) -> tuple[list[D
     if not people:
         raise UserError(f"--rubric {rubric.name} rates the seeker against who it plays: give --cards FILE or --profiles FILE")
     build.input(*people)
-    known = load_played(scored.cards, scored.profiles)
-    return dialogues, {dialogue.id: played_text(dialogue, known) for dialogue in dialogues}
+    by_id = load_played(scored.cards, scored.profiles)
+    return dialogues, {dialogue.id: played_text(dialogue, by_id) for dialogue in dialogues}
 
 
 def _check_files(sheets: Sequence[Path], files: Sequence[Path]) -> None:
     """Two people's work is two files, with names of their own."""
-    _check_names(sheets)
-    if annotation.ACCEPTED in (path.stem for path in sheets):
-        raise UserError(f"a sheet is named {annotation.ACCEPTED}: rename it to its annotator's name")
-    seen: dict[str, Path] = {}
-    for path in files:
-        key = sha256_file(path)
-        if key in seen:
-            raise UserError(f"{seen[key]} and {path} are the same to the byte: people's own sheets are needed")
-        seen[key] = path
-
-
-def _check_names(sheets: Sequence[Path]) -> None:
-    if doubled := [name for name, count in Counter(composed(path.stem) for path in sheets).items() if count > 1]:
+    names = [composed(path.stem) for path in sheets]
+    if doubled := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"the sheet of {min(doubled)} is given twice; a file's name is its annotator's: one sheet each")
     spellings = Spellings()
-    for path in sheets:
-        spellings.add("annotator", composed(path.stem), path)
+    for name, path in zip(names, sheets, strict=True):
+        spellings.add("annotator", name, path)
+    if annotation.ACCEPTED in names:
+        raise UserError(f"a sheet is named {annotation.ACCEPTED}: rename it to its annotator's name")
+    first: dict[str, Path] = {}
+    for path in files:
+        if (same := first.setdefault(sha256_file(path), path)) is not path:
+            raise UserError(f"{same} and {path} are the same to the byte: people's own sheets are needed")
 
 
 def _count(build: Build, scores: Sequence[HumanScore], unsettled: Mapping[str, Set[str]]) -> None:
@@ -170,25 +167,8 @@ def _count(build: Build, scores: Sequence[HumanScore], unsettled: Mapping[str, S
     build.step("scores of a dialogue on a dimension").sieve(scored, reasons.get, str)
 
 
-def _items(asked: annotation.Asked) -> set[str]:
-    return {f"{dialogue}/{dimension}" for dialogue, dimensions in asked.items() for dimension in dimensions}
-
-
-def _write_review(
-    build: Build,
-    dialogues: list[Dialogue],
-    waiting: annotation.Asked,
-    scores: list[HumanScore],
-    rubric: Rubric,
-    played: annotation.Texts,
-) -> None:
-    if not waiting:
-        remove_unanswered(build.out, annotation.REVIEW, annotation.REVIEW_LAYOUT)
-        return
-    sheet, workbook = annotation.write_review(build.folder, dialogues, waiting, scores, rubric, played=played)
-    for name in (sheet, workbook):
-        build.output(name, len(waiting))
-    console.print(f"{len(waiting)} dialogues wait for a reviewer: fill in {build.out / sheet} or {workbook}", soft_wrap=True)
+def _items(dimensions_of: annotation.Asked) -> set[str]:
+    return {f"{dialogue}/{dimension}" for dialogue, dimensions in dimensions_of.items() for dimension in dimensions}
 
 
 # --- FEEL's second round -----------------------------------------------------------------------------------------------------
@@ -202,9 +182,9 @@ def export_again(dialogues: list[Path], gold: list[Path], rubric: str, mode: Mod
     open_items = contested(first_round, mode)
     sheets = {**open_items.by_annotator, **({JOINT: open_items.joint} if open_items.joint else {})}
     refuse_to_overwrite(out, list(sheets), annotation.REVIEW_LAYOUT)
-    for name, asked in sheets.items():
-        for file in annotation.write_review(build.folder, spoken, asked, first_round, rules, name, halves=True):
-            build.output(file, len(asked))
+    for name, of_person in sheets.items():
+        for file in annotation.write_review(build.folder, spoken, of_person, first_round, rules, name, halves=True):
+            build.output(file, len(of_person))
     again = set().union(*map(_items, open_items.by_annotator.values()))
     _count(build, first_round, {"scored again by some": again, "reviewed jointly": _items(open_items.joint)})
     build.finish(console)
@@ -220,30 +200,30 @@ def import_again(dialogues: list[Path], gold: list[Path], files: list[Path], rub
     open_items = contested(first_round, mode)
     again: list[HumanScore] = []
     jointly: list[HumanScore] = []
-    _check_names(files)
+    _check_files(files, [])
     for path in files:
         name = composed(path.stem)
         if name != JOINT and name not in open_items.by_annotator:
             names = [*open_items.by_annotator, JOINT]
             raise UserError(f"{path}: nobody named {name!r} was asked again: {near(name, names)}")
         build.input(path)
-        asked = open_items.joint if name == JOINT else open_items.by_annotator[name]
-        read = annotation.read_review(path, spoken, asked, rules, build.step(f"sheet {path.name}"), halves=True)
+        of_person = open_items.joint if name == JOINT else open_items.by_annotator[name]
+        read = annotation.read_review(path, spoken, of_person, rules, build.step(f"sheet {path.name}"), halves=True)
         (jointly if name == JOINT else again).extend(read)
     final = finish(first_round, again, jointly, mode)
     waiting = {f"{dialogue}/{dimension}" for dialogue, dimension in final.waiting}
     _count(build, first_round, {"waits for a second score or the joint review": waiting})
-    rows = {
-        "before": agreement(first_round, [rules], _SEED),
-        "after": agreement(final.scores, [rules], _SEED),
-    }
+    rows = {"before": agreement(first_round, [rules], _SEED), "after": agreement(final.scores, [rules], _SEED)}
     build.figures = {
         "agreement": {when: [asdict(row) for row in agreed] for when, agreed in rows.items()},
         "still_apart": [f"{dialogue}/{dimension}" for dialogue, dimension in final.still_apart],
     }
     build.write("scores.jsonl", final.scores)
     build.write("accepted.jsonl", final.accepted)
-    _show(rows)
+    for when, agreed in rows.items():
+        if agreed:
+            table = agreement_table(agreed)
+            to_console(replace(table, title=f"{table.title}, {when} the second round"), console)
     if final.still_apart:
         console.print(f"{len(final.still_apart)} means are over scores still more than a point apart")
     build.finish(console)
@@ -274,11 +254,3 @@ def _first_round(
     if len(set(keys)) < len(keys):
         raise UserError("--gold: an annotator scored a dialogue's dimension twice, in two files")
     return rules, first_round, spoken
-
-
-def _show(rows: dict[str, list[Agreed]]) -> None:
-    for when, agreed in rows.items():
-        if agreed:
-            table = agreement_table(agreed)
-            notes = (table.notes[0].replace("Before any review. ", ""), *table.notes[1:])
-            to_console(replace(table, title=f"{table.title}, {when} the second round", notes=notes), console)

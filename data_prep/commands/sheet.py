@@ -161,7 +161,7 @@ def export(
 def import_(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Filled-in sheets, CSV or XLSX, or Label Studio's export (JSON, CSV or XLSX)."),
+        typer.Argument(metavar="FILE...", help="Filled-in sheets, CSV or XLSX, or Label Studio's export (JSON)."),
         SHEET,
     ],
     out: Annotated[

@@ -15,20 +15,24 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
-from core.errors import UserError
-from core.files import digest, write_text
+from core.errors import UserError, at
+from core.files import CONFIGS, digest, write_text
 from core.grouping import group_by
 from core.judge_prompts import SPEAKERS
 from core.ledger import BuildStep
 from core.numbers import number as number_in
-from core.people_tables import Faults
+from core.people_tables import Faults, changed_cell
 from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric, Scale
 from core.statistics.means import exact_mean
+from core.yaml_files import load_yaml
 from data_prep.cards.sheets import SheetChoice, SheetLayout, SheetRow, read_filled, write_both
 from data_prep.scores.human import human_score
 
@@ -38,36 +42,17 @@ ACCEPTED = "accepted"  # the annotator's name in accepted scores
 REVIEW = "review"
 TOLERATED = 1  # points that two annotators may lie apart
 SHEET = "dialogues"
+_SCORE = " score "  # in the name of a row between the dialogue and the dimension that it asks about
 _NAME = re.compile(r"\w[\w.-]{0,60}")
 _COLUMNS = ("row", "item", "language", "who", "text", "rules")
 _ANSWERS = ("score", "note")
-_PLAYED = {"en": "Who the seeker is meant to be", "zh": "求助者应当是怎样的人"}
-_WHOLE = (
-    "Fill in column score with a whole number in every row that has rules.",
-    "凡有评分规则的行，在 score 一栏填一个整数。",
-)
-_HALVES = (
-    "Fill in column score in every row that has rules. What lies between two levels gets the half between them, as 1.5.",
-    "凡有评分规则的行都要在 score 一栏打分。介于两级之间的填中间的半分，例如 1.5。",
-)
-_RATED = {
-    "supporter": (
-        "Judge the supporter, not the seeker, and only what is written.",
-        "只评支持者，不评求助者；只看写出来的内容。",
-    ),
-    "seeker": (
-        "Judge how the seeker is played, against the text about who the seeker is meant to be; not the supporter.",
-        "只评求助者演得如何，以“求助者应当是怎样的人”为准；不评支持者。",
-    ),
-}
-_HOW = (
-    ("Do not talk about the scores with other annotators before all sheets are in.", "交表之前不要和其他标注者讨论分数。"),
-    (
-        "Some dialogues speak of self-harm, abuse or despair. Pause when you need to, and tell whoever gave you this sheet.",
-        "有些对话会提到自伤、虐待或绝望。需要时请随时停下，并告诉发表格给你的人。",
-    ),
-)
 Texts = Mapping[str, str]  # dialogue id → who its seeker is meant to be
+
+
+@cache
+def _wording() -> dict[str, dict[Language, str]]:
+    """What sheets say beside the rubric's own rules."""
+    return load_yaml(CONFIGS / "score_sheets.yaml", "wording of score sheets")  # type: ignore[no-any-return]
 
 
 def item_of(dialogue: Dialogue) -> str:
@@ -102,9 +87,9 @@ def assign(dialogues: Sequence[Dialogue], annotators: Sequence[str], copies: int
                 circle = rng.sample(list(annotators), len(annotators))
             for step in range(copies):
                 assigned[circle[(place + step) % len(circle)]].append(dialogue)
-        for name, mine in assigned.items():
-            random.Random(f"{seed}/annotate-dialogues/{language}/{name}").shuffle(mine)
-            sheets[name] += mine
+        for name, share in assigned.items():
+            random.Random(f"{seed}/annotate-dialogues/{language}/{name}").shuffle(share)
+            sheets[name] += share
     return sheets
 
 
@@ -118,23 +103,23 @@ def check_names(annotators: Sequence[str], what: str) -> None:
 
 
 def write_sheet(
-    folder: Path, name: str, dialogues: Sequence[Dialogue], rubric: Rubric, played: Texts | None = None
+    folder: Path, name: str, dialogues: Sequence[Dialogue], rubric: Rubric, played: Mapping[str, str] = {}
 ) -> list[str]:
     """NAME.csv and NAME.xlsx with empty answers; returns the two names. `played` holds who the seekers are meant to be, where
     the rubric rates them."""
-    rows = [row for dialogue in dialogues for row in _rows(dialogue, rubric, list(rubric.dimensions), played or {})]
+    rows = [row for dialogue in dialogues for row in _rows(dialogue, rubric, list(rubric.dimensions), played)]
     return _write(folder, name, LAYOUT, rows, rubric, rubric.halves)
 
 
 def write_review(
     folder: Path,
     dialogues: Sequence[Dialogue],
-    asked: Asked,
+    open_items: Asked,
     scores: Sequence[HumanScore],
     rubric: Rubric,
     name: str = REVIEW,
     halves: bool | None = None,
-    played: Texts | None = None,
+    played: Mapping[str, str] = {},
 ) -> list[str]:
     """NAME.csv and NAME.xlsx: what waits, with the scores given (sorted, without names); returns the two names. `halves` says
     whether scores between two levels may be given; without it, the rubric does.
@@ -142,81 +127,57 @@ def write_review(
     Rows stand language by language in the order of a hash: the order of the records would tell the supporters apart.
     """
     groups = group_by(scores, lambda score: (score.dialogue_id, score.dimension))
-    values = {key: [score.value for score in group] for key, group in groups.items()}
-    halves = rubric.halves if halves is None else halves
+    given = {key: " / ".join(f"{value:g}" for value in sorted(score.value for score in group)) for key, group in groups.items()}
     rows: list[dict[str, str]] = []
     for dialogue in sorted(dialogues, key=lambda dialogue: (dialogue.language, digest(["review", dialogue.id]))):
-        if wanted := [key for key in rubric.dimensions if key in asked.get(dialogue.id, ())]:
-            given = {key: " / ".join(f"{value:g}" for value in sorted(values.get((dialogue.id, key), []))) for key in wanted}
-            rows += _rows(dialogue, rubric, wanted, played or {}, given)
-    return _write(folder, name, REVIEW_LAYOUT, rows, rubric, halves)
+        if wanted := [key for key in rubric.dimensions if key in open_items.get(dialogue.id, ())]:
+            rows += _rows(dialogue, rubric, wanted, played, {key: given.get((dialogue.id, key), "") for key in wanted})
+    return _write(folder, name, REVIEW_LAYOUT, rows, rubric, rubric.halves if halves is None else halves)
 
 
 def _rows(
     dialogue: Dialogue, rubric: Rubric, dimensions: Sequence[str], played: Texts, given: Mapping[str, str] = {}
 ) -> list[dict[str, str]]:
-    """A dialogue's rows: who is played, every turn, every dimension with its rules."""
-    language = dialogue.language
-    item = {"item": item_of(dialogue), "language": language}
-    known = _texts_of(dialogue, rubric)
-    speakers = SPEAKERS[language]
+    """A dialogue's rows: who is played, every turn, every dimension with its rules. Rows are read back by their names."""
+    language, item = dialogue.language, item_of(dialogue)
     rows = []
     if text := played.get(dialogue.id):
-        rows.append(item | {"row": _played_row(dialogue), "who": _PLAYED[language], "text": text})
+        rows.append({"row": f"{item} seeker", "who": _wording()["played"][language], "text": text})
     for number, turn in enumerate(dialogue.turns, start=1):
-        row = _turn_row(dialogue, number)
-        rows.append(item | {"row": row, "who": f"{number} {speakers[turn.role]}", "text": known[row]})
+        rows.append({"row": f"{item} turn {number}", "who": f"{number} {SPEAKERS[language][turn.role]}", "text": turn.text})
     for key in dimensions:
-        row, levels = _score_row(dialogue, key), rubric.texts(key, language)
-        rules = "\n".join(f"{score}: {text}" for score, text in levels.items())
-        label = rubric.dimensions[key].label[language]
-        rows.append(item | {"row": row, "who": label, "text": known[row], "rules": rules, "given": given.get(key, "")})
-    return rows
-
-
-def _played_row(dialogue: Dialogue) -> str:
-    return f"{item_of(dialogue)} seeker"
-
-
-def _turn_row(dialogue: Dialogue, number: int) -> str:
-    return f"{item_of(dialogue)} turn {number}"
+        dimension = rubric.dimensions[key]
+        row = {"row": _score_row(dialogue, key), "who": dimension.label[language], "text": _about(rubric, key, language)}
+        rules = "\n".join(f"{score}: {text}" for score, text in rubric.texts(key, language).items())
+        rows.append(row | {"rules": rules, "given": given.get(key, "")})
+    return [row | {"item": item, "language": language} for row in rows]
 
 
 def _score_row(dialogue: Dialogue, dimension: str) -> str:
-    return f"{item_of(dialogue)} score {dimension}"
+    return f"{item_of(dialogue)}{_SCORE}{dimension}"
 
 
-def _texts_of(dialogue: Dialogue, rubric: Rubric) -> dict[str, str]:
-    """Row → text of what is asked about a dialogue: its turns, and what each dimension is about."""
-    turns = {_turn_row(dialogue, number): turn.text for number, turn in enumerate(dialogue.turns, start=1)}
-    about = {key: " ".join(one.about[dialogue.language].split()) for key, one in rubric.dimensions.items()}
-    return turns | {_score_row(dialogue, key): text for key, text in about.items()}
+def _about(rubric: Rubric, key: str, language: Language) -> str:
+    return " ".join(rubric.dimensions[key].about[language].split())
 
 
 def _write(
     folder: Path, name: str, form: SheetLayout, rows: Sequence[Mapping[str, str]], rubric: Rubric, halves: bool
 ) -> list[str]:
-    places, scales = _places(rubric, halves), rubric.scales
-    asked = [(number, scales[row["row"].partition(" score ")[2]]) for number, row in enumerate(rows) if row.get("rules")]
-    choices: list[SheetChoice] = []
-    for number, scale in asked:  # one list of choices for every run of rows on one scale
-        last = choices[-1] if choices else None
-        if last and last.last == number - 1 and last.cells == places[scale]:
-            choices[-1] = replace(last, last=number)
-        else:
-            choices.append(SheetChoice("score", number, number, places[scale]))
-    languages = [language for language in rubric.languages if any(row["language"] == language for row in rows)]
-    return write_both(folder, name, form, rows, choices, {"rules": _rules(rubric, languages, halves)})
-
-
-def _places(rubric: Rubric, halves: bool) -> dict[Scale, str]:
-    """Where in sheet `rules` the scores of each scale stand, one scale below the other from row 2."""
-    places, row = {}, 2
+    places: dict[Scale, str] = {}  # where in sheet `rules` the scores of each scale stand, one scale below the other
+    first = 2
     for key, scale in rubric.scales.items():
         if scale not in places:
-            last = row + len(rubric.steps(key, halves)) - 1
-            places[scale], row = f"rules!$A${row}:$A${last}", last + 1
-    return places
+            last = first + len(rubric.steps(key, halves)) - 1
+            places[scale], first = f"rules!$A${first}:$A${last}", last + 1
+    choices = []
+    scales = (rubric.scales[row["row"].partition(_SCORE)[2]] if row.get("rules") else None for row in rows)
+    for scale, run in groupby(enumerate(scales), key=itemgetter(1)):  # one list of choices for every run of rows on one scale
+        if scale:
+            numbers = [number for number, _ in run]
+            choices.append(SheetChoice("score", numbers[0], numbers[-1], places[scale]))
+    languages = [language for language in rubric.languages if any(row["language"] == language for row in rows)]
+    return write_both(folder, name, form, rows, choices, {"rules": _rules(rubric, languages, halves)})
 
 
 def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool) -> list[list[str]]:
@@ -225,12 +186,13 @@ def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool) -> list[
     rows = [["score", "", ""], *([f"{score:g}", "", ""] for scores in of_scale.values() for score in scores)]
     for key, dimension in rubric.dimensions.items():
         for language in languages:
-            rows += [[], [key, dimension.label[language], " ".join(dimension.about[language].split())]]
+            rows += [[], [key, dimension.label[language], _about(rubric, key, language)]]
             rows += [["", str(score), text] for score, text in rubric.texts(key, language).items()]
     rows.append([])
     for language in languages:
-        how = (_HALVES if halves else _WHOLE, _RATED[rubric.rates], *_HOW)
-        rows += [["", "", line[0 if language == "en" else 1]] for line in how]
+        rows += [
+            ["", "", _wording()[line][language]] for line in ("halves" if halves else "whole", rubric.rates, "alone", "care")
+        ]
         rows += [[], *(["", "", line] for line in rubric.example.get(language, "").splitlines())]
     return rows
 
@@ -244,7 +206,7 @@ def write_guide(path: Path, rubric: Rubric, languages: Sequence[Language]) -> No
 
 
 def read_scores(
-    path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: BuildStep, played: Texts | None = None
+    path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: BuildStep, played: Mapping[str, str] = {}
 ) -> list[HumanScore]:
     """An annotator's sheet as scores; the annotator's name is the file's, without its suffix. `played` is what the sheet was
     written with.
@@ -252,95 +214,31 @@ def read_scores(
     A dialogue without any score counts as dropped in `step`. Raises `UserError` with file, row and column for whatever cannot
     be read, and for a dialogue that is scored only in part.
     """
-    filled = _given(path, LAYOUT, dialogues, rubric, played)
+    filled = _filled(path, LAYOUT, dialogues, rubric, played)
     scores = []
     with Faults() as faults:
         for dialogue in dialogues:
             rows = {key: filled[name] for key in rubric.dimensions if (name := _score_row(dialogue, key)) in filled}
-            if not rows:
-                continue
-            step.taken += 1
-            if all(value is None for _, value in rows.values()):
-                step.drop("no score given yet", next(iter(rows.values()))[0].where)
-                continue
-            step.kept += 1
-            for key in rubric.dimensions:
+            values = {key: value for key, (_, value) in rows.items() if value is not None}
+            step.taken += bool(rows)
+            step.kept += bool(values)
+            if values:
                 with faults.noting():
-                    if key not in rows:
-                        raise UserError(
-                            f"{path}: the row of {key} of dialogue {item_of(dialogue)} is missing, others of it have a score"
-                        )
-                    row, value = rows[key]
-                    if value is None:
-                        raise row.fault("score", "empty, while other dimensions of this dialogue have a score")
-                    scores.append(human_score(dialogue, path.stem, rubric.name, key, value))
+                    scores += scores_of(dialogue, path.stem, rubric, values, next(iter(rows.values()))[0].where)
+            elif rows:
+                step.drop("no score given yet", next(iter(rows.values()))[0].where)
     return scores
 
 
-def read_review(
-    path: Path,
-    dialogues: Sequence[Dialogue],
-    asked: Asked,
-    rubric: Rubric,
-    step: BuildStep,
-    halves: bool | None = None,
-    played: Texts | None = None,
-) -> list[HumanScore]:
-    """The reviewer's sheet as scores, only of what was asked for; delete the rows of what is not decided yet.
-
-    An answer that nobody asked for counts as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty
-    cell that was asked for.
-    """
-    wanted = {_score_row(dialogue, key) for dialogue in dialogues for key in asked.get(dialogue.id, ())}
-    filled = _given(path, REVIEW_LAYOUT, dialogues, rubric, played, halves, wanted)
-    scores = []
-    for dialogue in dialogues:
-        for key in rubric.dimensions:
-            name = _score_row(dialogue, key)
-            row, value = filled.get(name, (None, None))
-            if row is None or value is None:
-                continue
-            step.taken += 1
-            if name in wanted:
-                step.kept += 1
-                scores.append(human_score(dialogue, path.stem, rubric.name, key, value))
-            else:
-                step.drop("not asked for, not used", row.where)
-    return scores
+def scores_of(dialogue: Dialogue, annotator: str, rubric: Rubric, values: Mapping[str, float], where: str) -> list[HumanScore]:
+    """What one person gave one dialogue, in the rubric's order. Raises `UserError` for a dialogue that is scored in part."""
+    if missing := [key for key in rubric.dimensions if key not in values]:
+        raise UserError(f"{where}: no score on {', '.join(missing)}, while others of dialogue {item_of(dialogue)} are scored")
+    return [human_score(dialogue, annotator, rubric.name, key, values[key]) for key in rubric.dimensions]
 
 
-def _given(
-    path: Path,
-    form: SheetLayout,
-    dialogues: Sequence[Dialogue],
-    rubric: Rubric,
-    played: Texts | None,
-    halves: bool | None = None,
-    wanted: Container[str] = (),
-) -> dict[str, tuple[SheetRow, float | None]]:
-    """{name of a row: the row and its score} of a sheet of these dialogues; no score may be missing that is `wanted`."""
-    texts: dict[str, str] = {}
-    dimensions: dict[str, str] = {}
-    for dialogue in dialogues:
-        texts |= _texts_of(dialogue, rubric)
-        dimensions |= {_score_row(dialogue, key): key for key in rubric.dimensions}
-        if dialogue.id in (played or {}):
-            texts[_played_row(dialogue)] = (played or {})[dialogue.id]
-
-    def answer(name: str, row: SheetRow) -> tuple[SheetRow, float | None]:
-        value = _score(row, dimensions[name], rubric, halves) if name in dimensions else None
-        if value is None and name in wanted:
-            raise row.fault("score", "empty, but asked for; delete the row if it is not decided yet")
-        return row, value
-
-    return read_filled(path, form, texts, "row", answer)
-
-
-def _score(row: SheetRow, dimension: str, rubric: Rubric, halves: bool | None = None) -> float | None:
-    """A row's score, None for an empty cell."""
-    text = row.cells["score"].strip()
-    if not text:
-        return None
+def score_in(text: str, dimension: str, rubric: Rubric, halves: bool | None = None) -> float:
+    """The score that a cell or a choice says. Raises `UserError` for what is no score of the dimension."""
     allowed = rubric.steps(dimension, halves)
     try:
         value = number_in(text)
@@ -348,8 +246,58 @@ def _score(row: SheetRow, dimension: str, rubric: Rubric, halves: bool | None = 
         value = math.nan
     if value not in allowed:
         kind = "a whole number" if all(step % 1 == 0 for step in allowed) else "a whole or half number"
-        raise row.fault("score", f"{text[:40]!r} is not {kind} from {allowed[0]:g} to {allowed[-1]:g} ({dimension})")
+        about = f"is not {kind} from {allowed[0]:g} to {allowed[-1]:g} ({dimension})"
+        raise UserError(f"{text[:40]!r} {about}{changed_cell(text)}")
     return value
+
+
+def read_review(
+    path: Path,
+    dialogues: Sequence[Dialogue],
+    open_items: Asked,
+    rubric: Rubric,
+    step: BuildStep,
+    halves: bool | None = None,
+    played: Mapping[str, str] = {},
+) -> list[HumanScore]:
+    """The reviewer's sheet as scores, only of what was asked for; delete the rows of what is not decided yet.
+
+    An answer that nobody asked for counts as dropped in `step`. Raises `UserError` as `read_scores` does, and for an empty
+    cell that was asked for.
+    """
+    wanted = {_score_row(dialogue, key) for dialogue in dialogues for key in open_items.get(dialogue.id, ())}
+    filled = _filled(path, REVIEW_LAYOUT, dialogues, rubric, played, halves, wanted)
+    names = {_score_row(dialogue, key): (dialogue, key) for dialogue in dialogues for key in rubric.dimensions}
+    answers = [name for name in names if name in filled and filled[name][1] is not None]
+    answers = step.sieve(
+        answers, lambda name: None if name in wanted else "not asked for, not used", lambda name: filled[name][0].where
+    )
+    given = ((*names[name], filled[name][1]) for name in answers)
+    return [human_score(talk, path.stem, rubric.name, key, value) for talk, key, value in given if value is not None]
+
+
+def _filled(
+    path: Path,
+    form: SheetLayout,
+    dialogues: Sequence[Dialogue],
+    rubric: Rubric,
+    played: Texts,
+    halves: bool | None = None,
+    wanted: Container[str] = (),
+) -> dict[str, tuple[SheetRow, float | None]]:
+    """{name of a row: the row and its score} of a sheet of these dialogues; no score may be missing that is `wanted`."""
+    rows = (row for dialogue in dialogues for row in _rows(dialogue, rubric, list(rubric.dimensions), played))
+
+    def answer(name: str, row: SheetRow) -> tuple[SheetRow, float | None]:
+        text, dimension = row.cells["score"].strip(), name.partition(_SCORE)[2]
+        if dimension and text:
+            with at(f"{row.where}, column score"):
+                return row, score_in(text, dimension, rubric, halves)
+        if name in wanted:
+            raise row.fault("score", "empty, but asked for; delete the row if it is not decided yet")
+        return row, None
+
+    return read_filled(path, form, {row["row"]: row["text"] for row in rows}, "row", answer)
 
 
 # --- the second review ------------------------------------------------------------------------------------------------------
@@ -366,21 +314,21 @@ class Settled:
 def to_review(scores: Sequence[HumanScore], rubric: Rubric, mode: Mode) -> Asked:
     """What a reviewer must decide: in paper mode everything that has a score, in native mode where scores lie more than
     `TOLERATED` apart."""
-    asked: dict[str, set[str]] = defaultdict(set)
+    open_items: dict[str, set[str]] = defaultdict(set)
     for (dialogue, dimension), group in group_by(scores, lambda score: (score.dialogue_id, score.dimension)).items():
         values = [score.value for score in group]
         if mode == "paper" or max(values) - min(values) > TOLERATED:
-            asked[dialogue].add(dimension)
-    return {dialogue: tuple(key for key in rubric.dimensions if key in keys) for dialogue, keys in asked.items()}
+            open_items[dialogue].add(dimension)
+    return {dialogue: tuple(key for key in rubric.dimensions if key in keys) for dialogue, keys in open_items.items()}
 
 
-def settle(scores: Sequence[HumanScore], reviewed: Sequence[HumanScore], asked: Asked) -> Settled:
+def settle(scores: Sequence[HumanScore], reviewed: Sequence[HumanScore], open_items: Asked) -> Settled:
     """The reviewer's score where one was asked for, else the mean of the annotators; dialogues in the order of `scores`."""
     decided = {(score.dialogue_id, score.dimension): score.value for score in reviewed}
     groups = group_by(scores, lambda score: (score.dialogue_id, score.dimension))
     accepted, waiting = [], defaultdict(list)
     for (dialogue, dimension), group in groups.items():
-        if dimension not in asked.get(dialogue, ()):
+        if dimension not in open_items.get(dialogue, ()):
             value = exact_mean(score.value for score in group)
         elif (dialogue, dimension) in decided:
             value = decided[dialogue, dimension]

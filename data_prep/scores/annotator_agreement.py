@@ -28,7 +28,7 @@ from core.statistics.reliability import (
     left_out,
     ratio,
 )
-from core.tables import Estimate, Table
+from core.tables import Cell, Estimate, Table
 
 _SAME = 1e-9  # the difference of two thirds is not exact
 _CELLS = 2**22  # of tables at a time: 32 MB an array
@@ -107,7 +107,8 @@ def agreement(scores: Iterable[HumanScore], rubrics: Sequence[Rubric] = (), seed
 def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0) -> Figures | None:
     """The figures of `items`, each with the values that people gave it by name; None where no item has two values. Neither the
     order of the items nor that of the people changes anything."""
-    shared = [(item, sorted(items[item].items())) for item in sorted(items, key=_order) if len(items[item]) > 1]
+    order = sorted(items, key=lambda item: (item.cluster, -1 if item.part is None else item.part))
+    shared = [(item, sorted(items[item].items())) for item in order if len(items[item]) > 1]
     if not shared:
         return None
     names, cluster = np.unique([item.cluster for item, _ in shared], return_inverse=True)
@@ -131,7 +132,14 @@ def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0)
         of_pair = np.concatenate([[True], (without[1:, rows] == 0).any(1)])
         by_kappa.append((a, b, len(rows), jackknife(kappas[number][of_pair], len(rows))))
     counts[:, :, -1] = counts.sum(2)
-    *of_pairs, (equal, near) = _shares(counts, [*(n for _, _, n, _ in by_kappa), len(shared)], seed)
+    sizes = [*(n for _, _, n, _ in by_kappa), len(shared)]
+    *hits, every = counts
+    clusters = (every > 0).sum(0).tolist()
+    columns = []
+    for hit in hits:
+        draws, means = smoothed_means(hit, every, SHARES, seed), ratio(hit.sum(0), every.sum(0))
+        columns.append([*map(estimate, means.round(6).tolist(), draws.T, sizes, clusters)])
+    *of_pairs, (equal, near) = zip(*columns, strict=True)
     weighed = np.where(np.isnan(kappas), 0.0, shares)
     return Figures(
         len(shared),
@@ -144,22 +152,6 @@ def agreement_on(items: Mapping[ScoredItem, Mapping[str, float]], seed: int = 0)
         near=near,
         by_pair=tuple(AnnotatorPair(*pair, *two) for pair, two in zip(by_kappa, of_pairs, strict=True)),
     )
-
-
-def _shares(counts: Counts, sizes: Sequence[int], seed: int) -> list[tuple[Estimate, Estimate]]:
-    """The shares of equal and of near pairs of scores, column by column, from counts [3, clusters, columns] of these and of
-    all; `sizes` are the numbers of items that the estimates name."""
-    *hits, every = counts
-    clusters = (every > 0).sum(0).tolist()
-    columns = []
-    for hit in hits:
-        draws, means = smoothed_means(hit, every, SHARES, seed), ratio(hit.sum(0), every.sum(0))
-        columns.append([*map(estimate, means.round(6).tolist(), draws.T, sizes, clusters)])
-    return list(zip(*columns, strict=True))
-
-
-def _order(item: ScoredItem) -> tuple[str, int]:
-    return item.cluster, -1 if item.part is None else item.part
 
 
 def _places(numbers: Counts) -> tuple[Counts, NDArray[np.intp]]:
@@ -210,42 +202,37 @@ def _on_tables(
 
 def agreement_table(rows: Sequence[Agreed]) -> Table:
     """The rows as one table."""
-    names = _names(rows)
     alone = sum(row.alone for row in rows)
-    return Table(
-        key="annotators",
-        title="Agreement of the annotators",
-        columns=(*names, "People", "Pairs", "Krippendorff's alpha", "Weighted kappa", "Equal", "Within 1"),
-        rows=tuple((*_name(r, names), r.people, r.pairs, r.alpha, r.kappa, r.equal, r.near) for r in rows),
-        notes=(
-            "n: dialogues (or turns) that two or more people scored. Alpha is ordinal; kappa has quadratic weights and is the "
-            "mean over pairs of people who share dialogues. Equal, within 1 (point): shares of pairs of scores. A dash: not "
-            "defined, because nothing varies.",
-            f"Intervals over dialogues: 95 % {AGREEMENT}; of shares: {SMOOTHED}.",
-            *([f"{alone:,} scores are one person's alone and in no figure."] if alone else []),
-        ),
-        section="Annotators",
-    )
+    notes = [
+        "n: dialogues (or turns) that two or more people scored. Alpha is ordinal; kappa has quadratic weights and is the mean "
+        "over pairs of people who share dialogues. Equal, within 1 (point): shares of pairs of scores. A dash: not defined, "
+        "because nothing varies.",
+        f"Intervals over dialogues: 95 % {AGREEMENT}; of shares: {SMOOTHED}.",
+        *([f"{alone:,} scores are one person's alone and in no figure."] if alone else []),
+    ]
+    body = [
+        name | {"People": row.people, "Pairs": row.pairs, "Krippendorff's alpha": row.alpha} | _shown(row)
+        for name, row in zip(_names(rows), rows, strict=True)
+    ]
+    return Table.of("annotators", "Agreement of the annotators", body, notes, "Annotators")
 
 
 def pair_table(rows: Sequence[Agreed]) -> Table:
     """Every two people who share dialogues."""
-    names = _names(rows)
-    return Table(
-        key="annotator_pairs",
-        title="Agreement of every two annotators",
-        columns=(*names, "Annotator", "and", "Weighted kappa", "Equal", "Within 1"),
-        rows=tuple((*_name(row, names), p.a, p.b, p.kappa, p.equal, p.near) for row in rows for p in row.by_pair),
-        notes=("n: dialogues (or turns) that both scored. Kappa with quadratic weights. Intervals as above.",),
-        section="Annotators",
-    )
+    pairs = [
+        name | {"Annotator": pair.a, "and": pair.b} | _shown(pair)
+        for name, row in zip(_names(rows), rows, strict=True)
+        for pair in row.by_pair
+    ]
+    notes = ["n: dialogues (or turns) that both scored. Kappa with quadratic weights. Intervals as above."]
+    return Table.of("annotator_pairs", "Agreement of every two annotators", pairs, notes, "Annotators")
 
 
-def _names(rows: Sequence[Agreed]) -> list[str]:
-    """Heads of what tells the rows apart; rubric, and whether dialogues or turns were scored, only where that differs."""
+def _shown(figures: Figures | AnnotatorPair) -> dict[str, Cell]:
+    return {"Weighted kappa": figures.kappa, "Equal": figures.equal, "Within 1": figures.near}
+
+
+def _names(rows: Sequence[Agreed]) -> list[dict[str, Cell]]:
+    """What tells the rows apart; rubric, and whether dialogues or turns were scored, only where that differs."""
     several = [head for head in ("Rubric", "Scored") if len({getattr(row, head.lower()) for row in rows}) > 1]
-    return ["Dimension", "Language", *several]
-
-
-def _name(row: Agreed, heads: Sequence[str]) -> list[str]:
-    return [getattr(row, head.lower()) for head in heads]
+    return [{head: getattr(row, head.lower()) for head in ("Dimension", "Language", *several)} for row in rows]

@@ -5,7 +5,7 @@
 - EPITOME (Sharma et al., EMNLP 2020): three mechanisms, 0–2, on a post and a reply: a dialogue of two turns.
 - EmpathicComm ("When LLMs are Reliable for Judging Empathic Communication"): three experts, the crowd and three models on 50
   dialogues of EmpatheticDialogues (1–5) and 50 pairs of EPITOME (0–2). Models' verdicts are `Judgement` records. Its two other
-  parts are left out (`_LEFT_OUT` says why).
+  parts are not read: lend_an_ear has no rubric, and the dialogues of perceived_empathy are not published.
 """
 
 from __future__ import annotations
@@ -27,12 +27,6 @@ from data_prep.sources.support import ROLES, Score, merged
 
 MECHANISMS = ("emotional_reactions", "interpretations", "explorations")
 _JUDGES = {"gpt": "gpt-4o", "claude": "claude-3.7-sonnet", "gemini": "gemini-2.5-pro"}  # EmpathicComm's file names
-# EmpathicComm's folders with ratings that are not read, and why.
-_LEFT_OUT = {
-    "lend_an_ear": "lend_an_ear: there is no rubric for its six dimensions",
-    "perceived_empathy": "perceived_empathy: its dialogues are not published",
-    "original_data": "perceived_empathy: its dialogues are not published",  # the seekers' own ratings
-}
 
 
 # --- ESConv ---------------------------------------------------------------------------------------------------------------
@@ -194,15 +188,16 @@ def _empathic_comm(files: list[Path], reader: CorpusReader) -> Imported:
     placed = {file: _place(file) for file in files}
     for file, place in placed.items():
         if place == ("original_data", "sample_epitome.csv"):
-            texts |= {("epitome", d.source_id.split("/")[0]): d for d in _pairs(file, reader) if d.source_id}
+            for row in reader.csv(file):
+                with reader.accounting(row):
+                    pair = _PostAndReply.model_validate(row.value)
+                    texts["epitome", pair.sp_id] = pair.dialogue()
+                    reader.step.kept += 1
         elif place == ("original_data", "sample_empatheticdialogues.csv"):
             texts |= {("empatheticdialogues", d.source_id): d for d in _conversations(file, reader) if d.source_id}
     imported = Imported(list(texts.values()))
     for file, (part, name) in placed.items():
-        if name.endswith("_ratings.csv") and part in _LEFT_OUT:
-            for row in reader.csv(file):
-                reader.step.drop(_LEFT_OUT[part], row.where)
-        elif name.endswith("_ratings.csv"):
+        if name.endswith("_ratings.csv") and part in ("epitome", "empatheticdialogues"):
             _rater(file, part, name.removesuffix("_ratings.csv"), texts, reader, imported)
     return imported
 
@@ -211,14 +206,6 @@ def _place(file: Path) -> tuple[str, str]:
     """(folder, name) of a file of the published repository, also where its files lie in one folder as FOLDER__NAME."""
     folder, separator, name = file.name.partition("__")
     return (folder, name) if separator else (file.parent.name, file.name)
-
-
-def _pairs(file: Path, reader: CorpusReader) -> Iterator[Dialogue]:
-    for row in reader.csv(file):
-        with reader.accounting(row):
-            dialogue = _PostAndReply.model_validate(row.value).dialogue()
-            reader.step.kept += 1
-            yield dialogue
 
 
 def _conversations(file: Path, reader: CorpusReader) -> Iterator[Dialogue]:
@@ -235,14 +222,11 @@ def _conversations(file: Path, reader: CorpusReader) -> Iterator[Dialogue]:
             continue
         reader.step.kept += len(spoken)
         seeker = spoken[0][1].speaker_idx
-        turns = [Turn(role="seeker", text=_commas(spoken[0][1].prompt))]
-        for _, raw in spoken:
-            turns.append(Turn(role="seeker" if raw.speaker_idx == seeker else "supporter", text=_commas(raw.utterance)))
-        yield Dialogue(id=f"empathic_comm-{name}", language="en", source="empathic_comm", source_id=name, turns=merged(turns))
-
-
-def _commas(text: str) -> str:
-    return text.replace("_comma_", ",")  # EmpatheticDialogues writes its commas so
+        lines: list[tuple[Role, str]] = [("seeker", spoken[0][1].prompt)]
+        lines += [("seeker" if raw.speaker_idx == seeker else "supporter", raw.utterance) for _, raw in spoken]
+        # EmpatheticDialogues writes its commas as a word.
+        turns = merged(Turn(role=role, text=text.replace("_comma_", ",")) for role, text in lines)
+        yield Dialogue(id=f"empathic_comm-{name}", language="en", source="empathic_comm", source_id=name, turns=turns)
 
 
 def _rater(

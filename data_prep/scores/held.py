@@ -110,7 +110,7 @@ def read_held(paths: Sequence[Path]) -> dict[HeldTalk, Dialogue]:
     def each(where: str, held: _HeldDialogue) -> None:
         if held.talk in dialogues:
             raise UserError(f"{where}: situation: the dialogue on {held.talk} stands twice (number them in trial)")
-        turns = merged(Turn(role=said.role, text=said.text) for said in held.turns)
+        turns = merged(Turn(role=utterance.role, text=utterance.text) for utterance in held.turns)
         for role in ("seeker", "supporter"):
             if role not in {turn.role for turn in turns}:
                 raise UserError(f"{where}: turns: in the dialogue on {held.talk} the {role} says nothing")
@@ -139,7 +139,7 @@ def read_held(paths: Sequence[Path]) -> dict[HeldTalk, Dialogue]:
 
 def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
     first: dict[HeldTalk, tuple[str, _Utterance]] = {}
-    said: dict[HeldTalk, list[_HeldTurn]] = {}
+    turns: dict[HeldTalk, list[_HeldTurn]] = {}
 
     def each(where: str, utterance: _Utterance) -> None:
         _, begun = first.setdefault(utterance.talk, (where, utterance))
@@ -147,12 +147,12 @@ def _by_utterance(path: Path) -> Iterator[tuple[str, _HeldDialogue]]:
             raise UserError(f"{where}: language: {utterance.language}, but {utterance.talk} began in {begun.language}")
         if utterance.person() != begun.person():
             raise UserError(f"{where}: profile, card: {utterance.talk} began with another one, or with none")
-        said.setdefault(utterance.talk, []).append(_HeldTurn(role=utterance.role, text=utterance.text))
+        turns.setdefault(utterance.talk, []).append(_HeldTurn(role=utterance.role, text=utterance.text))
 
     read_table(path, _Utterance, KIND, each)
     for talk, (where, begun) in first.items():
         begun_with = {"language": begun.language, "profile": begun.profile, "card": begun.card}
-        yield where, _HeldDialogue(**talk._asdict(), **begun_with, turns=tuple(said[talk]))
+        yield where, _HeldDialogue(**talk._asdict(), **begun_with, turns=tuple(turns[talk]))
 
 
 def read_ratings(
@@ -186,10 +186,10 @@ def read_ratings(
 
 def _unknown(talk: HeldTalk, held: dict[HeldTalk, Dialogue]) -> str:
     """Which column of a rating fits no dialogue."""
-    situations = {known.situation for known in held}
+    situations = {other.situation for other in held}
     if talk.situation not in situations:
         return f"situation: no dialogue on {talk.situation!r}: {near(talk.situation, situations)}"
-    supporters = {known.supporter for known in held if known.situation == talk.situation}
+    supporters = {other.supporter for other in held if other.situation == talk.situation}
     if talk.supporter not in supporters:
         return f"supporter: no dialogue on {talk.situation!r} with {talk.supporter!r}: {near(talk.supporter, supporters)}"
     return f"trial: no dialogue on {talk}"

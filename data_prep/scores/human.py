@@ -159,11 +159,11 @@ def refuse_twice(
 
 def of_annotators(scores: Sequence[HumanScore], annotators: Sequence[str]) -> list[HumanScore]:
     """The scores that these annotators gave (all scores when none is named); `UserError` for one who gave none."""
-    known = {score.annotator for score in scores}
+    scorers = {score.annotator for score in scores}
     annotators = [composed(name) for name in annotators]
     for name in annotators:
-        if name not in known:
-            raise UserError(f"--annotator {name}: gave none of the scores: {near(name, known)}")
+        if name not in scorers:
+            raise UserError(f"--annotator {name}: gave none of the scores: {near(name, scorers)}")
     return [score for score in scores if not annotators or score.annotator in annotators]
 
 
@@ -172,8 +172,8 @@ def item_order(record: Judgement | HumanScore, rubric: Rubric | None = None) -> 
 
     Dimensions come as `rubric`, where it is given, or the bundled rubric of the record's name has them, others by name.
     """
-    known = _bundled(record.rubric) if rubric is None else tuple(rubric.dimensions)
-    place = known.index(record.dimension) if record.dimension in known else len(known)
+    order = _bundled(record.rubric) if rubric is None else tuple(rubric.dimensions)
+    place = order.index(record.dimension) if record.dimension in order else len(order)
     turn = -1 if record.turn is None else record.turn
     return record.rubric, record.language, place, record.dimension, record.dialogue_id, turn
 
@@ -250,8 +250,14 @@ class RubricCheck:
                 f"dimension: {score.dimension!r} is not in rubric {rubric.name}: {near(score.dimension, rubric.dimensions)}"
             )
         check_scale(score, rubric)
-        if self._dialogues is not None:
-            _check_dialogue(score, self._dialogues.get(score.dialogue_id))
+        if self._dialogues is None:
+            return
+        if (dialogue := self._dialogues.get(score.dialogue_id)) is None:
+            raise UserError(f"dialogue_id: no dialogue {score.dialogue_id!r} among those given")
+        if dialogue.language != score.language:
+            raise UserError(f"language: {score.language}, but dialogue {dialogue.id!r} is in {dialogue.language}")
+        if score.turn is not None and score.turn >= len(dialogue.turns):
+            raise UserError(f"turn: {score.turn}, but dialogue {dialogue.id!r} has turns 0 to {len(dialogue.turns) - 1}")
 
     def _rubric(self, name: str) -> Rubric:
         if name not in self._rubrics:
@@ -268,12 +274,3 @@ def check_scale(score: HumanScore, rubric: Rubric) -> None:
     if not scale.min <= score.value <= scale.max:
         what = f"rubric {rubric.name}" if rubric.shared_scale else f"{score.dimension} in rubric {rubric.name}"
         raise UserError(f"value: {score.value:g} is off the scale of {what}, {scale.min} to {scale.max}")
-
-
-def _check_dialogue(score: HumanScore, dialogue: Dialogue | None) -> None:
-    if dialogue is None:
-        raise UserError(f"dialogue_id: no dialogue {score.dialogue_id!r} among those given")
-    if dialogue.language != score.language:
-        raise UserError(f"language: {score.language}, but dialogue {dialogue.id!r} is in {dialogue.language}")
-    if score.turn is not None and score.turn >= len(dialogue.turns):
-        raise UserError(f"turn: {score.turn}, but dialogue {dialogue.id!r} has turns 0 to {len(dialogue.turns) - 1}")

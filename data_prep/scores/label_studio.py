@@ -7,24 +7,21 @@ are blind, as annotators' sheets are; what comes back is found by its `item`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 from xml.etree import ElementTree as xml
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from core.errors import UserError, at, near
 from core.files import read_json, validated
 from core.judge_prompts import SPEAKERS
 from core.ledger import BuildStep
-from core.numbers import number
-from core.people_tables import Faults, changed_cell, shortened
-from core.records import Annotator, Dialogue, HumanScore, Identifier, Language, Name, Whole
-from core.rows import RowModel, read_table
+from core.people_tables import Faults
+from core.records import Dialogue, HumanScore, Identifier, Language, Name, Whole
+from core.rows import RowModel
 from core.rubrics import Rubric
-from data_prep.scores.annotation import Texts, item_of
-from data_prep.scores.human import human_score
+from data_prep.scores.annotation import Texts, item_of, score_in, scores_of
 
 DIALOGUE = "dialogue"  # the name of the object that is scored, in a configuration
 COMMENT = "comment"
@@ -73,7 +70,7 @@ class _Chosen(RowModel):
 
 
 class _LabelResult(RowModel):
-    """What was entered in one field; the comment's value has no choices, and is not looked at."""
+    """What was entered in one field: a choice's value is looked at where the field is a dimension of the rubric."""
 
     from_name: Name
     value: Any
@@ -93,26 +90,10 @@ class _Annotation(RowModel):
             with faults.noting(), at(f"{where}: {name}"):
                 if name in values:
                     raise UserError("it has two scores in one annotation: keep one")
-                values[name] = -1
+                values[name] = -1  # one that cannot be read is not missing as well
                 (chosen,) = validated(_Chosen, result.value, "value").choices
-                with suppress(ValueError):
-                    values[name] = number(chosen.partition(":")[0])
-                if values[name] not in rubric.steps(name):
-                    raise UserError(f"{shortened(chosen)!r} is no score of rubric {rubric.name}{changed_cell(chosen)}")
-        if missing := [name for name in rubric.dimensions if name not in values]:
-            raise UserError(f"{where}: no score on {', '.join(missing)}")
-        who = f"annotator-{self.completed_by}"
-        return [human_score(dialogue, who, rubric.name, name, values[name]) for name in rubric.dimensions]
-
-
-class _ExportedRow(RowModel):
-    """A row of a CSV export: beside these columns, one a dimension."""
-
-    model_config = ConfigDict(extra="allow")
-
-    item: Identifier
-    annotator: Annotator
-    annotation_id: Whole
+                values[name] = score_in(chosen.partition(":")[0], name, rubric)
+        return scores_of(dialogue, f"annotator-{self.completed_by}", rubric, values, where)
 
 
 class _Data(RowModel):
@@ -127,55 +108,35 @@ class _Task(RowModel):
 
 
 def read_results(path: Path, dialogues: Sequence[Dialogue], rubric: Rubric, step: BuildStep) -> list[HumanScore]:
-    """The scores of Label Studio's export: JSON (not JSON_MIN), CSV, or that as a spreadsheet saved it. Annotators are called
-    by what stands for them there, mostly a number.
+    """The scores of Label Studio's JSON export (not JSON_MIN). Annotators are called by what stands for them there, mostly a
+    number.
 
     Cancelled annotations, and those that the export has a second time, count as dropped in `step`. Raises `UserError` with task
     and field for what cannot be read.
     """
-    known = {item_of(dialogue): dialogue for dialogue in dialogues}
+    exported = read_json(path, "Label Studio's export")
+    if not isinstance(exported, list):
+        raise UserError(f"{path}: expected a list of tasks, found {type(exported).__name__}: export as JSON, not JSON_MIN")
+    by_item = {item_of(dialogue): dialogue for dialogue in dialogues}
     scores: list[HumanScore] = []
     seen: list[tuple[str, _Annotation]] = []
     with Faults() as faults:
-        for where, value in _exported(path) if path.suffix.lower() == ".json" else _tabled(path, rubric):
+        for place, value in enumerate(exported):
+            where = f"{path}: task {place}"
             with faults.noting():
                 with at(f"{where} (is it of `sheet export --form label-studio`, exported as JSON?)"):
                     task = validated(_Task, value, "what Label Studio says")
                 item = task.data.item
-                if item not in known:
-                    raise UserError(f"{where}: data.item: unknown dialogue {item!r}: {near(item, known)}")
+                if item not in by_item:
+                    raise UserError(f"{where}: data.item: unknown dialogue {item!r}: {near(item, by_item)}")
                 for annotation in task.annotations:
                     step.taken += 1
-                    told = f"{where}, annotation {annotation.id}"
+                    named = f"{where}, annotation {annotation.id}"
                     if annotation.was_cancelled or (item, annotation) in seen:
-                        step.drop("cancelled" if annotation.was_cancelled else "exported twice, equal", told)
+                        step.drop("cancelled" if annotation.was_cancelled else "exported twice, equal", named)
                         continue
                     step.kept += 1
                     seen.append((item, annotation))
                     with faults.noting():
-                        scores += annotation.scores(known[item], rubric, told, faults)
+                        scores += annotation.scores(by_item[item], rubric, named, faults)
     return scores
-
-
-def _exported(path: Path) -> list[tuple[str, Any]]:
-    """The tasks of a JSON export, each with its place."""
-    exported = read_json(path, "Label Studio's export")
-    if not isinstance(exported, list):
-        raise UserError(
-            f"{path}: expected a list of tasks, found {type(exported).__name__}: export as JSON or CSV, not JSON_MIN"
-        )
-    return [(f"{path}: task {place}", value) for place, value in enumerate(exported)]
-
-
-def _tabled(path: Path, rubric: Rubric) -> list[tuple[str, Any]]:
-    """The annotations of a CSV export, one a row, in the form of tasks: Label Studio leaves cancelled ones out of it."""
-    tasks: list[tuple[str, Any]] = []
-
-    def each(where: str, row: _ExportedRow) -> None:
-        cells = {name: str(cell) for name, cell in (row.model_extra or {}).items() if name in rubric.dimensions and cell}
-        result = [{"from_name": name, "value": {"choices": [cell]}} for name, cell in cells.items()]
-        annotation = {"id": row.annotation_id, "completed_by": row.annotator, "result": result}
-        tasks.append((where, {"data": {"item": row.item}, "annotations": [annotation]}))
-
-    read_table(path, _ExportedRow, "Label Studio's exports", each)
-    return tasks

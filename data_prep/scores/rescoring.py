@@ -15,21 +15,21 @@ There is no third round: what still lies apart after the second is counted and a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from core.errors import UserError, at
+from core.grouping import group_by
 from core.records import HumanScore
 from core.statistics.means import exact_mean
 from data_prep.scores.annotation import ACCEPTED, TOLERATED, Asked, Mode
 
 JOINT = "joint"  # the sheet of what all review together
-Given = dict[tuple[str, str], dict[str, HumanScore]]  # (dialogue, dimension) → annotator → score
 
 
-def _hundredths(one: float, other: float) -> int:
+def _hundredths(a: float, b: float) -> int:
     """How far two scores lie apart, in hundredths of a point: 0.1 steps are not exact."""
-    return round(100 * abs(one - other))
+    return round(100 * abs(a - b))
 
 
 def apart(values: Sequence[float]) -> bool:
@@ -41,7 +41,17 @@ def who_again(values: Mapping[str, float], mode: Mode = "native") -> tuple[str, 
     """Annotators, in alphabetical order, who must score again; None where all review the scores jointly. `values` maps
     annotator to score. Raises `UserError` in mode `paper` for another number of annotators than three."""
     if mode == "paper":
-        return _as_published(values)
+        # The rule of the authors' script. Odd: section 3.2 has all annotators review together where the script lists the scores
+        # for each of the three; and of two who are equally far from the middle, the script takes the first.
+        if len(values) != 3:
+            raise UserError(
+                f"paper mode compares three annotators, as the authors did; here are {len(values)}: use --mode native"
+            )
+        low, middle, high = sorted(values.values())
+        if min(_hundredths(low, middle), _hundredths(middle, high)) >= 100 * TOLERATED:
+            return tuple(sorted(values))
+        farthest = max(sorted(values), key=lambda name: _hundredths(values[name], middle))
+        return (farthest,) if apart([low, high]) else ()
     if not apart(list(values.values())):
         return ()
     outliers = []
@@ -50,19 +60,6 @@ def who_again(values: Mapping[str, float], mode: Mode = "native") -> tuple[str, 
         if len(others) > 1 and not apart(others):  # then it is the name's own score that lies more than a point from another
             outliers.append(name)
     return tuple(outliers) or None
-
-
-def _as_published(values: Mapping[str, float]) -> tuple[str, ...]:
-    """The rule of the authors' script. Odd: section 3.2 has all annotators review together where the script lists the scores
-    for each of the three; and of two who are equally far from the middle, the script takes the first."""
-    if len(values) != 3:
-        raise UserError(f"paper mode compares three annotators, as the authors did; here are {len(values)}: use --mode native")
-    low, middle, high = sorted(values.values())
-    if min(_hundredths(low, middle), _hundredths(middle, high)) >= 100 * TOLERATED:
-        return tuple(sorted(values))
-    if not apart([low, high]):
-        return ()
-    return (max(sorted(values), key=lambda name: _hundredths(values[name], middle)),)
 
 
 @dataclass(frozen=True)
@@ -78,27 +75,26 @@ def contested(scores: Sequence[HumanScore], mode: Mode = "native") -> Contested:
     mode `paper` for an item that has not three scores."""
     again: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     joint: dict[str, list[str]] = defaultdict(list)
-    for (dialogue, dimension), values in _grouped(scores).items():
-        with at(f"dialogue {dialogue}, {dimension}"):
-            names = who_again({name: score.value for name, score in values.items()}, mode)
+    for (dialogue, dimension), _, names in _first_round(scores, mode):
         if names is None:
             joint[dialogue].append(dimension)
         for name in names or ():
             again[name][dialogue].append(dimension)
-    return Contested({name: _asked(again[name]) for name in sorted(again)}, _asked(joint))
+    by_annotator = {name: {key: tuple(dimensions) for key, dimensions in again[name].items()} for name in sorted(again)}
+    return Contested(by_annotator, {key: tuple(dimensions) for key, dimensions in joint.items()})
 
 
-def _asked(keys: Mapping[str, Sequence[str]]) -> Asked:
-    return {dialogue: tuple(dimensions) for dialogue, dimensions in keys.items()}
-
-
-def _grouped(scores: Sequence[HumanScore]) -> Given:
-    groups: Given = defaultdict(dict)
+def _first_round(
+    scores: Sequence[HumanScore], mode: Mode
+) -> Iterator[tuple[tuple[str, str], list[HumanScore], tuple[str, ...] | None]]:
+    """(dialogue, dimension), its scores, and who must score again (`who_again`)."""
     for score in scores:
         if score.turn is not None:
             raise UserError(f"dialogue {score.dialogue_id}: turn {score.turn}: only scores of whole dialogues are rescored")
-        groups[score.dialogue_id, score.dimension][score.annotator] = score
-    return dict(groups)
+    for (dialogue, dimension), group in group_by(scores, lambda score: (score.dialogue_id, score.dimension)).items():
+        with at(f"dialogue {dialogue}, {dimension}"):
+            names = who_again({score.annotator: score.value for score in group}, mode)
+        yield (dialogue, dimension), group, names
 
 
 @dataclass(frozen=True)
@@ -120,29 +116,23 @@ def finish(
     `again` holds what annotators gave on what they were asked for, `jointly` what all agreed on: it becomes everybody's score.
     An item without all of its answers waits and has no mean; its scores stay as they were.
     """
-    asked = contested(first, mode)
     second = {(s.annotator, s.dialogue_id, s.dimension): s.value for s in again}
     agreed = {(s.dialogue_id, s.dimension): s.value for s in jointly}
     scores: list[HumanScore] = []
     accepted, waiting, still = [], [], []
-    for (dialogue, dimension), by_annotator in _grouped(first).items():
-        due = [
-            (name, dialogue, dimension)
-            for name, asked_of in asked.by_annotator.items()
-            if dimension in asked_of.get(dialogue, ())
-        ]
-        joint = dimension in asked.joint.get(dialogue, ())
-        values = {name: score.value for name, score in by_annotator.items()}
-        if (joint and (dialogue, dimension) not in agreed) or any(key not in second for key in due):
-            waiting.append((dialogue, dimension))
-            scores += by_annotator.values()
+    for item, group, names in _first_round(first, mode):
+        answers = {score.annotator: agreed.get(item) for score in group}
+        if names is not None:
+            answers = {name: second.get((name, *item)) for name in names}
+        new = {name: value for name, value in answers.items() if value is not None}
+        if len(new) < len(answers):
+            waiting.append(item)
+            scores += group
             continue
-        values |= {name: second[name, dialogue, dimension] for name, _, _ in due}
-        if joint:
-            values = dict.fromkeys(values, agreed[dialogue, dimension])
-        scores += [score.model_copy(update={"value": values[name]}) for name, score in by_annotator.items()]
-        if apart(list(values.values())):
-            still.append((dialogue, dimension))
-        final = {"annotator": ACCEPTED, "value": exact_mean(values.values())}
-        accepted.append(next(iter(by_annotator.values())).model_copy(update=final))
+        group = [score.model_copy(update={"value": new.get(score.annotator, score.value)}) for score in group]
+        scores += group
+        values = [score.value for score in group]
+        if apart(values):
+            still.append(item)
+        accepted.append(group[0].model_copy(update={"annotator": ACCEPTED, "value": exact_mean(values)}))
     return Final(scores, accepted, sorted(waiting), sorted(still))

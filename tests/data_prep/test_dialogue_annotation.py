@@ -184,7 +184,7 @@ def test_a_sheet_in_work_is_not_overwritten_and_a_row_without_scores_is_counted(
     [
         ("empathy", "5", r"ann\.csv:\d+, column score: '5' is not a whole number from 0 to 4 \(empathy\)"),
         ("empathy", "2.5", r"column score: '2\.5' is not a whole number"),
-        ("empathy", "", r"column score: empty, while other dimensions"),
+        ("empathy", "", r"ann\.csv:\d+: no score on empathy, while others of dialogue"),
         ("text", "edited", r"column text: not the text of row"),
         ("row", "nobody", r"column row: unknown row 'nobody'"),
     ],

@@ -14,7 +14,6 @@ from core.errors import UserError
 from core.files import read_jsonl, write_jsonl
 from core.records import Dialogue, HumanScore, Judgement, Turn
 from core.rubrics import load_rubric
-from core.statistics.accuracy import round_half_up
 from data_prep.__main__ import app
 from data_prep.scores.human import read_gold, read_scores
 from evalsuite.commands.verdicts import read_judgements
@@ -41,11 +40,6 @@ def scores_of(folder: Path, name: str = "scores.jsonl") -> list[tuple[str, str, 
 def steps(folder: Path) -> dict[str, Any]:
     rows = json.loads((folder / "manifest.json").read_text())["steps"]
     return {row["step"]: (row["in"], row["out"], row["dropped"]) for row in rows}
-
-
-@pytest.mark.parametrize(("value", "whole"), [(2.5, 3), (2.49, 2), (0.5, 1), (4.0, 4), (1.5, 2)])
-def test_halves_go_up(value: float, whole: int) -> None:
-    assert round_half_up(value) == whole
 
 
 # --- ESConv ---------------------------------------------------------------------------------------------------------------
@@ -122,19 +116,12 @@ def test_esconv_original_json_with_failed_dialogues(tmp_path: Path) -> None:
     assert [(s.turn, s.value) for s in read_gold(tmp_path / "out" / "turn_scores.jsonl")] == [(1, 1.0)]
 
 
-def test_malformed_rows_are_reported(tmp_path: Path) -> None:
-    place = esconv(tmp_path, esconv_row(empathy=7), esconv_row())
+def test_malformed_rows_are_told_and_malformed_ratings_counted_while_the_survey_stays(tmp_path: Path) -> None:
+    place = esconv(tmp_path, esconv_row(empathy=7), esconv_row(dialog=[*TALK, said("usr", "Bye.", "9")]))
     output = call(tmp_path / "out", "--source", place).replace("\n", "")
     assert "train.jsonl:1: empathy" in output
     assert [score[0] for score in scores_of(tmp_path / "out")] == ["esconv-train/1"] * 4
-
-
-def test_malformed_ratings_are_counted_and_the_survey_stays(tmp_path: Path) -> None:
-    place = esconv(tmp_path, esconv_row(dialog=[*TALK, said("usr", "Bye.", "9")]))
-    call(tmp_path / "out", "--source", place)
-    assert len(scores_of(tmp_path / "out")) == 4
-    dropped = {"malformed (all ratings of a dialogue)": 1}
-    assert steps(tmp_path / "out")["esconv: ratings of turns"] == (1, 0, dropped)
+    assert steps(tmp_path / "out")["esconv: ratings of turns"] == (1, 0, {"malformed (all ratings of a dialogue)": 1})
 
 
 # --- EPITOME --------------------------------------------------------------------------------------------------------------
@@ -251,9 +238,7 @@ def test_empathic_comm(tmp_path: Path, flat: bool) -> None:
         ("gpt-4o", "empathy", 1.0),
     ]
     dropped = {"its dialogue lacks an utterance": 2, "a rating without its text": 1}
-    dropped["lend_an_ear: there is no rubric for its six dimensions"] = 3
-    dropped["perceived_empathy: its dialogues are not published"] = 2
-    assert steps(tmp_path / "out")["read empathic_comm"] == (17, 9, dropped)
+    assert steps(tmp_path / "out")["read empathic_comm"] == (12, 9, dropped)
 
 
 def test_what_two_corpora_share_is_counted_once(tmp_path: Path) -> None:
@@ -299,21 +284,14 @@ def test_own_scores_from_csv_and_jsonl_are_the_same(own: Path) -> None:
     ("line", "message"),
     [
         ("d1,en,ann,esc_eval_human,skill,5,", "value: 5 is off the scale of rubric esc_eval_human, 0 to 4"),
-        ("d1,en,ann,esc_eval_human,skill,-1,", "value: -1 is off the scale"),
         ("d1,en,ann,esc_eval_human,skill,high,", "value: .*number.*'high'"),
-        ("d1,en,ann,esc_eval_human,skill,,", "value: "),
-        ("d1,en,ann,esc_eval_human,skill,nan,", "value: "),
         ("d1,en,ann,esc_eval_human,skills,2,", "dimension: 'skills' is not in rubric esc_eval_human: did you mean skill"),
         ("d1,en,ann,esc_evil,skill,2,", "rubric: unknown rubric 'esc_evil': did you mean esc_eval"),
         ("d1,en,ann,own/rubric.yaml,skill,2,", "rubric: .* is a path"),
-        ("d1,fr,ann,esc_eval_human,skill,2,", "language: "),
         ("d2,en,ann,esc_eval_human,skill,2,", "language: en, but dialogue 'd2' is in zh"),
         ("d9,en,ann,esc_eval_human,skill,2,", "dialogue_id: no dialogue 'd9'"),
-        ("d1,en,,esc_eval_human,skill,2,", "annotator: "),
         ("d1,en,ann,esconv_turns,helpfulness,2,2", "turn: 2, but dialogue 'd1' has turns 0 to 1"),
-        ("d1,en,ann,esconv_turns,helpfulness,2,x", "turn: "),
         ("d1,en,ann,esc_eval_human,empathy,2,", "ann gave d1 / empathy twice"),
-        ("d1,en,ann", "expected 7 columns"),
     ],
 )
 def test_errors_name_line_and_column(line: str, message: str, own: Path) -> None:
@@ -321,27 +299,6 @@ def test_errors_name_line_and_column(line: str, message: str, own: Path) -> None
     with pytest.raises(UserError, match=rf"s\.csv:3: {message}"):
         call(own / "out", "--gold", own / "s.csv", "--dialogues", own / "d.jsonl")
     assert not (own / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        (
-            "s.csv",
-            HEAD.replace("annotator", "rater") + GOOD,
-            r"s\.csv:1: no column 'annotator'; found, parted by commas: dialogue_id",
-        ),
-        ("s.csv", HEAD, r"s\.csv is empty \(columns: dialogue_id, language"),
-        ("s.csv", HEAD + '"d1,en', r"s\.csv:2: malformed CSV"),
-        ("s.jsonl", "{]", r"s\.jsonl:1: malformed JSON"),
-        ("s.jsonl", "[1]", r"s\.jsonl:1: "),
-        ("s.txt", "", r"s\.txt: scores are read from \.jsonl or \.csv"),
-    ],
-)
-def test_errors_of_whole_files(name: str, text: str, message: str, own: Path) -> None:
-    (own / name).write_text(text)
-    with pytest.raises(UserError, match=message):
-        call(own / "out", "--gold", own / name)
 
 
 def test_a_rubric_of_ones_own(own: Path) -> None:

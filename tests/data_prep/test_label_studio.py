@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,7 +15,6 @@ from core.files import read_jsonl, write_jsonl
 from core.records import HumanScore
 from core.rubrics import load_rubric
 from data_prep.__main__ import app
-from data_prep.cards.sheets import write_xlsx
 from data_prep.scores.annotation import item_of
 from tests.data_prep.test_dialogue_annotation import dialogue
 from tests.files_of_rows import read_sheet, write_sheet
@@ -77,53 +75,37 @@ def test_results_become_scores(given: Path) -> None:
     assert len(scores) == 2 * len(KEYS) and "cancelled 1" in shown and "ann@example.org" not in shown
 
 
+FIRST = "annotations.0"
+RESULT = f"{FIRST}.result.0"
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("place", "value", "message"),
     [
-        (lambda tasks: tasks[0]["data"].update(item="x"), r"task 0: data.item: unknown dialogue 'x'"),
-        (lambda tasks: tasks[0].pop("annotations"), r"task 0 .*: annotations: Field required"),
-        *(
-            (lambda tasks, field=field: tasks[0].update({field: None}), f"task 0 .*: {field}: ")
-            for field in ("data", "annotations")
-        ),
-        *(
-            (
-                lambda tasks, field=field, value=value: tasks[0]["annotations"][0].update({field: value}),
-                f"annotations.0.{field}",
-            )
-            for field, value in (
-                ("result", None),
-                ("result", [None]),
-                ("completed_by", None),
-                ("completed_by", {}),
-                ("id", None),
-            )
-        ),
-        *(
-            (
-                lambda tasks, value=value: tasks[0]["annotations"][0]["result"][0].update(value=value),
-                f"annotation 7: {KEYS[0]}: ",
-            )
-            for value in NO_CHOICE
-        ),
-        (lambda tasks: tasks[0]["data"].update(item=[]), "task 0 .*: data.item: "),
-        (lambda tasks: tasks.append(None), "task 1 .*: record: expected a JSON object"),
-        (
-            lambda tasks: tasks[0]["annotations"][0]["result"].append(annotation(1, "2")["result"][0]),
-            "two scores in one annotation",
-        ),
-        (lambda tasks: tasks[0]["annotations"][0]["result"].pop(0), f"no score on {KEYS[0]}"),
-        (lambda tasks: tasks[0]["annotations"][0]["result"][0]["value"].update(choices=["9"]), "is no score of rubric feel"),
-        (
-            lambda tasks: tasks[0]["annotations"].append(annotation(1, "1", id=8)),
-            "duplicate scores of one annotator: annotator-1/",
-        ),
+        ("data.item", "x", r"task 0: data.item: unknown dialogue 'x'"),
+        ("data.item", [], "task 0 .*: data.item: "),
+        *((field, None, f"task 0 .*: {field}: ") for field in ("data", "annotations")),
+        *((f"{FIRST}.result", value, f"{FIRST}.result") for value in (None, [None])),
+        *((f"{FIRST}.completed_by", value, f"{FIRST}.completed_by") for value in (None, {})),
+        (f"{FIRST}.id", None, f"{FIRST}.id"),
+        *((f"{RESULT}.value", value, f"annotation 7: {KEYS[0]}: ") for value in NO_CHOICE),
+        (f"{RESULT}.value", {"choices": ["9"]}, "'9' is not a whole or half number from 0 to 3"),
+        (RESULT, annotation(1, "2")["result"][1], "two scores in one annotation"),
+        (RESULT, annotation(1, "2")["result"][-1], f"no score on {KEYS[0]}"),
+        ("annotations.1", annotation(1, "1", id=8), "duplicate scores of one annotator: annotator-1/"),
     ],
 )
-def test_what_cannot_be_read_is_told(given: Path, change: Callable[[Any], object], message: str) -> None:
-    tasks = [exported(0, annotation(1, "1"))]
-    change(tasks)
-    (given / "r.json").write_text(json.dumps(tasks))
+def test_what_cannot_be_read_is_told(given: Path, place: str, value: Any, message: str) -> None:
+    task: Any = exported(0, annotation(1, "1"))
+    *path, last = (int(name) if name.isdigit() else name for name in place.split("."))
+    holder = task
+    for name in path:
+        holder = holder[name]
+    if isinstance(holder, list) and last == len(holder):
+        holder.append(value)
+    else:
+        holder[last] = value
+    (given / "r.json").write_text(json.dumps([task]))
     with pytest.raises(UserError, match=message):
         command("import", "--dialogues", given / "d.jsonl", given / "r.json", "--out", given / "s")
 
@@ -146,33 +128,3 @@ def test_its_scores_are_settled_and_reviewed_as_those_of_sheets(given: Path) -> 
     command("import", given / "review.csv", given / "r.json", *call)
     accepted = read_jsonl(given / "s" / "accepted.jsonl", HumanScore, "scores")
     assert {(score.dialogue_id, score.value) for score in accepted} == {(dialogue(0).id, 2.5)}
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".xlsx"])
-def test_a_table_is_read_as_json_is(suffix: str, given: Path) -> None:
-    rows = [
-        {
-            "item": item_of(dialogue(n)),
-            "turns": "[]",
-            "id": str(n),
-            "annotator": "3",
-            "annotation_id": str(7 + n),
-            "comment": "hm",
-        }
-        | dict.fromkeys(KEYS, value)
-        for n, value in enumerate(("2.50", "1: some"))
-    ]
-    path = given / f"export{suffix}"
-    if suffix == ".xlsx":
-        write_xlsx(path, "export", list(rows[0]), [*rows, rows[0]])
-    else:
-        lines = [list(rows[0]), *(list(row.values()) for row in (*rows, rows[0]))]
-        path.write_text("\n".join({".csv": ",", ".tsv": "\t"}[suffix].join(line) for line in lines))
-    (given / "export.json").write_text(
-        json.dumps([exported(0, annotation(3, "2.5")), exported(1, annotation(3, "1: some", id=8))])
-    )
-    found = []
-    for result in (path, given / "export.json"):
-        command("import", "--dialogues", given / "d.jsonl", result, "--out", given / "out")
-        found.append(read_jsonl(given / "out" / "scores.jsonl", HumanScore, "scores"))
-    assert found[0] == found[1] and [score.value for score in found[0]] == [2.5] * len(KEYS) + [1] * len(KEYS)

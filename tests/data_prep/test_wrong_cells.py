@@ -15,13 +15,13 @@ from core.records import RoleCard
 from data_prep import keeping
 from data_prep.cards import annotation as card_sheets
 from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.scores import annotation, label_studio
+from data_prep.scores import annotation
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
 from data_prep.scores.weights import read_weights
 from evalsuite.commands.verdicts import read_judgements
 from evalsuite.statistics.discrimination import read_ratings
-from tests.data_prep.test_dialogue_annotation import KEYS, RUBRIC, dialogue
+from tests.data_prep.test_dialogue_annotation import RUBRIC, dialogue
 from tests.files_of_rows import read_sheet, write_sheet
 
 N = 12  # rows of each table
@@ -44,15 +44,6 @@ def table(name: str, columns: str, row: str) -> Write:
 def third(folder: Path) -> None:
     marks = [{card.id: card_sheets.Mark(quality, None) for card in CARDS} for quality in ("high", "middle")]
     card_sheets.write_third(folder, CARDS, {card.id: ("quality", "category") for card in CARDS}, marks, TAXONOMY)
-
-
-def exported(folder: Path) -> None:
-    rows = [
-        {"item": annotation.item_of(talk), "annotator": "7", "annotation_id": str(n), "lead_time": "1.2"}
-        | dict.fromkeys(KEYS, "2")
-        for n, talk in enumerate(TALKS)
-    ]
-    write_sheet(folder / "exported.csv", list(rows[0]), rows)
 
 
 # Name of the file → how it is written, how it is read, and the columns that people fill in.
@@ -106,7 +97,6 @@ KINDS: dict[str, tuple[Write, Read, list[str]]] = {
         lambda path: read_held([path]),
         ["role"],
     ),
-    "exported": (exported, lambda path: label_studio.read_results(path, TALKS, RUBRIC, BuildStep("s")), KEYS),
 }
 
 

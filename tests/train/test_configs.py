@@ -90,6 +90,7 @@ def launch(path: Path, *words: str) -> tuple[Any, Any]:
 PARSERS: dict[str, Callable[[Path], object]] = {
     "accelerate/*.yaml": launch,
     "chat_templates/*.jinja": lambda path: jinja2.Environment().parse(path.read_text(encoding="utf-8")),
+    "score_sheets.yaml": lambda path: load_yaml(path, "wording of score sheets"),
     "card_quality.yaml": lambda path: load_yaml(path, "rules of card quality"),
     "constraints-*.txt": parse_constraints,
     "containers/*.Containerfile": lambda path: path.read_text(encoding="utf-8"),  # by hadolint in tests/test_habits.py
