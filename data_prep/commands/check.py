@@ -35,7 +35,7 @@ from data_prep.role_play.contamination import (
     read_documents,
 )
 
-_BIN, _BAR, _EXCERPT = 0.2, 40, 240
+_EXCERPT = 240  # characters
 _TOP, _EXAMPLES = 10, 5  # best matches kept of each card, and the highest ones shown with excerpts
 _QUANTILES = {"min": 0.0, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "max": 1.0}
 
@@ -130,25 +130,17 @@ def _search(cards: Sequence[RoleCard], data: Sequence[Path], build: Build, keep:
     with console.status(f"searching {len(documents)} dialogues for {len(cards)} cards"):
         matches = link(cards, documents, _TOP)
     flagged = contaminated(matches)
-    _account(build, cards, documents, flagged)
-    figures = _figures(cards, documents, flagged)
-    build.figures |= figures
-    _report(cards, documents, matches, figures)
-    if keep:
-        build.write("matches.jsonl", matches)
-    text = "clean: no dialogue matches a card"
-    if flagged:
-        alike = len({match.document_id for match in flagged})
-        low, high = (sum(row["by_chance"][end] for row in figures.values()) for end in (0, 1))
-        text = f"FLAGGED: {alike} dialogues match {len({m.card_id for m in flagged})} cards; {_span(low, high)} by chance alone"
-    console.print(text, soft_wrap=True)
-    return bool(flagged)
+    languages, suspects = {card.language for card in cards}, {match.document_id for match in flagged}
 
+    def suspicion(document: Document) -> str | None:
+        if document[1] not in languages:
+            return "not searched: no card in its language"
+        return "matches an evaluation card" if document[0] in suspects else None
 
-def _figures(cards: Sequence[RoleCard], documents: Sequence[Document], flagged: Sequence[Match]) -> dict[str, dict[str, Any]]:
-    """By language that both have: cards, dialogues, cards flagged, and how many would be by chance alone (fewest, most)."""
+    build.step("search").sieve(documents, suspicion, lambda document: document[0])
     cards_of, dialogues_of = Counter(card.language for card in cards), Counter(language for _, language, _ in documents)
-    return {
+    # By language that both have: cards flagged, and how many would be by chance alone (fewest, most).
+    figures: dict[str, dict[str, Any]] = {
         language: {
             "cards": cards_of[language],
             "dialogues": dialogues_of[language],
@@ -158,24 +150,23 @@ def _figures(cards: Sequence[RoleCard], documents: Sequence[Document], flagged: 
         for language in LANGUAGES
         if cards_of[language] and dialogues_of[language]
     }
+    build.figures |= figures
+    _report(cards, documents, matches, figures)
+    if keep:
+        build.write("matches.jsonl", matches)
+    text = "clean: no dialogue matches a card"
+    if flagged:
+        alike = len({match.document_id for match in flagged})
+        low, high = (sum(row["by_chance"][end] for row in figures.values()) for end in (0, 1))
+        text = f"FLAGGED: {alike} dialogues match {len({m.card_id for m in flagged})} cards; {_by_chance(low, high)}"
+    console.print(text, soft_wrap=True)
+    return bool(flagged)
 
 
-def _span(low: float, high: float) -> str:
-    """A range of numbers of cards; decimals only where they matter."""
+def _by_chance(low: float, high: float) -> str:
+    """How many cards; decimals only where they matter."""
     few, most = (f"{value:.0f}" if high >= 10 else f"{value:.1f}" for value in (low, high))
-    return f"{few} to {most}"
-
-
-def _account(build: Build, cards: Sequence[RoleCard], documents: Sequence[Document], flagged: Sequence[Match]) -> None:
-    known = {card.language for card in cards}
-    suspects = {match.document_id for match in flagged}
-
-    def suspicion(document: Document) -> str | None:
-        if document[1] not in known:
-            return "not searched: no card in its language"
-        return "matches an evaluation card" if document[0] in suspects else None
-
-    build.step("search").sieve(documents, suspicion, lambda document: document[0])
+    return f"{few} to {most} by chance alone"
 
 
 def _report(
@@ -188,31 +179,19 @@ def _report(
     by_id = {card.id: card for card in cards}
     best = [match for match in matches if match.rank == 1]
     for language in sorted({card.language for card in cards}):
-        asked = [card.id for card in cards if card.language == language]
+        ids = [card.id for card in cards if card.language == language]
         among = sum(other == language for _, other, _ in documents)
-        console.print(f"{language}: {len(asked)} cards, {among} dialogues", soft_wrap=True)
+        console.print(f"{language}: {len(ids)} cards, {among} dialogues", soft_wrap=True)
         if among:
             counts = figures[language]
-            console.print(f"  {counts['flagged']} cards flagged; {_span(*counts['by_chance'])} by chance alone", soft_wrap=True)
+            console.print(f"  {counts['flagged']} cards flagged; {_by_chance(*counts['by_chance'])}", soft_wrap=True)
             scores = {match.card_id: match.score for match in best}
-            _distribution([scores.get(id, 0.0) for id in asked])
+            by_card = [scores.get(id, 0.0) for id in ids]
+            quantiles = "  ".join(f"{name} {np.quantile(by_card, share):.2f}" for name, share in _QUANTILES.items())
+            console.print(f"  each card's best score: {quantiles} (flagged from {THRESHOLD:.2f})", soft_wrap=True)
     texts = {id: text for id, _, text in documents}
     for match in sorted(best, key=lambda match: (-match.score, match.card_id))[:_EXAMPLES]:
         console.print(f"{match.score:.2f} {match.card_id} ~ {match.document_id}", soft_wrap=True)
         for name, text in (("card", by_id[match.card_id].problem), ("dialogue", texts[match.document_id])):
-            console.print(f"    {name}: {_excerpt(text)}", soft_wrap=True)
-
-
-def _distribution(scores: Sequence[float]) -> None:
-    quantiles = "  ".join(f"{name} {np.quantile(scores, share):.2f}" for name, share in _QUANTILES.items())
-    console.print(f"  each card's best score: {quantiles} (flagged from {THRESHOLD:.2f})", soft_wrap=True)
-    bins = np.bincount(np.floor(np.asarray(scores) / _BIN + 1e-9).astype(int))
-    for place, count in enumerate(bins):
-        bar = "█" * max(int(count > 0), round(_BAR * count / bins.max()))
-        mark = "!" if place * _BIN >= THRESHOLD - 1e-9 else " "
-        console.print(f"  {mark} {place * _BIN:.1f}–{(place + 1) * _BIN:.1f} {count:5d} {bar}")
-
-
-def _excerpt(text: str) -> str:
-    line = " / ".join(text.split("\n"))
-    return line if len(line) <= _EXCERPT else line[: _EXCERPT - 1] + "…"
+            line = " / ".join(text.split("\n"))
+            console.print(f"    {name}: {line if len(line) <= _EXCERPT else line[: _EXCERPT - 1] + '…'}", soft_wrap=True)

@@ -18,7 +18,7 @@ from core.settings import with_settings
 from core.tables import Table, to_console
 from core.yaml_files import read_yaml
 from data_prep.cards import bundled_cards, cardless, load_cards
-from data_prep.role_play.held_out import HeldOut, check_source
+from data_prep.role_play.held_out import check_source
 from data_prep.role_play.mix import (
     STEPS,
     STEPS_HELD,
@@ -27,7 +27,6 @@ from data_prep.role_play.mix import (
     build_set,
     check_quotas,
     prospects,
-    prospects_table,
 )
 from data_prep.role_play.outputs import as_read, write_data_card, write_dataset
 from data_prep.sources import SOURCES, parse_places, read_source, source_at
@@ -110,7 +109,10 @@ def role_sft(
     if "cards" in build.figures:
         console.print("role cards: {used} of {given} given ones were used".format_map(build.figures["cards"]))
     if result.held:
-        _print_held(result.held)
+        figures = result.held
+        text = f"held out: {figures['examples']} of {figures['dialogues']} dialogues, {len(figures['cut'])} of them cut"
+        left = f"; no example of {', '.join(figures['left_out'])}" if figures["left_out"] else ""
+        console.print(text + left, soft_wrap=True)
     build.write("train.jsonl", result.train)
     build.write("valid.jsonl", result.valid)
     build.write("links.jsonl", result.matches)
@@ -125,41 +127,35 @@ def role_sft(
 def _print_plan(mix: RoleSftConfig) -> None:
     """Print what the quotas ask for and what there is. Exit code 1 where a corpus cannot give so much."""
     rows = prospects(mix)
-    to_console(prospects_table(rows, mix.target), console)
-    short = [row for row in rows if row.short]
+    counted = sum(row["Quota"] for row in rows if row["Known by"] == "counted")
+    total = {"Source": "all", "Quota": mix.target, "Known by": f"counted: {counted:,}"}
+    title = f"Quotas of {mix.target:,} dialogues, and what their corpora can give"
+    note = (
+        "Known by: counted, the whole corpus went through every step; scaled, a part of it did; size, only its "
+        "published number of dialogues is known. Cards by a model: no situation is stated, so `cards extract` comes first."
+    )
+    to_console(Table.of("prospects", title, [*rows, total], [note]), console)
+    short = [row for row in rows if row["Gives"] is not None and row["Gives"] < row["Quota"]]
     for row in short:
-        asked, language = f"{row.quota.count:,} dialogues", row.quota.language
-        console.print(f"{row.quota.source} ({language}): {asked} are asked for, {row.gives:,} are there", soft_wrap=True)
+        quota = f"{row['Quota']:,} dialogues are asked for, {row['Gives']:,} are there"
+        console.print(f"{row['Source']} ({row['Language']}): {quota}", soft_wrap=True)
     if short:
         raise typer.Exit(1)
-    unknown = sum(row.gives is None for row in rows)
+    unknown = sum(row["Gives"] is None for row in rows)
     console.print("every quota can be met" + (f", but {unknown} of corpora of your own are not known" if unknown else ""))
 
 
-def _print_held(held: HeldOut) -> None:
-    text = f"held out: {held['examples']} of {held['dialogues']} dialogues, {len(held['cut'])} of them cut"
-    left = f"; no example of {', '.join(held['left_out'])}" if held["left_out"] else ""
-    console.print(text + left, soft_wrap=True)
-
-
 def _print(result: RoleSet, mix: RoleSftConfig) -> None:
-    keys = ("quota", "dialogues", "usable", "taken", "short")
-    rows = [
-        (row["source"], row["language"], *(None if key == "dialogues" and not row["given"] else row[key] for key in keys))
-        for row in result.shortfall
-    ]
-    total = result.taken
-    table = Table(
-        key="quotas",
-        title="Quotas and what they lack",
-        columns=("Source", "Language", "Quota", "There", "Usable", "Taken", "Short"),
-        rows=(*rows, ("all", None, mix.target, None, None, total, mix.target - total)),
-        notes=(
-            "There: dialogues with a card (a dash: the corpus was not given). Usable: what every step but the quotas leaves.",
-            *_cardless(result),
-        ),
-    )
-    to_console(table, console)
+    """The quotas, and what they lack."""
+    heads = {"Source": "source", "Language": "language", "Quota": "quota", "There": "dialogues", "Usable": "usable"}
+    heads |= {"Taken": "taken", "Short": "short"}
+    rows = [{head: row[key] for head, key in heads.items()} for row in result.shortfall]
+    for shown, row in zip(rows, result.shortfall, strict=True):
+        if not row["given"]:
+            shown["There"] = None
+    total = {"Source": "all", "Quota": mix.target, "Taken": result.taken, "Short": mix.target - result.taken}
+    note = "There: dialogues with a card (a dash: the corpus was not given). Usable: what every step but the quotas leaves."
+    to_console(Table.of("quotas", "Quotas and what they lack", [*rows, total], [note, *_cardless(result)]), console)
 
 
 def _cardless(result: RoleSet) -> list[str]:

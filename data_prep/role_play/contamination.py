@@ -19,10 +19,8 @@ among themselves and among 280 unrelated dialogues, 17 and 19 among ESConv's 1,3
 English cards it flags 126 of the 158 made from ESConv and 20 of the 173 made elsewhere. A summary that keeps almost none of
 the dialogue's words is not found.
 
-What it flags without a source is in `BY_CHANCE`. Thresholds that adapt were tried. Where a tenth of the English cards raise a
-false alarm, 117 of ESConv's 158 are found as it is; 120 with a threshold by the card's length, 124 by length and by the size of
-the corpus (both exponents chosen on the same cards, so the gain is overstated), 111 by how many standard deviations the best
-overlap is above the next twenty, and 102 by an exponential tail of them. None of them is worth two more constants a language.
+What it flags without a source is in `BY_CHANCE`. Thresholds that adapt (to the card's length, the corpus's size, the tail of
+the overlaps) found at most 7 more of the 158 at the same rate of false alarms: not worth two more constants per language.
 """
 
 from __future__ import annotations
@@ -30,10 +28,9 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -117,25 +114,22 @@ def link(cards: Sequence[RoleCard], documents: Sequence[Document], top: int = 10
     """
     matches_of: dict[int, list[Match]] = {}
     for language in sorted({card.language for card in cards}):
-        places = [place for place, card in enumerate(cards) if card.language == language]
+        numbered = [(place, card) for place, card in enumerate(cards) if card.language == language]
         among = sorted((id, text) for id, other, text in documents if other == language)
-        if among:
-            queries = [
-                set(terms(f"{card.problem}\n{card.occupation}", language)) for card in (cards[place] for place in places)
+        queries = [set(terms(f"{card.problem}\n{card.occupation}", language)) for _, card in numbered]
+        found = _search(queries, [text for _, text in among], language, top) if among else []
+        for (place, card), hits in zip(numbered, found, strict=False):
+            matches_of[place] = [
+                Match(
+                    card_id=card.id,
+                    document_id=among[document][0],
+                    language=language,
+                    score=score,
+                    rank=rank,
+                    flagged=score >= THRESHOLD,
+                )
+                for rank, (document, score) in enumerate(hits, start=1)
             ]
-            best = _search(queries, [text for _, text in among], language, top)
-            for place, hits in zip(places, best, strict=True):
-                matches_of[place] = [
-                    Match(
-                        card_id=cards[place].id,
-                        document_id=among[document][0],
-                        language=language,
-                        score=score,
-                        rank=rank,
-                        flagged=score >= THRESHOLD,
-                    )
-                    for rank, (document, score) in enumerate(hits, start=1)
-                ]
     return [match for place in sorted(matches_of) for match in matches_of[place]]
 
 
@@ -165,27 +159,18 @@ def terms(text: str, language: Language) -> list[str]:
     return words
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """How often each query term occurs in each document (documents x terms), and the documents' lengths in terms."""
-
-    table: sparse.csr_matrix
-    lengths: NDArray[np.float32]
-
-
-def _count(texts: Iterable[str], language: Language, index: dict[str, int]) -> _Counts:
-    """Only terms that some card has are counted: a document costs memory for its share in the cards' words."""
+def _count(documents: Iterable[Sequence[str]], index: Mapping[str, int]) -> tuple[sparse.csr_matrix, NDArray[np.float32]]:
+    """How often each query term occurs in each document (documents x terms), and the documents' lengths in terms. Only terms
+    that some card has are counted: a document costs memory for its share in the cards' words."""
     columns, values, ends, lengths = array("i"), array("f"), array("q", [0]), array("f")
-    for text in texts:
-        words = terms(text, language)
+    for words in documents:
         counts = Counter(index[word] for word in words if word in index)
         columns.extend(counts.keys())
         values.extend(counts.values())
         ends.append(len(columns))
         lengths.append(len(words))
-    parts = (np.frombuffer(values, np.float32) if values else np.zeros(0, np.float32)), np.array(columns, np.int32)
-    table = sparse.csr_matrix((*parts, np.array(ends, np.int64)), shape=(len(lengths), len(index)))
-    return _Counts(table, np.array(lengths, np.float32))
+    parts = (np.array(values, np.float32), np.array(columns, np.int32), np.array(ends, np.int64))
+    return sparse.csr_matrix(parts, shape=(len(lengths), len(index))), np.array(lengths, np.float32)
 
 
 def _exchanges(base: SyntheticBase) -> list[str]:
@@ -193,71 +178,69 @@ def _exchanges(base: SyntheticBase) -> list[str]:
 
 
 @cache
-def _everyday(language: Language) -> tuple[str, ...]:
-    """The bundled bases' exchanges, each as one text: everyday words of seekers and supporters, for word statistics."""
-    return tuple(text for base in load_bases(language) for text in _exchanges(base))
+def _everyday(language: Language) -> list[list[str]]:
+    """The terms of each exchange of the bundled bases: everyday words of seekers and supporters, for word statistics."""
+    return [terms(text, language) for base in load_bases(language) for text in _exchanges(base)]
 
 
 @cache
-def _rivals(language: Language) -> tuple[str, ...]:
-    """Bundled dialogues whole: what a card resembles by chance, where few documents are searched."""
+def _rivals(language: Language) -> list[list[str]]:
+    """The terms of bundled dialogues whole: what a card resembles by chance, where few documents are searched."""
     plays = read_jsonl(BUNDLED / f"role_play_{language}.jsonl", RolePlay, "bundled role play")
-    texts = ["\n".join(line.text for line in play.lines) for play in plays]
-    return tuple(["\n".join(_exchanges(base)) for base in load_bases(language)] + texts)
-
-
-def _rarity(tables: Sequence[_Counts], size: int) -> NDArray[np.float32]:
-    """BM25's idf over all tables, divided by that of a word that occurs nowhere."""
-    documents = sum(len(table.lengths) for table in tables)
-    held = sum(np.bincount(table.table.indices, minlength=size) for table in tables)
-    idf = np.log1p((documents - held + 0.5) / (held + 0.5)) / np.log1p((documents + 0.5) / 0.5)
-    return np.asarray(idf, np.float32)
+    texts = ["\n".join(_exchanges(base)) for base in load_bases(language)]
+    texts += ["\n".join(line.text for line in play.lines) for play in plays]
+    return [terms(text, language) for text in texts]
 
 
 def _search(queries: Sequence[set[str]], texts: Sequence[str], language: Language, top: int) -> list[list[tuple[int, float]]]:
-    """For each query its best documents and their scores, best first (equal scores: the earlier document)."""
-    among = [*texts, *_rivals(language)]
-    return [
-        [(place, score) for place, score in hits if place < len(texts)]
-        for hits in map(partial(_scored, top=top, real=len(texts)), _overlaps(queries, among, language))
-    ]
-
-
-def _scored(hits: list[tuple[int, float]], top: int, real: int) -> list[tuple[int, float]]:
-    """Overlaps as scores; at most `top` documents with a place below `real`, and every further one at or above `THRESHOLD`."""
-    rivals = sorted({overlap for _, overlap in hits}, reverse=True)[_RIVALS]  # an exact copy is no rival
-    usual = float(np.median(rivals)) if rivals else 1.0
-    scores = [
-        (place, round(max(overlap**1.5 / usual / _LEVEL, overlap / _CERTAIN), 6)) for place, overlap in hits if place < real
-    ]
-    return scores[: max(top, sum(score >= THRESHOLD for _, score in scores))]
+    """For each query its best `top` documents and every further one at or above `THRESHOLD`, with their scores, best first
+    (equal scores: the earlier document)."""
+    results = []
+    for hits in _overlaps(queries, texts, language):
+        rivals = sorted({overlap for _, overlap in hits}, reverse=True)[_RIVALS]  # an exact copy is no rival
+        usual = float(np.median(rivals)) if rivals else 1.0
+        scores = [
+            (place, round(max(overlap**1.5 / usual / _LEVEL, overlap / _CERTAIN), 6))
+            for place, overlap in hits
+            if place < len(texts)
+        ]
+        results.append(scores[: max(top, sum(score >= THRESHOLD for _, score in scores))])
+    return results
 
 
 def _overlaps(queries: Sequence[set[str]], texts: Sequence[str], language: Language) -> list[list[tuple[int, float]]]:
-    """For each query the `_KEPT` documents with the largest overlap above 0, best first."""
+    """For each query the `_KEPT` documents with the largest overlap above 0, best first; `_rivals` come after the texts."""
     index = {word: place for place, word in enumerate(sorted(set().union(*queries)))}
-    counts = _count(texts, language, index)
-    rarity = _rarity([counts, _count(_everyday(language), language, index)], len(index))
+    table, lengths = _count(chain((terms(text, language) for text in texts), _rivals(language)), index)
+    everyday, _ = _count(_everyday(language), index)
+    # BM25's idf over all documents and the bundled exchanges, divided by that of a word that occurs nowhere.
+    documents = table.shape[0] + everyday.shape[0]
+    holders = sum(np.bincount(counts.indices, minlength=len(index)) for counts in (table, everyday))
+    rarity = (np.log1p((documents - holders + 0.5) / (holders + 0.5)) / np.log1p((documents + 0.5) / 0.5)).astype(np.float32)
     weights = sparse.lil_matrix((len(index), len(queries)), dtype=np.float32)
     for column, query in enumerate(queries):
         rows = [index[word] for word in sorted(query)]
         if rows:
             weights[rows, column] = (rarity[rows] / np.sqrt(rarity[rows].sum()) / _SCALE[language])[:, None]
-    asked = weights.tocsr()
-    length = _K1 * (1 - _B + _B * counts.lengths / _LENGTH[language])
+    by_query = weights.tocsr()
+    length = _K1 * (1 - _B + _B * lengths / _LENGTH[language])
     best: list[list[tuple[int, float]]] = [[] for _ in queries]
-    for start in range(0, len(texts), _BLOCK):
-        block = counts.table[start : start + _BLOCK]
-        long = np.repeat(length[start : start + _BLOCK], np.diff(block.indptr))
-        block.data = block.data / (block.data + long)
-        overlaps = (block @ asked).toarray()
+    for start in range(0, len(lengths), _BLOCK):
+        block = table[start : start + _BLOCK]
+        block.data = block.data / (block.data + np.repeat(length[start : start + _BLOCK], np.diff(block.indptr)))
+        overlaps = (block @ by_query).toarray()
         for column, hits in enumerate(best):
-            one = overlaps[:, column]
-            order = np.argsort(-one, kind="stable")[:_KEPT]
-            hits += [(start + int(place), float(one[place])) for place in order if one[place] > 0]
+            of_query = overlaps[:, column]
+            order = np.argsort(-of_query, kind="stable")[:_KEPT]
+            hits += [(start + int(place), float(of_query[place])) for place in order if of_query[place] > 0]
             hits.sort(key=lambda hit: (-hit[1], hit[0]))
             del hits[_KEPT:]
     return best
+
+
+class _Message(BaseModel):
+    role: str
+    content: str
 
 
 class _DataLine(BaseModel):
@@ -266,7 +249,7 @@ class _DataLine(BaseModel):
     model_config = ConfigDict(extra="ignore")
     id: Identifier | None = None
     language: Language | None = None
-    messages: list[dict[str, str]] | None = None
+    messages: list[_Message] | None = None
     turns: Whole | list[Turn] | None = None
     dialogue: Dialogue | None = None
 
@@ -276,8 +259,6 @@ class _DataLine(BaseModel):
             raise ValueError("neither a role-play example (messages), a Dialogue (turns) nor a SupportDialogue (dialogue)")
         if self.dialogue is None and (self.id is None or self.language is None):
             raise ValueError("id and language are needed")
-        if any(not {"role", "content"} <= set(message) for message in self.messages or ()):
-            raise ValueError("messages: each needs role and content")
         return self
 
     def document(self) -> Document:
@@ -288,12 +269,10 @@ class _DataLine(BaseModel):
         if self.dialogue is not None:
             return self.dialogue.id, self.dialogue.language, document_text(self.dialogue.turns)
         assert self.id is not None and self.language is not None
-        if self.messages is None:
-            assert isinstance(self.turns, list)
+        if isinstance(self.turns, list):
             return self.id, self.language, document_text(self.turns)
-        said = [(message["role"], message["content"]) for message in self.messages if message["role"] != "system"]
-        said = said[-self.turns :] if isinstance(self.turns, int) and self.turns else said
-        return self.id, self.language, document_text(said)
+        lines = [(message.role, message.content) for message in self.messages or () if message.role != "system"]
+        return self.id, self.language, document_text(lines[-self.turns :] if self.turns else lines)
 
 
 def read_documents(path: Path) -> list[Document]:
@@ -307,5 +286,5 @@ def read_documents(path: Path) -> list[Document]:
         dialogues = list(generic.dialogues(path, CorpusReader(BuildStep("read"), strict=True)))
         if not dialogues:
             raise UserError(f"data file is empty: {path}")
-        return [(f"{source}-{one.id}", one.language, document_text(one.said)) for _, one in dialogues]
+        return [(f"{source}-{item.id}", item.language, document_text(item.said)) for _, item in dialogues]
     return [row.document() for row in read_jsonl(path, _DataLine, "data file")]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +18,7 @@ from pydantic import Field
 from core.errors import UserError, need_modules
 from core.markers import markers_in
 from core.prompts import PromptPack
-from core.records import Dialogue, Identifier, Language, Message, Name, Record, RoleCard, RolePlay, SupportDialogue, Whole
+from core.records import Identifier, Language, Message, Name, Record, RoleCard, RolePlay, SupportDialogue, Whole
 from core.side_prompts import character_system, greeting, opening, seeker_system
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.places import local_path
@@ -52,34 +54,18 @@ class Draft:
 
     item: SupportDialogue | RolePlay
     card: RoleCard | None
+    pack: PromptPack
+    """What its system message is made from."""
     messages: list[Message]
     placed: int
     tokens: int = 0
 
-    @property
-    def id(self) -> str:
-        return self.item.id
-
-    @property
-    def language(self) -> Language:
-        return self.item.language
-
-    @property
-    def kind(self) -> Kind:
-        return "support" if isinstance(self.item, SupportDialogue) else "role_play"
-
-    @property
-    def origin(self) -> Dialogue | RolePlay:
-        """What names the corpus and the dialogue's place in it."""
-        return self.item.dialogue if isinstance(self.item, SupportDialogue) else self.item
-
-    @property
-    def source(self) -> str:
-        return self.origin.source
-
-    @property
-    def source_id(self) -> str:
-        return self.origin.source_id or self.item.id
+    def __post_init__(self) -> None:
+        support = isinstance(self.item, SupportDialogue)
+        origin = self.item.dialogue if isinstance(self.item, SupportDialogue) else self.item
+        self.id, self.language = self.item.id, self.item.language
+        self.kind: Kind = "support" if support else "role_play"
+        self.source, self.source_id = origin.source, origin.source_id or self.item.id
 
     @property
     def turns(self) -> int:
@@ -97,14 +83,16 @@ class Draft:
             return [turn.text for turn in self.item.dialogue.turns]
         return [line.text for line in self.item.lines]
 
-    def system(self, prompts: PromptPack, general: PromptPack) -> str:
+    @property
+    def system(self) -> Message:
         """The system message, rendered when it is needed: it is longer than many dialogues."""
         if isinstance(self.item, SupportDialogue):
             assert self.card is not None
-            return seeker_system(prompts, self.card)
-        return character_system(general, self.item)
+            return {"role": "system", "content": seeker_system(self.pack, self.card)}
+        return {"role": "system", "content": character_system(self.pack, self.item)}
 
-    def example(self, system: str) -> RoleExample:
+    def example(self) -> RoleExample:
+        """The finished example."""
         return RoleExample(
             id=self.id,
             language=self.language,
@@ -115,14 +103,14 @@ class Draft:
             card_method=self.card.card_method if self.card else None,
             turns=self.turns,
             tokens=self.tokens,
-            messages=({"role": "system", "content": system}, *self.messages),
+            messages=(self.system, *self.messages),
         )
 
 
 def support_draft(item: SupportDialogue, card: RoleCard, prompts: PromptPack) -> Draft:
     """A support dialogue as the seeker sees it. Where the seeker speaks first, the simulation's greeting stands before it."""
     lines = [("assistant" if turn.role == "seeker" else "user", turn.text) for turn in item.dialogue.turns]
-    return _draft(item, card, lines, greeting(prompts, item.language))
+    return _draft(item, card, prompts, lines, greeting(prompts, item.language))
 
 
 def role_play_draft(item: RolePlay, general: PromptPack) -> Draft:
@@ -131,32 +119,24 @@ def role_play_draft(item: RolePlay, general: PromptPack) -> Draft:
     colon = "：" if item.language == "zh" else ": "
     lines = []
     for line in item.lines:
-        named = several and line.role == "partner"
-        lines.append(
-            ("assistant" if line.role == "character" else "user", f"{line.name}{colon}{line.text}" if named else line.text)
-        )
-    return _draft(item, None, lines, opening(general, item.language))
+        role = "assistant" if line.role == "character" else "user"
+        lines.append((role, f"{line.name}{colon}{line.text}" if several and role == "user" else line.text))
+    return _draft(item, None, general, lines, opening(general, item.language))
 
 
-def _draft(item: SupportDialogue | RolePlay, card: RoleCard | None, lines: Iterable[tuple[str, str]], before: str) -> Draft:
-    messages = _alternating(lines)
+def _draft(
+    item: SupportDialogue | RolePlay, card: RoleCard | None, pack: PromptPack, lines: Iterable[tuple[str, str]], before: str
+) -> Draft:
+    """Messages in turn: several lines of one side become one message; `before` opens what the trained side would begin."""
+    messages: list[Message] = [
+        {"role": role, "content": "\n".join(text for _, text in group)} for role, group in groupby(lines, key=itemgetter(0))
+    ]
     placed = int(bool(messages) and messages[0]["role"] == "assistant")
     if placed:
         messages.insert(0, {"role": "user", "content": before})
     if messages and messages[-1]["role"] == "user":
         messages.pop()  # nothing is learnt from what nobody answers
-    return Draft(item, card, messages, placed)
-
-
-def _alternating(lines: Iterable[tuple[str, str]]) -> list[Message]:
-    """Messages in turn: several lines of one side become one message."""
-    grouped: list[tuple[str, list[str]]] = []
-    for role, text in lines:
-        if grouped and grouped[-1][0] == role:
-            grouped[-1][1].append(text)
-        else:
-            grouped.append((role, [text]))
-    return [{"role": role, "content": "\n".join(texts)} for role, texts in grouped]
+    return Draft(item, card, pack, messages, placed)
 
 
 def fit(draft: Draft, system_tokens: int, counts: Sequence[int], limit: int) -> bool:

@@ -16,7 +16,6 @@ from core.ledger import Build
 from core.prompts import PromptPack
 from core.records import RoleCard, SupportDialogue
 from core.rows import CorpusItem
-from core.side_prompts import seeker_system
 from data_prep.cards.heuristic import NO_SITUATION, card_of_situation, heuristic_card
 from data_prep.role_play.examples import Draft, support_draft
 
@@ -54,17 +53,17 @@ def check_source(name: str) -> None:
 def held_drafts(held: Mapping[str, Sequence[CorpusItem]], made: Made, prompts: PromptPack, build: Build) -> list[Draft]:
     """A draft of every dialogue, made as for training, but for the choice: situations too thin for a training card serve too.
 
-    Raises `UserError` for a corpus whose cards tell of the scored lines (`check_source`), and for a given card that a model
-    made from the dialogue.
+    Raises `UserError` for a given card that a model made from the dialogue.
     """
-    for name in held:
-        check_source(name)
 
     def draft_of(item: CorpusItem) -> Draft | str:
         assert isinstance(item, SupportDialogue)
-        card = made.get((item.dialogue.source, item.dialogue.source_id)) or _card(item)
-        if isinstance(card, str):
-            return f"no card ({card})"
+        card = made.get((item.dialogue.source, item.dialogue.source_id))
+        if card is None:  # the heuristic card, of a thin situation too: the corpus's labels are in it as well
+            situation = " ".join(item.situation.split())
+            card = card_of_situation(item, situation) if situation else None
+        if card is None:
+            return f"no card ({NO_SITUATION})"
         if card.card_method == "llm":
             raise UserError(
                 f"--cards: {card.id} was made by a model from the held-out dialogue {item.id}, whose lines are scored; "
@@ -78,9 +77,7 @@ def held_drafts(held: Mapping[str, Sequence[CorpusItem]], made: Made, prompts: P
     return build.step("held out: role cards").make((item for items in held.values() for item in items), draft_of)
 
 
-def held_out_figures(
-    held: Mapping[str, Sequence[CorpusItem]], drafts: Sequence[Draft], cut: Sequence[str], prompts: PromptPack
-) -> HeldOut:
+def held_out_figures(held: Mapping[str, Sequence[CorpusItem]], drafts: Sequence[Draft], cut: Sequence[str]) -> HeldOut:
     """The account of a held-out corpus. `drafts` are finished: their lines are those that are scored."""
     made = {draft.id for draft in drafts}
     ids = [item.id for items in held.values() for item in items]
@@ -90,31 +87,23 @@ def held_out_figures(
         "examples": len(drafts),
         "cut": list(cut),
         "left_out": [id for id in ids if id not in made],
-        "short_situation": [d.id for d in drafts if _thin(d)],
-        "shared": [draft.id for draft in drafts if shared_run(draft, prompts)],
+        "short_situation": [draft.id for draft in drafts if _thin(draft)],
+        "shared": [draft.id for draft in drafts if _shares_run(draft)],
     }
 
 
-def shared_run(draft: Draft, prompts: PromptPack) -> str | None:
-    """The first `RUN` words in a row that a seeker's line shares with the system message; None when there are none.
+def _shares_run(draft: Draft) -> bool:
+    """Whether a seeker's line shares `RUN` words in a row with the system message.
 
     Case and punctuation do not count, and a run does not cross from one message into the next.
     """
-    assert draft.card is not None
-    card_runs = _runs(seeker_system(prompts, draft.card))
-    lines = [message["content"] for message in draft.messages if message["role"] == "assistant"]
-    return next((run for line in lines for run in _runs(line) if run in card_runs), None)
+    card_runs = _runs(draft.system["content"])
+    return any(_runs(message["content"]) & card_runs for message in draft.messages if message["role"] == "assistant")
 
 
-def _runs(text: str) -> dict[str, None]:
+def _runs(text: str) -> set[str]:
     words = _WORD.findall(text.lower())
-    return {" ".join(words[start : start + RUN]): None for start in range(len(words) - RUN + 1)}
-
-
-def _card(item: SupportDialogue) -> RoleCard | str:
-    """The heuristic card, of a thin situation too: the corpus's labels are in it as well."""
-    situation = " ".join(item.situation.split())
-    return card_of_situation(item, situation) if situation else NO_SITUATION
+    return {" ".join(words[start : start + RUN]) for start in range(len(words) - RUN + 1)}
 
 
 def _thin(draft: Draft) -> bool:

@@ -10,8 +10,9 @@ import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -20,10 +21,9 @@ from core.files import check_unique
 from core.grouping import group_by
 from core.ledger import Build
 from core.prompts import PromptPack, load_pack
-from core.records import Language, Message, RoleCard, RolePlay, SupportDialogue
+from core.records import Language, RoleCard, RolePlay, SupportDialogue
 from core.rows import CorpusItem
 from core.settings import Settings
-from core.tables import Table
 from data_prep.cards.heuristic import heuristic_card
 from data_prep.role_play.contamination import Match, document_text, link
 from data_prep.role_play.examples import Draft, RoleExample, TokenCounter, fit, role_play_draft, support_draft
@@ -88,62 +88,28 @@ def check_quotas(config: RoleSftConfig, file: Path, sources: Collection[str]) ->
         if quota.source in sources and quota.source not in SOURCES:
             continue
         if quota.source not in SOURCES or quota.source == GENERIC:
-            known = near(quota.source, {*SOURCES, *sources} - {GENERIC})
-            raise UserError(f"{file}: quotas: unknown corpus {quota.source!r}: {known} (your own: give --source generic=FILE)")
+            names = near(quota.source, {*SOURCES, *sources} - {GENERIC})
+            raise UserError(f"{file}: quotas: unknown corpus {quota.source!r}: {names} (your own: give --source generic=FILE)")
         if quota.language not in SOURCES[quota.source].languages:
             raise UserError(f"{file}: quotas: {quota.source} has no {quota.language}")
 
 
-# --- whether the quotas can be met, from what is known of the corpora before any of them is at hand ----------------------
-
-
-class Prospect(NamedTuple):
-    """What a quota's corpus can give. A corpus of the user's own is not known before it is read."""
-
-    quota: Quota
-    gives: int | None = None
-    known_by: str = "–"
-    read: int | None = None
-    published: int | None = None
-    cards: str = "–"
-
-    @property
-    def short(self) -> bool:
-        """Whether the quota asks for more than there is."""
-        return self.gives is not None and self.gives < self.quota.count
-
-
-def prospects(config: RoleSftConfig) -> list[Prospect]:
-    """What each quota's corpus can give (`core.rows.RolePlayYield`)."""
-    return [_prospect(quota) for quota in config.quotas]
-
-
-def _prospect(quota: Quota) -> Prospect:
-    source = SOURCES.get(quota.source)
-    facts = source.role_sft.get(quota.language) if source else None
-    if source is None or facts is None:
-        return Prospect(quota)
-    known_by = "counted" if facts.read == facts.published else "scaled" if facts.read else "size"
-    cards = "–" if source.kind != "support" else "by a model" if facts.needs_cards else "own fields"
-    return Prospect(quota, facts.most, known_by, facts.read, facts.published, cards)
-
-
-def prospects_table(rows: list[Prospect], target: int) -> Table:
-    """The prospects as a table, whose last row is the target."""
-    counted = sum(row.quota.count for row in rows if row.known_by == "counted")
-    return Table(
-        key="prospects",
-        title=f"Quotas of {target:,} dialogues, and what their corpora can give",
-        columns=("Source", "Language", "Quota", "Gives", "Known by", "Read", "Published", "Cards"),
-        rows=(
-            *((row.quota.source, row.quota.language, row.quota.count, *row[1:]) for row in rows),
-            ("all", None, target, None, f"counted: {counted:,}", None, None, None),
-        ),
-        notes=(
-            "Known by: counted, the whole corpus went through every step; scaled, a part of it did; size, only its "
-            "published number of dialogues is known. Cards by a model: no situation is stated, so `cards extract` comes first.",
-        ),
-    )
+def prospects(config: RoleSftConfig) -> list[dict[str, Any]]:
+    """What each quota's corpus can give (`core.rows.RolePlayYield`), by heading; None for a corpus of the user's own, which is
+    not known before it is read."""
+    rows = []
+    for quota in config.quotas:
+        row: dict[str, Any] = {"Source": quota.source, "Language": quota.language, "Quota": quota.count, "Gives": None}
+        row |= {"Known by": "–", "Read": None, "Published": None, "Cards": "–"}
+        source = SOURCES.get(quota.source)
+        facts = source.role_sft.get(quota.language) if source else None
+        if source and facts:
+            known_by = "counted" if facts.read == facts.published else "scaled" if facts.read else "size"
+            row |= {"Gives": facts.most, "Known by": known_by, "Read": facts.read, "Published": facts.published}
+            if source.kind == "support":
+                row["Cards"] = "by a model" if facts.needs_cards else "own fields"
+        rows.append(row)
+    return rows
 
 
 # --- the set ------------------------------------------------------------------------------------------------------------------
@@ -160,7 +126,6 @@ class RoleSet:
     shortfall: list[dict[str, Any]] = field(default_factory=list)
     matches: list[Match] = field(default_factory=list)
     left: list[Match] = field(default_factory=list)
-    excerpts: dict[str, str] = field(default_factory=dict)
     held: HeldOut | None = None
 
     @property
@@ -190,30 +155,38 @@ def build_set(
     result = RoleSet()
     kept_out = held_drafts(held, made, prompts, build) if held else []
     drafts = _drafts(items, made, prompts, general, build)
-    there = Counter((draft.source, draft.language) for draft in drafts)
+    dialogues = _by_source(drafts)
     least = config.min_turns
     drafts = build.step("turns").sieve(drafts, lambda draft: f"fewer than {least} turns" if draft.turns < least else None)
     drafts = distinct(drafts, config.near_duplicate, build)
     if held:
         drafts = apart(drafts, kept_out, config.near_duplicate, build)
         whole = {draft.id: draft.turns for draft in kept_out}
-        kept_out = _fitting(kept_out, config, LEAST_HELD, prompts, general, build, "held out: length")
-        result.held = held_out_figures(held, kept_out, [d.id for d in kept_out if d.turns < whole[d.id]], prompts)
+        kept_out = _fitting(kept_out, config, LEAST_HELD, build, "held out: length")
+        result.held = held_out_figures(held, kept_out, [d.id for d in kept_out if d.turns < whole[d.id]])
         build.figures["held_out"] = result.held
     drafts = _decontaminated(drafts, evaluation, result, build)
-    drafts = _fitting(drafts, config, config.min_turns, prompts, general, build)
-    usable = Counter((draft.source, draft.language) for draft in drafts)
+    drafts = _fitting(drafts, config, least, build, "length")
+    usable = _by_source(drafts)
     drafts, result.left = _by_quota(drafts, evaluation, config, seed, build)
-    result.shortfall = _shortfall(config, items, there, usable, Counter((draft.source, draft.language) for draft in drafts))
+    taken = _by_source(drafts)
+    for quota in config.quotas:
+        key = (quota.source, quota.language)
+        row = {"source": quota.source, "language": quota.language, "given": quota.source in items, "quota": quota.count}
+        row |= {"dialogues": dialogues[key], "usable": usable[key], "taken": taken[key], "short": quota.count - taken[key]}
+        result.shortfall.append(row)
     valid = set() if held else _held_out(drafts, config.valid_share, seed)
     check_unique(
         "--valid-source", (draft.id for draft in (*kept_out, *drafts)), "dialogue ids (made of file names: rename a file)"
     )
     valid |= {draft.id for draft in kept_out}
     for draft in (*drafts, *kept_out):
-        part = result.valid if draft.id in valid else result.train
-        part.append(draft.example(draft.system(prompts, general)))
+        (result.valid if draft.id in valid else result.train).append(draft.example())
     return result
+
+
+def _by_source(drafts: Iterable[Draft]) -> Counter[tuple[str, Language]]:
+    return Counter((draft.source, draft.language) for draft in drafts)
 
 
 def _made(cards: Sequence[RoleCard], items: Sequence[CorpusItem], build: Build) -> Made:
@@ -288,20 +261,10 @@ def _decontaminated(drafts: Sequence[Draft], evaluation: Sequence[RoleCard], res
 
     ranked = {match for match in (*best, *written) if match.rank == 1}
     result.matches = sorted(ranked, key=lambda match: (-match.score, match.card_id, match.document_id))
-    shown = {match.document_id for match in result.matches[:5]}
-    result.excerpts = {document[0]: document[2][:300] for document in among if document[0] in shown}
     return step.sieve(drafts, suspicion)
 
 
-def _fitting(
-    drafts: Sequence[Draft],
-    config: RoleSftConfig,
-    least: int,
-    prompts: PromptPack,
-    general: PromptPack,
-    build: Build,
-    name: str = "length",
-) -> list[Draft]:
+def _fitting(drafts: Sequence[Draft], config: RoleSftConfig, least: int, build: Build, name: str) -> list[Draft]:
     """Within the length cap: exchanges are cut off the end; what then has fewer than `least` turns goes."""
     step = build.step(name)
     step.taken = len(drafts)
@@ -309,16 +272,9 @@ def _fitting(
     kept = []
     for start in range(0, len(drafts), _BATCH):
         batch = drafts[start : start + _BATCH]
-        messages: list[Message] = []
+        counts = iter(counter.count([message for draft in batch for message in (draft.system, *draft.messages)]))
         for draft in batch:
-            messages.append({"role": "system", "content": draft.system(prompts, general)})
-            messages += draft.messages
-        counts = counter.count(messages)
-        place = 0
-        for draft in batch:
-            end = place + 1 + len(draft.messages)
-            cut = fit(draft, counts[place], counts[place + 1 : end], config.max_tokens)
-            place = end
+            cut = fit(draft, next(counts), list(islice(counts, len(draft.messages))), config.max_tokens)
             if draft.turns < least:
                 step.drop(f"over {config.max_tokens} tokens", draft.id)
                 continue
@@ -371,28 +327,3 @@ def _held_out(drafts: Sequence[Draft], share: float, seed: int) -> set[str]:
         random.Random(f"{seed}/valid/{source}/{language}").shuffle(names)
         held.update(draft.id for name in names[: round(share * len(names))] for draft in dialogues[name])
     return held
-
-
-def _shortfall(
-    config: RoleSftConfig,
-    items: Mapping[str, Sequence[CorpusItem]],
-    there: Counter[tuple[str, Language]],
-    usable: Counter[tuple[str, Language]],
-    taken: Counter[tuple[str, Language]],
-) -> list[dict[str, Any]]:
-    rows = []
-    for quota in config.quotas:
-        key = (quota.source, quota.language)
-        rows.append(
-            {
-                "source": quota.source,
-                "language": quota.language,
-                "given": quota.source in items,
-                "quota": quota.count,
-                "dialogues": there[key],
-                "usable": usable[key],
-                "taken": taken[key],
-                "short": quota.count - taken[key],
-            }
-        )
-    return rows

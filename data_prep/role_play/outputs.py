@@ -11,11 +11,11 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from core.files import write_text
+from core.grouping import group_by
 from core.ledger import Build
 from core.records import RoleCard
 from core.rows import CorpusItem, Source
 from data_prep.role_play.contamination import THRESHOLD
-from data_prep.role_play.examples import RoleExample
 from data_prep.role_play.held_out import RUN
 from data_prep.role_play.mix import CAUTIOUS, CAUTIOUS_OWN, GENERAL_PROMPTS, RoleSet, RoleSftConfig
 
@@ -56,38 +56,20 @@ def write_data_card(
         scores[f"cards from {source_of[match.card_id]}, before"].append(match.score)
     if result.left:
         scores["all cards, in the finished set"] = [match.score for match in result.left]
-    examples = [
-        {
-            "card_id": match.card_id,
-            "document_id": match.document_id,
-            "score": match.score,
-            "excerpt": " ".join(result.excerpts[match.document_id].split()),
-        }
-        for match in result.matches[:5]
-        if match.document_id in result.excerpts
-    ]
-    manifest = build.manifest()
     values = {
         "config": mix,
         "general": GENERAL_PROMPTS,
-        "total": len(result.train) + len(result.valid),
-        "taken": result.taken,
+        "result": result,
         "held": result.held,
         "run": RUN,
-        "train": len(result.train),
-        "valid": len(result.valid),
-        "version": manifest["version"],
-        "seed": manifest["seed"],
+        "manifest": build.manifest(),
         "rows": _rows(result),
-        "shortfall": result.shortfall,
-        "steps": [{"changed": {}} | step for step in manifest["steps"]],
         "evaluation": len(evaluation),
         "evaluation_files": ", ".join(Path(name).name for name in eval_names),
         "threshold": THRESHOLD,
         "cautious": CAUTIOUS,
         "cautious_own": CAUTIOUS_OWN,
         "scores": {name: quantiles(values) for name, values in sorted(scores.items())},
-        "examples": examples,
         "sources": sources,
     }
     template = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True)
@@ -96,23 +78,21 @@ def write_data_card(
 
 
 def _rows(result: RoleSet) -> list[dict[str, Any]]:
-    groups: dict[tuple[str, str], dict[str, list[RoleExample]]] = defaultdict(lambda: {"train": [], "valid": []})
-    for name, examples in (("train", result.train), ("valid", result.valid)):
-        for example in examples:
-            groups[example.source, example.language][name].append(example)
+    """What the set has of each source and language."""
+    train = {example.id for example in result.train}
     rows = []
-    for (source, language), parts in groups.items():
-        both = [*parts["train"], *parts["valid"]]
-        tokens = quantiles([example.tokens for example in both])
+    for (source, language), group in group_by([*result.train, *result.valid], lambda e: (e.source, e.language)).items():
+        tokens = quantiles([example.tokens for example in group])
+        of_train = sum(example.id in train for example in group)
         rows.append(
             {
                 "source": source,
                 "language": language,
-                "kind": both[0].kind,
-                "cards": ", ".join(sorted({example.card_method for example in both if example.card_method})),
-                "train": len(parts["train"]),
-                "valid": len(parts["valid"]),
-                "turns": f"{quantiles([example.turns for example in both])['median']:g}",
+                "kind": group[0].kind,
+                "cards": ", ".join(sorted({example.card_method for example in group if example.card_method})),
+                "train": of_train,
+                "valid": len(group) - of_train,
+                "turns": f"{quantiles([example.turns for example in group])['median']:g}",
                 "tokens": f"{tokens['median']:g}, {tokens['p95']:g}, {tokens['max']:g}",
             }
         )

@@ -20,6 +20,7 @@ from core.files import digest
 from core.ledger import Build
 from data_prep.role_play.examples import Draft
 
+_Finder = Callable[[Sequence[Draft]], list[int | None]]  # for each draft the place of the one that it repeats
 _TOKEN = re.compile(r"[a-z0-9]+|[^\W_a-z0-9]")
 _SHINGLE = 3
 # 32 bands of 4 values find a pair of similarity 0.7 with probability 1 - (1 - 0.7^4)^32 > 0.9998.
@@ -61,7 +62,7 @@ def near_duplicates(texts: Sequence[str], threshold: float = 0.8, seed: int = 0)
             theirs = shingles(other)
             shared = len(place_shingles & theirs)
             scored.append((shared / (len(place_shingles) + len(theirs) - shared), -other))
-        best = max((one for one in scored if one[0] >= threshold), default=None)
+        best = max((pair for pair in scored if pair[0] >= threshold), default=None)
         result.append(None if best is None else -best[1])
         if best is None:
             index.insert(place, signature, check_duplication=False)
@@ -100,30 +101,32 @@ def distinct(drafts: Sequence[Draft], threshold: float, build: Build) -> list[Dr
     window of it."""
     step = build.step("duplicates")
     step.taken = len(drafts)
-    first: dict[str, str] = {}
-    unique = []
-    for draft in drafts:
-        key = digest(" ".join(draft.text.lower().split()), 32)
-        if key in first:
-            step.drop("exact duplicate", draft.id)
-        else:
-            first[key] = draft.id
-            unique.append(draft)
-    repeated = near_duplicates([draft.text for draft in unique], threshold)
-    different = []
-    for draft, earlier in zip(unique, repeated, strict=True):
-        if earlier is None:
-            different.append(draft)
-        else:
-            step.drop("near duplicate", f"{draft.id} of {unique[earlier].id}")
-    kept = []
-    for draft, whole in zip(different, parts_of_others([draft.lines for draft in different]), strict=True):
-        if whole is None:
-            kept.append(draft)
-        else:
-            step.drop("part of another dialogue", f"{draft.id} of {different[whole].id}")
+    kept = list(drafts)
+    finders: tuple[tuple[str, _Finder], ...] = (
+        ("exact duplicate", _equal),
+        ("near duplicate", lambda every: near_duplicates([draft.text for draft in every], threshold)),
+        ("part of another dialogue", _parts),
+    )
+    for reason, find in finders:
+        among, kept = kept, []
+        for draft, other in zip(among, find(among), strict=True):
+            if other is None:
+                kept.append(draft)
+            else:
+                step.drop(reason, f"{draft.id} of {among[other].id}")
     step.kept = len(kept)
     return kept
+
+
+def _equal(drafts: Sequence[Draft]) -> list[int | None]:
+    """For each draft the place of an earlier one with the same words."""
+    first: dict[str, int] = {}
+    found = (first.setdefault(digest(" ".join(draft.text.lower().split()), 32), place) for place, draft in enumerate(drafts))
+    return [other if other < place else None for place, other in enumerate(found)]
+
+
+def _parts(drafts: Sequence[Draft]) -> list[int | None]:
+    return parts_of_others([draft.lines for draft in drafts])
 
 
 def apart(drafts: Sequence[Draft], held: Sequence[Draft], threshold: float, build: Build) -> list[Draft]:
@@ -133,7 +136,7 @@ def apart(drafts: Sequence[Draft], held: Sequence[Draft], threshold: float, buil
     """
     step = build.step("apart from held out")
     repeated = _across(drafts, held, lambda every: near_duplicates([draft.text for draft in every], threshold))
-    repeated |= _across(drafts, held, lambda every: parts_of_others([draft.lines for draft in every]))
+    repeated |= _across(drafts, held, _parts)
     return step.sieve(
         drafts,
         lambda draft: "repeats a held-out dialogue" if draft.id in repeated else None,
@@ -141,9 +144,7 @@ def apart(drafts: Sequence[Draft], held: Sequence[Draft], threshold: float, buil
     )
 
 
-def _across(
-    drafts: Sequence[Draft], held: Sequence[Draft], find: Callable[[Sequence[Draft]], list[int | None]]
-) -> dict[str, str]:
+def _across(drafts: Sequence[Draft], held: Sequence[Draft], find: _Finder) -> dict[str, str]:
     """Ids of drafts that repeat a held-out one, and its id.
 
     `find` compares only with what it keeps, and held-out dialogues may repeat each other: those that do are asked about again.

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from typer.testing import CliRunner, Result
 
 from core.errors import UserError
@@ -26,7 +25,6 @@ from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check import check
 from data_prep.role_play.contamination import (
-    THRESHOLD,
     by_chance,
     contaminated,
     document_text,
@@ -70,7 +68,7 @@ def unrelated(language: Language) -> tuple[Document, ...]:
     Among those of all 86 seekers 41 of the 48 sources of the independent pairs are found, fewer than nine in ten.
     """
     seekers = {base.id for base in load_bases(language)[:22]}
-    ours = (d for d in build(0)[0] if d.language == language and str(d.source_id).split("/")[0] in seekers)
+    ours = (d for d in build()[0] if d.language == language and str(d.source_id).split("/")[0] in seekers)
     return tuple((d.id, language, document_text(d.turns)) for d in ours)
 
 
@@ -128,14 +126,6 @@ def test_cards_without_a_source_raise_no_alarm(language: Language) -> None:
     assert len(alarms) <= 0.1 * len(cards)
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_a_source_is_found_alone_and_in_a_crowd(language: Language) -> None:
-    pair = pairs(language)[0]
-    for rest in ((), unrelated(language)):
-        best = link([pair.card], [*rest, pair.document], top=1)[0]
-        assert best.document_id == pair.dialogue.id and best.score >= THRESHOLD
-
-
 # ---- the score and the order
 
 
@@ -156,13 +146,6 @@ def test_the_score_is_overlap_over_what_the_card_shares_with_its_rivals() -> Non
     assert (first.document_id, second.document_id) == ("a", "b")
     assert first.score == pytest.approx(overlap(2, 3) ** 1.5 / overlap(1, 2) / 1.55, rel=1e-4)
     assert second.score == pytest.approx(overlap(1, 2) ** 0.5 / 1.55, rel=1e-4)
-
-
-def test_rare_words_weigh_more_than_common_ones() -> None:
-    documents: list[Document] = [("common", "en", "my work and my family"), ("rare", "en", "the lighthouse and the otter")]
-    found = link([card("work family lighthouse otter")], documents)
-    assert [match.document_id for match in found] == ["rare", "common"]
-    assert [match.rank for match in found] == [1, 2] and found[0].score > found[1].score
 
 
 def test_matches_stay_in_the_language_and_in_order() -> None:
@@ -258,18 +241,12 @@ def test_the_three_forms_give_the_same_document(row: dict[str, Any], tmp_path: P
     assert read_documents(lines(tmp_path / "data.jsonl", row)) == [("x", "en", "My otter is ill.\nI am sorry.")]
 
 
-def test_a_support_dialogue_as_written_can_be_read(tmp_path: Path) -> None:
-    record: BaseModel = SupportDialogue(dialogue=Dialogue.model_validate(DIALOGUE), situation="gnu")
-    write_jsonl(tmp_path / "data.jsonl", [record])
-    assert read_documents(tmp_path / "data.jsonl")[0][0] == "x"
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"id": "x", "language": "en", "text": "hm"}, "neither"),
         ({"id": "x", "turns": TURNS}, "id and language"),
-        ({"id": "x", "language": "en", "messages": [{"content": "hm"}]}, "role and content"),
+        ({"id": "x", "language": "en", "messages": [{"content": "hm"}]}, "messages.0.role"),
         ({"id": "x", "language": "fr", "turns": TURNS}, "language"),
     ],
 )
@@ -308,14 +285,6 @@ def test_the_command_tells_clean_from_contaminated(
     (step,) = manifest["steps"]
     assert step["in"] == 12 and step["in"] - step["out"] == sum(step["dropped"].values())
     assert bool(step["dropped"]) == bool(status)
-
-
-def test_the_system_message_is_not_searched(tmp_path: Path) -> None:
-    """A role-play example holds its own card there, which may well read like an evaluation card."""
-    pair = pairs("en")[0]
-    example = EXAMPLE | {"messages": [{"role": "system", "content": pair.document[2]}, *EXAMPLE["messages"][1:]]}
-    write_jsonl(tmp_path / "cards.jsonl", [pair.card])
-    assert command(tmp_path, tmp_path / "cards.jsonl", lines(tmp_path / "data.jsonl", example)).exit_code == 0
 
 
 def test_nothing_to_compare_is_not_clean(tmp_path: Path) -> None:

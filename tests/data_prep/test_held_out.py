@@ -13,13 +13,12 @@ import yaml
 from typer.testing import CliRunner
 
 from core.errors import UserError
-from core.files import CONFIGS, read_jsonl, write_jsonl
+from core.files import read_jsonl, write_jsonl
 from core.ledger import Build
+from core.prompts import load_pack
 from core.records import Line, RoleCard, RolePlay
-from core.yaml_files import read_yaml
 from data_prep.__main__ import app
 from data_prep.role_play.examples import Draft, RoleExample
-from data_prep.role_play.mix import RoleSftConfig
 from data_prep.role_play.repeats import apart
 
 pytest.importorskip("datasets")
@@ -127,7 +126,7 @@ def plays(*dialogues: Texts) -> list[Draft]:
             for i, text in enumerate(texts)
         )
         item = RolePlay(id=f"{n}-{texts[0][:40]}", language="en", source="x", source_id=str(n), character="Ada", lines=lines)
-        drafts.append(Draft(item, None, [{"role": "user", "content": text} for text in texts], 0))
+        drafts.append(Draft(item, None, load_pack("role_play"), [{"role": "user", "content": text} for text in texts], 0))
     return drafts
 
 
@@ -215,8 +214,3 @@ def test_neither_part_may_be_empty(build: Builder) -> None:
 def test_files_of_one_name_are_refused(build: Builder) -> None:
     with pytest.raises(UserError, match=r"--valid-source: duplicate dialogue ids .*: esconv-train/0"):
         build([row(talk(3))], [row(talk(0))], place="esconv=other/train.jsonl")
-
-
-def test_the_esconv_mix_takes_all_of_esconv() -> None:
-    mix = read_yaml(CONFIGS / "data" / "role_esconv.yaml", RoleSftConfig, "mix")
-    assert [(q.source, q.language, q.count) for q in mix.quotas] == [("esconv", "en", 1300)]

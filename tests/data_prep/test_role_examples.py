@@ -64,8 +64,8 @@ def test_the_system_message_is_the_one_that_simulation_sends(language: Language,
     }
     (plan,) = EscEval(EscEvalConfig(**models, cards=[str(tmp_path / "cards.jsonl")], out="unused")).plans()
     assert isinstance(plan.seeker_side, ModelSide)
-    assert draft.system(PROMPTS, GENERAL) == plan.seeker_side.system
-    assert "The bakery closes." in draft.system(PROMPTS, GENERAL)
+    assert draft.system["content"] == plan.seeker_side.system
+    assert "The bakery closes." in draft.system["content"]
 
 
 def play(*lines: tuple[str, str, str]) -> RolePlay:
@@ -81,7 +81,7 @@ def test_partners_are_named_only_where_there_are_several() -> None:
         GENERAL,
     )
     assert [m["content"] for m in two.messages] == ["Bo: Hello\nCy: And me", "Hm.\nGo."]
-    assert "Ada" in two.system(PROMPTS, GENERAL) and "A smith." in two.system(PROMPTS, GENERAL)
+    assert "Ada" in two.system["content"] and "A smith." in two.system["content"]
 
 
 def test_a_character_that_opens_gets_an_opening() -> None:
