@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
+import orjson
 from pydantic import BaseModel
 
 from core.errors import UserError
-from core.files import write_bytes
+from core.files import sha256_file, write_bytes
 from core.ledger import Build
 from core.options import console
 from core.prompts import PUBLISHED, PromptPack
@@ -25,12 +27,10 @@ from data_prep.published.prompts import (
     INTERNLM2_CODE,
     JUDGE_SYSTEM,
     PublishedPrompts,
-    edited,
     escaped,
     find_prompts,
     internlm2_system,
     pack_files,
-    published_list,
 )
 
 R = TypeVar("R", bound=BaseModel)
@@ -59,84 +59,68 @@ def import_clone(folder: Path, internlm2: Path | None, build: Build) -> None:
     for cards of which any row is wrong; malformed dialogues and scores are left out, which is printed with their place.
     """
     clone = find_clone(folder)
-    prompts_found = find_prompts(clone.scripts)
+    prompts = find_prompts(clone.scripts)
     if internlm2 is not None:
-        prompts_found.judge_system = escaped(internlm2_system(internlm2))
+        prompts.judge_system = escaped(internlm2_system(internlm2))
     build.input(*clone.cards.values(), *(run.path for run in (*clone.results.values(), *clone.scores.values())))
     build.input(*clone.scripts, *([internlm2 / INTERNLM2_CODE] if internlm2 else []))
-    cards = _cards(clone, build)
-    _runs(clone, cards, build)
-    missing = [*clone.missing(), *_missing_prompts(prompts_found)]
-    parts, reason = _compared(clone, cards, prompts_found)
-    _write_prompts(prompts_found, parts, build)
-    build.figures["comparison"] = [part._asdict() for part in parts] if reason is None else reason
-    for problem in prompts_found.problems:
-        console.print(f"left out: {problem}")
-    for name in missing:
-        console.print(f"not found: {name}")
-    if prompts_found.judge and internlm2 is None:
-        console.print("not in the clone: the judge's system message (InternLM2's default); ours stands in, unless you give the")
-        console.print(f"  folder of internlm2-chat-7b with --source {INTERNLM2}=FOLDER")
-    _tell(parts, reason)
-
-
-def _cards(clone: Clone, build: Build) -> dict[tuple[str, Language], list[RoleCard]]:
-    """Every card file as JSONL: cards_LANGUAGE.jsonl and test_cards_LANGUAGE.jsonl."""
-    cards = {}
+    cards: dict[tuple[str, Language], list[RoleCard]] = {}
     for (kind, language), path in clone.cards.items():
-        step = build.step(f"{kind} {language}")
         cards[kind, language] = load_cards(path)
-        step.taken = step.kept = len(cards[kind, language])
-        other = [card.id for card in cards[kind, language] if card.language != language]
-        if other:
+        build.step(f"{kind} {language}", len(cards[kind, language]))
+        if other := [card.id for card in cards[kind, language] if card.language != language]:
             raise UserError(f"{path}: card {other[0]} is not in the language of the file's name ({language})")
         build.write(f"{_FILE[kind]}_{language}.jsonl", cards[kind, language])
-    return cards
+    reader = CorpusReader(build.step("dialogues"), tidy=False)
+    of_run = [read_dialogues(run, cards.get(("test cards", run.language), []), reader) for run in clone.results.values()]
+    dialogues = _collect(build, reader, chain.from_iterable(of_run))
+    ids = {dialogue.id for dialogue in dialogues}
+    reader = CorpusReader(build.step("judgements"), tidy=False)
+    _collect(build, reader, chain.from_iterable(read_scores(run, ids, reader) for run in clone.scores.values()))
+    parts, reason = _compared(clone, cards, prompts)
+    _write_prompts(prompts, parts, build)
+    build.figures["comparison"] = [part._asdict() for part in parts] if reason is None else reason
+    for problem in prompts.problems:
+        console.print(f"left out: {problem}")
+    found: dict[str, Mapping[Language, object]] = {
+        "seeker's system message": prompts.seeker,
+        "greeting": prompts.greeting,
+        "judge's message": prompts.judge,
+    }
+    missing = [f"{kind} ({lang}) in the scripts" for kind, by in found.items() for lang in LANGUAGES if lang not in by]
+    for name in (*clone.missing(), *missing):
+        console.print(f"not found: {name}")
+    if prompts.judge and internlm2 is None:
+        console.print("not in the clone: the judge's system message (InternLM2's default); ours stands in, unless you give the")
+        console.print(f"  folder of internlm2-chat-7b with --source {INTERNLM2}=FOLDER")
+    if reason is not None:
+        console.print(f"not compared with the published scripts: {reason}", soft_wrap=True)
+    for part in parts:
+        what = f"{part.name}, {part.language} ({part.calls} calls)" if part.language else f"{part.name} ({part.calls} models)"
+        console.print(f"compared with the published scripts: {what}: {part.difference or 'equal'}", soft_wrap=True)
 
 
-def _runs(clone: Clone, cards: dict[tuple[str, Language], list[RoleCard]], build: Build) -> None:
-    """dialogues.jsonl and scores.jsonl of all supporters."""
-    dialogues = _collect(
-        build,
-        "dialogues",
-        lambda reader: (
-            dialogue
-            for run in clone.results.values()
-            for dialogue in read_dialogues(run, cards.get(("test cards", run.language), []), reader)
-        ),
-    )
-    known = {dialogue.id for dialogue in dialogues}
-    _collect(
-        build,
-        "judgements",
-        lambda reader: (score for run in clone.scores.values() for score in read_scores(run, known, reader)),
-    )
-
-
-def _collect(build: Build, name: str, read: Callable[[CorpusReader], Iterable[R]]) -> list[R]:
-    step = build.step(name)
-    reader = CorpusReader(step, tidy=False)
-    records = list(read(reader))
-    step.kept = len(records)
+def _collect(build: Build, reader: CorpusReader, records: Iterable[R]) -> list[R]:
+    """What a reader gives, written to a file of its step's name."""
+    collected = list(records)
+    reader.step.kept = len(collected)
     for problem in reader.problems:
         console.print(f"left out: {problem}")
-    if step.taken:
-        build.write(f"{name}.jsonl", records)
-    return records
+    if reader.step.taken:
+        build.write(f"{reader.step.name}.jsonl", collected)
+    return collected
 
 
 def _compared(
-    clone: Clone, cards: dict[tuple[str, Language], list[RoleCard]], published: PublishedPrompts
+    clone: Clone, cards: Mapping[tuple[str, Language], Sequence[RoleCard]], published: PublishedPrompts
 ) -> tuple[list[PublishedPart], str | None]:
     """How the imported prompts compare with the scripts, or why they were not compared."""
     files = pack_files(published)
-    whole = {language: path for (kind, language), path in clone.cards.items() if kind == "high cards"}
-    chosen = {language: clone.cards.get(("test cards", language), path) for language, path in whole.items()}
-    played = {
-        language: (path, cards["test cards" if ("test cards", language) in cards else "high cards", language])
-        for language, path in chosen.items()
-        if all(f"{language}/{name}" in files for name in ("seeker_system.j2", "greeting.txt", "judge_paper.j2"))
-    }
+    played: dict[Language, tuple[Path, Sequence[RoleCard]]] = {}
+    for language in (language for kind, language in clone.cards if kind == "high cards"):
+        key = ("test cards" if ("test cards", language) in cards else "high cards", language)
+        if all(f"{language}/{name}" in files for name in ("seeker_system.j2", "greeting.txt", "judge_paper.j2")):
+            played[language] = clone.cards[key], cards[key]
     if not played or published.supporter is None:
         return [], "the clone has no role cards or not all of the prompts"
     samples = {run.language: run.path for run in reversed(clone.results.values())}
@@ -149,42 +133,27 @@ def _compared(
             return [], str(error)
 
 
-def _tell(parts: Sequence[PublishedPart], reason: str | None) -> None:
-    """The outcome of the comparison, a line a part."""
-    if reason is not None:
-        console.print(f"not compared with the published scripts: {reason}", soft_wrap=True)
-    for part in parts:
-        what = f"{part.name}, {part.language}" if part.language else part.name
-        count = f"{part.calls} calls" if part.language else f"{part.calls} models"
-        text = f"compared with the published scripts: {what} ({count}): {part.difference or 'equal'}"
-        console.print(text, soft_wrap=True)
-
-
 def _write_prompts(published: PublishedPrompts, parts: Sequence[PublishedPart], build: Build) -> None:
     """The prompt pack, except files that somebody has edited since the last import: they stay, which is printed. What differed
     from the scripts in the comparison is not listed as published."""
     files, pack = pack_files(published), build.out / "prompts"
     ours = {name for part in parts if part.difference for name in _FILES_OF.get(part.name, ())}
     ours |= {JUDGE_SYSTEM} if published.judge_system is None else set()
-    if files:
-        files[PUBLISHED] = published_list(files, ours)
-    kept = edited(pack, files, build.earlier().get("figures", {}).get("prompts", {}))
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    if files:  # the files whose wording is the clone's
+        listed = {name: hash for name, hash in hashes.items() if name != ".gitignore" and name.split("/")[-1] not in ours}
+        files[PUBLISHED] = orjson.dumps(listed, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        hashes[PUBLISHED] = hashlib.sha256(files[PUBLISHED]).hexdigest()
+    imported = build.earlier().get("figures", {}).get("prompts", {})  # without an earlier import, every other form is edited
+    there = (name for name in files if (pack / name).is_file())
+    kept = [name for name in there if sha256_file(pack / name) not in (hashes[name], imported.get(name))]
     for name, content in files.items():
         if name not in kept:
             write_bytes(build.folder / "prompts" / name, content)
             build.output(f"prompts/{name}")
-    build.figures = {"prompts": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}}
+    build.figures = {"prompts": hashes}
     if kept:
         text = f"kept as edited in {pack}: {', '.join(kept)}; to get a published one back, delete it and run this again"
         console.print(text, soft_wrap=True)
     if files:
         console.print(f"prompt pack: {pack} ({len(files)} files; git-ignored)")
-
-
-def _missing_prompts(published: PublishedPrompts) -> list[str]:
-    kinds: dict[str, Mapping[Language, object]] = {
-        "seeker's system message": published.seeker,
-        "greeting": published.greeting,
-        "judge's message": published.judge,
-    }
-    return [f"{kind} ({language}) in the scripts" for kind, by in kinds.items() for language in LANGUAGES if language not in by]

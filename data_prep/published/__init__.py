@@ -137,7 +137,7 @@ def turn_of(line: str, place: int) -> Turn:
     raise Malformed(f"line {place} begins with none of {', '.join(_MARKERS)}")
 
 
-def read_scores(run: PublishedRun, known: set[str], reader: CorpusReader) -> Iterator[Judgement]:
+def read_scores(run: PublishedRun, dialogue_ids: set[str], reader: CorpusReader) -> Iterator[Judgement]:
     """ESC-RANK's verdicts of one score file, one a dimension; unreadable ones (-1) have no value. A unit is one score."""
     scale = load_rubric(RUBRIC).scores
     for index, value in _entries(run, reader):
@@ -151,7 +151,7 @@ def read_scores(run: PublishedRun, known: set[str], reader: CorpusReader) -> Ite
                     raise Malformed(f"unknown dimension {key!r} (known: {', '.join(DIMENSIONS)})")
                 if type(score) is not int or score not in (*scale, UNREAD):
                     raise Malformed(f"{score!r} is not a score ({scale[0]} to {scale[-1]}, or {UNREAD})")
-                if run.dialogue_id(index) not in known:
+                if run.dialogue_id(index) not in dialogue_ids:
                     raise Dropped("no such dialogue")
                 yield Judgement(
                     dialogue_id=run.dialogue_id(index),

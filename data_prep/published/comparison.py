@@ -65,13 +65,13 @@ def compare(
     Raises `NotCompared` with the reason where a script does not run.
     """
     drawn: dict[str, dict[str, Any]] = {}
-    for language, (path, known) in cards.items():
+    for language, (path, loaded) in cards.items():
         lines: dict[str, dict[str, list[str]]] = {}
-        if found.seeker_script and known:
+        if found.seeker_script and loaded:
             entries = read_json(path, "role card file")[:SAMPLES]
             argv = [found.seeker_script.name, "-ef", "cards.json", "-rf", "./result/", "-lang", language]
             calls, written = _run(found.seeker_script, argv, {"cards.json": json.dumps(entries)}, _REPLIES)
-            yield from _sides(calls, pack, known[:SAMPLES], language)
+            yield from _sides(calls, pack, loaded[:SAMPLES], language)
             drawn |= {call["model"]: call["options"] for call in calls}
             lines |= {f"held_{language}.json": _marked(text) for text in written[:1]}
         if language in samples:
@@ -80,8 +80,8 @@ def compare(
         if found.judge_script and lines:
             texts = {name: json.dumps(dialogues) for name, dialogues in lines.items()}
             calls, _ = _run(found.judge_script, [found.judge_script.name], texts, ("3",))
-            said = [said for name in sorted(lines) for said in lines[name].values()]
-            yield _judge(calls, pack, said, language)
+            spoken = [spoken for name in sorted(lines) for spoken in lines[name].values()]
+            yield _judge(calls, pack, spoken, language)
             drawn |= {call["model"]: call["options"] for call in calls}
     if drawn:
         differences = filter(None, (_drawn_alike(model, options) for model, options in drawn.items()))
@@ -95,10 +95,14 @@ def _marked(text: str | bytes) -> dict[str, list[str]]:
     except (ValueError, RecursionError):
         return {}
 
-    def sound(said: Any) -> bool:
-        return isinstance(said, list) and all(isinstance(line, str) and line.startswith(MARKED) for line in said)
+    def sound(dialogue: Any) -> bool:
+        return isinstance(dialogue, list) and all(isinstance(line, str) and line.startswith(MARKED) for line in dialogue)
 
-    return {index: said for index, said in value.items() if said and sound(said)} if isinstance(value, dict) else {}
+    return (
+        {index: dialogue for index, dialogue in value.items() if dialogue and sound(dialogue)}
+        if isinstance(value, dict)
+        else {}
+    )
 
 
 def _run(script: Path, argv: Sequence[str], files: Mapping[str, str], replies: Sequence[str]) -> tuple[list[Call], list[str]]:
@@ -142,10 +146,10 @@ def _sides(calls: Sequence[Call], pack: PromptPack, cards: Sequence[RoleCard], l
 
 def _judge(calls: Sequence[Call], pack: PromptPack, dialogues: Sequence[Sequence[str]], language: Language) -> PublishedPart:
     """The judge: a call a dialogue and dimension. A script that names no system message leaves it to the model's own code."""
-    rubric, asked = load_rubric("esc_eval"), [(lines, key) for lines in dialogues for key in DIMENSIONS]
-    if len(calls) != len(asked):
-        return PublishedPart("judge", language, len(calls), f"the script asks {len(calls)} times, here {len(asked)} times")
-    for number, (call, (lines, key)) in enumerate(zip(calls, asked, strict=True)):
+    rubric, expected = load_rubric("esc_eval"), [(lines, key) for lines in dialogues for key in DIMENSIONS]
+    if len(calls) != len(expected):
+        return PublishedPart("judge", language, len(calls), f"the script asks {len(calls)} times, here {len(expected)} times")
+    for number, (call, (lines, key)) in enumerate(zip(calls, expected, strict=True)):
         turns = tuple(turn_of(line, place) for place, line in enumerate(lines))
         dialogue = Dialogue(id="sample", language=language, source="esc-eval", turns=turns)
         here = judge_messages(pack, rubric, dialogue, "paper", [DIMENSIONS[call["adapter"] or key]])
@@ -160,39 +164,35 @@ def _difference(script: Sequence[Message], here: Sequence[Message]) -> str | Non
     """Where two lists of messages part first."""
     if len(script) != len(here):
         return f"{len(script)} messages in the script, {len(here)} here"
-    for number, (one, other) in enumerate(zip(script, here, strict=True)):
-        if one["role"] != other["role"]:
-            return f"message {number} is {one['role']}'s in the script, {other['role']}'s here"
-        if one["content"] != other["content"]:
-            texts = one["content"], other["content"]
+    for number, (theirs, ours) in enumerate(zip(script, here, strict=True)):
+        if theirs["role"] != ours["role"]:
+            return f"message {number} is {theirs['role']}'s in the script, {ours['role']}'s here"
+        if theirs["content"] != ours["content"]:
+            texts = theirs["content"], ours["content"]
             place = next((n for n, pair in enumerate(zip(*texts, strict=False)) if pair[0] != pair[1]), min(map(len, texts)))
             shown = " and here ".join(repr(text[max(place - 20, 0) : place + 20]) for text in texts)
-            return f"message {number} ({one['role']}), character {place}: in the script {shown}"
+            return f"message {number} ({theirs['role']}), character {place}: in the script {shown}"
     return None
 
 
 def _drawn_alike(model: str, options: Mapping[str, Any]) -> str | None:
     """How a model's replies are drawn otherwise than by the script. A length that the script does not name is not compared."""
-    here = _sampling(model, options)
+    here = load_spec("esc-rank-published").sampling  # the judge's calls alone have no length of their own
+    if "max_new_tokens" in options:
+        specs = [spec for spec in map(load_spec, model_names()) if spec.paper_sampling]
+        by_name = {_name(spec.checkpoint or ""): spec.paper_sampling for spec in specs}
+        here = by_name.get(_name(model)) or Sampling()
     temperature = 0.0 if options.get("do_sample") is False else options.get("temperature")
     tokens = options.get("max_new_tokens", here.max_tokens)
     if (temperature, tokens) == (here.temperature, here.max_tokens):
         return None
-    both = [
+    script, ours = (
         f"{'its own temperature' if degrees is None else f'temperature {degrees:g}'}, {most} tokens"
         for degrees, most in ((temperature, tokens), (here.temperature, here.max_tokens))
-    ]
-    return f"{model}: {both[0]} in the script, {both[1]} here"
+    )
+    return f"{model}: {script} in the script, {ours} here"
 
 
-def _sampling(model: str, options: Mapping[str, Any]) -> Sampling:
-    """How a model that a script names is asked here in paper mode: the judge's calls alone have no length of their own."""
-    if "max_new_tokens" not in options:
-        return load_spec("esc-rank-published").sampling
-    drawn = {_last(spec.checkpoint or ""): spec.paper_sampling for spec in map(load_spec, model_names()) if spec.paper_sampling}
-    return drawn.get(_last(model), Sampling())
-
-
-def _last(path: str) -> str:
+def _name(path: str) -> str:
     """A checkpoint's own name: the script loads some of them from a folder."""
     return path.rpartition("/")[2].casefold()

@@ -11,17 +11,15 @@ The clone's python sources are parsed with `ast`. What is looked for, by shape a
 from __future__ import annotations
 
 import ast
-import hashlib
 import re
 import string
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import orjson
+from typing import Any
 
 from core.errors import UserError
-from core.files import CONFIGS, read_bytes, sha256_file
+from core.files import CONFIGS, read_bytes
 from core.records import LANGUAGES, Language
 from core.side_prompts import SUPPORTER_PAPER
 
@@ -37,7 +35,6 @@ DIMENSIONS = {
 }
 JUDGE_SYSTEM = "judge_paper_system.j2"
 INTERNLM2_CODE = "modeling_internlm2.py"
-_CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _SUFFIX: dict[str, Language] = {"en": "en", "eng": "en", "english": "en", "zh": "zh", "ch": "zh", "cn": "zh", "chinese": "zh"}
 # The text of a card that was not published, in the published form: an empty field of ours is "not mentioned".
 _CARD = {
@@ -111,26 +108,6 @@ def pack_files(prompts: PublishedPrompts) -> dict[str, bytes]:
     return pack | {".gitignore": b"# Published prompts without a licence: local only.\n*\n"} if pack else {}
 
 
-def published_list(files: Mapping[str, bytes], ours: Collection[str]) -> bytes:
-    """`published.json` of a pack: the files by sha256 whose wording is the clone's. `ours`: names of those that are not."""
-    kept = {name: content for name, content in files.items() if not name.startswith(".") and name.split("/")[-1] not in ours}
-    listed = {name: hashlib.sha256(content).hexdigest() for name, content in kept.items()}
-    return orjson.dumps(listed, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-def edited(folder: Path, pack: Mapping[str, bytes], imported: Mapping[str, str]) -> list[str]:
-    """The files of a pack that a folder has in another form, neither the one to write nor that of an earlier import.
-
-    `imported`: the files of that import, by sha256. Without one, every other form counts as edited.
-    """
-    return [
-        name
-        for name, content in pack.items()
-        if (folder / name).is_file()
-        and sha256_file(folder / name) not in {hashlib.sha256(content).hexdigest(), imported.get(name)}
-    ]
-
-
 # --- texts to templates -----------------------------------------------------------------------------------------------------
 
 
@@ -139,16 +116,8 @@ def escaped(text: str) -> str:
     return re.sub(r"\{(?=[{%#]|\Z)", '{{ "{" }}', text)
 
 
-def _card_template(language: Language) -> str:
-    headings, nothing = _CARD[language]
-    values = [f"(card.{name} or {_quoted(nothing)})" for name in ("age", "gender", "occupation")] + ["card.problem"]
-    lines = (f"{_quoted(heading)} ~ {value}" for heading, value in zip(headings, values, strict=True))
-    # A published card stands word for word: it writes "not mentioned" in two ways, which its fields do not tell.
-    return f"{{{{ card.text or ({' ~ _newline ~ '.join(lines)}) }}}}".replace("_newline", _quoted("\n"))
-
-
 def language_of(text: str) -> Language:
-    return "zh" if _CHINESE.search(text) else "en"
+    return "zh" if re.search(r"[\u4e00-\u9fff]", text) else "en"
 
 
 # --- python to texts --------------------------------------------------------------------------------------------------------
@@ -194,15 +163,6 @@ def _joined(parts: Sequence[TextPart]) -> list[TextPart]:
     return result
 
 
-def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Every list of statements."""
-    for node in ast.walk(tree):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
-                yield block
-
-
 def _assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
@@ -216,7 +176,9 @@ def _find_seeker(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
     here = False
     for _, value in _assignments(tree):
         parts = _parts(value)
-        cards = [part for part in parts if _is_card(part)]
+        cards = [
+            p for p in parts if isinstance(p, ast.Subscript) and isinstance(p.slice, ast.Constant) and p.slice.value == "base"
+        ]
         if not cards:
             continue
         texts = [part for part in parts if isinstance(part, str)]
@@ -225,21 +187,22 @@ def _find_seeker(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
             continue
         here = True
         language = language_of("".join(texts))
-        template = "".join(escaped(part) if isinstance(part, str) else _card_template(language) for part in parts)
-        prompts.seeker.setdefault(language, template)
+        headings, nothing = _CARD[language]
+        values = [f"(card.{name} or {_quoted(nothing)})" for name in ("age", "gender", "occupation")] + ["card.problem"]
+        lines = (f"{_quoted(heading)} ~ {value}" for heading, value in zip(headings, values, strict=True))
+        newline = f" ~ {_quoted(chr(10))} ~ "
+        # A published card stands word for word: it writes "not mentioned" in two ways, which its fields do not tell.
+        card = f"{{{{ card.text or ({newline.join(lines)}) }}}}"
+        prompts.seeker.setdefault(language, "".join(escaped(part) if isinstance(part, str) else card for part in parts))
     if here:
         prompts.seeker_script = prompts.seeker_script or path
         for text in _messages(tree, "user"):
             prompts.greeting.setdefault(language_of(text), escaped(text))
-        told = sorted(set(_messages(tree, "system")))
-        if len(told) > 1:
-            prompts.problems.append(f"{path}: supporters are told different things: {', '.join(map(repr, told))[:200]}")
-        elif told and prompts.supporter is None:
-            prompts.supporter = escaped(told[0])
-
-
-def _is_card(part: TextPart) -> bool:
-    return isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Constant) and part.slice.value == "base"
+        messages = sorted(set(_messages(tree, "system")))
+        if len(messages) > 1:
+            prompts.problems.append(f"{path}: supporters are told different things: {', '.join(map(repr, messages))[:200]}")
+        elif messages and prompts.supporter is None:
+            prompts.supporter = escaped(messages[0])
 
 
 def _messages(tree: ast.AST, role: str) -> Iterator[str]:
@@ -300,8 +263,9 @@ def _texts(node: ast.expr) -> list[str]:
 
 def _sums(tree: ast.AST) -> Iterator[list[TextPart]]:
     """Every text that is assigned, with what `+=` adds to it later in the same block."""
-    for block in _blocks(tree):
-        for position, statement in enumerate(block):
+    blocks: Iterator[Any] = (getattr(node, name, []) for node in ast.walk(tree) for name in ("body", "orelse", "finalbody"))
+    for block in blocks:
+        for position, statement in enumerate(block if isinstance(block, list) else []):
             if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
                 continue
             parts = _parts(statement.value)

@@ -137,8 +137,8 @@ def _modules(calls: Calls, files: Mapping[str, str]) -> dict[str, Any]:
     dates = SimpleNamespace(date=day, datetime=day)
     options = SimpleNamespace(ArgumentParser=Options)
     bar = SimpleNamespace(tqdm=lambda items, *a, **k: items)
-    known = {"os": system, "json": read, "datetime": dates, "argparse": options, "tqdm": bar}
-    return known | _models(calls)
+    modules = {"os": system, "json": read, "datetime": dates, "argparse": options, "tqdm": bar}
+    return modules | _models(calls)
 
 
 def _check(tree: ast.AST) -> None:
