@@ -27,7 +27,8 @@ class Patterns(RootModel[tuple[Pattern, ...]]):
     def candidates(self, text: str) -> list[int]:
         """The places of the patterns that may match: of all others the text holds no sign."""
         folded = _folded(text)
-        return sorted({place for sign, having in self._signs.items() if sign in folded for place in having})
+        present = [places for sign, places in self._signs.items() if sign in folded]
+        return sorted({place for places in present for place in places}) if present else []
 
     @cached_property
     def _signs(self) -> dict[str, list[int]]:
@@ -44,19 +45,31 @@ class Patterns(RootModel[tuple[Pattern, ...]]):
 def _signs(parsed: Iterable[tuple[Any, Any]]) -> set[str]:
     """Strings, `_folded`, of which every match of a parsed pattern holds one; the empty string where none are certain."""
     choices, run = [{""}], ""
+    joined: list[set[str]] = []
     for op, value in [*parsed, (ops.AT, None)]:
         letter = chr(value).lower() if op is ops.LITERAL else ""
         if letter and (letter.isascii() or letter == letter.upper()):
             run += letter
             continue
-        choices, run = [*choices, {run}], ""
+        before, choices, run = run, [*choices, {run}], ""
         if op is ops.BRANCH:
+            # Alternatives are parsed without what all begin with: "thanks|thank you" is "thank" and "s| you".
+            words = [_word(alternative) for alternative in value[1]]
+            joined += [{before + word for word in words}] if all(words) else []
             choices.append(set().union(*map(_signs, value[1])))
         elif op is ops.SUBPATTERN or (op in parser._REPEATCODES and value[0]):
             choices.append(_signs(value[-1]))
-    return max(choices, key=lambda strings: min(map(len, strings)))
+    return max([*choices, *joined], key=lambda strings: min(map(len, strings)))
+
+
+def _word(parsed: Iterable[tuple[Any, Any]]) -> str:
+    """What a parsed pattern matches, if it is plain letters alone; else nothing."""
+    letters = [chr(value).lower() if op is ops.LITERAL else "" for op, value in parsed]
+    return "".join(letters) if all(letter and (letter.isascii() or letter == letter.upper()) for letter in letters) else ""
 
 
 def _folded(text: str) -> str:
     """The text in small letters; without regard to case, patterns take three letters of others for Latin ones."""
+    if text.isascii():
+        return text.lower()
     return text.replace("İ", "i").replace("ı", "i").replace("ſ", "s").lower()
