@@ -235,6 +235,8 @@ class Origin(Settings):
 class CorpusFacts(Settings):
     """What a corpus is, where a user gets it and under which licence: an entry of configs/data/corpora.yaml."""
 
+    reader: str | None = None
+    """What reads its files, as module:attribute of `data_prep.sources`."""
     about: str
     kind: Literal["support", "post", "role_play"]
     languages: tuple[Language, ...]

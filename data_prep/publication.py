@@ -57,12 +57,8 @@ def shared_licences(place: Path, sources: Collection[str]) -> dict[str, str]:
     return licences
 
 
-def sources_in(path: Path) -> Iterator[str]:
-    """The corpora that a file of records names (cards, dialogues and examples name theirs)."""
-    return _values(path, "source")
-
-
-def _values(path: Path, field: str) -> Iterator[str]:
+def sources_in(path: Path, field: str = "source") -> Iterator[str]:
+    """The corpora that a file of records names (cards, dialogues and examples name theirs), or what another field says."""
     for number, line in numbered_lines(path, "records"):
         with at(f"{path}:{number}"):
             record = json_line(line)
@@ -91,18 +87,15 @@ def _sources(folder: Path, records: Iterable[str], manifest: Mapping[str, Any]) 
 
 
 def _card(folder: Path, repo: str, manifest: Mapping[str, Any], records: Iterable[str], licences: Mapping[str, str]) -> str:
-    files = list(records)
-    splits = [name for name in files if name.removesuffix(".jsonl") in SPLITS]
-    configs: list[dict[str, Any]] = []
-    if splits:
-        parts = [{"split": SPLITS[name.removesuffix(".jsonl")], "path": name} for name in splits]
-        configs.append({"config_name": "examples", "default": True, "data_files": parts})
-    others = [name for name in files if name not in splits]
-    configs += [{"config_name": n.removesuffix(".jsonl"), "data_files": [{"split": "train", "path": n}]} for n in others]
+    files = {name: name.removesuffix(".jsonl") for name in records}
+    parts = [{"split": SPLITS[stem], "path": name} for name, stem in files.items() if stem in SPLITS]
+    configs: list[dict[str, Any]] = [{"config_name": "examples", "default": True, "data_files": parts}] if parts else []
+    others = {name: stem for name, stem in files.items() if stem not in SPLITS}
+    configs += [{"config_name": stem, "data_files": [{"split": "train", "path": name}]} for name, stem in others.items()]
     kinds = set(licences.values())
     metadata = {
         **licence_fields(kinds.pop() if len(kinds) == 1 else "several"),
-        "language": sorted({language for name in files for language in _values(folder / name, "language")}),
+        "language": sorted({language for name in files for language in sources_in(folder / name, "language")}),
         "tags": ["esc-eval", "emotional-support-dialogue"],
         "configs": configs,
     }

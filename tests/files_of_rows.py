@@ -15,8 +15,8 @@ import orjson
 import yaml
 
 from core.rubrics import load_rubric
-from data_prep.cards.annotation import leaf_name
 from data_prep.cards.taxonomy import load_taxonomy
+from data_prep.commands.card_sheets import leaf_name
 from data_prep.scores.rank_sft import narrowed
 from tests.small_benchmark import SMALL
 

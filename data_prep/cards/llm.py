@@ -17,7 +17,7 @@ from core.prompts import load_pack
 from core.records import Identifier, Language, Number, Post, Record, RoleCard, SupportDialogue
 from data_prep.cards import card_text, parse_card_text
 from data_prep.cards.heuristic import card_id
-from data_prep.cards.taxonomy import Taxonomy
+from data_prep.cards.taxonomy import Labelled, Taxonomy
 from serve.answers import Reply, choice_probabilities
 from serve.batch import Batch
 from serve.failures import Unanswered
@@ -54,44 +54,6 @@ class Verdict(Record):
     probability: Number | None = None
 
 
-class Asker:
-    """A batch of one model's calls, asked about items, cards or seeds by their ids.
-
-    `tokens` is what a reply may have at least (a model's spec may allow more), `unit` what the progress line counts.
-    """
-
-    def __init__(self, batch: Batch, tokens: int = CARD_TOKENS, unit: str = "cards") -> None:
-        self._batch, self._spec, self._tokens, self._unit = batch, batch.spec, tokens, unit
-
-    def ask(self, asked: Mapping[str, Prompt], step: str, temperature: float = 0.0) -> dict[str, Reply | Unread]:
-        """A reply, or the reason why there is none, for every prompt by its id. A rerun asks only what is missing."""
-        questions = [self._question(key, prompt, step, temperature) for key, prompt in asked.items()]
-        replies = self._batch.ask(questions, self._unit) if questions else []
-        return {key: self._answer(key, reply, step) for key, reply in zip(asked, replies, strict=True)}
-
-    def _question(self, key: str, prompt: Prompt, step: str, temperature: float) -> Question:
-        return Question(
-            [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.text}],
-            sample={"item": key, "step": step},
-            sampling=self._spec.sampling.model_copy(
-                update={"temperature": temperature, "max_tokens": max(self._tokens, self._spec.sampling.max_tokens)}
-            ),
-            served_name=self._spec.served_name(),
-            purpose="extraction",
-            choices=prompt.choices,
-            regex=prompt.regex,
-            logprobs=prompt.choices is not None,
-        )
-
-    @staticmethod
-    def _answer(key: str, reply: Reply | Unanswered, step: str) -> Reply | Unread:
-        if isinstance(reply, Unanswered):
-            return _unread(key, step, UNANSWERED[reply.outcome], str(reply) if reply.outcome == "rejected" else "")
-        if reply.finish_reason == "context_overflow":
-            return _unread(key, step, "context overflow")
-        return _unread(key, step, "refused", reply.text) if reply.refused else reply
-
-
 @dataclass(frozen=True)
 class Prompt:
     """System and user message of one question, and what the answer may be."""
@@ -100,6 +62,44 @@ class Prompt:
     text: str
     choices: tuple[str, ...] | None = None
     regex: str | None = None
+
+
+class Asker:
+    """A batch of one model's calls, asked about items, cards or seeds by their ids.
+
+    `tokens` is what a reply may have at least (a model's spec may allow more), `unit` what the progress line counts.
+    """
+
+    def __init__(self, batch: Batch, tokens: int = CARD_TOKENS, unit: str = "cards") -> None:
+        self._batch, self._tokens, self._unit = batch, tokens, unit
+
+    def ask(self, asked: Mapping[str, Prompt], step: str, temperature: float = 0.0) -> dict[str, Reply | Unread]:
+        """A reply, or the reason why there is none, for every prompt by its id. A rerun asks only what is missing."""
+        spec = self._batch.spec
+        limits = {"temperature": temperature, "max_tokens": max(self._tokens, spec.sampling.max_tokens)}
+        questions = [
+            Question(
+                [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.text}],
+                sample={"item": key, "step": step},
+                sampling=spec.sampling.model_copy(update=limits),
+                served_name=spec.served_name(),
+                purpose="extraction",
+                choices=prompt.choices,
+                regex=prompt.regex,
+                logprobs=prompt.choices is not None,
+            )
+            for key, prompt in asked.items()
+        ]
+        answers: dict[str, Reply | Unread] = {}
+        for key, reply in zip(asked, self._batch.ask(questions, self._unit) if questions else [], strict=True):
+            if isinstance(reply, Unanswered):
+                raw = str(reply) if reply.outcome == "rejected" else ""
+                answers[key] = _unread(key, step, UNANSWERED[reply.outcome], raw)
+            elif reply.finish_reason == "context_overflow":
+                answers[key] = _unread(key, step, "context overflow")
+            else:
+                answers[key] = _unread(key, step, "refused", reply.text) if reply.refused else reply
+        return answers
 
 
 def _sorted_out(
@@ -184,26 +184,26 @@ def filter_cards(
 
     The last are neither kept nor dropped by verdict: they count as drops of their step until a rerun or a person decides.
     """
-    answers = asker.ask({card.id: _choice_prompt(card, "filter", ("0", "1")) for card in cards}, "filter")
+    choices = ("0", "1")
+    answers = asker.ask({card.id: _choice_prompt(card, "filter", choices) for card in cards}, "filter")
     kept: list[RoleCard] = []
     dropped: list[RoleCard] = []
     verdicts, unread = [], []
+    faults: dict[str, str | None] = {}
     for card in cards:
-        step, answer = steps[card.language], answers[card.id]
-        step.taken += 1
-        choice = answer if isinstance(answer, Unread) else read_choice(answer, ("0", "1"), card.id, "filter")
+        answer = answers[card.id]
+        choice = answer if isinstance(answer, Unread) else read_choice(answer, choices, card.id, "filter")
         if isinstance(choice, Unread):
-            step.drop(choice.reason, card.id)
+            faults[card.id] = choice.reason
             unread.append(choice)
-            continue
-        keep = choice == "1"
-        assert isinstance(answer, Reply)
-        verdicts.append(Verdict(card_id=card.id, keep=keep, probability=probability(answer, "1", ("0", "1"))))
-        (kept if keep else dropped).append(card)
-        if keep:
-            step.kept += 1
         else:
-            step.drop(NO_EVENT, card.id)
+            assert isinstance(answer, Reply)
+            keep = choice == "1"
+            faults[card.id] = None if keep else NO_EVENT
+            (kept if keep else dropped).append(card)
+            verdicts.append(Verdict(card_id=card.id, keep=keep, probability=probability(answer, "1", choices)))
+    for language, step in steps.items():
+        step.sieve([card for card in cards if card.language == language], lambda card: faults[card.id])
     return kept, dropped, verdicts, unread
 
 
@@ -215,42 +215,30 @@ def categorise(
     A card whose answer cannot be read keeps the category that it came with (often none) and is among the unread.
     `steps` are those of levels 1 and 3.
     """
-    areas = {area.en: area for area in taxonomy.categories}
-    first, unread = _choose(
-        {card.id: (card, [area.label(card.language) for area in taxonomy.categories]) for card in cards}, asker, steps[1], 1
-    )
-    chosen = {key: taxonomy.categories[place] for key, place in first.items()}
-    second, more = _choose(
-        {
-            card.id: (card, [leaf.label(card.language) for _, leaf in areas[chosen[card.id].en].leaves])
-            for card in cards
-            if card.id in chosen
-        },
-        asker,
-        steps[3],
-        3,
-    )
-    paths = {key: chosen[key].leaves[place][0] for key, place in second.items()}
+    unread: list[Unread] = []
+
+    def choose(options: Mapping[str, Sequence[Labelled]], level: int) -> dict[str, int]:
+        """The place (from 0) of the option chosen for every card by its id."""
+        numbers = {key: tuple(str(number) for number, _ in enumerate(offered, start=1)) for key, offered in options.items()}
+        prompts = {}
+        for card in (card for card in cards if card.id in options):
+            labels = [option.label(card.language) for option in options[card.id]]
+            prompts[card.id] = _choice_prompt(card, "categorise", numbers[card.id], options=labels)
+        name = f"level {level}"
+        chosen, unreadable = _sorted_out(
+            asker.ask(prompts, name),
+            dict.fromkeys(prompts, steps[level]),
+            lambda key, reply: read_choice(reply, numbers[key], key, name),
+        )
+        unread.extend(unreadable)
+        return {key: int(number) - 1 for key, number in chosen.items()}
+
+    first = choose({card.id: taxonomy.categories for card in cards}, 1)
+    leaves = {key: taxonomy.categories[place].leaves for key, place in first.items()}
+    second = choose({key: [leaf for _, leaf in below] for key, below in leaves.items()}, 3)
+    paths = {key: leaves[key][place][0] for key, place in second.items()}
     placed = [card.model_copy(update={"category": paths[card.id]}) if card.id in paths else card for card in cards]
-    return placed, unread + more
-
-
-def _choose(
-    asked: Mapping[str, tuple[RoleCard, list[str]]], asker: Asker, step: BuildStep, level: int
-) -> tuple[dict[str, int], list[Unread]]:
-    """The place (from 0) of the option chosen for every card by its id."""
-    name = f"level {level}"
-    prompts = {
-        key: _choice_prompt(card, "categorise", _numbers(options), options=options) for key, (card, options) in asked.items()
-    }
-    answers = asker.ask(prompts, name)
-    steps = dict.fromkeys(asked, step)
-    chosen, unread = _sorted_out(answers, steps, lambda key, reply: read_choice(reply, _numbers(asked[key][1]), key, name))
-    return {key: int(number) - 1 for key, number in chosen.items()}, unread
-
-
-def _numbers(options: Sequence[str]) -> tuple[str, ...]:
-    return tuple(str(number) for number in range(1, len(options) + 1))
+    return placed, unread
 
 
 def _choice_prompt(card: RoleCard, name: str, choices: tuple[str, ...], **values: object) -> Prompt:

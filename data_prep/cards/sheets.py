@@ -10,7 +10,7 @@ import csv
 import io
 import re
 import zipfile
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,10 +21,8 @@ from core.people_tables import Faults, changed_cell, shortened, table_lines
 from core.tables import FORMULA_STARTS, guarded
 
 T = TypeVar("T")
-YES_OR_NO = ("yes", "no")
 _LONGEST = 32_767  # characters in a cell of XLSX
 _CLOCK = re.compile(rb"(<dcterms:(?:created|modified)[^>]*>)[^<]*")
-_NO_CLOCK = "2000-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,6 @@ class SheetRow:
     def fault(self, column: str, problem: str) -> UserError:
         """The error to raise about one cell."""
         return UserError(f"{self.where}, column {column}: {problem}{changed_cell(self.cells[column])}")
-
-    @property
-    def keep(self) -> bool:
-        """What a person wrote under `keep`; raises `UserError` for another word than yes or no."""
-        word = self.cells["keep"].strip().lower()
-        if word not in YES_OR_NO:
-            raise self.fault("keep", "write yes or no" + (f", not {word[:40]!r}" if word else "; it is empty"))
-        return word == "yes"
 
 
 @dataclass(frozen=True)
@@ -99,34 +89,48 @@ def write_xlsx(
 
     Raises `UserError` for a cell that is too long for XLSX.
     """
-    openpyxl = _openpyxl()
-    book = openpyxl.Workbook()
-    page = book.active
-    page.title = sheet
+    need_modules("openpyxl", purpose="XLSX sheets")
+    from openpyxl import Workbook
+    from openpyxl.styles import Alignment, Font
+    from openpyxl.worksheet.datavalidation import DataValidation
+
+    book: Any = Workbook()
+    book.active.title = sheet
     tables = {sheet: [list(columns), *([row.get(column, "") for column in columns] for row in rows)]} | dict(more or {})
     for name, lines in tables.items():
         page = book[name] if name == sheet else book.create_sheet(name)
         for number, line in enumerate(lines, start=1):
             for position, text in enumerate(line, start=1):
+                if len(text) > _LONGEST:
+                    raise UserError(f"{path}: {name}, row {number}: {len(text)} characters; a cell of XLSX holds {_LONGEST}")
                 if text:
-                    _text_cell(page.cell(number, position), text, f"{path}: {name}, row {number}")
+                    cell = page.cell(number, position, _plain(text))
+                    cell.data_type = "s"  # openpyxl takes "=…" for a formula, and "#N/A" for an error
+                    cell.quotePrefix = text.startswith(FORMULA_STARTS)  # stays text when somebody edits the cell
+                    cell.number_format = "@"
+                    cell.alignment = Alignment(wrap_text=True, vertical="top")
         for position in range(1, len(lines[0]) + 1):
-            page.cell(1, position).font = openpyxl.styles.Font(bold=True)
+            page.cell(1, position).font = Font(bold=True)
             longest = max(len(line[position - 1]) for line in lines if len(line) >= position)
             page.column_dimensions[page.cell(1, position).column_letter].width = max(12, min(60, longest + 4))
         page.freeze_panes = "A2"
     page = book[sheet]
     for choice in choices:
         letter = page.cell(1, columns.index(choice.column) + 1).column_letter
-        rule = openpyxl.worksheet.datavalidation.DataValidation(
-            type="list", formula1=choice.cells, allow_blank=True, showErrorMessage=True
-        )
+        rule = DataValidation(type="list", formula1=choice.cells, allow_blank=True, showErrorMessage=True)
         rule.add(f"{letter}{choice.first + 2}:{letter}{choice.last + 2}")
         page.add_data_validation(rule)
-    packed = io.BytesIO()
+    packed, result = io.BytesIO(), io.BytesIO()
     book.save(packed)
+    # The time of writing goes, so that equal sheets are equal files.
+    with zipfile.ZipFile(packed) as old, zipfile.ZipFile(result, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "docProps/core.xml":
+                content = _CLOCK.sub(rb"\g<1>2000-01-01T00:00:00Z", content)
+            new.writestr(zipfile.ZipInfo(name, (2000, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
     with atomic_path(path) as temporary:
-        temporary.write_bytes(_without_clock(packed.getvalue()))
+        temporary.write_bytes(result.getvalue())
 
 
 def write_both(
@@ -143,49 +147,26 @@ def write_both(
     return [f"{name}.csv", f"{name}.xlsx"]
 
 
-def _openpyxl() -> Any:
-    need_modules("openpyxl", purpose="XLSX sheets")
-    import openpyxl.styles
-    import openpyxl.worksheet.datavalidation
-
-    return openpyxl
-
-
-def _text_cell(cell: Any, text: str, where: str) -> None:
-    if len(text) > _LONGEST:
-        raise UserError(f"{where}: {len(text)} characters; a cell of XLSX holds {_LONGEST}")
-    cell.value = _plain(text)
-    cell.data_type = "s"  # openpyxl takes "=…" for a formula, and "#N/A" for an error
-    cell.quotePrefix = text.startswith(FORMULA_STARTS)  # stays text when somebody edits the cell
-    cell.number_format = "@"
-    cell.alignment = _openpyxl().styles.Alignment(wrap_text=True, vertical="top")
-
-
-def _without_clock(packed: bytes) -> bytes:
-    """The same workbook without the time of its writing, so that equal sheets are equal files."""
-    result = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(packed)) as old, zipfile.ZipFile(result, "w", zipfile.ZIP_DEFLATED) as new:
-        for name in old.namelist():
-            content = old.read(name)
-            if name == "docProps/core.xml":
-                content = _CLOCK.sub(rb"\g<1>" + _NO_CLOCK.encode(), content)
-            new.writestr(zipfile.ZipInfo(name, (2000, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
-    return result.getvalue()
-
-
 def read_sheet(
-    path: Path, sheet: str, columns: Sequence[str], each: Callable[[SheetRow], None] = lambda _: None, others: bool = False
+    path: Path, sheet: str, columns: Sequence[str], each: Callable[[SheetRow], None] = lambda _: None
 ) -> list[SheetRow]:
     """The rows of a sheet that came back, each of them handed to `each`; rows without any text are left out.
 
-    Files are those of `core.people_tables`. Columns may stand in any order, but all must be there and, without `others`, no
+    Files are those of `core.people_tables`. Columns may stand in any order, but all must be there and no
     others. Raises `UserError` with file, line (or row) and column of all that is wrong, also of what `each` refuses.
     """
     lines = table_lines(path, sheet)
     if not lines:
         raise UserError(f"{path}: empty; expected a header with the columns {', '.join(columns)}")
     where, header = lines[0]
-    _check_header(where, header, columns, others)
+    for name in header:
+        if name not in columns:
+            raise UserError(f"{where}: unknown column {shortened(name)!r}: {near(name, columns)}")
+    doubled = [name for name in columns if header.count(name) > 1]
+    missing = [name for name in columns if name not in header]
+    if doubled or missing:
+        names = ", ".join(map(repr, doubled or missing))
+        raise UserError(f"{where}: column {names} {'stands twice' if doubled else 'is missing'}")
     rows: list[SheetRow] = []
     with Faults() as faults:
         for where, cells in lines[1:]:
@@ -202,11 +183,6 @@ def columns_of(path: Path, sheet: str | None = None) -> frozenset[str]:
     return frozenset(name for _, header in table_lines(path, sheet)[:1] for name in header)
 
 
-def named(cell: str, known: Container[str]) -> str:
-    """The id in a cell, without the white space around it unless it is part of a known one."""
-    return cell if cell in known else cell.strip()
-
-
 def read_filled(
     path: Path, layout: SheetLayout, known: Mapping[str, str], what: str, answer: Callable[[str, SheetRow], T]
 ) -> dict[str, T]:
@@ -220,7 +196,8 @@ def read_filled(
     places: dict[str, str] = {}
 
     def each(row: SheetRow) -> None:
-        key = named(row.cells[layout.key], known)
+        key = row.cells[layout.key]
+        key = key if key in known else key.strip()  # white space may be part of an id
         if not key:
             raise row.fault(layout.key, "empty")
         if key not in known:
@@ -275,14 +252,3 @@ def remove_unanswered(folder: Path, name: str, layout: SheetLayout) -> None:
     for path in (folder / f"{name}.csv", folder / f"{name}.xlsx"):
         if path.exists() and not holds_answers(path, layout):
             path.unlink()
-
-
-def _check_header(where: str, header: Sequence[str], columns: Sequence[str], others: bool) -> None:
-    for name in header:
-        if name not in columns and not others:
-            raise UserError(f"{where}: unknown column {shortened(name)!r}: {near(name, columns)}")
-    doubled = [name for name in columns if header.count(name) > 1]
-    missing = [name for name in columns if name not in header]
-    if doubled or missing:
-        named = ", ".join(map(repr, doubled or missing))
-        raise UserError(f"{where}: column {named} {'stands twice' if doubled else 'is missing'}")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 from rich.console import Console
@@ -42,9 +42,6 @@ NOTES9 = (
     "Ten High cells are lost in print (a dash, also in their sums). The printed ones sum to 374; 655 in all leave 281.",
 )
 TEMPLATES = Path(__file__).parent
-_KINDS = ("High", "Middle", "Not rated")
-_TONES = ("#1f5fa8", "#8fb8de", "#c9c4ba")
-_HATCHES = ("", "/", ".")  # besides colour, so that bars can be told apart in grey
 NO_CATEGORY, OUTSIDE = "no category", "outside the taxonomy"
 
 
@@ -69,14 +66,11 @@ class _Manifest(BaseModel):
 class StageCounts:
     """Cards after each stage by language; a stage that no manifest tells of is missing. `notes` say what could not be read."""
 
-    counts: dict[Stage, Counter[Language]] = field(default_factory=dict)
+    counts: Counter[tuple[Stage, Language]] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, stage: Stage, language: Language, number: int) -> None:
-        self.counts.setdefault(stage, Counter())[language] += number
-
     def of(self, stage: Stage, language: Language) -> int | None:
-        return self.counts[stage][language] if stage in self.counts else None
+        return self.counts[stage, language] if stage in {stage for stage, _ in self.counts} else None
 
 
 def stages_of(files: Sequence[Path]) -> StageCounts:
@@ -93,37 +87,25 @@ def stages_of(files: Sequence[Path]) -> StageCounts:
         manifest_path = path.parent / "manifest.json"
         if manifest_path in seen or not manifest_path.is_file():
             continue
-        manifest = _manifest(manifest_path, counts)
-        if manifest is None or path.name not in manifest.outputs:
+        try:
+            manifest = _Manifest.model_validate_json(read_bytes(manifest_path, "manifest"))
+        except ValidationError as error:
+            counts.notes.append(f"{manifest_path} is not a manifest of ours ({explain(error)}): its stages are not counted")
+            continue
+        if path.name not in manifest.outputs:
             continue
         seen.add(manifest_path)
         if path.is_file() and manifest.outputs[path.name].sha256 != sha256_file(path):
             counts.notes.append(f"{path} changed after its manifest was written: its stages are not counted")
             continue
-        _count_steps(manifest, counts)
-        pending += [_place(Path(name), manifest_path.parent) for name in manifest.inputs if name.endswith(".jsonl")]
+        for row in manifest.steps:  # steps named `STAGE LANGUAGE` are what the cards commands write
+            for stage, language in product(STAGES, LANGUAGES):
+                if row.step == f"{stage} {language}":
+                    counts.counts[stage, language] += row.out
+        for name in map(Path, manifest.inputs):
+            if name.suffix == ".jsonl":  # relative to where the command ran, or to the folder above its output
+                pending.append((name if name.is_file() else manifest_path.parent.parent / name).resolve())
     return counts
-
-
-def _manifest(path: Path, counts: StageCounts) -> _Manifest | None:
-    try:
-        return _Manifest.model_validate_json(read_bytes(path, "manifest"))
-    except ValidationError as error:
-        counts.notes.append(f"{path} is not a manifest of ours ({explain(error)}): its stages are not counted")
-        return None
-
-
-def _place(path: Path, beside: Path) -> Path:
-    """An input's path as the manifest has it: relative to where the command ran, or to the folder above its output."""
-    return path.resolve() if path.is_absolute() or path.is_file() else (beside.parent / path).resolve()
-
-
-def _count_steps(manifest: _Manifest, counts: StageCounts) -> None:
-    """Steps named `STAGE LANGUAGE` are what the cards commands write."""
-    for row in manifest.steps:
-        for stage, language in product(STAGES, LANGUAGES):
-            if row.step == f"{stage} {language}":
-                counts.add(stage, language, row.out)
 
 
 def table6(cards: Sequence[RoleCard], stages: StageCounts) -> Table:
@@ -136,13 +118,6 @@ def table6(cards: Sequence[RoleCard], stages: StageCounts) -> Table:
         rows.append((name, "paper", *TABLE6[language], None))
     columns = ("Language", "", *STAGES.values(), "High", "Middle", "Not rated")
     return Table("table6", "Role cards at each stage (table 6)", columns, tuple(rows), (*stages.notes, *NOTES6))
-
-
-def place_of(card: RoleCard, taxonomy: Taxonomy) -> tuple[str, ...]:
-    """The card's path in the taxonomy (one to three names), or one name that says that it has none there."""
-    if not card.category:
-        return (NO_CATEGORY,)
-    return tuple(card.category) if taxonomy.holds(card.category) else (OUTSIDE,)
 
 
 def _quality(card: RoleCard) -> str:
@@ -170,7 +145,9 @@ def tree(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> list[Bar]:
     """Every place of the taxonomy in its order, then cards outside of it and without a category."""
     counts: Counter[tuple[tuple[str, ...], str]] = Counter()
     for card in cards:
-        place = place_of(card, taxonomy)
+        place: tuple[str, ...] = tuple(card.category) if card.category else (NO_CATEGORY,)
+        if card.category and not taxonomy.holds(place):
+            place = (OUTSIDE,)
         counts.update((place[:depth], _quality(card)) for depth in range(1, len(place) + 1))
     order = [path[:depth] for path in taxonomy.leaves for depth in (1, 2, 3)] + [(OUTSIDE,), (NO_CATEGORY,)]
     return [Bar(place, tuple(counts[place, quality] for quality in QUALITIES)) for place in dict.fromkeys(order)]
@@ -216,46 +193,25 @@ def print_distribution(bars: Sequence[Bar], console: Console) -> None:
 
 
 def write_figure(path: Path, bars: Sequence[Bar], tables: Sequence[Table], files: Sequence[str]) -> None:
-    """Write the page. All text in it is escaped, and only its own scripts may run."""
+    """Write the page, with the tree in plotly's form: a ring per level, every value with all that is below it.
+
+    All text in it is escaped, and only its own scripts may run.
+    """
+    # A place's id: the positions of its ancestors and itself among the bars, which no name can break.
+    position = {bar.place: number for number, bar in enumerate(bars)}
+    numbered = [[position[bar.place[:depth]] for depth in range(1, len(bar.place) + 1)] for bar in bars]
     template = page.environment(TEMPLATES).get_template("card_stats.html.j2")
     text = template.render(
         files=files,
         total=sum(bar.total for bar in bars if len(bar.place) == 1),
         tables=tables,
-        data={"sunburst": _sunburst(bars), "bars": _stacked(bars)},
+        data={
+            "ids": ["/".join(map(str, numbers)) for numbers in numbered],
+            "parents": ["/".join(map(str, numbers[:-1])) for numbers in numbered],
+            "labels": [html.escape(bar.place[-1]) for bar in bars],  # plotly reads tags in its labels
+            "values": [bar.total for bar in bars],
+            "branchvalues": "total",
+        },
         scripts=page.scripts(TEMPLATES / "card_stats.js"),
     )
     write_text(path, text)
-
-
-def _sunburst(bars: Sequence[Bar]) -> dict[str, Any]:
-    """The tree in plotly's form: a ring a level, an id a place, every value with all that is below it."""
-    return {
-        "ids": ["/".join(map(str, _numbers(bars, bar))) for bar in bars],
-        "parents": ["/".join(map(str, _numbers(bars, bar)[:-1])) for bar in bars],
-        "labels": [html.escape(bar.place[-1]) for bar in bars],  # plotly reads tags in its labels
-        "values": [bar.total for bar in bars],
-        "branchvalues": "total",
-    }
-
-
-def _numbers(bars: Sequence[Bar], bar: Bar) -> list[int]:
-    """A place as the positions of its ancestors and itself among the bars: ids that no name can break."""
-    at = {other.place: number for number, other in enumerate(bars)}
-    return [at[bar.place[:depth]] for depth in range(1, len(bar.place) + 1)]
-
-
-def _stacked(bars: Sequence[Bar]) -> list[dict[str, Any]]:
-    """One stacked bar a place, cards by quality; qualities that nobody has are left out. Level 1 is bold, level 3 grey."""
-    styles = ("<b>{}</b>", "{}", '<span style="color:#6b6b6b">{}</span>')
-    names = [styles[len(bar.place) - 1].format(html.escape(bar.place[-1])) for bar in bars]
-    return [
-        {
-            "name": kind,
-            "y": names,
-            "x": [bar.counts[index] for bar in bars],
-            "marker": {"color": tone, "pattern": {"shape": hatch}},
-        }
-        for index, (kind, tone, hatch) in enumerate(zip(_KINDS, _TONES, _HATCHES, strict=True))
-        if any(bar.counts[index] for bar in bars)
-    ]

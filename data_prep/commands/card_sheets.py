@@ -2,50 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from core.errors import UserError
-from core.files import check_unique, sha256_file
+from core.errors import UserError, near
+from core.files import CONFIGS, check_unique, sha256_file, write_text
+from core.grouping import group_by
 from core.ledger import Build
 from core.options import console
-from core.records import RoleCard
+from core.people_tables import shortened
+from core.records import Language, RoleCard
 from core.statistics.bootstrap import SMOOTHED
 from core.statistics.reliability import AGREEMENT
 from core.tables import Table, to_console
-from data_prep.cards import annotation
-from data_prep.cards.annotation import (
-    Agreement,
-    AnnotationOutcome,
-    Decision,
-    Mark,
-    Mode,
-    agreement,
-    questions,
-    readings_differ,
-    settle,
+from core.yaml_files import load_yaml
+from data_prep.cards.annotation import QUALITIES, Mark, Mode, Quality, agreement, questions, settle
+from data_prep.cards.sheets import (
+    SheetChoice,
+    SheetLayout,
+    SheetRow,
+    columns_of,
+    read_filled,
+    refuse_to_overwrite,
+    remove_unanswered,
+    write_both,
 )
-from data_prep.cards.sheets import columns_of, refuse_to_overwrite, remove_unanswered
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 
-_SEED = 0  # of the draws behind the intervals
+RULES: dict[Quality, dict[Language, list[str]]] = load_yaml(CONFIGS / "card_quality.yaml", "rules of card quality")
+SHEET = "cards"
+_CARD = ("card_id", "language", "age", "gender", "occupation", "problem", "source")
+ANSWERS = ("quality", "category", "note")
+_BOTH = ("first_quality", "second_quality", "first_category", "second_category")
+WORKERS_SHEET = SheetLayout(SHEET, (*_CARD, *ANSWERS), ANSWERS, "card_id", "problem")
+THIRD_SHEET = SheetLayout(SHEET, (*_CARD, *_BOTH, "decide", *ANSWERS), ANSWERS, "card_id", "problem")
 _WORKERS = ("worker_1", "worker_2")
+_SEED = 0  # of the draws behind the intervals
 
 
 def export_marks(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, seed: int) -> None:
     """Write one sheet for each of two workers, as CSV and XLSX, in an order of their own, and the rules as guide.txt."""
-    refuse_to_overwrite(out, _WORKERS, annotation.WORKERS_SHEET)
+    refuse_to_overwrite(out, _WORKERS, WORKERS_SHEET)
     taxonomy = load_taxonomy()
     build = Build(out, "sheet export", seed)
     build.input(*files)
     build.step("cards on each sheet", len(cards))
     for worker in _WORKERS:
-        order = annotation.shuffled(cards, seed, worker)
-        for name in annotation.write_sheets(build.folder, worker, order, taxonomy):
-            build.output(name, len(order))
-    annotation.write_guide(build.folder / "guide.txt", taxonomy)
+        rows: list[dict[str, str]] = []
+        for language, block in sorted(group_by(cards, lambda card: card.language).items()):
+            random.Random(f"{seed}/annotate/{worker}/{language}").shuffle(block)
+            rows += map(_cells, block)
+        write_sheet(build, worker, WORKERS_SHEET, rows, QUALITIES, taxonomy)
+    lines = ["\t".join(row).strip() for row in (*_rules(QUALITIES), [], *_tree(taxonomy))]
+    write_text(build.folder / "guide.txt", "\n".join(lines) + "\n")  # for those who work on the CSV
     build.output("guide.txt")
     build.finish(console)
 
@@ -56,7 +67,7 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
     `sheets` are those of two workers and, with a column `decide`, of the third person; `files` are what the cards were read
     from. Raises `UserError` for other numbers of sheets, and for one that is given twice.
     """
-    third = [path for path in sheets if "decide" in columns_of(path, annotation.SHEET)]
+    third = [path for path in sheets if "decide" in columns_of(path, SHEET)]
     workers = [path for path in sheets if path not in third]
     if len({path.resolve() for path in sheets}) < len(sheets):
         raise UserError("the same file is given twice: two workers' own sheets are needed")
@@ -66,84 +77,166 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
         raise UserError(f"{workers[0]} and {workers[1]} are the same to the byte: two workers' own sheets are needed")
     taxonomy = load_taxonomy()
     loaded = {card.id: card for card in cards}
-    marks = [annotation.read_marks(path, loaded, taxonomy) for path in workers]
-    first, second = marks
-    asked = {card_id: questions(first[card_id], second[card_id]) for card_id in loaded}
-    decisions: dict[str, Decision] = {}
+    first, second = (read_marks(path, WORKERS_SHEET, loaded, taxonomy) for path in workers)
+    for path, marks in zip(workers, (first, second), strict=True):
+        if missing := [id for id in loaded if id not in marks]:
+            raise UserError(f"{path}: no row for {len(missing)} of {len(loaded)} cards, the first {missing[0]}")
+    asked = {id: questions(first[id], second[id]) for id in loaded}
+    decisions: dict[str, Mark] = {}
     for path in third:
-        more = annotation.read_decisions(path, loaded, asked, taxonomy)
+        more = read_marks(path, THIRD_SHEET, loaded, taxonomy, asked)
         check_unique(path, [*decisions, *more], "cards in the third person's sheets")
         decisions |= more
-    outcomes = {i: settle(first[i], second[i], decisions.get(i), mode) for i in loaded}
+    outcomes = {id: settle(first[id], second[id], decisions.get(id, Mark()), mode) for id in loaded}
     waiting = [card for card in cards if outcomes[card.id].state == "open"]
     if waiting:
-        refuse_to_overwrite(out, ["third"], annotation.THIRD_SHEET)
-    pairs = [(first[i], second[i]) for i in loaded]
+        refuse_to_overwrite(out, ["third"], THIRD_SHEET)
+    pairs = [(first[id], second[id]) for id in loaded]
     agreed = agreement(pairs, _SEED)
-    figures = _figures(pairs, outcomes)
+    kept = [outcome.quality for outcome in outcomes.values() if outcome.state == "kept"]
+    both_high = sum(a.quality == b.quality == "high" for a, b in pairs)  # where the two modes differ
+    unused = sorted(id for id, outcome in outcomes.items() if outcome.unused)
     build = Build(out, "sheet import", _SEED, {"mode": mode})
-    build.figures = {**figures, "agreement": [asdict(row) for row in agreed]}
+    build.figures = {
+        "high": kept.count("high"),
+        "middle": kept.count("middle"),
+        "both_say_high": both_high,
+        "third_answers_not_asked_for": unused,
+        "agreement": [asdict(row) for row in agreed],
+    }
     build.input(*files, *workers, *third)
-    _write(build, cards, outcomes)
-    _write_third(build, waiting, outcomes, marks, taxonomy)
-    _print(agreed, figures, mode)
-    build.finish(console)
-
-
-def _write(build: Build, cards: Sequence[RoleCard], outcomes: dict[str, AnnotationOutcome]) -> None:
-    """cards.jsonl and dropped.jsonl, in the order of the cards' file; the step that counts them."""
 
     def unsettled(card: RoleCard) -> str | None:
-        if outcomes[card.id].state == "open":
-            return f"waits for a third person ({' and '.join(outcomes[card.id].open)})"
-        return "invalid" if outcomes[card.id].state == "dropped" else None
+        outcome = outcomes[card.id]
+        if outcome.state == "open":
+            return f"waits for a third person ({' and '.join(outcome.open)})"
+        return "invalid" if outcome.state == "dropped" else None
 
     build.step("settle").sieve(cards, unsettled)
     for state, name in (("kept", "cards.jsonl"), ("dropped", "dropped.jsonl")):
         settled = [(card, outcome) for card in cards if (outcome := outcomes[card.id]).state == state]
         build.write(name, [card.model_copy(update={"quality": o.quality, "category": o.category}) for card, o in settled])
-
-
-def _write_third(
-    build: Build,
-    waiting: list[RoleCard],
-    outcomes: dict[str, AnnotationOutcome],
-    marks: list[dict[str, Mark]],
-    taxonomy: Taxonomy,
-) -> None:
-    if not waiting:
-        remove_unanswered(build.out, "third", annotation.THIRD_SHEET)
-        return
-    asked = {card.id: outcomes[card.id].open for card in waiting}
-    for name in annotation.write_third(build.folder, waiting, asked, marks, taxonomy):
-        build.output(name, len(waiting))
-    where = f"{build.out}/third.csv or third.xlsx"
-    console.print(f"{len(waiting)} cards wait for a third person: fill in {where}")
-
-
-def _figures(pairs: list[tuple[Mark, Mark]], outcomes: dict[str, AnnotationOutcome]) -> dict[str, Any]:
-    kept = [outcome for outcome in outcomes.values() if outcome.state == "kept"]
-    return {
-        "high": sum(outcome.quality == "high" for outcome in kept),
-        "middle": sum(outcome.quality == "middle" for outcome in kept),
-        "both_say_high": sum(readings_differ(a, b) for a, b in pairs),
-        "third_answers_not_asked_for": sorted(card_id for card_id, outcome in outcomes.items() if outcome.unused),
-    }
-
-
-def _print(agreed: list[Agreement], figures: dict[str, Any], mode: Mode) -> None:
-    to_console(
-        Table(
-            key="agreement",
-            title="Agreement of the two workers",
-            columns=("Question", "Cards", "Equal", "Cohen's kappa", "Linear weights", "Krippendorff's alpha"),
-            rows=tuple((row.question, row.n, row.raw, row.kappa, row.kappa_linear, row.alpha) for row in agreed),
-            notes=(f"Intervals over cards: 95 % {AGREEMENT}; of shares: {SMOOTHED}.",),
-        ),
-        console,
-    )
-    both = f"{figures['both_say_high']} cards that both workers call high are high in native mode, middle in paper mode"
-    console.print(f"{mode} mode: {figures['high']} high, {figures['middle']} middle; {both}")
-    unused = figures["third_answers_not_asked_for"]
+    if waiting:
+        rows = []
+        for card in sorted(waiting, key=lambda card: card.language):
+            a, b = first[card.id], second[card.id]
+            workers_marks = {
+                "first_quality": a.quality or "",
+                "second_quality": b.quality or "",
+                "first_category": leaf_name(a.category, card.language, taxonomy),
+                "second_category": leaf_name(b.category, card.language, taxonomy),
+            }
+            decide = "both" if len(outcomes[card.id].open) > 1 else outcomes[card.id].open[0]
+            rows.append(_cells(card) | workers_marks | {"decide": decide})
+        write_sheet(build, "third", THIRD_SHEET, rows, QUALITIES[:2], taxonomy)
+        console.print(f"{len(waiting)} cards wait for a third person: fill in {out}/third.csv or third.xlsx")
+    else:
+        remove_unanswered(out, "third", THIRD_SHEET)
+    columns = ("Question", "Cards", "Equal", "Cohen's kappa", "Linear weights", "Krippendorff's alpha")
+    figures = [(row.question, row.n, row.raw, row.kappa, row.kappa_linear, row.alpha) for row in agreed]
+    notes = (f"Intervals over cards: 95 % {AGREEMENT}; of shares: {SMOOTHED}.",)
+    to_console(Table("agreement", "Agreement of the two workers", columns, tuple(figures), notes), console)
+    both = f"{both_high} cards that both workers call high are high in native mode, middle in paper mode"
+    console.print(f"{mode} mode: {kept.count('high')} high, {kept.count('middle')} middle; {both}")
     if unused:
         console.print(f"not asked for, not used: the third person's answers on {len(unused)} cards ({', '.join(unused[:3])})")
+    build.finish(console)
+
+
+def leaf_name(path: tuple[str, str, str] | None, language: Language, taxonomy: Taxonomy) -> str:
+    """The name of a category of level 3 in a card's language; "" for none."""
+    return taxonomy.leaves[path].label(language) if path else ""
+
+
+def _cells(card: RoleCard) -> dict[str, str]:
+    return {"card_id": card.id} | {name: getattr(card, name) for name in _CARD[1:]}
+
+
+def write_sheet(
+    build: Build,
+    name: str,
+    layout: SheetLayout,
+    rows: Sequence[Mapping[str, str]],
+    qualities: Sequence[str],
+    taxonomy: Taxonomy,
+) -> None:
+    """NAME.csv and NAME.xlsx as outputs of the build; the rows stand in one block per language, their answers empty."""
+    choices = [SheetChoice("quality", 0, len(rows) - 1, f"rules!$A$2:$A${len(qualities) + 1}")]
+    languages = [row["language"] for row in rows]
+    for language, letter in (("en", "C"), ("zh", "F")):
+        if language in languages:
+            first = languages.index(language)
+            last = first + languages.count(language) - 1
+            choices.append(SheetChoice("category", first, last, f"taxonomy!${letter}$2:${letter}${len(taxonomy.leaves) + 1}"))
+    more = {"taxonomy": _tree(taxonomy), "rules": _rules(qualities)}
+    for file in write_both(build.folder, name, layout, rows, choices, more):
+        build.output(file, len(rows))
+
+
+def _tree(taxonomy: Taxonomy) -> list[list[str]]:
+    """A row for every category of level 3: English in columns A to C, Chinese in D to F."""
+    rows = [["level 1", "level 2", "category", "一级", "二级", "类别"]]
+    for area in taxonomy.categories:
+        for group in area.children:
+            rows += [[area.en, group.en, leaf.en, area.zh, group.zh, leaf.zh] for leaf in group.children]
+    count = len(taxonomy.leaves)
+    rows += [[], [f"{count} categories (table 9 of ESC-Eval prints {count} rows; its text speaks of 37)."]]
+    return [*rows, [f"共 {count} 类（ESC-Eval 表 9 印有 {count} 行；正文写的是 37 类）。"]]
+
+
+def _rules(qualities: Sequence[str]) -> list[list[str]]:
+    """The words for `quality` in column A, from row 2; then their rules (all three), and how to fill in the sheet."""
+    texts = [(word, *pair) for word in QUALITIES for pair in zip(RULES[word]["en"], RULES[word]["zh"], strict=True)]
+    how = (
+        ("Write one of the words above under quality.", "在 quality 一栏填写上面的一个词。"),
+        (
+            "Write one name from the sheet taxonomy (English or Chinese) under category; invalid cards need none.",
+            "在 category 一栏填写 taxonomy 表中的一个类别名（中文或英文均可）；无效的卡可以不填。",
+        ),
+        ("Where there is a column decide, it says what you are asked for.", "如有 decide 一栏，它说明需要你决定什么。"),
+    )
+    head = [["quality", "", ""], *([quality] for quality in qualities), [], ["", "English", "中文"]]
+    return [*head, *map(list, texts), [], *(["", *line] for line in how)]
+
+
+def read_marks(
+    path: Path,
+    layout: SheetLayout,
+    cards: Mapping[str, RoleCard],
+    taxonomy: Taxonomy,
+    asked: Mapping[str, tuple[str, ...]] | None = None,
+) -> dict[str, Mark]:
+    """A sheet that came back as {card id: mark}; `asked` says of the third person's what each card waits for.
+
+    Annotations are paid for, so none is left out silently: raises `UserError` with file, line or row, and column for an unknown
+    or doubled card, another problem text than the card's, an empty cell that was asked for, an unknown word, and a third
+    person's invalid. Cards without a row stay undecided.
+    """
+    categories = {title.lower(): path for path, leaf in taxonomy.leaves.items() for title in (leaf.en, leaf.zh)}
+
+    def mark(card_id: str, row: SheetRow) -> Mark:
+        wanted = ("quality", "category") if asked is None else asked.get(card_id, ())
+        empty = f"empty, but asked for (card {card_id}); delete the row if it is not decided yet"
+        quality: Quality | None = None
+        with row.faults.noting():
+            if word := row.cells["quality"].strip():
+                quality = next((known for known in QUALITIES if word.lower() == known), None)
+                if quality is None:
+                    raise row.fault("quality", f"unknown word {shortened(word)!r}: {near(word.lower(), QUALITIES)}")
+            elif "quality" in wanted:
+                raise row.fault(
+                    "quality", empty if asked is not None else f"empty; expected {', '.join(QUALITIES)} (card {card_id})"
+                )
+            if asked is not None and "quality" in wanted and quality == "invalid":
+                raise row.fault("quality", f"the third person decides between high and middle (card {card_id})")
+        name = row.cells["category"].strip()
+        if name and name.lower() not in categories:
+            titles = [title for leaf in taxonomy.leaves.values() for title in (leaf.en, leaf.zh)]
+            raise row.fault("category", f"unknown category {shortened(name)!r}: {near(name, titles)}")
+        if not name and "category" in wanted and (asked is not None or quality not in (None, "invalid")):
+            raise row.fault(
+                "category", empty if asked is not None else f"empty; expected a category of level 3 (card {card_id})"
+            )
+        return Mark(quality, categories.get(name.lower()))
+
+    return read_filled(path, layout, {id: card.problem for id, card in cards.items()}, "card", mark)

@@ -72,11 +72,17 @@ def extract(
     for name, place in places.items():
         if source_at(name, place).kind == "role_play":
             raise UserError(f"--source {name}: a role-play corpus has no seeker; cards come from support dialogues and posts")
-        there = [item for item in read_source(name, place, build, console) if isinstance(item, SupportDialogue | Post)]
-        chosen = draw(there, wanted[name], seed, name, build.step(f"sample {name}"))
-        drawn[name] = (len(there), len(chosen))
+        available = [item for item in read_source(name, place, build, console) if isinstance(item, SupportDialogue | Post)]
+        chosen = draw(available, wanted[name], seed, name, build.step(f"sample {name}"))
+        drawn[name] = (len(available), len(chosen))
         items += chosen
-    _print_quotas(wanted, drawn)
+    for name, asked in wanted.items():
+        available_count, taken = drawn.get(name, (0, 0))
+        short = f", {asked - taken} short" if asked is not None and asked > taken else ""
+        absent = "" if name in drawn else " (not given)"
+        console.print(
+            f"{name}: {'all' if asked is None else asked} asked, {available_count} there, {taken} taken{short}{absent}"
+        )
     steps = steps_of(build, "extract", (item.language for item in items))
     if model is None:
         made = heuristic_cards(items, steps)
@@ -128,15 +134,6 @@ def label(
             kept, unsorted = card_llm.categorise(kept, load_taxonomy(), asker, levels)
             unread += unsorted
     _finish(build, kept, unread)
-
-
-def _print_quotas(wanted: dict[str, int | None], drawn: dict[str, tuple[int, int]]) -> None:
-    for name, asked in wanted.items():
-        there, taken = drawn.get(name, (0, 0))
-        short = 0 if asked is None else asked - taken
-        tail = f", {short} short" if short else ""
-        tail += "" if name in drawn else " (not given)"
-        console.print(f"{name}: {'all' if asked is None else asked} asked, {there} there, {taken} taken{tail}")
 
 
 def steps_of(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Language, BuildStep]:

@@ -57,13 +57,20 @@ def fetch(
 
     python -m data_prep fetch esconv charactereval --accept-licence
     """
-    if not names:
-        _list(as_json)
-        return
     if as_json:
-        raise UserError("--json prints the list of corpora: give no name with it")
+        if names:
+            raise UserError("--json prints the list of corpora: give no name with it")
+        facts = {name: source.model_dump(mode="json", exclude={"reader", "read", "name"}) for name, source in SOURCES.items()}
+        say(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        return
+    for source in () if names else SOURCES.values():
+        drawn = f"; table 5 draws {source.table5.count}" if source.table5 else ""
+        console.print(Text(source.name, style="bold"), Text(f"({source.kind}, {'/'.join(source.languages)}{drawn})"))
+        place = "; ".join(filter(None, (source.paper, source.where)))
+        for line in (source.about, place, f"licence as stated there: {source.licence}", f"files: {', '.join(source.files)}"):
+            console.print(Padding(Text(line), (0, 0, 0, 4)))
     origins = {}
-    for text in names:
+    for text in names or ():
         name, at, commit = text.partition("@")
         source = source_named(name)
         if name in origins:
@@ -74,7 +81,7 @@ def fetch(
         console.print(f"{name}: {source.about}", soft_wrap=True)
         console.print(f"    from {place} at commit {origin.revision}", soft_wrap=True)
         console.print(f"    licence as stated there: {source.licence}", soft_wrap=True)
-    if not accept_licence:
+    if origins and not accept_licence:
         raise UserError("nothing was downloaded: read the licences above, and add --accept-licence if you keep to them")
     for name, origin in origins.items():
         source = SOURCES[name]
@@ -85,20 +92,3 @@ def fetch(
         build.finish(console, quiet=True)
         corpus_files(source, str(out / name))
         console.print(f"{name}: {count:,} files; give it as --source {name}={out / name}", soft_wrap=True)
-
-
-def _list(as_json: bool) -> None:
-    if as_json:
-        facts = {name: source.model_dump(mode="json", exclude={"read", "name"}) for name, source in SOURCES.items()}
-        say(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
-        return
-    for source in SOURCES.values():
-        drawn = f"; table 5 draws {source.table5.count}" if source.table5 else ""
-        console.print(Text(source.name, style="bold"), Text(f"({source.kind}, {'/'.join(source.languages)}{drawn})"))
-        lines = (
-            source.about,
-            "; ".join(filter(None, (source.paper, source.where))),
-            f"licence as stated there: {source.licence}",
-        )
-        for line in (*lines, f"files: {', '.join(source.files)}"):
-            console.print(Padding(Text(line), (0, 0, 0, 4)))

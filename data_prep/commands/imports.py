@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -107,15 +106,39 @@ def import_(
     elif given == [_PROFILES]:
         _import_profiles(places, build)
     else:
-        held = [path for path in dialogues or [] if _holds_talks(path)]
-        others = [path for path in dialogues or [] if path not in held]
+        # Held dialogues have a form of their own, which `read_held` reads; all others are records.
+        held_files = [
+            path
+            for path in dialogues or []
+            if path.suffix.lower() != ".jsonl" or {"situation", "turns"} <= first_object(path, "dialogues").keys()
+        ]
+        records = [path for path in dialogues or [] if path not in held_files]
         build.input(*(dialogues or []), *(gold or []), *(rubric or []))
-        if held:
+        if held_files:
             if places or not gold:
-                raise UserError(f"{held[0]}: held dialogues are imported with their ratings (--gold), and without --source")
-            _import_held(held, gold, others, RubricCheck(rubric or []), build)
+                raise UserError(
+                    f"{held_files[0]}: held dialogues are imported with their ratings (--gold), and without --source"
+                )
+            held = read_held(held_files)
+            ratings = read_ratings(gold, held, RubricCheck(rubric or []))
+            texts = references(records, held) if records else []
+            Imported(dialogues=list(held.values()), scores=ratings).write(build)
+            if records:
+                build.write("references.jsonl", texts)
+            situations, supporters = {talk.situation for talk in held}, {talk.supporter for talk in held}
+            console.print(f"{len(situations)} situations × {len(supporters)} supporters: {len(held)} dialogues")
         else:
-            _import_scores(places, gold or [], others, rubric or [], build)
+            imported = Imported()
+            for name, place in places.items():
+                imported.add(import_corpus(name, place, build, console))
+            imported.add(Imported(dialogues=read_dialogues(records)))
+            check = RubricCheck(rubric or [], imported.dialogues if imported.dialogues else None)
+            for path in gold or []:
+                given_scores = read_scores(path, check)
+                build.step(f"read {path.name}", len(given_scores))
+                whole, turns = ([s for s in given_scores if (s.turn is None) is of_all] for of_all in (True, False))
+                imported.add(Imported(scores=whole, turn_scores=turns))
+            imported.write(build)
     build.finish(console)
 
 
@@ -143,37 +166,3 @@ def _import_profiles(places: dict[str, str], build: Build) -> None:
     build.write("profiles.jsonl", profiles)
     if dialogues:
         build.write("dialogues.jsonl", dialogues)
-
-
-def _import_scores(
-    places: dict[str, str], gold: Sequence[Path], dialogues: Sequence[Path], rubrics: Sequence[Path], build: Build
-) -> None:
-    imported = Imported()
-    for name, place in places.items():
-        imported.add(import_corpus(name, place, build, console))
-    imported.add(Imported(dialogues=read_dialogues(dialogues)))
-    check = RubricCheck(rubrics, imported.dialogues if imported.dialogues else None)
-    for path in gold:
-        scores = read_scores(path, check)
-        build.step(f"read {path.name}", len(scores))
-        whole, turns = [s for s in scores if s.turn is None], [s for s in scores if s.turn is not None]
-        imported.add(Imported(scores=whole, turn_scores=turns))
-    imported.write(build)
-
-
-def _holds_talks(path: Path) -> bool:
-    """Whether a file of dialogues is of the form that `read_held` reads, and not of records."""
-    return path.suffix.lower() != ".jsonl" or {"situation", "turns"} <= first_object(path, "dialogues").keys()
-
-
-def _import_held(
-    dialogues: Sequence[Path], gold: Sequence[Path], own: Sequence[Path], check: RubricCheck, build: Build
-) -> None:
-    held = read_held(dialogues)
-    ratings = read_ratings(gold, held, check)
-    texts = references(own, held) if own else []
-    Imported(dialogues=list(held.values()), scores=ratings).write(build)
-    if own:
-        build.write("references.jsonl", texts)
-    situations, supporters = {talk.situation for talk in held}, {talk.supporter for talk in held}
-    console.print(f"{len(situations)} situations × {len(supporters)} supporters: {len(held)} dialogues")

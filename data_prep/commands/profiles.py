@@ -17,7 +17,7 @@ from core.tables import to_console
 from core.verbs import Verbs
 from data_prep.commands.cards import batch_of, exit_if_silent
 from data_prep.profiles import build as profile_build
-from data_prep.profiles.build import Seed, load_seeds
+from data_prep.profiles.build import load_seeds
 from data_prep.profiles.check import check_profiles, table
 from data_prep.profiles.vocabulary import load_vocabulary
 
@@ -52,7 +52,10 @@ def build(
     """
     people = [seed for path in seeds for seed in load_seeds(path)]
     check_unique("--seeds", (seed.id for seed in people), "ids")
-    _known_topics(people)
+    keys = load_vocabulary().keys
+    for seed in people:
+        if seed.topic and seed.topic not in keys:
+            raise UserError(f"seed {seed.id}: topic: unknown kind of problem {seed.topic!r}: {near(seed.topic, keys)}")
     prompts = load_pack(profile_build.PACK).fingerprint()
     settings = {"model": model, "temperature": profile_build.TEMPERATURE, "prompts": prompts}
     made = Build(out, "profiles build", settings=settings)
@@ -66,10 +69,3 @@ def build(
     made.finish(console)
     to_console(table(check_profiles(kept, load_vocabulary()), len(kept)), console)
     exit_if_silent(unbuilt)
-
-
-def _known_topics(seeds: list[Seed]) -> None:
-    keys = load_vocabulary().keys
-    for seed in seeds:
-        if seed.topic and seed.topic not in keys:
-            raise UserError(f"seed {seed.id}: topic: unknown kind of problem {seed.topic!r}: {near(seed.topic, keys)}")

@@ -11,19 +11,15 @@ import typer
 
 from core.errors import UserError
 from core.files import check_unique
-from core.ledger import Build
-from core.options import OutOption, SeedOption, choice, console, writes
+from core.options import OutOption, SeedOption, choice, writes
 from core.paths import IN_FILE, IN_NAME, SHEET
 from core.records import RoleCard
 from core.verbs import Verbs
-from data_prep import keeping
 from data_prep.cards import load_cards
-from data_prep.cards.sheets import columns_of, refuse_to_overwrite
-from data_prep.commands import card_sheets, dialogue_sheets
-from data_prep.commands.cards import CARDS, DROPPED, steps_of
+from data_prep.cards.sheets import columns_of
+from data_prep.commands import card_sheets, dialogue_sheets, keep_sheets
+from data_prep.commands.cards import CARDS, DROPPED
 from data_prep.profiles import Profile, load_profiles
-from data_prep.profiles.check import check_profiles
-from data_prep.profiles.vocabulary import load_vocabulary
 from data_prep.scores.annotation import REVIEW, Mode
 
 app = Verbs(no_args_is_help=True, help="Sheets that people fill in: export them, import what came back.")
@@ -115,15 +111,7 @@ def export(
     point of each other; other discrepancies of more than a point are reviewed jointly. In paper mode all three score again
     where every two lie a point or more apart, and otherwise the one who is farthest from the middle.
     """
-    given: dict[str, Any] = {
-        "cards": cards,
-        "profiles": profiles,
-        "dialogues": dialogues,
-        "gold": gold,
-        "annotator": annotator,
-        "each": each,
-    }
-    given |= {"rubric": rubric, "form": form, "mode": mode, "sample": sample}
+    given = dict(locals())
     if dialogues and gold:
         _only("scores that are given again", given, "dialogues", "gold", "rubric", "mode")
         dialogue_sheets.export_again(dialogues, gold, rubric or "feel", _mode(mode), out)
@@ -138,21 +126,12 @@ def export(
     elif cards and form != "keep":
         _only("two workers' sheets of role cards", given, "cards")
         card_sheets.export_marks(_cards(cards), cards, out, seed)
-    elif cards or profiles:
-        layout, paths = (keeping.CARDS, cards) if cards else (keeping.PROFILES, profiles or [])
-        _only(f"{layout.sheet} that a person keeps or drops", given, layout.sheet, "form" if cards else "sample")
-        refuse_to_overwrite(out, [keeping.NAME], layout)
-        build = Build(out, "sheet export", seed)
-        build.input(*paths)
-        if cards:
-            rows = keeping.card_rows(_cards(cards))
-        else:
-            loaded = _profiles(paths)
-            drawn = keeping.draw(loaded, sample or _SAMPLE, seed)
-            rows = keeping.profile_rows(drawn, check_profiles(loaded, load_vocabulary()))
-        for name in keeping.write_keep(build.folder, layout, rows):
-            build.output(name, len(rows))
-        build.finish(console)
+    elif cards:
+        _only("cards that a person keeps or drops", given, "cards", "form")
+        keep_sheets.export_cards(_cards(cards), cards, out, seed)
+    elif profiles:
+        _only("profiles that a person keeps or drops", given, "profiles", "sample")
+        keep_sheets.export_profiles(_profiles(profiles), profiles, sample or _SAMPLE, out, seed)
     else:
         raise UserError(_NOTHING)
 
@@ -191,14 +170,7 @@ def import_(
     answered yet waits. Agreement is shown before and after. `esc-eval agree --gold`, `esc-eval paper feel ensemble --gold` and
     training take accepted.jsonl.
     """
-    given: dict[str, Any] = {
-        "cards": cards,
-        "profiles": profiles,
-        "dialogues": dialogues,
-        "gold": gold,
-        "rubric": rubric,
-        "mode": mode,
-    }
+    given = dict(locals())
     if dialogues and gold:
         _only("scores that were given again", given, "dialogues", "gold", "rubric", "mode")
         dialogue_sheets.import_again(dialogues, gold, files, rubric or "feel", _mode(mode), out)
@@ -206,21 +178,22 @@ def import_(
         _only("sheets of dialogues", given, "dialogues", "cards", "profiles", "rubric", "mode")
         scored = dialogue_sheets.ScoredSheet(dialogues, rubric or "esc_eval_human", cards or [], profiles or [])
         dialogue_sheets.import_scores(scored, files, _mode(mode), out)
-    elif cards and not any("keep" in columns_of(path, keeping.CARDS.sheet) for path in files):
+    elif cards and not any("keep" in columns_of(path, keep_sheets.CARD_SHEET.sheet) for path in files):
         _only("two workers' sheets of role cards", given, "cards", "mode")
         card_sheets.import_marks(_cards(cards), cards, files, _mode(mode), out)
     elif cards:
         _only("cards that a person keeps or drops", given, "cards")
-        _import_cards(cards, files, out)
+        keep_sheets.import_cards(_cards(cards), cards, files, out)
     elif profiles:
         _only("profiles that a person keeps or drops", given, "profiles")
-        _import_profiles(profiles, files, out)
+        keep_sheets.import_profiles(_profiles(profiles), profiles, files, out)
     else:
         raise UserError(_NOTHING)
 
 
 def _only(what: str, given: Mapping[str, Any], *options: str) -> None:
-    """Raise `UserError` for an option that is given and says nothing of such sheets."""
+    """Raise `UserError` for an option among the arguments that is given and says nothing of such sheets."""
+    options = (*options, "out", "seed", "files")
     if unused := [name for name, value in given.items() if value and name not in options]:
         raise UserError(f"--{unused[0]}: says nothing of {what}: leave it out")
 
@@ -239,28 +212,3 @@ def _profiles(paths: list[Path]) -> list[Profile]:
     profiles = [profile for path in paths for profile in load_profiles(path)]
     check_unique("--profiles", (profile.id for profile in profiles), "profile ids")
     return profiles
-
-
-def _import_cards(paths: list[Path], files: list[Path], out: Path) -> None:
-    """Decisions cost a person's time, so none is guessed: every card needs one."""
-    cards, build = _cards(paths), Build(out, "sheet import")
-    build.input(*paths, *files)
-    keep = keeping.read_keep(files, keeping.CARDS, {card.id: card.problem for card in cards})
-    if undecided := [card.id for card in cards if card.id not in keep]:
-        listed = f"{', '.join(undecided[:3])} ({len(undecided)} cards without a decision)"
-        raise UserError(f"{', '.join(map(str, files))}: card_id: no row for {listed}")
-    for language, step in steps_of(build, "human-filter", (card.language for card in cards)).items():
-        step.sieve([card for card in cards if card.language == language], lambda c: None if keep[c.id] else keeping.REJECTED)
-    build.write(CARDS, [card for card in cards if keep[card.id]])
-    build.write(DROPPED, [card for card in cards if not keep[card.id]])
-    build.finish(console)
-
-
-def _import_profiles(paths: list[Path], files: list[Path], out: Path) -> None:
-    profiles, build = _profiles(paths), Build(out, "sheet import")
-    build.input(*paths, *files)
-    keep = keeping.read_keep(files, keeping.PROFILES, {profile.id: keeping.shown(profile) for profile in profiles})
-    inspected = [profile for profile in profiles if profile.id in keep]
-    build.step("inspected").sieve(inspected, lambda profile: None if keep[profile.id] else keeping.REJECTED)
-    build.write("profiles.jsonl", [profile for profile in profiles if keep.get(profile.id, True)])
-    build.finish(console)

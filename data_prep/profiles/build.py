@@ -9,9 +9,9 @@ with its raw text. Prompts are configs/prompts/profiles, in our own words.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -92,9 +92,6 @@ def build(
     return list(drafts.values()), rejected, unbuilt
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------------
-
-
 def prompt(seed: Seed, profile: Profile, step: StepName) -> Prompt:
     """What one step asks about a seed, given the profile that the earlier steps made."""
     language, pack = seed.language, load_pack(PACK)
@@ -102,8 +99,18 @@ def prompt(seed: Seed, profile: Profile, step: StepName) -> Prompt:
     kinds = [scenario.label(language) for scenario in load_vocabulary().scenarios]
     system = pack.render(language, "review_system.j2" if step == "review" else "system.j2")
     text = pack.render(language, f"{step}.j2", data=data, headings=headings(step, language), kinds=kinds)
-    choices = ("0", "1") if step == "review" else None
-    return Prompt(system, text, choices=choices, regex=_constraint(step, language) if step in _LINES else None)
+    # What a constrained server may write: the step's lines, each with an end even for a weak model.
+    closed = {
+        "age": "[1-9][0-9]",
+        "mbti": "[EI][SN][TF][JP]",
+        "scenario": "(" + "|".join(str(number) for number, _ in enumerate(kinds, start=1)) + ")",
+        **dict.fromkeys(TRAITS["en"], "(" + "|".join(LEVELS[language].values()) + ")"),
+    }
+    colon, lines = ": " if language == "en" else "：", []
+    for key, heading in headings(step, language).items():
+        most = _LINES[step][key]
+        lines.append(f"{heading}{colon}" + (closed[key] if most is None else rf"[^\n]{{1,{most}}}"))
+    return Prompt(system, text, choices=("0", "1") if step == "review" else None, regex=r"\n".join(lines) or None)
 
 
 def headings(step: StepName, language: Language) -> dict[str, str]:
@@ -111,48 +118,52 @@ def headings(step: StepName, language: Language) -> dict[str, str]:
     return {key: (HEADINGS[language] | TRAITS[language])[key] for key in _LINES.get(step, {})}
 
 
-def _constraint(step: StepName, language: Language) -> str:
-    """What a constrained server may write: the step's lines, each with an end even for a weak model."""
-    closed = {
-        "age": "[1-9][0-9]",
-        "mbti": "[EI][SN][TF][JP]",
-        "scenario": "(" + "|".join(str(number) for number, _ in enumerate(load_vocabulary().scenarios, start=1)) + ")",
-        **dict.fromkeys(TRAITS["en"], "(" + "|".join(LEVELS[language].values()) + ")"),
-    }
-    colon = ": " if language == "en" else "："
-    lines = []
-    for key, heading in headings(step, language).items():
-        most = _LINES[step][key]
-        lines.append(f"{heading}{colon}" + (closed[key] if most is None else rf"[^\n]{{1,{most}}}"))
-    return r"\n".join(lines)
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------------
-
-
 def read(seed: Seed, profile: Profile, step: StepName, reply: Reply) -> Profile | Unread:
     """The profile with what a step's reply adds, or why there is none."""
-
-    def failed(reason: str) -> Unread:
-        return Unread(id=seed.id, step=step, reason=reason, raw=reply.text)
-
-    if reply.finish_reason == "length":
-        return failed("cut off")
     text = reply.text.strip()
-    if step == "review":
-        verdict = text.rstrip(".。")
-        if verdict not in ("0", "1"):
-            return failed("unreadable")
-        return profile if verdict == "1" else failed(REJECTED)
-    if not text:
-        return failed("empty")
-    try:
-        if step == "script":
-            return _with(profile, {"scenario": text})
-        values = read_lines(text, headings(step, seed.language))
-        return _with(profile, _MAKERS[step](seed, values))
-    except ValueError as error:
-        return failed(f"unreadable: {explain(error)}")
+    verdict = text.rstrip(".。")
+    reason = ""
+    if reply.finish_reason == "length":
+        reason = "cut off"
+    elif step == "review" and verdict != "1":
+        reason = REJECTED if verdict == "0" else "unreadable"
+    elif not text:
+        reason = "empty"
+    if not reason:
+        try:
+            return profile if step == "review" else _added(seed, profile, step, text)
+        except ValueError as error:
+            reason = f"unreadable: {explain(error)}"
+    return Unread(id=seed.id, step=step, reason=reason, raw=reply.text)
+
+
+def _added(seed: Seed, profile: Profile, step: StepName, text: str) -> Profile:
+    """The profile with what a step's text says. Raises `ValueError` for a text that does not hold what was asked for."""
+    language = seed.language
+    values = read_lines(text, headings(step, language))
+    items = {key: re.split(r"[;；]", value) if key in _LISTS else value for key, value in values.items()}
+    fields: dict[str, Any] = {
+        key: [item.strip() for item in value if item.strip()] if isinstance(value, list) else value
+        for key, value in items.items()
+    }
+    update: dict[str, Any] = {"scenario": text}
+    if step == "demographics":
+        age = years(seed.age) or years(values["age"])
+        if age is None:
+            raise ValueError(f"{HEADINGS[language]['age']}: no number of years")
+        update = {"demographics": {**fields, "age": age, "gender": seed.gender or values["gender"]}}
+    elif step == "preferences":
+        by_word = {word: level for level, word in LEVELS[language].items()}
+        traits = {key: by_word.get(word := fields.pop(key), word) for key in TRAITS["en"]}
+        big_five = seed.big_five or BigFive.model_validate(traits)
+        update = {"preferences": {**fields, "mbti": seed.mbti or values["mbti"], "big_five": big_five.model_dump()}}
+    elif step == "counselling":
+        keys = load_vocabulary().keys
+        number = re.match(r"\d+", values["scenario"])
+        if number is None or not 1 <= int(number[0]) <= len(keys):
+            raise ValueError(f"{HEADINGS[language]['scenario']}: no number from 1 to {len(keys)}")
+        update = {"counselling": {**fields, "scenario": seed.topic or keys[int(number[0]) - 1]}}
+    return Profile.model_validate(profile.model_dump() | update)
 
 
 def read_lines(text: str, wanted: Mapping[str, str]) -> dict[str, str]:
@@ -170,49 +181,6 @@ def read_lines(text: str, wanted: Mapping[str, str]) -> dict[str, str]:
             raise ValueError(f"{heading}: {len(matching)} lines, expected one" if len(matching) != 1 else f"{heading}: empty")
         values[key] = matching[0]
     return values
-
-
-def _with(profile: Profile, update: Mapping[str, object]) -> Profile:
-    """A copy with some fields replaced, validated as any other profile."""
-    return Profile.model_validate(profile.model_dump() | dict(update))
-
-
-def _items(values: Mapping[str, str]) -> dict[str, object]:
-    """Values with those that are lists split at semicolons."""
-    return {
-        key: [item.strip() for item in re.split(r"[;；]", value) if item.strip()] if key in _LISTS else value
-        for key, value in values.items()
-    }
-
-
-def _demographics(seed: Seed, values: Mapping[str, str]) -> dict[str, object]:
-    age = years(seed.age) or years(values["age"])
-    if age is None:
-        raise ValueError(f"{HEADINGS[seed.language]['age']}: no number of years")
-    return {"demographics": {**values, "age": age, "gender": seed.gender or values["gender"]}}
-
-
-def _preferences(seed: Seed, values: Mapping[str, str]) -> dict[str, object]:
-    by_word = {word: level for level, word in LEVELS[seed.language].items()}
-    traits = {key: by_word.get(values[key], values[key]) for key in TRAITS["en"]}
-    rest = {key: value for key, value in _items(values).items() if key not in traits}
-    big_five = seed.big_five or BigFive.model_validate(traits)
-    return {"preferences": rest | {"mbti": seed.mbti or values["mbti"], "big_five": big_five.model_dump()}}
-
-
-def _counselling(seed: Seed, values: Mapping[str, str]) -> dict[str, object]:
-    keys = load_vocabulary().keys
-    number = re.match(r"\d+", values["scenario"])
-    if number is None or not 1 <= int(number[0]) <= len(keys):
-        raise ValueError(f"{HEADINGS[seed.language]['scenario']}: no number from 1 to {len(keys)}")
-    return {"counselling": _items(values) | {"scenario": seed.topic or keys[int(number[0]) - 1]}}
-
-
-_MAKERS: dict[str, Callable[[Seed, Mapping[str, str]], dict[str, object]]] = {
-    "demographics": _demographics,
-    "preferences": _preferences,
-    "counselling": _counselling,
-}
 
 
 # --- seeds ------------------------------------------------------------------------------------------------------------------

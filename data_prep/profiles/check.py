@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -30,30 +31,28 @@ class ProfileFinding:
 
 
 def check_profiles(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[ProfileFinding]:
-    """All findings, profile by profile in their order."""
+    """All findings, profile by profile in their order; texts are compared with those of the same language before them."""
     findings = [ProfileFinding(profile.id, *problem) for profile in profiles for problem in _alone(profile, vocabulary)]
-    findings += _repeats(profiles)
+    for name in ("counselling.problem", "scenario"):
+        for language in sorted({profile.language for profile in profiles}):
+            texts = [
+                (profile.id, text)
+                for profile in profiles
+                if profile.language == language
+                and (text := profile.scenario if name == "scenario" else profile.counselling.problem)
+            ]
+            earlier_places = near_duplicates([text for _, text in texts], REPEATS)
+            for (key, _), earlier in zip(texts, earlier_places, strict=True):
+                if earlier is not None:
+                    findings.append(ProfileFinding(key, "look", name, f"nearly repeats that of {texts[earlier][0]}"))
     order = {profile.id: place for place, profile in enumerate(profiles)}
     return sorted(findings, key=lambda finding: order[finding.profile_id])
 
 
-def empty_fields(profile: Profile) -> list[str]:
-    """The dotted names of what a profile leaves open, of all that equation 1 asks for (a name is not asked for)."""
-    fields = profile.model_dump(include={"demographics", "preferences", "counselling"})
-    named = {f"{part}.{name}": value for part, values in fields.items() for name, value in values.items()}
-    del named["demographics.name"]
-    return [name for name, value in {**named, "scenario": profile.scenario}.items() if value in (None, "", ())]
-
-
 def table(findings: Sequence[ProfileFinding], profiles: int) -> Table:
     """Wrong and doubtful things one by one, missing fields counted."""
-    rows: list[tuple[Cell, ...]] = [
-        (one.profile_id, one.kind, one.field, one.problem) for one in findings if one.kind != "missing"
-    ]
-    missing: dict[str, int] = {}
-    for one in findings:
-        if one.kind == "missing":
-            missing[one.field] = missing.get(one.field, 0) + 1
+    rows: list[tuple[Cell, ...]] = [(f.profile_id, f.kind, f.field, f.problem) for f in findings if f.kind != "missing"]
+    missing = Counter(finding.field for finding in findings if finding.kind == "missing")
     rows += [("", "missing", field, f"empty in {count} of {profiles} profiles") for field, count in missing.items()]
     notes = ("wrong: to be mended. look: a rule of thumb is broken, a person decides. missing: the model is not told it.",)
     return Table("profile-findings", f"{profiles} profiles checked", ("Profile", "", "Field", "Finding"), tuple(rows), notes)
@@ -62,8 +61,11 @@ def table(findings: Sequence[ProfileFinding], profiles: int) -> Table:
 def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[tuple[Kind, str, str]]:
     """What a profile has against it for itself: kind, field and problem."""
     who, likes, case = profile.demographics, profile.preferences, profile.counselling
-    for name in empty_fields(profile):
-        yield "missing", name, "empty"
+    parts = profile.model_dump(include={"demographics", "preferences", "counselling"})
+    fields = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+    for name, value in {**fields, "scenario": profile.scenario}.items():  # what equation 1 asks for, which a name is not
+        if value in (None, "", ()) and name != "demographics.name":
+            yield "missing", name, "empty"
     if case.scenario and case.scenario not in vocabulary.keys:
         yield "wrong", "counselling.scenario", f"unknown {case.scenario!r}: {near(case.scenario, vocabulary.keys)}"
     if (profile.language == "zh") != bool(_HAN.search(case.problem)):
@@ -75,27 +77,11 @@ def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[tuple[Kind, str
     if vocabulary.age_group(who.age) is None:
         yield "look", "demographics.age", f"{who.age} is in no age group"
     for occupation in vocabulary.occupations:
-        if occupation.names(who.occupation) and not occupation.youngest <= who.age <= occupation.oldest:
+        named = any(word.search(who.occupation) for word in occupation.words)
+        if named and not occupation.youngest <= who.age <= occupation.oldest:
             allowed = f"{occupation.youngest} to {occupation.oldest}"
             yield "look", "demographics.occupation", f"{who.occupation!r} at {who.age} (expected at {allowed})"
     for scenario in vocabulary.scenarios:
         if scenario.key == case.scenario and who.age < scenario.youngest:
             expected = f"expected from {scenario.youngest} on"
             yield "look", "counselling.scenario", f"{scenario.key} at {who.age} ({expected})"
-
-
-def _repeats(profiles: Sequence[Profile]) -> list[ProfileFinding]:
-    """Profiles whose problem, or whose script, nearly repeats an earlier one's of the same language."""
-    findings = []
-    for name in ("counselling.problem", "scenario"):
-        for language in sorted({profile.language for profile in profiles}):
-            texts = [
-                (profile.id, profile.scenario if name == "scenario" else profile.counselling.problem)
-                for profile in profiles
-                if profile.language == language
-            ]
-            texts = [(key, text) for key, text in texts if text]
-            for (key, _), earlier in zip(texts, near_duplicates([text for _, text in texts], REPEATS), strict=True):
-                if earlier is not None:
-                    findings.append(ProfileFinding(key, "look", name, f"nearly repeats that of {texts[earlier][0]}"))
-    return findings

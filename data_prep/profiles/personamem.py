@@ -9,7 +9,6 @@ how it reacts, so goals and script stay empty.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,40 +72,38 @@ def find(place: Path) -> list[Path]:
 
 def load_profiles(file: Path) -> list[Profile]:
     """A persona's profiles. Raises `UserError` with file and field."""
-    return list(_profiles(file))
-
-
-def _profiles(file: Path) -> Iterator[Profile]:
     value = read_json(file, "persona file")
     if not isinstance(value, dict) or not value:
         raise UserError(f"{file}: expected an object whose key is the persona's id")
+    profiles = []
     for key, raw in value.items():
         try:
             persona = _Persona.model_validate(raw)
+            demographics = Demographics(
+                age=persona.age,
+                gender=persona.gender.lower(),
+                occupation=persona.occupation.title,
+                name=persona.name.first,
+                nationality=persona.location.country,
+                relationship=persona.maritalStatus.lower(),
+            )
+            preferences = Preferences(
+                traits=persona.personalityTraits,
+                habits=persona.stereotypical_preferences + persona.anti_stereotypical_preferences,
+                hobbies=persona.interests,
+            )
             for number, background in enumerate(persona.therapy_background, start=1):
-                yield _profile(f"{key}-{number}", persona, background)
+                source_id = f"{key}-{number}"
+                profile = Profile(
+                    id=f"{NAME}-{source_id}",
+                    language="en",
+                    demographics=demographics,
+                    preferences=preferences,
+                    counselling=Counselling(problem=background),
+                    source=NAME,
+                    source_id=source_id,
+                )
+                profiles.append(profile)
         except ValidationError as error:
             raise UserError(f"{file}: {key}: {explain(error)}") from None
-
-
-def _profile(source_id: str, persona: _Persona, background: str) -> Profile:
-    return Profile(
-        id=f"{NAME}-{source_id}",
-        language="en",
-        demographics=Demographics(
-            age=persona.age,
-            gender=persona.gender.lower(),
-            occupation=persona.occupation.title,
-            name=persona.name.first,
-            nationality=persona.location.country,
-            relationship=persona.maritalStatus.lower(),
-        ),
-        preferences=Preferences(
-            traits=persona.personalityTraits,
-            habits=persona.stereotypical_preferences + persona.anti_stereotypical_preferences,
-            hobbies=persona.interests,
-        ),
-        counselling=Counselling(problem=background),
-        source=NAME,
-        source_id=source_id,
-    )
+    return profiles

@@ -3,7 +3,6 @@ and how a model is told it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -100,40 +99,24 @@ def profile_text(profile: Profile, language: Language, simple: bool = False) -> 
     `simple` leaves demographics and counselling only: no name, personality, preferences or script ("Simple Profile", section
     4.1.1).
     """
-    values = _values(profile, language)
-    wanted = [key for key in HEADINGS[language] if values[key] and (key in _SIMPLE or not simple)]
-    colon = ": " if language == "en" else "："
-    return "\n".join(f"{HEADINGS[language][key]}{colon}{values[key]}" for key in wanted)
-
-
-def _values(profile: Profile, language: Language) -> dict[str, str]:
     who, likes, case = profile.demographics, profile.preferences, profile.counselling
-    return {
+    colon, comma, semicolon = (": ", ", ", "; ") if language == "en" else ("：", "，", "；")
+    levels = likes.big_five.model_dump() if likes.big_five else {}
+    values: dict[str, str] = {
         **who.model_dump(include={"name", "gender", "occupation", "nationality", "relationship"}),
         "age": "" if who.age is None else str(who.age),
         "mbti": likes.mbti or "",
-        "big_five": _big_five(profile, language),
-        "traits": _joined(likes.traits, language),
-        "habits": _joined(likes.habits, language),
-        "hobbies": _joined(likes.hobbies, language),
+        "big_five": comma.join(f"{TRAITS[language][trait]} {LEVELS[language][level]}" for trait, level in levels.items()),
+        "traits": semicolon.join(likes.traits),
+        "habits": semicolon.join(likes.habits),
+        "hobbies": semicolon.join(likes.hobbies),
         "speech_style": likes.speech_style,
         "scenario": load_vocabulary().label(case.scenario, language) if case.scenario else "",
         "problem": case.problem,
         "state": case.state,
-        "goals": _joined(case.goals, language),
-        "roles": _joined(case.roles, language),
+        "goals": semicolon.join(case.goals),
+        "roles": semicolon.join(case.roles),
         "script": profile.scenario,
     }
-
-
-def _big_five(profile: Profile, language: Language) -> str:
-    if profile.preferences.big_five is None:
-        return ""
-    levels = LEVELS[language]
-    scores = profile.preferences.big_five.model_dump()
-    pairs = [f"{TRAITS[language][key]} {levels[level]}" for key, level in scores.items()]
-    return (", " if language == "en" else "，").join(pairs)
-
-
-def _joined(items: Sequence[str], language: Language) -> str:
-    return ("; " if language == "en" else "；").join(items)
+    wanted = [key for key in HEADINGS[language] if values[key] and (key in _SIMPLE or not simple)]
+    return "\n".join(f"{HEADINGS[language][key]}{colon}{values[key]}" for key in wanted)

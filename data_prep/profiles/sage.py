@@ -29,7 +29,6 @@ LONGEST = 20  # turns at which its simulation stops
 _WORDS = load_yaml(CONFIGS / "profiles" / "sage.yaml", "words of SAGE's profiles")
 _HEADINGS: dict[str, str] = _WORDS["headings"]
 _HEADING = re.compile(r"^\s*[*#-]*\s*\**(" + "|".join(_HEADINGS.values()) + r")\**\s*[:：]\**[ \t]*", re.M)
-_BRACKET = re.compile(r"^[^\n\[\]]{1,16}\]\s*")  # the rest of a heading that was cut off, "心理活动]"
 # Where a scene goes over from what happened to how the person will react; the headings are by a model and vary.
 _REACTIONS = re.compile(r"^[^\n。，]{0,16}(?:不同[^\n。，]{0,14}|可能的)反应|^[^\n。]{0,16}情绪反应可能", re.M)
 _HIDDEN = re.compile(r"\n#+\s*隐藏主题\s*[:：]\s*\n\**[^\n]*\s*$")
@@ -75,11 +74,54 @@ def load_profiles(path: Path, topics: dict[str, str] | None = None) -> list[Prof
     """
     profiles = []
     for where, row in read_placed(path, _SageRow, "SAGE profile file"):
+        scenario = _WORDS["scenarios"].get((topics or {}).get(row.id, "").partition("-")[0])
         try:
-            profiles.append(_profile(row, (topics or {}).get(row.id, "")))
+            profiles.append(_profile(row, scenario))
         except ValueError as error:
             raise UserError(f"{where}: {explain(error)}") from None
     return profiles
+
+
+def _profile(row: _SageRow, scenario: str | None) -> Profile:
+    pieces = _HEADING.split(row.player)[1:]
+    parts: dict[str, str] = {}
+    for key, heading in _HEADINGS.items():
+        matching = [value.strip() for name, value in zip(pieces[::2], pieces[1::2], strict=True) if name == heading]
+        if len(matching) != 1:
+            raise ValueError(f"player: {len(matching)} headings {heading}, expected one")
+        parts[key] = matching[0]
+    age = re.match(r"\d{1,9}", parts["age"])  # int() has a limit of digits
+    if age is None:
+        raise ValueError(f"player: 年龄: no number in {parts['age'][:20]!r}")
+    scene = _HIDDEN.sub("", row.scene)
+    reactions = _REACTIONS.search(scene)
+    goes_over = reactions.start() if reactions else len(scene)
+    return Profile(
+        id=profile_id(row.id),
+        language="zh",
+        demographics=Demographics(age=int(age[0]), gender=parts["gender"], occupation=parts["occupation"], name=parts["name"]),
+        preferences=Preferences(
+            traits=tuple(filter(None, (row.main_cha, *row.cha_group))),
+            habits=_lines(parts["habits"]),
+            hobbies=_lines(parts["hobbies"]),
+            speech_style=" ".join((*_lines(parts["style"]), *_lines(parts["manner"]))),
+        ),
+        counselling=Counselling(problem=scene[:goes_over].strip(), scenario=scenario, goals=(row.task,)),
+        scenario=scene[goes_over:].strip(),
+        source=NAME,
+        source_id=row.id,
+    )
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    """The lines of a heading, without their numbers."""
+    lines = (re.sub(r"^\s*(?:\d+[.、．]|[-*•])?\s*", "", line).strip() for line in text.splitlines())
+    return tuple(line for line in lines if line)
+
+
+def profile_id(source_id: str) -> str:
+    """Our id of one of SAGE's profiles."""
+    return f"{NAME}-{source_id}"
 
 
 def find(place: Path) -> tuple[Path, dict[str, Path]]:
@@ -109,7 +151,7 @@ def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
     """
     dialogues = []
     for where, row in read_placed(path, _SageResult, "SAGE dialogue file"):
-        roles = [said.role for said in row.history]
+        roles = [entry.role for entry in row.history]
         wrong = [i for i, role in enumerate(roles) if role != ("user", "assistant")[i % 2]]
         if wrong:
             raise UserError(f"{where}: history.{wrong[0]}.role: user and assistant do not take turns from the user on")
@@ -133,73 +175,15 @@ def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
     return dialogues
 
 
-def profile_id(source_id: str) -> str:
-    """Our id of one of SAGE's profiles."""
-    return f"{NAME}-{source_id}"
-
-
-def _turn(said: _SageTurn) -> Turn:
+def _turn(entry: _SageTurn) -> Turn:
     """The state is what the simulator made of the reply before (activity, impression, whether its wish was met), and its
     emotion from 0 to 100; how it then planned its own words is left out."""
-    planning = said.planning or _Thoughts()
+    planning = entry.planning or _Thoughts()
     parts = (planning.activity, planning.analyse, planning.TargetCompletion)
-    thoughts = [_BRACKET.sub("", part or "").strip() for part in parts]
+    # The rest of a heading that was cut off, "心理活动]", goes.
+    thoughts = [re.sub(r"^[^\n\[\]]{1,16}\]\s*", "", part or "").strip() for part in parts]
     text = "\n".join(thought for thought in thoughts if thought)
     state: dict[str, Any] = {"text": text} if text else {}
-    if said.emotion is not None:
-        state["emotion_point"] = said.emotion
-    return Turn(role="seeker" if said.role == "user" else "supporter", text=said.content, state=state or None)
-
-
-def _profile(row: _SageRow, topic: str) -> Profile:
-    parts = _persona(row.player)
-    scene = _HIDDEN.sub("", row.scene)
-    turn = _REACTIONS.search(scene)
-    background, script = (scene[: turn.start()], scene[turn.start() :]) if turn else (scene, "")
-    return Profile(
-        id=profile_id(row.id),
-        language="zh",
-        demographics=Demographics(
-            age=_age(parts["age"]), gender=parts["gender"], occupation=parts["occupation"], name=parts["name"]
-        ),
-        preferences=Preferences(
-            traits=tuple(filter(None, (row.main_cha, *row.cha_group))),
-            habits=_lines(parts["habits"]),
-            hobbies=_lines(parts["hobbies"]),
-            speech_style=" ".join((*_lines(parts["style"]), *_lines(parts["manner"]))),
-        ),
-        counselling=Counselling(problem=background.strip(), scenario=_scenario(topic), goals=(row.task,)),
-        scenario=script.strip(),
-        source=NAME,
-        source_id=row.id,
-    )
-
-
-def _persona(text: str) -> dict[str, str]:
-    pieces = _HEADING.split(text)[1:]
-    headed = list(zip(pieces[::2], pieces[1::2], strict=True))
-    parts = {}
-    for key, heading in _HEADINGS.items():
-        matching = [value.strip() for name, value in headed if name == heading]
-        if len(matching) != 1:
-            raise ValueError(f"player: {len(matching)} headings {heading}, expected one")
-        parts[key] = matching[0]
-    return parts
-
-
-def _age(text: str) -> int:
-    number = re.match(r"\d{1,9}", text)  # int() has a limit of digits
-    if number is None:
-        raise ValueError(f"player: 年龄: no number in {text[:20]!r}")
-    return int(number[0])
-
-
-def _lines(text: str) -> tuple[str, ...]:
-    """The lines of a heading, without their numbers."""
-    lines = (re.sub(r"^\s*(?:\d+[.、．]|[-*•])?\s*", "", line).strip() for line in text.splitlines())
-    return tuple(line for line in lines if line)
-
-
-def _scenario(topic: str) -> str | None:
-    result: str | None = _WORDS["scenarios"].get(topic.partition("-")[0])
-    return result
+    if entry.emotion is not None:
+        state["emotion_point"] = entry.emotion
+    return Turn(role="seeker" if entry.role == "user" else "supporter", text=entry.content, state=state or None)

@@ -14,120 +14,99 @@ from core import page
 from core.files import write_text
 from core.records import LANGUAGES
 from core.tables import Cell, Table
-from data_prep.profiles.record import LEVELS, TRAITS, BigFive, Mbti, Profile
+from data_prep.profiles.record import LEVELS, TRAITS, Mbti, Profile
 from data_prep.profiles.vocabulary import Vocabulary
 
-NOT_GIVEN = "not given"
-_MBTI: tuple[str, ...] = get_args(Mbti)
-_COLUMNS = ("en", "zh", "All")
+_NOT_GIVEN = "not given"
+_COLUMNS = (*LANGUAGES, "All")
 # Gender is free text; the plain words of both languages count together, all others as they stand.
 _GENDERS = {"female": ("female", "woman", "女", "女性"), "male": ("male", "man", "男", "男性")}
-_PAPER = {"Profiles": 100, "Occupations": 28, "MBTI types": 16, "Kinds of problem": 16}
 
 
 def tables(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[Table]:
-    """All tables, the summary first. A row a value; values that nobody has are rows of closed lists only."""
-    groups = [group.en for group in vocabulary.age_groups]
-    kinds = [scenario.en for scenario in vocabulary.scenarios]
+    """All tables, the summary first. A row per value; values that nobody has are rows of closed lists only."""
+    closed = _closed_lists(vocabulary)
+    levels = [profile.preferences.big_five for profile in profiles if profile.preferences.big_five]
+    big_five: list[tuple[Cell, ...]] = [
+        (name, *(sum(getattr(result, trait) == level for result in levels) for level in LEVELS["en"]))
+        for trait, name in TRAITS["en"].items()
+    ]
+    note = f"{len(profiles) - len(levels)} of {len(profiles)} profiles have no Big Five."
     return [
         _summary(profiles, vocabulary),
-        _counted("profile-gender", "Gender (figure 3)", profiles, gender),
-        _counted("profile-age", "Age (figures 3 and 8)", profiles, lambda one: age_group(one, vocabulary), groups),
-        _counted("profile-mbti", "MBTI (figure 3)", profiles, mbti, _MBTI),
-        _big_five(profiles),
-        _counted("profile-occupation", "Occupations (figure 3)", profiles, lambda one: one.demographics.occupation),
-        _counted("profile-scenario", "Kinds of problem (figures 4 and 8)", profiles, lambda one: kind(one, vocabulary), kinds),
-        _counted("profile-nationality", "Nationality (figure 8)", profiles, lambda one: one.demographics.nationality),
+        _counted("gender", "Gender (figure 3)", profiles, _gender),
+        _counted("age", "Age (figures 3 and 8)", profiles, *closed["age groups"]),
+        _counted("mbti", "MBTI (figure 3)", profiles, *closed["MBTI types"]),
+        Table("profile-big-five", "Big Five (figure 3)", ("", *LEVELS["en"].values()), tuple(big_five), (note,)),
+        _counted("occupation", "Occupations (figure 3)", profiles, lambda profile: profile.demographics.occupation),
+        _counted("scenario", "Kinds of problem (figures 4 and 8)", profiles, *closed["kinds of problem"]),
+        _counted("nationality", "Nationality (figure 8)", profiles, lambda profile: profile.demographics.nationality),
     ]
 
 
 def gaps(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[str]:
     """What no profile of a language covers, a line each: age groups, MBTI types, kinds of problem."""
-    lists: dict[str, tuple[Sequence[str], Callable[[Profile], str]]] = {
-        "age groups": ([group.en for group in vocabulary.age_groups], lambda one: age_group(one, vocabulary)),
-        "MBTI types": (_MBTI, mbti),
-        "kinds of problem": ([scenario.en for scenario in vocabulary.scenarios], lambda one: kind(one, vocabulary)),
+    scopes: dict[str, list[Profile]] = {
+        language: [profile for profile in profiles if profile.language == language] for language in LANGUAGES
     }
-    present = [language for language in LANGUAGES if any(one.language == language for one in profiles)]
-    scopes = {language: [one for one in profiles if one.language == language] for language in present}
-    if len(present) > 1:
-        scopes = {"all": list(profiles), **scopes}  # type: ignore[dict-item]
+    scopes = {language: members for language, members in scopes.items() if members}
+    scopes = {"all": list(profiles), **scopes} if len(scopes) > 1 else scopes
     lines = []
-    for what, (wanted, value) in lists.items():
+    for what, (value, wanted) in _closed_lists(vocabulary).items():
         for scope, members in scopes.items():
-            values = {value(one) for one in members}
-            missing = [name for name in wanted if name not in values]
-            if missing:
+            values = set(map(value, members))
+            if missing := [name for name in wanted if name not in values]:
                 lines.append(f"{scope}: no profile with {len(missing)} of {len(wanted)} {what}: {', '.join(missing)}")
     return lines
 
 
-def gender(profile: Profile) -> str:
+def _closed_lists(vocabulary: Vocabulary) -> dict[str, tuple[Callable[[Profile], str], Sequence[str]]]:
+    """What has a fixed list of values: a profile's value ("" for none), and the list."""
+
+    def age_group(profile: Profile) -> str:
+        group = vocabulary.age_group(profile.demographics.age)
+        return group.en if group else ""
+
+    def kind(profile: Profile) -> str:
+        return vocabulary.label(profile.counselling.scenario, "en") if profile.counselling.scenario else ""
+
+    return {
+        "age groups": (age_group, [group.en for group in vocabulary.age_groups]),
+        "MBTI types": (lambda profile: profile.preferences.mbti or "", get_args(Mbti)),
+        "kinds of problem": (kind, [scenario.en for scenario in vocabulary.scenarios]),
+    }
+
+
+def _gender(profile: Profile) -> str:
     text = profile.demographics.gender.strip().lower()
     return next((name for name, words in _GENDERS.items() if text in words), text)
-
-
-def age_group(profile: Profile, vocabulary: Vocabulary) -> str:
-    group = vocabulary.age_group(profile.demographics.age)
-    return group.en if group else ""
-
-
-def mbti(profile: Profile) -> str:
-    return profile.preferences.mbti or ""
-
-
-def kind(profile: Profile, vocabulary: Vocabulary) -> str:
-    scenario = profile.counselling.scenario
-    return vocabulary.label(scenario, "en") if scenario else ""
-
-
-def _counts(profiles: Sequence[Profile], value: Callable[[Profile], str]) -> Counter[tuple[str, str]]:
-    """How many profiles have each (value, column); "" counts as not given."""
-    counted: Counter[tuple[str, str]] = Counter()
-    for profile in profiles:
-        name = value(profile) or NOT_GIVEN
-        counted[name, profile.language] += 1
-        counted[name, "All"] += 1
-    return counted
 
 
 def _counted(
     key: str, title: str, profiles: Sequence[Profile], value: Callable[[Profile], str], closed: Sequence[str] = ()
 ) -> Table:
     """A closed list in its own order, then other values, the commonest first, then those not given."""
-    counted = _counts(profiles, value)
-    others = {name for name, _ in counted} - set(closed) - {NOT_GIVEN}
+    counted = Counter((value(profile) or _NOT_GIVEN, column) for profile in profiles for column in (profile.language, "All"))
+    others = {name for name, _ in counted} - set(closed) - {_NOT_GIVEN}
     names = [*closed, *sorted(others, key=lambda name: (-counted[name, "All"], name))]
-    names += [NOT_GIVEN] if counted[NOT_GIVEN, "All"] else []
+    names += [_NOT_GIVEN] if counted[_NOT_GIVEN, "All"] else []
     rows: list[tuple[Cell, ...]] = [(name, *(counted[name, column] for column in _COLUMNS)) for name in names]
-    return Table(key, title, ("", *_COLUMNS), tuple(rows))
-
-
-def _big_five(profiles: Sequence[Profile]) -> Table:
-    """Profiles at each level of each trait, those without a test left out and counted in the note."""
-    rated: list[BigFive] = [one.preferences.big_five for one in profiles if one.preferences.big_five]
-    rows: list[tuple[Cell, ...]] = [
-        (name, *(sum(getattr(one, trait) == level for one in rated) for level in LEVELS["en"]))
-        for trait, name in TRAITS["en"].items()
-    ]
-    note = f"{len(profiles) - len(rated)} of {len(profiles)} profiles have no Big Five."
-    return Table("profile-big-five", "Big Five (figure 3)", ("", *LEVELS["en"].values()), tuple(rows), (note,))
+    return Table(f"profile-{key}", title, ("", *_COLUMNS), tuple(rows))
 
 
 def _summary(profiles: Sequence[Profile], vocabulary: Vocabulary) -> Table:
-    def distinct(value: Callable[[Profile], str], members: Sequence[Profile]) -> int:
-        return len({value(one) for one in members} - {""})
-
-    scopes = [[one for one in profiles if one.language == language] for language in LANGUAGES] + [list(profiles)]
-    counts: dict[str, Callable[[Sequence[Profile]], int]] = {
-        "Profiles": len,
-        "Occupations": lambda members: distinct(lambda one: one.demographics.occupation, members),
-        "MBTI types": lambda members: distinct(mbti, members),
-        "Kinds of problem": lambda members: distinct(lambda one: kind(one, vocabulary), members),
-        "Age groups": lambda members: distinct(lambda one: age_group(one, vocabulary), members),
+    scopes = [[profile for profile in profiles if profile.language == language] for language in LANGUAGES] + [list(profiles)]
+    values = {name: value for name, (value, _) in _closed_lists(vocabulary).items()}
+    counted: dict[str, tuple[Callable[[Profile], str], int | None]] = {
+        "Profiles": (lambda profile: profile.id, 100),
+        "Occupations": (lambda profile: profile.demographics.occupation, 28),
+        "MBTI types": (values["MBTI types"], 16),
+        "Kinds of problem": (values["kinds of problem"], 16),
+        "Age groups": (values["age groups"], None),
     }
     rows: list[tuple[Cell, ...]] = [
-        (name, *(count(members) for members in scopes), _PAPER.get(name)) for name, count in counts.items()
+        (name, *(len({value(profile) for profile in members} - {""}) for members in scopes), paper)
+        for name, (value, paper) in counted.items()
     ]
     notes = (
         "Paper: section 2.1; its Chinese set. Which twelve kinds of problem it has besides the four that it names is lost.",

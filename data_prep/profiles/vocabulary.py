@@ -41,10 +41,6 @@ class Occupation(Settings):
     youngest: Age = 0
     oldest: Age = 120
 
-    def names(self, occupation: str) -> bool:
-        """Whether an occupation's text is of this kind."""
-        return any(word.search(occupation) for word in self.words)
-
 
 class Vocabulary(Settings):
     """The lists. Keys are unique within each, age groups follow on one another without a gap."""

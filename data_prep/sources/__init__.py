@@ -1,28 +1,28 @@
-"""Corpora by name: `read_source` turns one, in its published file format, into records; `draw` takes a quota.
-
-They stand together by kind: `posts`, `support`, `play` (that need little) and `characters`; the longest have a module each.
-"""
+"""Corpora by name: `read_source` turns one, in its published file format, into records; `draw` takes a quota."""
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field
 from rich.console import Console
 
-from core.errors import UserError, near, need_modules
+from core.errors import UserError, near, need_modules, say
 from core.files import CONFIGS, check_unique
 from core.ledger import Build, BuildStep
 from core.options import name_and_value
-from core.records import RolePlay, SupportDialogue
-from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, Source, by_row
+from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, ReadCorpus, Source
 from core.settings import Settings
 from core.yaml_files import read_yaml
-from data_prep.sources import characters, generic, play, posts, support, synthetic_esc
+from data_prep.sources import generic
+
+GROUP = "esc_eval.corpora"  # entry points of other packages; each names a `core.rows.Source`
 
 
 class CorpusList(Settings):
@@ -32,14 +32,34 @@ class CorpusList(Settings):
     scored: dict[str, CorpusFacts]
 
 
+def _reader_at(place: str) -> ReadCorpus:
+    """The reader at `module:attribute`, imported when it is first called."""
+    module, _, attribute = place.partition(":")
+
+    def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
+        found: ReadCorpus = getattr(import_module(f"{__package__}.{module}"), attribute)
+        return found(files, reader)
+
+    return read
+
+
+def installed() -> dict[str, Source]:
+    """The corpora of other packages; one that cannot be loaded is left out with a warning."""
+    sources = {}
+    for entry in entry_points(group=GROUP):
+        try:
+            sources[entry.name] = Source.model_validate(entry.load()).model_copy(update={"name": entry.name})
+        except Exception as error:  # somebody else's package may fail with anything while it is imported
+            package = f" (package {entry.dist.name})" if entry.dist else ""
+            say(f"warning: corpus {entry.name}{package} cannot be loaded: {error!r}; it is left out", err=True)
+    return sources
+
+
 _LIST = read_yaml(CONFIGS / "data" / "corpora.yaml", CorpusList, "list of corpora")
-_SUPPORT = (support, synthetic_esc)
-_ROLE_PLAY = (play, characters)
-_READERS = {name: read for module in (posts, *_SUPPORT, *_ROLE_PLAY, generic) for name, read in module.READERS.items()}
-# The sample corpora that this repository brings are in the form of our own records.
-_READERS["bundled_support"] = by_row(lambda value, _: SupportDialogue.model_validate(value))
-_READERS["bundled_role_play"] = by_row(lambda value, _: RolePlay.model_validate(value))
-SOURCES = {name: Source(name=name, read=_READERS[name], **facts.model_dump()) for name, facts in _LIST.corpora.items()}
+SOURCES = {
+    name: Source(name=name, read=_reader_at(str(facts.reader)), **facts.model_dump()) for name, facts in _LIST.corpora.items()
+}
+SOURCES = installed() | SOURCES  # a name of ours cannot be taken
 SCORED = {name: Source(name=name, read=lambda *_: iter(()), **facts.model_dump()) for name, facts in _LIST.scored.items()}
 _SHOWN = 5  # malformed rows printed one by one; the rest is counted
 
@@ -73,19 +93,19 @@ def parse_places(options: Sequence[str], option: str = "--source") -> dict[str, 
     for text in options:
         form = "NAME=PATH, NAME=hf:OWNER/DATASET for the hub, or generic=FILE for your own"
         name, place = name_and_value(option, text, form)
-        name = _own_name(place) if name == generic.NAME else source_named(name).name
+        if name == generic.NAME:
+            file = Path(place).expanduser()
+            name = own_source(file).name
+            if name in SOURCES:
+                raise UserError(
+                    f"{file}:1: source: {name} is the name of a corpus that is read in its own format; choose another name"
+                )
+        else:
+            source_named(name)
         if name in places:
             raise UserError(f"{option}: {name} is given twice")
         places[name] = place
     return places
-
-
-def _own_name(place: str) -> str:
-    file = Path(place).expanduser()
-    name = own_source(file).name
-    if name in SOURCES:
-        raise UserError(f"{file}:1: source: {name} is the name of a corpus that is read in its own format; choose another name")
-    return name
 
 
 def corpus_files(source: Source, place: str) -> list[Path]:
@@ -93,8 +113,15 @@ def corpus_files(source: Source, place: str) -> list[Path]:
 
     Raises `UserError` that says what the corpus is and where a user gets it when there is none.
     """
-    hub = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)", place)
-    folder = _from_hub(source, hub[1]) if hub else Path(place).expanduser()
+    folder = Path(place).expanduser()
+    if hub := re.fullmatch(r"hf:([\w.-]+/[\w.-]+)", place):
+        need_modules("huggingface_hub", purpose=f"corpus {source.name} from {place}")
+        from huggingface_hub import snapshot_download
+
+        try:
+            folder = Path(snapshot_download(hub[1], repo_type="dataset", allow_patterns=[*source.files, *source.beside]))
+        except Exception as error:  # the hub's errors have no common base
+            raise UserError(f"corpus {source.name}: {place} cannot be fetched: {type(error).__name__}: {error}") from None
     get = f"{source.name} is {source.about}. Get it from {source.where}; licence as stated there: {source.licence}"
     if folder.is_file():
         return [folder]
@@ -105,16 +132,6 @@ def corpus_files(source: Source, place: str) -> list[Path]:
     if not files:
         raise UserError(f"corpus {source.name}: {place} holds none of {', '.join(source.files)}. {get}")
     return files
-
-
-def _from_hub(source: Source, dataset: str) -> Path:
-    need_modules("huggingface_hub", purpose=f"corpus {source.name} from hf:{dataset}")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(dataset, repo_type="dataset", allow_patterns=[*source.files, *source.beside]))
-    except Exception as error:  # the hub's errors have no common base
-        raise UserError(f"corpus {source.name}: hf:{dataset} cannot be fetched: {type(error).__name__}: {error}") from None
 
 
 T = TypeVar("T")
@@ -137,7 +154,8 @@ def read_counted(
     with console.status(f"reading {source.name}"):
         result = read(files, reader)
         reader.step.check()
-        build.input(*files, *_beside(source, files))
+        folders = sorted({file.parent for file in files})
+        build.input(*files, *(path for folder in folders for name in source.beside if (path := folder / name).is_file()))
     for problem in reader.problems[:_SHOWN]:
         console.print(f"left out: {problem}", soft_wrap=True)
     if len(reader.problems) > _SHOWN:
@@ -147,11 +165,6 @@ def read_counted(
     if reader.step.dropped[MALFORMED] == reader.step.taken:
         raise UserError(f"corpus {source.name}: no row is in its format, first {reader.problems[0]}")
     return result
-
-
-def _beside(source: Source, files: Sequence[Path]) -> list[Path]:
-    folders = sorted({file.parent for file in files})
-    return [folder / name for folder in folders for name in source.beside if (folder / name).is_file()]
 
 
 def read_source(name: str, place: str, build: Build, console: Console, strict: bool = False) -> list[CorpusItem]:

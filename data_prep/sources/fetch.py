@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from core.errors import UserError, need_modules
@@ -46,10 +45,16 @@ def fetch(source: Source, origin: Origin, build: Build) -> int:
             _download(source, origin, folder)
         roots = [folder / under for under in origin.under]
         if origin.archive:
-            roots = [_unpacked(source, folder, origin.archive)]
+            roots = [folder / ".unpacked"]
+            try:
+                with zipfile.ZipFile(folder / origin.archive) as packed:
+                    packed.extractall(roots[0])  # keeps names inside the folder
+            except (OSError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:  # RuntimeError: encrypted
+                raise UserError(f"corpus {source.name}: {origin.archive} cannot be unpacked: {error}") from None
         found = 0
         for root in roots:
-            for path in _files(source, root):
+            paths = {path for pattern in (*source.files, *source.beside) for path in root.glob(pattern)}
+            for path in sorted(path for path in paths if path.is_file() and not path.is_symlink()):
                 name = path.relative_to(root).as_posix()
                 target = build.folder / name
                 if target.exists():
@@ -61,14 +66,6 @@ def fetch(source: Source, origin: Origin, build: Build) -> int:
     if not found:
         raise UserError(f"corpus {source.name}: its place holds none of {', '.join(source.files)} at commit {origin.revision}")
     return found
-
-
-def _files(source: Source, root: Path) -> Iterator[Path]:
-    """What the corpus's reader looks for below a folder, without links."""
-    patterns = (*source.files, *source.beside)
-    for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
-        if path.is_file() and not path.is_symlink():
-            yield path
 
 
 def _clone(source: Source, origin: Origin, folder: Path) -> None:
@@ -116,14 +113,3 @@ def _unreachable(source: Source, place: str, origin: Origin, reason: str) -> Use
         f"corpus {source.name}: {place} cannot be fetched at commit {origin.revision}: {reason}. Without a network, get it "
         f"elsewhere and give its folder: --source {source.name}=DIR"
     )
-
-
-def _unpacked(source: Source, folder: Path, archive: str) -> Path:
-    """A zip file's files, in a folder of their own. `ZipFile.extractall` keeps names inside it."""
-    target = folder / ".unpacked"
-    try:
-        with zipfile.ZipFile(folder / archive) as packed:
-            packed.extractall(target)
-    except (OSError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:  # RuntimeError: encrypted
-        raise UserError(f"corpus {source.name}: {archive} cannot be unpacked: {error}") from None
-    return target

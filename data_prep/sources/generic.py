@@ -121,19 +121,10 @@ def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
 
 def _item(source: str, dialogue: Support | Play) -> CorpusItem:
     if isinstance(dialogue, Play):
-        return play(
-            source=source,
-            source_id=dialogue.id,
-            language=dialogue.language,
-            character=dialogue.character,
-            said=dialogue.said,
-            persona=dialogue.persona.strip(),
-            scene=dialogue.scene.strip(),
-        )
+        persona, scene = dialogue.persona.strip(), dialogue.scene.strip()
+        language, character = dialogue.language, dialogue.character
+        return play(source, dialogue.id, language, character, dialogue.said, persona=persona, scene=scene)
     if all(role == "seeker" for role, _ in dialogue.said):
         return post(source, dialogue.id, dialogue.language, "\n".join(text for _, text in dialogue.said))
     about = dialogue.model_dump(exclude={"id", "language", "turns"})
     return support_dialogue(source, dialogue.id, dialogue.language, dialogue.said, **about)
-
-
-READERS = {NAME: read}

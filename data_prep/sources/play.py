@@ -8,29 +8,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import AliasPath, Field
 
 from core.records import Language, RolePlay
 from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel, by_row
 
 PERSONA = 800  # characters of a persona, or of a scene
 
-_CJK = re.compile(r"[一-鿿]")
-_LATIN = re.compile(r"[A-Za-z]")
-_CJK_WEIGHT = 3  # one Chinese character says about as much as three letters
 _HEADING = re.compile(r"(?:^|\n)[^\n]*[:：]$")
 _ENDS = re.compile(r"[.!?](?=\s)|[。！？]|\n")
-_CHARACTER = re.compile(r"\{\{char\}\}|<BOT>", re.IGNORECASE)
-_PARTNER = re.compile(r"\{\{user\}\}|\{\{random_user_\d+\}\}|<USER>", re.IGNORECASE)
-_UNSAID = {"", "none", "null", "unknown", "not specified", "n/a", "未知"}
 
 
 def language_of(text: str) -> Language | None:
     """zh or en by the script most of the text is in; None without letters of either."""
-    chinese, latin = len(_CJK.findall(text)), len(_LATIN.findall(text))
+    chinese, latin = len(re.findall(r"[一-鿿]", text)), len(re.findall(r"[A-Za-z]", text))
     if not chinese and not latin:
         return None
-    return "zh" if chinese * _CJK_WEIGHT >= latin else "en"
+    return "zh" if chinese * 3 >= latin else "en"  # one Chinese character says about as much as three letters
 
 
 def shortened(text: str, limit: int) -> str:
@@ -50,10 +44,10 @@ def profile(fields: Mapping[str, Any], limit: int, colon: str, separator: str) -
     """Fields as one text in their order; those that say nothing or would go over `limit` characters are left out."""
     text = ""
     for key, value in fields.items():
-        said = _flat(value)
-        if said.casefold() in _UNSAID:
+        value_text = _flat(value)
+        if value_text.casefold() in ("", "none", "null", "unknown", "not specified", "n/a", "未知"):
             continue
-        longer = f"{text}{separator if text else ''}{key}{colon}{said}"
+        longer = f"{text}{separator if text else ''}{key}{colon}{value_text}"
         if len(longer) <= limit:
             text = longer
     return text
@@ -72,26 +66,27 @@ def _flat(value: Any) -> str:
 
 def filled(text: str, character: str) -> str:
     """Text whose placeholders for the two sides are words: the character's name, and `you` for whoever talks to it."""
-    return _PARTNER.sub("you", _CHARACTER.sub(lambda _: character, text))
+    text = re.sub(r"\{\{char\}\}|<BOT>", lambda _: character, text, flags=re.IGNORECASE)
+    return re.sub(r"\{\{user\}\}|\{\{random_user_\d+\}\}|<USER>", "you", text, flags=re.IGNORECASE)
 
 
 def play(
-    *,
     source: str,
     source_id: str,
     language: Language,
     character: str,
-    said: Iterable[tuple[str, str]],
+    lines: Iterable[tuple[str, str]],
+    *,
     persona: str = "",
     scene: str = "",
     alone: bool = False,
 ) -> RolePlay:
-    """An item from what was said, as (speaker, text); lines of the speaker `character` are the character's.
+    """An item from its lines as (speaker, text); those of the speaker `character` are the character's.
 
     Empty texts are left out. Raises `Dropped` when nothing is left, when the character does not speak, and when nobody else
     does (`alone`: that is how the corpus is).
     """
-    spoken = [(name.strip(), text.strip()) for name, text in said if text.strip()]
+    spoken = [(name.strip(), text.strip()) for name, text in lines if text.strip()]
     speakers = {name for name, _ in spoken}
     if not spoken:
         raise Dropped("no lines")
@@ -99,47 +94,39 @@ def play(
         raise Dropped("the character does not speak")
     if len(speakers) == 1 and not alone:
         raise Dropped("only the character speaks")
-    lines = [{"role": "character" if name == character else "partner", "name": name, "text": text} for name, text in spoken]
+    roles = [{"role": "character" if name == character else "partner", "name": name, "text": text} for name, text in spoken]
     fields = {"id": f"{source}-{source_id}", "language": language, "source": source, "source_id": source_id}
-    return RolePlay.model_validate({**fields, "character": character, "persona": persona, "scene": scene, "lines": lines})
-
-
-_ASKING = {"en": "Someone", "zh": "提问者"}  # the corpus does not say who asks
+    return RolePlay.model_validate({**fields, "character": character, "persona": persona, "scene": scene, "lines": roles})
 
 
 class _RoleBench(RowModel):
-    """RoleBench (Wang et al. 2023): single-turn questions to a character, with replies in its manner; English and Chinese.
-
-    JSON lines `role`, `question`, `generated` (replies; the first is taken). Which language an item is in is read from its text
-    (question and reply together), because only the folder or file name tells it and the published layouts differ.
-    """
-
     role: str
     question: str
     generated: list[str]
 
 
-def _read_rolebench(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
-    """Every question with its first reply; `source_id` is `file/position`, with the folder where several are read."""
+def rolebench(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
+    """RoleBench (Wang et al. 2023): single-turn questions to a character, with replies in its manner; English and Chinese.
+
+    JSON lines `role`, `question`, `generated` (replies; the first is taken). `source_id` is `file/position`, with the folder
+    where several are read.
+    """
     root = Path(os.path.commonpath([file.parent for file in files]))
     for file in files:
         name = file.relative_to(root).with_suffix("").as_posix()
         for position, row in enumerate(reader.jsonl(file)):
             with reader.accounting(row):
-                yield _rolebench(row.value, f"{name}/{position}")
-
-
-def _rolebench(value: Any, source_id: str) -> RolePlay:
-    raw = _RoleBench.model_validate(value)
-    reply = next(iter(raw.generated), "")
-    language = language_of(raw.question + reply)
-    character = raw.role.strip()
-    if not raw.question.strip() or not reply.strip() or language is None:
-        raise Dropped("no question or no reply")
-    if not character:
-        raise Malformed("role: empty")
-    said = [(_ASKING[language], raw.question), (character, reply)]
-    return play(source="rolebench", source_id=source_id, language=language, character=character, said=said)
+                raw = _RoleBench.model_validate(row.value)
+                reply, character = next(iter(raw.generated), ""), raw.role.strip()
+                # The published layouts name the language in different places: only the text tells it everywhere.
+                language = language_of(raw.question + reply)
+                if not raw.question.strip() or not reply.strip() or language is None:
+                    raise Dropped("no question or no reply")
+                if not character:
+                    raise Malformed("role: empty")
+                asking = {"en": "Someone", "zh": "提问者"}[language]  # the corpus does not say who asks
+                lines = [(asking, raw.question), (character, reply)]
+                yield play("rolebench", f"{name}/{position}", language, character, lines)
 
 
 _UNDEFINED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # mean nothing in Windows-1252
@@ -151,20 +138,9 @@ class _SocialBenchLine(RowModel):
     value: str
 
 
-class _SocialBenchMeta(RowModel):
-    lang: Language
-
-
 class _SocialBench(RowModel):
-    """SocialBench (Chen et al. 2024): role-play dialogues with a multiple-choice question; English and Chinese.
-
-    One JSON list: `dialogue` (`from`, `value`), `instruction`, `choices`, `meta.lang`. No field names a character. The items on
-    emotion ask how whoever speaks last feels, so that speaker is the character; the other items hold one line, an exam
-    question, and are dropped. English texts keep a few signs of Windows-1252 as control characters, which are mended.
-    """
-
     dialogue: list[_SocialBenchLine]
-    meta: _SocialBenchMeta
+    language: Language = Field(validation_alias=AliasPath("meta", "lang"))
 
 
 def mended(text: str) -> str:
@@ -172,21 +148,22 @@ def mended(text: str) -> str:
     return text.translate(_SIGNS)
 
 
-def _socialbench(value: Any, source_id: str) -> RolePlay:
-    """Every dialogue of two lines or more; `source_id` is `file stem/position`, because the corpus has no ids."""
+@by_row
+def socialbench(value: Any, source_id: str) -> RolePlay:
+    """SocialBench (Chen et al. 2024): role-play dialogues with a multiple-choice question; English and Chinese.
+
+    One JSON list: `dialogue` (`from`, `value`), `instruction`, `choices`, `meta.lang`. No field names a character. The items on
+    emotion ask how whoever speaks last feels, so that speaker is the character; the other items hold one line, an exam
+    question, and are dropped. English texts keep a few signs of Windows-1252 as control characters, which are mended.
+    """
     raw = _SocialBench.model_validate(value)
-    said = [(line.speaker.strip(), mended(line.value)) for line in raw.dialogue]
-    if len(said) < 2:
+    lines = [(line.speaker.strip(), mended(line.value)) for line in raw.dialogue]
+    if len(lines) < 2:
         raise Dropped("single line")
-    character = said[-1][0]
+    character = lines[-1][0]
     if not character:
         raise Malformed("dialogue: the last line has no speaker")
-    return play(source="socialbench", source_id=source_id, language=raw.meta.lang, character=character, said=said)
-
-
-_PLAYED = "npc"
-_PLAYER = "Player"
-_DESCRIPTIONS = ("long_definition_text", "description", "definition_text")  # the first that says something
+    return play("socialbench", source_id, raw.language, character, lines)
 
 
 class _RpBenchLine(RowModel):
@@ -195,48 +172,43 @@ class _RpBenchLine(RowModel):
 
 
 class _RpBench(RowModel):
+    npc_profile: dict[str, Any]
+    conversation: list[_RpBenchLine]
+    plot_recap: str = ""
+
+
+@by_row
+def rpbench(value: Any, source_id: str) -> RolePlay:
     """RPBench-Auto (Boson AI): characters and scenes for a role-play benchmark, English.
 
     JSON lines `npc_profile` and `conversation` (`from`, `sentences`), in two forms: `rpbench_character.jsonl` (a chat profile)
     and `rpbench_scene.jsonl` (a profile by fields, and a story so far in `plot_recap`). The published conversations hold the
     character's first words and nothing else, so none has a partner yet; a set that asks for several turns takes none of them.
     """
-
-    npc_profile: dict[str, Any]
-    conversation: list[_RpBenchLine]
-    plot_recap: str = ""
-
-
-def _rpbench(value: Any, source_id: str) -> RolePlay:
-    """Every character and scene; `source_id` is `file stem/position`."""
     raw = _RpBench.model_validate(value)
     about = raw.npc_profile
     character = str(about.get("name") or about.get("name_text") or "").strip()
     if not character:
         raise Malformed("npc_profile: neither name nor name_text")
-    said = [(character if line.speaker == _PLAYED else _PLAYER, " ".join(line.sentences)) for line in raw.conversation]
+    if "name_text" in about:  # a chat profile: its traits and longest description
+        texts = (str(about.get(key) or "").strip() for key in ("long_definition_text", "description", "definition_text"))
+        parts = [str(about.get("short_definition_text") or "").strip(), next((text for text in texts if text), "")]
+        persona = shortened("\n".join(dict.fromkeys(part for part in parts if part)), PERSONA)
+    else:
+        persona = profile({key: value for key, value in about.items() if key != "name"}, PERSONA, ": ", "; ")
+    lines = [(character if line.speaker == "npc" else "Player", " ".join(line.sentences)) for line in raw.conversation]
     return play(
-        source="rpbench",
-        source_id=source_id,
-        language="en",
-        character=character,
-        said=[(name, filled(text, character)) for name, text in said],
-        persona=filled(_rpbench_persona(about), character),
+        "rpbench",
+        source_id,
+        "en",
+        character,
+        [(name, filled(text, character)) for name, text in lines],
+        persona=filled(persona, character),
         scene=filled(shortened(raw.plot_recap.replace("**", ""), PERSONA), character),
         alone=True,
     )
 
 
-def _rpbench_persona(about: Mapping[str, Any]) -> str:
-    """A chat profile's traits and longest description, or the fields of the other form."""
-    if "name_text" not in about:
-        return profile({key: value for key, value in about.items() if key != "name"}, PERSONA, ": ", "; ")
-    texts = (str(about.get(key) or "").strip() for key in _DESCRIPTIONS)
-    parts = [str(about.get("short_definition_text") or "").strip(), next((text for text in texts if text), "")]
-    return shortened("\n".join(dict.fromkeys(part for part in parts if part)), PERSONA)
-
-
-_PERSON = "You"
 _NSFW = re.compile(r"nsfw|adult|erotic|18\s*\+", re.IGNORECASE)
 _SEXUAL = re.compile(
     r"\b(?:sex(?:y|ual\w*)?|naked|nude\w*|erotic\w*|moan\w*|orgasm\w*|horny|lewd|aroused|breasts?|nipples?|penis|vagina|cum|rap(?:e|ed|ing))\b",
@@ -250,17 +222,6 @@ class _PippaMessage(RowModel):
 
 
 class _Pippa(RowModel):
-    """PIPPA (Gosling et al. 2023): people's chats with characters of their own making, English, multi-turn.
-
-    The published form, checked against the dataset's page and loader on the hub (no copy of the corpus was at hand, so the
-    reader has met only rows written for its tests): JSON lines `pippa_deduped.jsonl` (16,832 chats; `pippa.jsonl`, about
-    26,000, has the same fields) with `bot_name`, `bot_description`, `bot_definitions`, `bot_greeting`, `categories` (a list or
-    null) and `conversation`, a list of `message` and `is_human`. Not checked: which category names occur.
-
-    The hub marks the corpus as not for all audiences. Chats of a character with an NSFW category are left out, and so are chats
-    with sexual words, because the categories are the makers' own. Both are coarse: look at what is left before training on it.
-    """
-
     bot_name: str
     bot_description: str | None = None
     bot_definitions: str | None = None
@@ -268,8 +229,17 @@ class _Pippa(RowModel):
     conversation: list[_PippaMessage]
 
 
-def _pippa(value: Any, source_id: str) -> RolePlay:
-    """Every chat; `source_id` is `file stem/position`, because a character's id stands on many chats."""
+@by_row
+def pippa(value: Any, source_id: str) -> RolePlay:
+    """PIPPA (Gosling et al. 2023): people's chats with characters of their own making, English, multi-turn.
+
+    The published form, checked against the dataset's page and loader on the hub (no copy of the corpus was at hand): JSON lines
+    `pippa_deduped.jsonl` (16,832 chats; `pippa.jsonl`, about 26,000, has the same fields) with `bot_name`, `bot_description`,
+    `bot_definitions`, `bot_greeting`, `categories` (a list or null) and `conversation`, a list of `message` and `is_human`.
+
+    The hub marks the corpus as not for all audiences. Chats of a character with an NSFW category are left out, and so are chats
+    with sexual words, because the categories are the makers' own. Both are coarse: look at what is left before training on it.
+    """
     raw = _Pippa.model_validate(value)
     character = raw.bot_name.strip()
     if not character:
@@ -279,20 +249,9 @@ def _pippa(value: Any, source_id: str) -> RolePlay:
         raise Dropped("a category marked NSFW")
     if _SEXUAL.search(about) or any(_SEXUAL.search(line.message) for line in raw.conversation):
         raise Dropped("sexual words")
-    partner = _PERSON if character != _PERSON else "Partner"
-    return play(
-        source="pippa",
-        source_id=source_id,
-        language="en",
-        character=character,
-        said=[(partner if line.is_human else character, filled(line.message, character)) for line in raw.conversation],
-        persona=filled(shortened(about, PERSONA), character),
-    )
+    partner = "You" if character != "You" else "Partner"
+    lines = [(partner if line.is_human else character, filled(line.message, character)) for line in raw.conversation]
+    return play("pippa", source_id, "en", character, lines, persona=filled(shortened(about, PERSONA), character))
 
 
-READERS = {
-    "rolebench": _read_rolebench,
-    "socialbench": by_row(_socialbench),
-    "rpbench": by_row(_rpbench),
-    "pippa": by_row(_pippa),
-}
+bundled = by_row(lambda value, _: RolePlay.model_validate(value))

@@ -1,4 +1,4 @@
-"""Support corpora: what they share (speakers as roles, turns as a dialogue), and those that need little beside a row model."""
+"""Support corpora: what they share (speakers as roles, turns as a dialogue), and those that need little beyond a row model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from core.rows import CorpusItem, CorpusReader, Dropped, Malformed, RowModel, by
 
 ROLES: dict[str, Role] = {"usr": "seeker", "seeker": "seeker", "speaker": "seeker"}
 ROLES |= {"sys": "supporter", "supporter": "supporter", "listener": "supporter"}
-NO_REPLY = "no reply"
-SEEN = "dialogue already read"
 
 
 def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
@@ -44,7 +42,7 @@ def support_dialogue(
     """
     spoken = merged(Turn(role=role, text=text) for role, text in turns)
     if len(spoken) < 2:
-        raise Dropped(NO_REPLY)
+        raise Dropped("no reply")
     dialogue = {"id": f"{source}-{source_id}", "language": language, "source": source, "source_id": source_id, "turns": spoken}
     return SupportDialogue.model_validate({"dialogue": dialogue, **about})
 
@@ -59,15 +57,14 @@ def by_role(spoken: Iterable[tuple[str, str]], roles: dict[str, Role]) -> list[t
 
 
 def _exchanges(pairs: Iterable[tuple[str, str]]) -> list[tuple[Role, str]]:
-    """What a seeker and a supporter said in turn, as turns."""
+    """(seeker, supporter) pairs as turns."""
     return [turn for seeker, supporter in pairs for turn in (("seeker", seeker), ("supporter", supporter))]
 
 
-MISSING = -1  # in ESConv's split files: a survey question that was not answered
-# An answer of ESConv's seekers, 1–5; None where it is missing.
+# An answer of ESConv's seekers, 1–5; None where it is missing, which the split files write as -1.
 Score = Annotated[
     Annotated[Number, Field(ge=1, le=5)] | None,
-    BeforeValidator(lambda value: None if value in ("", MISSING, str(MISSING)) else value),
+    BeforeValidator(lambda value: None if value in ("", -1, "-1") else value),
 ]
 
 
@@ -81,23 +78,14 @@ def _answer(form: str, split: str) -> Any:
     return Field(default=None, validation_alias=AliasChoices(AliasPath("survey_score", "seeker", form), split))
 
 
-class _EsconvSurvey(RowModel):
-    seeker: dict[str, Any] = Field(default_factory=dict)
-
-
 class _Esconv(RowModel):
-    """ESConv (Liu et al., ACL 2021): crowdsourced emotional-support dialogues with the seeker's situation and survey.
-
-    Three published forms: the original JSON (`ESConv.json`, also `FailedESConv.json`), and two JSON-lines splits whose turns
-    say `usr`/`sys` (FADO's, with the survey; MultiESC's, with the turns of one side merged, without the survey). MultiESC has
-    the same dialogues as ESConv in another order: it is a corpus of its own here (`esconv_multi`), so that ids do not collide.
-    """
-
     emotion_type: str
     problem_type: str
     situation: str
     dialog: list[_EsconvUtterance]
-    survey_score: _EsconvSurvey | None = None  # only its form is looked at here; the answers below are read out of it
+    survey_score: dict[str, dict[str, Any] | None] | None = (
+        None  # its form is checked here; the answers are read out of it below
+    )
     empathy: Score = _answer("empathy", "empathy")
     relevance: Score = _answer("relevance", "relevance")
     emotion_before: Score = _answer("initial_emotion_intensity", "init_intensity")
@@ -105,8 +93,14 @@ class _Esconv(RowModel):
 
 
 def _esconv(source: str, value: Any, source_id: str) -> SupportDialogue:
-    """The corpus has no ids: `source_id` is `file stem/position`. `survey` holds the answers that were given: empathy and
-    relevance of the supporter, the seeker's emotion before and after (1–5 each)."""
+    """ESConv (Liu et al., ACL 2021): crowdsourced emotional-support dialogues with the seeker's situation and survey.
+
+    Three published forms: the original JSON (`ESConv.json`, also `FailedESConv.json`), and two JSON-lines splits whose turns
+    say `usr`/`sys` (FADO's, with the survey; MultiESC's, with the turns of one side merged, without the survey). MultiESC has
+    the same dialogues in another order: it is a corpus of its own here (`esconv_multi`), so that ids do not collide.
+
+    `survey` holds the answers that were given: empathy and relevance of the supporter, the seeker's emotion before and after.
+    """
     raw = _Esconv.model_validate(value)
     return support_dialogue(
         source,
@@ -120,69 +114,64 @@ def _esconv(source: str, value: Any, source_id: str) -> SupportDialogue:
     )
 
 
+esconv, esconv_failed, esconv_multi = (by_row(partial(_esconv, name)) for name in ("esconv", "esconv_failed", "esconv_multi"))
+
+
 class _EmoLlmExchange(RowModel):
     input: str
     output: str
 
 
 class _EmoLlm(RowModel):
-    """EmoLLM (SmartFlowAI): two Chinese sets of counselling dialogues by an LLM.
-
-    `data.json` is plain counselling; in `aiwei.json` the supporter plays a persona with stage directions and emoji.
-    """
-
     conversation: list[_EmoLlmExchange]
 
 
-def _emollm(value: Any, source_id: str) -> SupportDialogue:
-    """Every dialogue; the system prompt of the first exchange is left out."""
-    said = _exchanges((exchange.input, exchange.output) for exchange in _EmoLlm.model_validate(value).conversation)
-    return support_dialogue("emollm", source_id, "zh", said)
+@by_row
+def emollm(value: Any, source_id: str) -> SupportDialogue:
+    """EmoLLM (SmartFlowAI): two Chinese sets of counselling dialogues by an LLM.
 
-
-_EXTES_ROLES: dict[str, Role] = {"User": "seeker", "AI": "supporter"}
+    `data.json` is plain counselling; in `aiwei.json` the supporter plays a persona with stage directions and emoji. The system
+    prompt of the first exchange is left out.
+    """
+    pairs = ((exchange.input, exchange.output) for exchange in _EmoLlm.model_validate(value).conversation)
+    return support_dialogue("emollm", source_id, "zh", _exchanges(pairs))
 
 
 class _Extes(RowModel):
-    """ExTES (Zheng et al. 2023): emotional-support dialogues by ChatGPT, with a scenario label and a description each.
-
-    The published list (`ExTES.json`, in `ExTES.zip`) of {scene, description, content: [{User} or {AI, AI Strategy}]}: known
-    from public code that reads it, not from the file itself.
-    """
-
     scene: str | None = None
     description: str | None = None
     content: list[dict[str, Any]]
 
 
 class _ExtesInstruction(RowModel):
-    """Its instruction form, which has neither label nor description: `instruction` is the seeker's last turn, `output` the
-    reply to it, `history` [[seeker, supporter], ...]."""
-
     instruction: str
     input: str = ""
     output: str
     history: list[tuple[str, str]]
 
 
-def _extes(value: Any, source_id: str) -> SupportDialogue:
-    """`problem` is the scenario label, `situation` the description."""
+@by_row
+def extes(value: Any, source_id: str) -> SupportDialogue:
+    """ExTES (Zheng et al. 2023): emotional-support dialogues by ChatGPT, with a scenario label and a description each.
+
+    The published list (`ExTES.json`, in `ExTES.zip`) of {scene, description, content: [{User} or {AI, AI Strategy}]} is known
+    from public code that reads it. Its instruction form has neither label nor description: `instruction` is the seeker's last
+    turn, `output` the reply to it, `history` [[seeker, supporter], ...].
+    """
     if isinstance(value, dict) and "history" in value:
         row = _ExtesInstruction.model_validate(value)
         last = f"{row.instruction}\n{row.input}".strip()
         return support_dialogue("extes", source_id, "en", _exchanges([*row.history, (last, row.output)]))
     raw = _Extes.model_validate(value)
+    roles: dict[str, Role] = {"User": "seeker", "AI": "supporter"}
     turns: list[tuple[Role, str]] = []
     for number, entry in enumerate(raw.content):
-        said = [(_EXTES_ROLES[key], text) for key, text in entry.items() if key in _EXTES_ROLES]
-        if not said or not all(isinstance(text, str) for _, text in said):
-            raise Malformed(f"content.{number}: expected a text under {' or '.join(_EXTES_ROLES)}, found {', '.join(entry)}")
-        turns += said
+        spoken = [(roles[key], text) for key, text in entry.items() if key in roles]
+        if not spoken or not all(isinstance(text, str) for _, text in spoken):
+            raise Malformed(f"content.{number}: expected a text under {' or '.join(roles)}, found {', '.join(entry)}")
+        turns += spoken
     about = {"situation": (raw.description or "").strip(), "problem": (raw.scene or "").strip()}
     return support_dialogue("extes", source_id, "en", turns, **about)
-
-
-_SMILE_ROLES: dict[str, Role] = {"client": "seeker", "counselor": "supporter"}
 
 
 class _SmileUtterance(RowModel):
@@ -191,12 +180,6 @@ class _SmileUtterance(RowModel):
 
 
 class _Smile(RowModel):
-    """SmileChat (Qiu et al. 2023, SMILE): Chinese multi-turn dialogues that ChatGPT wrote from PsyQA's single turns.
-
-    Published as a folder of `<n>.json`, each a list of {role: client|counselor, content}; also read as JSON lines of {id,
-    dialog}.
-    """
-
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
     id: str
@@ -204,13 +187,19 @@ class _Smile(RowModel):
 
 
 def _smile(value: Any, _: str) -> SupportDialogue:
-    """A dialogue; `source_id` is the number of its file."""
+    """SmileChat (Qiu et al. 2023, SMILE): Chinese multi-turn dialogues that ChatGPT wrote from PsyQA's single turns.
+
+    Published as a folder of `<n>.json`, each a list of {role: client|counselor, content}; also read as JSON lines of {id,
+    dialog}. `source_id` is the number of its file.
+    """
     raw = _Smile.model_validate(value)
-    return support_dialogue("smile", raw.id, "zh", by_role(((u.role, u.content) for u in raw.dialog), _SMILE_ROLES))
+    roles: dict[str, Role] = {"client": "seeker", "counselor": "supporter"}
+    return support_dialogue("smile", raw.id, "zh", by_role(((u.role, u.content) for u in raw.dialog), roles))
 
 
-_ESCOT_LINE = re.compile(r"(seeker|supporter):[ \t]*", re.IGNORECASE)
-_ESCOT_LABEL = re.compile(r"\s*Response:\s*")
+smile = by_row(
+    _smile, lambda reader, file: reader.documents(file, lambda: {"id": file.stem, "dialog": read_json(file, "corpus file")})
+)
 
 
 class _EscotUtterance(RowModel):
@@ -229,23 +218,34 @@ class _EscotThought(RowModel):
 
 
 class _Escot(RowModel):
-    """ESCoT (Zhang et al., ACL 2024): emotional-support dialogues by an LLM, with a chain of thought for the last reply.
-
-    `train.json`, `val.json` and `test.json` hold these.
-    """
-
     id: Whole
     original_data: _EscotOriginal
     cot_data: _EscotThought = _EscotThought()
 
 
 class _EscotReply(RowModel):
-    """A row of `response_only_train.json` (`empathetic_dialogue_train.json` in the repository): the history as lines of text,
-    the reply, and the same ids."""
-
     dialog_id: Whole
     input: str
     output: str
+
+
+def escot(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
+    """ESCoT (Zhang et al., ACL 2024): emotional-support dialogues by an LLM, with a chain of thought for the last reply.
+
+    `train.json`, `val.json` and `test.json` hold the annotated form. `response_only_train.json` (in the repository
+    `empathetic_dialogue_train.json`) has the history as lines of text, the reply, and the same ids, which are the `source_id`s.
+    `situation` is the annotated cause of the seeker's emotion, `emotion` its sentence on the emotion: both written by an LLM,
+    and empty in the response-only form.
+    """
+    seen: set[str] = set()
+    for row in (row for file in files for row in reader.json_list(file)):
+        with reader.accounting(row):
+            short = isinstance(row.value, dict) and "dialog_id" in row.value
+            item = _escot_reply(row.value) if short else _escot_annotated(row.value)
+            if item.id in seen:
+                raise Dropped("dialogue already read")
+            seen.add(item.id)
+            yield item
 
 
 def _escot_annotated(value: Any) -> SupportDialogue:
@@ -260,39 +260,23 @@ def _escot_reply(value: Any) -> SupportDialogue:
     raw = _EscotReply.model_validate(value)
     spoken: list[tuple[str, str]] = []
     for line in raw.input.splitlines():
-        head = _ESCOT_LINE.match(line)
+        head = re.match(r"(seeker|supporter):[ \t]*", line, re.IGNORECASE)
         if head:
             spoken.append((head[1].lower(), line[head.end() :]))
         elif spoken:
             spoken[-1] = (spoken[-1][0], f"{spoken[-1][1]}\n{line}")
         elif line.strip():
             raise Malformed(f"input: a line before the first speaker: {line[:60]!r}")
-    turns = [*by_role(spoken, ROLES), ("supporter", _ESCOT_LABEL.sub("", raw.output, count=1))]
+    turns = [*by_role(spoken, ROLES), ("supporter", re.sub(r"\s*Response:\s*", "", raw.output, count=1))]
     return support_dialogue("escot", f"{raw.dialog_id}", "en", turns)
 
 
-def _read_escot(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
-    """Every dialogue with its last reply; `source_id` is the corpus's id.
-
-    `situation` is what the annotation gives as the cause of the seeker's emotion, `emotion` its sentence on the emotion: both
-    written by an LLM, and empty in the response-only form.
-    """
-    seen: set[str] = set()
-    for row in (row for file in files for row in reader.json_list(file)):
-        with reader.accounting(row):
-            short = isinstance(row.value, dict) and "dialog_id" in row.value
-            item = _escot_reply(row.value) if short else _escot_annotated(row.value)
-            if item.id in seen:
-                raise Dropped(SEEN)
-            seen.add(item.id)
-            yield item
-
-
-def _augesc(value: Any, source_id: str) -> SupportDialogue:
+@by_row
+def augesc(value: Any, source_id: str) -> SupportDialogue:
     """AugESC (Zheng et al., Findings of ACL 2023): dialogues that a model trained on ESConv completed, English, multi-turn.
 
-    A text file with a JSON list of [speaker, utterance] pairs a line. The form is from its loader's description; no line of the
-    published file was seen here, so a line of another form is malformed, and a file of none but such lines is refused.
+    A text file whose every line is a JSON list of [speaker, utterance] pairs, by its loader's description: no line of the
+    published file was seen here.
     """
     if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         raise Malformed("expected a list of [speaker, utterance] pairs")
@@ -301,7 +285,6 @@ def _augesc(value: Any, source_id: str) -> SupportDialogue:
     return support_dialogue("augesc", source_id, "en", by_role([(speaker, text) for speaker, text in value], ROLES))
 
 
-OTHERS = "someone besides one seeker and one counsellor speaks"
 _CPSYCOUN_ROLES: dict[str, Role] = {"来访者": "seeker", "求助者": "seeker", "心理咨询师": "supporter", "支持者": "supporter"}
 # A name in brackets that plays someone (扮演) is the same person; another name, a number or no known name is not.
 _CPSYCOUN_HEAD = re.compile(rf"({'|'.join(_CPSYCOUN_ROLES)})(?:（[^）]*扮演[^）]*）)?[：:]")
@@ -311,20 +294,37 @@ _CPSYCOUN_NARRATION = re.compile(r"[（(].*[）)]$|[….]+$|后续")
 
 
 class _CPsyCoun(RowModel):
-    """CPsyCoun (Zhang et al., Findings of ACL 2024): Chinese counselling dialogues that an LLM rebuilt from case reports.
-
-    CPsyCounD is one text file a dialogue (`CPsyCounD/Data/case_*.txt`), CPsyCounE one JSON list of strings in a folder a topic
-    (`CPsyCounE/<topic>/<n>.json`); in both, a turn begins with the speaker's name and a colon. Both are also read as JSON
-    lines of {file, text}, where `file` is that path and `text` the file's content.
-    """
-
     file: str
     text: str
 
 
-def _cpsycoun_lines(raw: _CPsyCoun) -> list[str]:
+def _cpsycoun(value: Any, _: str) -> SupportDialogue:
+    """CPsyCoun (Zhang et al., Findings of ACL 2024): Chinese counselling dialogues that an LLM rebuilt from case reports.
+
+    Each file of CPsyCounD (`CPsyCounD/Data/case_*.txt`) is a dialogue as text, each of CPsyCounE (`CPsyCounE/<topic>/<n>.json`)
+    one as a JSON list of strings; a turn begins with the speaker's name and a colon. Both are also read as JSON lines of {file,
+    text}: that path, and the file's content. `source_id` is `D/case_n` or `E/topic/n`, the same in both forms; `problem` is
+    CPsyCounE's topic. A dialogue in which somebody else speaks is dropped.
+    """
+    raw = _CPsyCoun.model_validate(value)
+    path = PurePosixPath(raw.file)
+    spoken: list[tuple[str, str]] = []
+    for line in map(str.strip, _cpsycoun_lines(raw, path)):
+        head = _CPSYCOUN_HEAD.match(line)
+        if head:
+            spoken.append((head[1], line[head.end() :]))
+        elif _CPSYCOUN_OTHER_HEAD.match(line):
+            raise Dropped("someone besides one seeker and one counsellor speaks")
+        elif spoken and not _CPSYCOUN_NARRATION.match(line):
+            spoken[-1] = (spoken[-1][0], f"{spoken[-1][1]}\n{line}".strip())
+    topic = path.parent.name if path.suffix == ".json" else ""
+    source_id = f"E/{topic}/{path.stem}" if topic else f"D/{path.stem}"
+    return support_dialogue("cpsycoun", source_id, "zh", by_role(spoken, _CPSYCOUN_ROLES), problem=topic)
+
+
+def _cpsycoun_lines(raw: _CPsyCoun, path: PurePosixPath) -> list[str]:
     """A dialogue's lines. Raises `Malformed` when a `.json` file's content is not a list of strings."""
-    if not raw.file.endswith(".json"):
+    if path.suffix != ".json":
         return raw.text.splitlines()
     try:
         value = load_json(raw.text)
@@ -335,44 +335,10 @@ def _cpsycoun_lines(raw: _CPsyCoun) -> list[str]:
     return [part for line in value for part in line.splitlines()]
 
 
-def _cpsycoun_turns(lines: list[str]) -> list[tuple[str, str]]:
-    """(speaker, text) of every turn. Raises `Dropped` when somebody else speaks."""
-    spoken: list[tuple[str, str]] = []
-    for line in map(str.strip, lines):
-        head = _CPSYCOUN_HEAD.match(line)
-        if head:
-            spoken.append((head[1], line[head.end() :]))
-        elif _CPSYCOUN_OTHER_HEAD.match(line):
-            raise Dropped(OTHERS)
-        elif spoken and not _CPSYCOUN_NARRATION.match(line):
-            spoken[-1] = (spoken[-1][0], f"{spoken[-1][1]}\n{line}".strip())
-    return spoken
+cpsycoun = by_row(
+    _cpsycoun,
+    lambda reader, file: reader.documents(file, lambda: {"file": file.as_posix(), "text": read_text(file, "corpus file")}),
+)
 
-
-def _cpsycoun(value: Any, _: str) -> SupportDialogue:
-    """A dialogue between one seeker and one counsellor; `source_id` is `D/case_n` or `E/topic/n`, the same in both forms.
-
-    `problem` is the topic of CPsyCounE; CPsyCounD's files state none.
-    """
-    raw = _CPsyCoun.model_validate(value)
-    spoken = by_role(_cpsycoun_turns(_cpsycoun_lines(raw)), _CPSYCOUN_ROLES)
-    path = PurePosixPath(raw.file)
-    topic = path.parent.name if path.suffix == ".json" else ""
-    source_id = f"E/{topic}/{path.stem}" if topic else f"D/{path.stem}"
-    return support_dialogue("cpsycoun", source_id, "zh", spoken, problem=topic)
-
-
-READERS = {
-    **{name: by_row(partial(_esconv, name)) for name in ("esconv", "esconv_failed", "esconv_multi")},
-    "augesc": by_row(_augesc),
-    "cpsycoun": by_row(
-        _cpsycoun,
-        lambda reader, file: reader.documents(file, lambda: {"file": file.as_posix(), "text": read_text(file, "corpus file")}),
-    ),
-    "emollm": by_row(_emollm, CorpusReader.json_list),
-    "extes": by_row(_extes, CorpusReader.json_list),
-    "smile": by_row(
-        _smile, lambda reader, file: reader.documents(file, lambda: {"id": file.stem, "dialog": read_json(file, "corpus file")})
-    ),
-    "escot": _read_escot,
-}
+# The sample corpora that this repository brings are in the form of our own records.
+bundled = by_row(lambda value, _: SupportDialogue.model_validate(value))

@@ -21,10 +21,6 @@ from core.records import Role, SupportDialogue
 from core.rows import CorpusItem, CorpusReader, CorpusRow, Dropped, Malformed, RowModel
 from data_prep.sources.support import support_dialogue
 
-NO_TAGS = "no strategy tags: who supports is not stated"
-BOTH_TAGGED = "strategy tags on both sides"
-OTHERS = "a speaker or a label that is none of the two agents"
-NO_SPEAKERS = "turns without a speaker"
 _LABELS = "datasetEmotionAnnotation"
 _CONVERSATION = re.compile(r"Conversation (\d+)")
 
@@ -73,34 +69,23 @@ class _Row(RowModel):
     context: str = Field(validation_alias="Scenario context")
 
 
-@dataclass
-class _Spoken:
-    """A conversation taken apart: (agent 0 or 1, text) a turn, and how many tags each agent's turns carry."""
-
-    turns: list[tuple[int, str]]
-    tags: Counter[int]
-
-
 def _agents(context: str) -> list[_Agent]:
     """The agent profiles at the head of a scenario."""
+
+    def value(block: str, name: str) -> str:
+        match = re.search(rf"(?m)^\s*{name}=(?:(\d+)|(['\"])(.*?)\2),", block, re.DOTALL)
+        return " ".join((match[1] or match[3]).split()) if match else ""
+
     fields = ("first_name", "last_name", "age", "gender", "occupation")
     blocks = re.findall(r"AgentProfile\((.*?)\n\)", context, re.DOTALL)
-    return [_Agent(*(_value(block, name) for name in fields)) for block in blocks]
+    return [_Agent(*(value(block, name) for name in fields)) for block in blocks]
 
 
-def _value(block: str, name: str) -> str:
-    match = re.search(rf"(?m)^\s*{name}=(?:(\d+)|(['\"])(.*?)\2),", block, re.DOTALL)
-    return " ".join((match[1] or match[3]).split()) if match else ""
-
-
-def _names(agents: list[_Agent]) -> dict[str, int]:
-    """What the agents may be called → 0 or 1, without what both may be called."""
+def _spoken(text: str, agents: list[_Agent]) -> tuple[list[tuple[int, str]], Counter[int]]:
+    """The turns of a conversation, (agent 0 or 1, text) each, and how many of each agent's turns carry tags. Raises `Dropped`
+    for one whose speakers are not known."""
     first, second = (agent.names(number) for number, agent in enumerate(agents, start=1))
-    return dict.fromkeys(first - second, 0) | dict.fromkeys(second - first, 1)
-
-
-def _spoken(text: str, names: dict[str, int]) -> _Spoken:
-    """The turns of a conversation. Raises `Dropped` for one whose speakers are not known."""
+    names = dict.fromkeys(first - second, 0) | dict.fromkeys(second - first, 1)  # not what both may be called
     turns: list[tuple[int, str]] = []
     tags: Counter[int] = Counter()
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -117,15 +102,15 @@ def _spoken(text: str, names: dict[str, int]) -> _Spoken:
         elif not rest or _BRACKETED.match(rest) or _BARE_TAG.fullmatch(rest):  # a tag or a stage direction on its own line
             continue
         elif not turns:
-            raise Dropped(NO_SPEAKERS)
+            raise Dropped("turns without a speaker")
         elif _LABEL.match(rest):
-            raise Dropped(OTHERS)
+            raise Dropped("a speaker or a label that is none of the two agents")
         else:
             turns[-1] = (turns[-1][0], f"{turns[-1][1]}\n{rest}")
         who, said = turns[-1]
         turns[-1] = (who, _BARE_TAG.sub("", said).strip())
         tags[who] += tagged or turns[-1][1] != said
-    return _Spoken(turns, +tags)
+    return turns, +tags
 
 
 def _speaker(head: re.Match[str], names: dict[str, int]) -> int | None:
@@ -142,14 +127,14 @@ def _unquoted(text: str) -> str:
 
 
 def _item(text: str, source_id: str, agents: list[_Agent], emotion: str) -> SupportDialogue:
-    spoken = _spoken(text, _names(agents))
-    if len(spoken.tags) != 1:
-        raise Dropped(BOTH_TAGGED if spoken.tags else NO_TAGS)
-    (supporter,) = spoken.tags
+    turns, tags = _spoken(text, agents)
+    if len(tags) != 1:
+        raise Dropped("strategy tags on both sides" if tags else "no strategy tags: who supports is not stated")
+    (supporter,) = tags
     seeker = agents[1 - supporter]
     about = {"age": seeker.age, "gender": seeker.gender, "occupation": seeker.occupation, "emotion": emotion}
     roles: dict[int, Role] = {supporter: "supporter", 1 - supporter: "seeker"}
-    return support_dialogue("synthetic_esc", source_id, "en", [(roles[agent], line) for agent, line in spoken.turns], **about)
+    return support_dialogue("synthetic_esc", source_id, "en", [(roles[agent], line) for agent, line in turns], **about)
 
 
 def _emotions(file: Path, strict: bool) -> dict[tuple[str, str], str]:
@@ -192,6 +177,3 @@ def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
                 emotion = emotions.get((raw.scenario, column), "") if file.stem == "datasetStrategiesAnnotation" else ""
                 with reader.accounting(unit):
                     yield _item(text, source_id, agents, emotion)
-
-
-READERS = {"synthetic_esc": read}

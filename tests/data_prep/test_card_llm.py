@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from core.errors import UserError
 from core.files import CONFIGS, write_jsonl
@@ -22,12 +20,12 @@ from data_prep.cards import llm as card_llm
 from data_prep.cards import load_cards
 from data_prep.cards.llm import PACK, extraction_prompt, probability, read_card, read_choice
 from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.commands import cards as command
 from data_prep.sources import SOURCES
 from serve.answers import Reply
 from serve.batch import Batch
 from serve.client import ChatClient
 from serve.failures import ServerLost
+from tests.data_prep.running import Run, ok, steps
 from tests.endpoint import Answer, Endpoint
 
 CARD = "Age: young\nGender: not mentioned\nOccupation: baker\nProblem: The bakery burnt down, so the baker has no income."
@@ -141,33 +139,6 @@ def test_there_is_no_probability_where_the_figures_cannot_be_true(logs: dict[str
 
 # --- the commands ----------------------------------------------------------------------------------------------------------
 
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The cards app in an empty folder, with a model spec `model.yaml` there."""
-    monkeypatch.chdir(tmp_path)
-    spec: dict[str, Any] = {"name": "m", "about": "scripted", "roles": ["judge"], "languages": ["en", "zh"]}
-    spec["endpoint"] = {"base_url": "http://127.0.0.1:9/v1"}
-    Path("model.yaml").write_text(yaml.safe_dump(spec))
-
-    def call(*arguments: object) -> Result:
-        return CliRunner().invoke(command.app, [str(a) for a in arguments])
-
-    return call
-
-
-def ok(result: Result) -> str:
-    assert result.exit_code == 0, (result.output, result.exception)
-    return " ".join(result.output.split())  # the console folds lines
-
-
-def steps(out: str = "out") -> dict[str, tuple[int, int, dict[str, int]]]:
-    """(in, out, drops) of every step that a manifest counts."""
-    manifest = json.loads((Path(out) / "manifest.json").read_text())
-    return {row["step"]: (row["in"], row["out"], row["dropped"]) for row in manifest["steps"]}
-
 
 def esconv(path: Path, count: int) -> None:
     rows = [
@@ -183,17 +154,15 @@ def esconv(path: Path, count: int) -> None:
     (path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def cards_server(behave: Callable[[dict[str, Any], int], Answer]) -> Endpoint:
-    return Endpoint(behave, models=("m",))
-
-
 def extract(run: Run, endpoint: Endpoint) -> Result:
-    return run("extract", "--source", "esconv=corpus", "--out", "out", "--model", f"model.yaml@{endpoint.url}")
+    return run("cards", "extract", "--source", "esconv=corpus", "--out", "out", "--model", f"model.yaml@{endpoint.url}")
 
 
 def test_extract_counts_keeps_the_unreadable_and_asks_nothing_twice(run: Run) -> None:
     esconv(Path("corpus"), 6)
-    with cards_server(lambda body, count: Answer("No." if "Hello 2" in body["messages"][1]["content"] else CARD)) as endpoint:
+    with Endpoint(
+        lambda body, count: Answer("No." if "Hello 2" in body["messages"][1]["content"] else CARD), models=("m",)
+    ) as endpoint:
         ok(extract(run, endpoint))
         assert len(endpoint.requests) == 6
         files = {path.name: path.read_bytes() for path in Path("out").glob("*.json*")}
@@ -210,11 +179,11 @@ def test_extract_counts_keeps_the_unreadable_and_asks_nothing_twice(run: Run) ->
 
 def test_an_interrupted_extraction_asks_only_the_rest(run: Run) -> None:
     esconv(Path("corpus"), 6)
-    with cards_server(lambda body, count: Answer(CARD) if count <= 3 else Answer(status=400)) as endpoint:
+    with Endpoint(lambda body, count: Answer(CARD) if count <= 3 else Answer(status=400), models=("m",)) as endpoint:
         result = extract(run, endpoint)
         assert result.exit_code == 1 and "3 without an answer" in result.output and "rejected: model" in result.output
     assert Path("out/unreadable.jsonl").read_text().count('"reason":"rejected by the server","raw":"model ') == 3
-    with cards_server(lambda body, count: Answer(CARD)) as endpoint:
+    with Endpoint(lambda body, count: Answer(CARD), models=("m",)) as endpoint:
         ok(extract(run, endpoint))
         assert len(endpoint.requests) == 3
     assert len(load_cards(Path("out/cards.jsonl"))) == 6
@@ -225,7 +194,7 @@ def test_a_lost_server_leaves_a_hint_and_the_item(run: Run, monkeypatch: pytest.
     monkeypatch.setattr(
         Batch, "ask", lambda self, questions, unit: [ServerLost("gone"), Reply(text=CARD, finish_reason="stop")]
     )
-    result = run("extract", "--source", "esconv=corpus", "--out", "out", "--model", "model.yaml")
+    result = run("cards", "extract", "--source", "esconv=corpus", "--out", "out", "--model", "model.yaml")
     assert result.exit_code == 1, "what was written is not the whole"
     assert "1 without an answer" in result.output and '"no answer"' in Path("out/unreadable.jsonl").read_text()
 
@@ -233,18 +202,18 @@ def test_a_lost_server_leaves_a_hint_and_the_item(run: Run, monkeypatch: pytest.
 def test_a_server_that_is_gone_is_given_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve.batch.ChatClient", lambda *of, **how: ChatClient(*of, **how | {"attempts": 1, "concurrency": 2}))
     esconv(Path("corpus"), 40)
-    with cards_server(lambda body, count: Answer(CARD) if count <= 3 else Answer(status=503)) as endpoint:
+    with Endpoint(lambda body, count: Answer(CARD) if count <= 3 else Answer(status=503), models=("m",)) as endpoint:
         result = extract(run, endpoint)
         assert result.exit_code == 1 and "given up" in result.output and "37 without an answer" in result.output
         # Five failures in a row end it. A failure may overtake the last answer and not count; another question is in flight.
         assert len(endpoint.requests) <= 3 + 1 + 5 + 2
-    with cards_server(lambda body, count: Answer(CARD)) as endpoint:
+    with Endpoint(lambda body, count: Answer(CARD), models=("m",)) as endpoint:
         ok(extract(run, endpoint))
         assert len(endpoint.requests) == 37
 
 
 def heuristic(run: Run, out: str, *more: object) -> list[str | None]:
-    ok(run("extract", "--source", "esconv=corpus", "--out", out, *more))
+    ok(run("cards", "extract", "--source", "esconv=corpus", "--out", out, *more))
     return [found.source_id for found in load_cards(Path(out) / "cards.jsonl")]
 
 
@@ -254,9 +223,9 @@ def test_a_quota_is_a_seeded_sample_and_its_shortfall_is_printed(run: Run) -> No
     one, again, other = (heuristic(run, f"o{n}", "--limit", "q.yaml", "--seed", s) for n, s in enumerate((1, 1, 2)))
     assert one == again != other and len(one) == 8
     assert one == sorted(one, key=lambda i: int(str(i).split("/")[1])), "in the corpus's order"
-    text = ok(run("extract", "--source", "esconv=corpus", "--out", "o3", "--limit", 30))
+    text = ok(run("cards", "extract", "--source", "esconv=corpus", "--out", "o3", "--limit", 30))
     assert "esconv: 30 asked, 20 there, 20 taken, 10 short" in text
-    text = ok(run("extract", "--source", "esconv=corpus", "--out", "o4", "--limit", "q.yaml"))
+    text = ok(run("cards", "extract", "--source", "esconv=corpus", "--out", "o4", "--limit", "q.yaml"))
     assert "esconv_failed: 3 asked, 0 there, 0 taken, 3 short (not given)" in text
     assert len(heuristic(run, "o5")) == 20
 
@@ -273,7 +242,7 @@ def test_bad_options_of_extract(run: Run, arguments: list[object], message: str)
     esconv(Path("corpus"), 1)
     Path("q.yaml").write_text("name: q\nsource: made\nquotas: {esconv_failed: 3}\n")
     Path("bad.yaml").write_text("name: q\nsource: made\nquotas: {esconv: -3}\n")
-    result = run("extract", "--source", "esconv=corpus", "--out", "out", *arguments)
+    result = run("cards", "extract", "--source", "esconv=corpus", "--out", "out", *arguments)
     assert isinstance(result.exception, UserError) and message in str(result.exception)
 
 
@@ -295,8 +264,19 @@ def test_filter_drops_feelings_without_an_event(run: Run) -> None:
         top = [{"token": "1", "logprob": math.log(0.9)}, {"token": "0", "logprob": math.log(0.1)}]
         return Answer(text, logprobs=[{"token": text, "logprob": -0.1, "top_logprobs": top}] if text == "1" else None)
 
-    with cards_server(behave) as endpoint:
-        arguments = ("label", "--only", "event", "--cards", "in.jsonl", "--model", f"model.yaml@{endpoint.url}", "--out", "out")
+    with Endpoint(behave, models=("m",)) as endpoint:
+        arguments = (
+            "cards",
+            "label",
+            "--only",
+            "event",
+            "--cards",
+            "in.jsonl",
+            "--model",
+            f"model.yaml@{endpoint.url}",
+            "--out",
+            "out",
+        )
         ok(run(*arguments))
         ok(run(*arguments))
         assert len(endpoint.requests) == 4
@@ -321,18 +301,9 @@ def test_categorise_asks_two_questions_a_card(run: Run) -> None:
 
     taxonomy = load_taxonomy()
     work = taxonomy.categories[1]
-    with cards_server(behave) as endpoint:
-        arguments = (
-            "label",
-            "--only",
-            "category",
-            "--cards",
-            "in.jsonl",
-            "--model",
-            f"model.yaml@{endpoint.url}",
-            "--out",
-            "out",
-        )
+    with Endpoint(behave, models=("m",)) as endpoint:
+        asked = ("--only", "category", "--model", f"model.yaml@{endpoint.url}")
+        arguments = ("cards", "label", *asked, "--cards", "in.jsonl", "--out", "out")
         ok(run(*arguments))
         assert len(endpoint.requests) == 4 + 3, "a card whose level 1 cannot be read has no second question"
         ok(run(*arguments))
@@ -356,11 +327,11 @@ def test_both_questions_in_one_go_give_what_the_two_give(run: Run) -> None:
         choices = body["structured_outputs"]["choice"]
         return Answer("hm" if "Flat 3" in (text := body["messages"][1]["content"]) else choices["Flat 0" not in text])
 
-    with cards_server(behave) as endpoint:
+    with Endpoint(behave, models=("m",)) as endpoint:
         asked = ("--model", f"model.yaml@{endpoint.url}")
-        ok(run("label", "--cards", "in.jsonl", *asked, "--out", "both"))
-        ok(run("label", "--cards", "in.jsonl", *asked, "--only", "event", "--out", "one"))
-        ok(run("label", "--cards", "one/cards.jsonl", *asked, "--only", "category", "--out", "two"))
+        ok(run("cards", "label", "--cards", "in.jsonl", *asked, "--out", "both"))
+        ok(run("cards", "label", "--cards", "in.jsonl", *asked, "--only", "event", "--out", "one"))
+        ok(run("cards", "label", "--cards", "one/cards.jsonl", *asked, "--only", "category", "--out", "two"))
     for name, folder in {"cards.jsonl": "two", "dropped.jsonl": "one", "verdicts.jsonl": "one"}.items():
         assert Path("both", name).read_bytes() == Path(folder, name).read_bytes(), name
     unread = [Path(folder, "unreadable.jsonl").read_text() for folder in ("both", "one", "two")]
@@ -371,5 +342,5 @@ def test_both_questions_in_one_go_give_what_the_two_give(run: Run) -> None:
 def test_cards_are_not_written_over(run: Run) -> None:
     Path("same").mkdir()
     write_jsonl(Path("same/cards.jsonl"), [card(0)])
-    result = run("label", "--cards", "same/cards.jsonl", "--model", "model.yaml", "--out", "same")
+    result = run("cards", "label", "--cards", "same/cards.jsonl", "--model", "model.yaml", "--out", "same")
     assert isinstance(result.exception, UserError) and "choose another folder" in str(result.exception)

@@ -5,27 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 from core.errors import UserError
 from core.files import CONFIGS, write_jsonl
 from core.ledger import Build
 from core.records import Language, RoleCard
-from data_prep.__main__ import app
 from data_prep.cards import load_cards
-from data_prep.cards.stats import OUTSIDE, StageCounts, distribution, stages_of, table6, table9
+from data_prep.cards.stats import OUTSIDE, STAGES, StageCounts, distribution, stages_of, table6, table9
 from data_prep.cards.taxonomy import Taxonomy, load_taxonomy
 from data_prep.commands import check as command
-from data_prep.keeping import CARDS as LAYOUT
-from data_prep.keeping import card_rows, read_keep, write_keep
+from data_prep.commands.keep_sheets import CARD_SHEET, export_cards, read_keep
 from data_prep.profiles import bundled_profiles
+from tests.data_prep.running import Run
 
 LEAF = ("Family and Life", "Mental and physical health issues", "Body shape anxiety")
 LOST = ("Family and Life", "Marriage relationship", "General issues in couple relationships")
@@ -34,13 +32,6 @@ LOST = ("Family and Life", "Marriage relationship", "General issues in couple re
 def card(number: int, language: Language = "en", **fields: Any) -> RoleCard:
     values = {"problem": f"Flat {number} burnt down.", "source": "made", "card_method": "llm"} | fields
     return RoleCard.model_validate({"id": f"card-{number}", "language": language} | values)
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """The program in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 # --- taxonomy --------------------------------------------------------------------------------------------------------------
@@ -78,12 +69,12 @@ def decide(path: Path, words: dict[str, str]) -> None:
     """Fill the keep column in as a person would."""
     rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
     with path.open("w", encoding="utf-8-sig", newline="") as handle:
-        writer = csv.DictWriter(handle, LAYOUT.columns)
+        writer = csv.DictWriter(handle, CARD_SHEET.columns)
         writer.writeheader()
         writer.writerows(row | {"keep": words.get(row["card_id"], "")} for row in rows)
 
 
-def test_a_sheet_goes_out_and_comes_back(run: Callable[..., Result]) -> None:
+def test_a_sheet_goes_out_and_comes_back(run: Run) -> None:
     cards = [card(0), card(1, problem='=HYPERLINK("x")\nwith, a "quote"'), card(2, "zh", category=LEAF)]
     write_jsonl(Path("cards.jsonl"), cards)
     assert run("sheet", "export", "--cards", "cards.jsonl", "--form", "keep", "--out", "s").exit_code == 0
@@ -112,7 +103,7 @@ def test_no_cell_begins_a_formula_however_the_file_is_parted(tmp_path: Path) -> 
         card(2, id="'=1+1", problem="; '＝6"),
     ]
     path = tmp_path / "keep.csv"
-    write_keep(tmp_path, LAYOUT, card_rows(cards))
+    export_cards(cards, [], tmp_path, 0)
     text = path.read_text(encoding="utf-8-sig")
     for delimiter in (",", ";", "\t"):
         parts = [
@@ -124,7 +115,7 @@ def test_no_cell_begins_a_formula_however_the_file_is_parted(tmp_path: Path) -> 
 
 
 def decided(path: Path, cards: list[RoleCard]) -> dict[str, bool]:
-    return read_keep([path], LAYOUT, {card.id: card.problem for card in cards})
+    return read_keep([path], CARD_SHEET, {card.id: card.problem for card in cards})
 
 
 @pytest.mark.parametrize(
@@ -142,7 +133,7 @@ def decided(path: Path, cards: list[RoleCard]) -> dict[str, bool]:
 )
 def test_decisions_are_read_or_refused_with_their_line(tmp_path: Path, old: str, new: str, message: str | None) -> None:
     path, cards = tmp_path / "keep.csv", [card(0), card(1)]
-    write_keep(tmp_path, LAYOUT, card_rows(cards))
+    export_cards(cards, [], tmp_path, 0)
     path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,").replace(old, new), encoding="utf-8")
     if message is None:
         assert decided(path, cards) == {"card-0": True, "card-1": True}
@@ -151,7 +142,7 @@ def test_decisions_are_read_or_refused_with_their_line(tmp_path: Path, old: str,
             decided(path, cards)
 
 
-def test_a_card_without_a_decision_is_an_error(run: Callable[..., Result]) -> None:
+def test_a_card_without_a_decision_is_an_error(run: Run) -> None:
     write_jsonl(Path("some.jsonl"), [card(0)])
     write_jsonl(Path("cards.jsonl"), [card(0), card(1)])
     assert run("sheet", "export", "--cards", "some.jsonl", "--form", "keep", "--out", "s").exit_code == 0
@@ -162,7 +153,7 @@ def test_a_card_without_a_decision_is_an_error(run: Callable[..., Result]) -> No
 
 def test_lines_are_counted_over_cells_of_several_lines(tmp_path: Path) -> None:
     path, cards = tmp_path / "keep.csv", [card(0, problem="one\ntwo\nthree"), card(1)]
-    write_keep(tmp_path, LAYOUT, card_rows(cards))
+    export_cards(cards, [], tmp_path, 0)
     with pytest.raises(UserError, match=r"keep\.csv:2, column keep"):
         decided(path, cards)
     path.write_text(path.read_text(encoding="utf-8").replace("card-0,,", "card-0,yes,"), encoding="utf-8")
@@ -183,9 +174,7 @@ def test_lines_are_counted_over_cells_of_several_lines(tmp_path: Path) -> None:
         (("--dialogues", "c.jsonl"), "name who scores the dialogues: --annotator NAME"),
     ],
 )
-def test_options_that_say_nothing_of_a_sheet_are_refused(
-    run: Callable[..., Result], arguments: tuple[str, ...], message: str
-) -> None:
+def test_options_that_say_nothing_of_a_sheet_are_refused(run: Run, arguments: tuple[str, ...], message: str) -> None:
     Path("c.jsonl").write_text("")
     error = run("sheet", "export", *arguments, "--out", "out").exception
     assert isinstance(error, UserError) and message in str(error)
@@ -205,9 +194,7 @@ CARDS = [
 
 
 def test_table6_stands_beside_the_papers() -> None:
-    stages = StageCounts()
-    stages.add("extract", "en", 9)
-    table = table6(CARDS, stages)
+    table = table6(CARDS, StageCounts(Counter({("extract", "en"): 9})))
     assert table.columns == ("Language", "", "Extract", "GPT-4_F", "Human_F", "High", "Middle", "Not rated")
     assert table.rows == (
         ("English", "here", 9, None, None, 1, 1, 2),
@@ -265,27 +252,26 @@ def test_stages_are_read_back_through_the_manifests(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     files = chain(Path("made"))
     found = stages_of(files[-1:])
-    assert {stage: (counts["en"], counts["zh"]) for stage, counts in found.counts.items()} == {
-        "human-filter": (2, 1),
-        "filter": (3, 2),
-        "extract": (5, 2),
-    }
+    read = {stage: (found.of(stage, "en"), found.of(stage, "zh")) for stage in STAGES}
+    assert read == {"extract": (5, 2), "filter": (3, 2), "human-filter": (2, 1)}
     assert stages_of(files).counts == found.counts, "no stage counts twice"
     monkeypatch.chdir("/")
-    assert stages_of([tmp_path / files[-1]]).counts.keys() == {"human-filter"}, "relative inputs are not found from elsewhere"
+    assert {stage for stage, _ in stages_of([tmp_path / files[-1]]).counts} == {"human-filter"}, (
+        "relative inputs are not found from elsewhere"
+    )
 
 
 def test_what_changed_or_is_no_manifest_is_said(tmp_path: Path) -> None:
     files = chain(tmp_path)
     write_jsonl(files[1], [card(0)])
     found = stages_of(files[-1:])
-    assert "filter" not in found.counts and "changed after its manifest" in found.notes[0]
+    assert found.of("filter", "en") is None and "changed after its manifest" in found.notes[0]
     (tmp_path / "human-filter" / "manifest.json").write_text('{"steps": 3}')
     found = stages_of(files[-1:])
     assert not found.counts and "is not a manifest" in found.notes[0]
 
 
-def test_stats_of_published_and_own_files(run: Callable[..., Result]) -> None:
+def test_stats_of_published_and_own_files(run: Run) -> None:
     base = "Age: not mentioned\nGender: female\nOccupation: cook\nProblem: The oven broke."
     entry = {"id": 1, "base": base, "base_biaozhu": "", "res": "工作学习", "source": "made", "language": "english"}
     Path("pub.json").write_bytes(orjson.dumps([entry]))
@@ -307,19 +293,19 @@ def test_stats_of_published_and_own_files(run: Callable[..., Result]) -> None:
         ("{]", r"f\.jsonl:1: malformed JSON"),
     ],
 )
-def test_what_a_file_holds_is_told_by_its_first_line(run: Callable[..., Result], line: str, message: str) -> None:
+def test_what_a_file_holds_is_told_by_its_first_line(run: Run, line: str, message: str) -> None:
     Path("f.jsonl").write_text(line + "\n")
     error = run("check", "f.jsonl").exception
     assert isinstance(error, UserError) and re.search(message, str(error))
 
 
-def test_data_is_searched_for_what_cards_were_made_from_alone(run: Callable[..., Result]) -> None:
+def test_data_is_searched_for_what_cards_were_made_from_alone(run: Run) -> None:
     profiles = str(bundled_profiles("en"))
     error = run("check", profiles, "--data", profiles).exception
     assert isinstance(error, UserError) and "profiles_en.jsonl holds none" in str(error)
 
 
-def test_the_page_needs_no_network_and_escapes_names(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_needs_no_network_and_escapes_names(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = load_taxonomy().model_dump()
     tree["categories"][0]["en"] = "</script><b>x"
     taxonomy = Taxonomy.model_validate(tree)
@@ -334,9 +320,8 @@ def test_the_page_needs_no_network_and_escapes_names(run: Callable[..., Result],
     data = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', page, re.S)
     assert data is not None
     drawn = orjson.loads(data[1])
-    assert drawn["sunburst"]["labels"] == ["&lt;/script&gt;&lt;b&gt;x", "no category"]
-    assert drawn["sunburst"]["values"] == [1, 1] and drawn["sunburst"]["parents"] == ["", ""]
-    assert [one["name"] for one in drawn["bars"]] == ["High", "Not rated"]
+    assert drawn["labels"] == ["&lt;/script&gt;&lt;b&gt;x", "no category"]
+    assert drawn["values"] == [1, 1] and drawn["parents"] == ["", ""]
     first = page
     assert run("check", name, "--out", "s").exit_code == 0
     assert Path("s/cards.html").read_text(encoding="utf-8") == first

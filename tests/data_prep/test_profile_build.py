@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from typer.testing import CliRunner, Result
 
 from core.errors import UserError
 from core.files import CONFIGS
 from core.records import Language
-from data_prep.__main__ import app
 from data_prep.bundled import BUNDLED
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.profiles import Profile, load_profiles
@@ -34,6 +30,7 @@ from data_prep.profiles.build import (
     years,
 )
 from serve.answers import Reply
+from tests.data_prep.running import Run, ok, steps
 from tests.endpoint import Answer, Endpoint
 
 SEED = Seed(
@@ -75,20 +72,6 @@ def step_of(body: dict[str, Any]) -> str:
 def behave(body: dict[str, Any], count: int) -> Answer:
     language: Language = "zh" if re.search("[一-鿿]", body["messages"][0]["content"]) else "en"
     return Answer(REPLIES[language][step_of(body)])
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.chdir(tmp_path)
-    spec: dict[str, Any] = {"name": "m", "about": "scripted", "roles": ["judge"], "languages": ["en", "zh"]}
-    spec["endpoint"] = {"base_url": "http://127.0.0.1:9/v1"}
-    Path("model.yaml").write_text(yaml.safe_dump(spec))
-
-    def build(*arguments: object) -> Result:
-        named = [] if "--model" in arguments else ["--model", "model.yaml"]
-        return CliRunner().invoke(app, ["profiles", "build", *named, *map(str, arguments)])
-
-    return build
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -173,18 +156,18 @@ def test_only_a_plain_number_is_an_age(text: str, age: int | None) -> None:
     assert years(text) == age
 
 
-def test_role_cards_and_questionnaires_are_seeds(run: Callable[..., Result]) -> None:
+def test_role_cards_and_questionnaires_are_seeds(run: Run) -> None:
     card = load_cards(bundled_cards("zh"))[0]
     seed = seed_of_card(card)
     assert seed.source == "role card" and card.problem in seed_text(seed) and f"年龄：{card.age}" in seed_text(seed)
     assert {one.language for one in load_seeds(BUNDLED / "questionnaire.jsonl")} == {"en", "zh"}
     assert load_seeds(bundled_cards("zh"))[0] == seed
     Path("s.jsonl").write_text(json.dumps({"id": "a", "language": "en", "problem": "x", "topic": "monee"}) + "\n")
-    unknown = run("--seeds", "s.jsonl", "--out", "out").exception
+    unknown = run("profiles", "build", "--seeds", "s.jsonl", "--out", "out", "--model", "model.yaml").exception
     assert isinstance(unknown, UserError) and "did you mean money" in str(unknown)
 
 
-def test_a_build_loses_nobody_and_asks_nothing_twice(run: Callable[..., Result]) -> None:
+def test_a_build_loses_nobody_and_asks_nothing_twice(run: Run) -> None:
     seeds = [SEED.model_dump(mode="json"), SEED.model_dump(mode="json") | {"id": "s2", "language": "zh", "problem": "烤箱坏了"}]
     seeds.append(SEED.model_dump(mode="json") | {"id": "s3", "problem": "The mill stopped."})
     Path("s.jsonl").write_text("".join(json.dumps(seed) + "\n" for seed in seeds))
@@ -194,9 +177,8 @@ def test_a_build_loses_nobody_and_asks_nothing_twice(run: Callable[..., Result])
         return Answer("No idea.") if lost else behave(body, count)
 
     with Endpoint(garbled, models=("m",)) as endpoint:
-        options = ("--seeds", "s.jsonl", "--out", "out", "--model", f"model.yaml@{endpoint.url}")
-        result = run(*options)
-        assert result.exit_code == 0, (result.output, result.exception)
+        options = ("profiles", "build", "--seeds", "s.jsonl", "--out", "out", "--model", f"model.yaml@{endpoint.url}")
+        ok(run(*options))
         assert len(endpoint.requests) == 1 + 5 + 5, "a seed that is lost is asked no more"
         files = {path.name: path.read_bytes() for path in Path("out").glob("*.json*")}
         assert run(*options).exit_code == 0 and len(endpoint.requests) == 11, "the second run asks nothing"
@@ -205,7 +187,7 @@ def test_a_build_loses_nobody_and_asks_nothing_twice(run: Callable[..., Result])
     assert (kept.id, kept.source, kept.counselling.scenario) == ("s1", "questionnaire", "money")
     assert rejected.id == "s2" and rejected.preferences.mbti == "ISTP"
     assert json.loads(Path("out/unbuilt.jsonl").read_text())["raw"] == "No idea."
-    counts = {row["step"]: (row["in"], row["out"]) for row in json.loads(Path("out/manifest.json").read_text())["steps"]}
+    counts = {name: step[:2] for name, step in steps().items()}
     assert counts["demographics"] == (3, 2) and counts["script"] == (2, 2) and counts["review"] == (2, 1)
     by_step = {step_of(body): body for body in endpoint.requests}
     assert by_step["review"]["temperature"] == 0 and by_step["script"]["temperature"] == 0.7

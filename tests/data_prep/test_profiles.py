@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
 
 from core.errors import UserError
 from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.records import Dialogue, Language
 from core.tables import Table
 from core.yaml_files import read_yaml
-from data_prep import keeping
-from data_prep.__main__ import app
 from data_prep.cards.sheets import read_sheet, write_csv
+from data_prep.commands.keep_sheets import PROFILE_SHEET
 from data_prep.profiles import Profile, bundled_profiles, load_profiles, profile_text, sage
 from data_prep.profiles import stats as profile_stats
 from data_prep.profiles.check import ProfileFinding, check_profiles
 from data_prep.profiles.vocabulary import Vocabulary, load_vocabulary
+from tests.data_prep.running import Run, ok
 
-Run = Callable[..., Result]
 COMPLETE: dict[str, Any] = {
     "id": "p1",
     "language": "en",
@@ -61,18 +58,6 @@ def profile(**parts: Any) -> Profile:
     return Profile.model_validate(COMPLETE | fields)
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
-
-
-def ok(result: Result) -> str:
-    assert result.exit_code == 0, (result.output, result.exception)
-    return " ".join(result.output.split())
-
-
 # --- bundled, text ---------------------------------------------------------------------------------------------------------
 
 
@@ -82,7 +67,7 @@ def test_the_bundled_profiles_are_complete_consistent_and_cover_what_is_asked() 
     for language in ("en", "zh"):
         own = [one for one in both if one.language == language]
         assert len(own) >= 12
-        assert {profile_stats.age_group(one, load_vocabulary()) for one in own} == {g.en for g in load_vocabulary().age_groups}
+        assert not [gap for gap in profile_stats.gaps(own, load_vocabulary()) if "age groups" in gap]
         assert len({one.counselling.scenario for one in own}) >= 8
     assert len({one.preferences.mbti for one in both}) == 16
     assert len({one.counselling.scenario for one in both}) == len(load_vocabulary().keys) == 16
@@ -309,24 +294,24 @@ def test_a_sample_is_inspected_and_the_rejected_are_left_out(run: Run, tmp_path:
     several = [profile(id=f"p{n}", counselling={"problem": f"={n} boats sank near island {n}."}) for n in range(6)]
     write_jsonl(Path("p.jsonl"), several)
     ok(run("sheet", "export", "--profiles", "p.jsonl", "--out", "out", "--sample", 3, "--seed", 4))
-    sheet = read_sheet(Path("out/keep.xlsx"), "profiles", keeping.PROFILES.columns)
+    sheet = read_sheet(Path("out/keep.xlsx"), "profiles", PROFILE_SHEET.columns)
     assert [row.cells for row in sheet] == [
-        row.cells for row in read_sheet(Path("out/keep.csv"), "profiles", keeping.PROFILES.columns)
+        row.cells for row in read_sheet(Path("out/keep.csv"), "profiles", PROFILE_SHEET.columns)
     ]
     ids = [row.cells["profile_id"] for row in sheet]
-    assert len(ids) == 3 and ids == sorted(ids) and ids == [one.id for one in keeping.draw(several, 3, 4)]
+    assert len(ids) == 3 and ids == sorted(ids)
     filled = [row.cells | {"keep": "no" if place == 1 else "Yes"} for place, row in enumerate(sheet)]
-    write_csv(Path("filled.csv"), keeping.PROFILES.columns, filled)
+    write_csv(Path("filled.csv"), PROFILE_SHEET.columns, filled)
     ok(run("sheet", "import", "--profiles", "p.jsonl", "--out", "kept", "filled.csv"))
     kept = [one.id for one in load_profiles(Path("kept/profiles.jsonl"))]
     assert kept == [one.id for one in several if one.id != ids[1]], "who was not drawn stays"
     (step,) = json.loads(Path("kept/manifest.json").read_text())["steps"]
     assert (step["in"], step["out"], step["dropped"]) == (3, 2, {"rejected by a person": 1})
-    write_csv(Path("out/keep.csv"), keeping.PROFILES.columns, filled)
+    write_csv(Path("out/keep.csv"), PROFILE_SHEET.columns, filled)
     again = run("sheet", "export", "--profiles", "p.jsonl", "--out", "out")
     assert isinstance(again.exception, UserError) and "holds answers" in str(again.exception)
     for word in ("", "maybe"):
-        write_csv(Path("bad.csv"), keeping.PROFILES.columns, [filled[0] | {"keep": word}])
+        write_csv(Path("bad.csv"), PROFILE_SHEET.columns, [filled[0] | {"keep": word}])
         error = run("sheet", "import", "--profiles", "p.jsonl", "--out", "kept", "bad.csv").exception
         assert isinstance(error, UserError) and "bad.csv:2, column keep" in str(error)
 

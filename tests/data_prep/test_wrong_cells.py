@@ -12,9 +12,9 @@ from core.errors import UserError
 from core.ledger import BuildStep
 from core.people_tables import TOLD
 from core.records import RoleCard
-from data_prep import keeping
-from data_prep.cards import annotation as card_sheets
+from data_prep.cards.sheets import write_csv
 from data_prep.cards.taxonomy import load_taxonomy
+from data_prep.commands import card_sheets, keep_sheets
 from data_prep.scores import annotation
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_scores
@@ -30,6 +30,7 @@ CARDS = [
     RoleCard(id=f"c{n}", language="en", problem=f"My cat {n}.", source="s", source_id=str(n), card_method="written")
     for n in range(N)
 ]
+THIRD = card_sheets.THIRD_SHEET
 TALKS = [dialogue(n) for n in range(N)]
 ASKED: dict[str, tuple[str, ...]] = {talk.id: ("empathy",) for talk in TALKS}
 Write = Callable[[Path], Any]
@@ -41,28 +42,25 @@ def table(name: str, columns: str, row: str) -> Write:
     return lambda folder: (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
 
 
-def third(folder: Path) -> None:
-    marks = [{card.id: card_sheets.Mark(quality, None) for card in CARDS} for quality in ("high", "middle")]
-    card_sheets.write_third(folder, CARDS, {card.id: ("quality", "category") for card in CARDS}, marks, TAXONOMY)
-
-
 # Name of the file → how it is written, how it is read, and the columns that people fill in.
 KINDS: dict[str, tuple[Write, Read, list[str]]] = {
-    "worker": (
-        lambda folder: card_sheets.write_sheets(folder, "worker", CARDS, TAXONOMY),
-        lambda path: card_sheets.read_marks(path, {card.id: card for card in CARDS}, TAXONOMY),
+    "worker_1": (
+        lambda folder: card_sheets.export_marks(CARDS, [], folder, 0),
+        lambda path: card_sheets.read_marks(path, card_sheets.WORKERS_SHEET, {card.id: card for card in CARDS}, TAXONOMY),
         ["quality", "category"],
     ),
     "third": (
-        third,
-        lambda path: card_sheets.read_decisions(
-            path, {card.id: card for card in CARDS}, {card.id: ("quality", "category") for card in CARDS}, TAXONOMY
+        lambda folder: write_csv(
+            folder / "third.csv", THIRD.columns, [{"card_id": card.id, "problem": card.problem} for card in CARDS]
+        ),
+        lambda path: card_sheets.read_marks(
+            path, THIRD, {card.id: card for card in CARDS}, TAXONOMY, {card.id: ("quality", "category") for card in CARDS}
         ),
         ["quality", "category"],
     ),
     "keep": (
-        lambda folder: keeping.write_keep(folder, keeping.CARDS, keeping.card_rows(CARDS)),
-        lambda path: keeping.read_keep([path], keeping.CARDS, {card.id: card.problem for card in CARDS}),
+        lambda folder: keep_sheets.export_cards(CARDS, [], folder, 0),
+        lambda path: keep_sheets.read_keep([path], keep_sheets.CARD_SHEET, {card.id: card.problem for card in CARDS}),
         ["keep"],
     ),
     "scores": (

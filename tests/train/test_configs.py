@@ -91,7 +91,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "accelerate/*.yaml": launch,
     "chat_templates/*.jinja": lambda path: jinja2.Environment().parse(path.read_text(encoding="utf-8")),
     "score_sheets.yaml": lambda path: load_yaml(path, "wording of score sheets"),
-    "card_quality.yaml": lambda path: load_yaml(path, "rules of card quality"),
+    "card_*.yaml": lambda path: load_yaml(path, "words of role cards"),
     "constraints-*.txt": parse_constraints,
     "containers/*.Containerfile": lambda path: path.read_text(encoding="utf-8"),  # by hadolint in tests/test_habits.py
     "data/corpora.yaml": lambda path: read_yaml(path, CorpusList, "list of corpora"),
@@ -105,6 +105,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "launch/*.sh": lambda path: subprocess.run(["bash", "-n", str(path)], check=True),  # more in tests/test_launch_files.py
     "launch/*.yaml": lambda path: load_yaml(path, "SkyPilot task"),
     "models/*.yaml": lambda path: load_spec(str(path)),
+    "line_checks.yaml": lambda path: [re.compile(phrase) for part in load_yaml(path, "phrases").values() for phrase in part],
     "hashes-*.txt": lambda path: path.read_text(encoding="utf-8"),  # more in tests/test_house.py
     "people/*.yaml": lambda path: read_yaml(path, StudyConfig, "study"),
     "people/*.txt": lambda path: path.read_text(encoding="utf-8"),

@@ -14,9 +14,7 @@ from core.rows import MALFORMED, CorpusItem, CorpusReader, Source
 from data_prep.sources import (
     SOURCES,
     corpus_files,
-    posts,
-    support,
-    synthetic_esc,
+    installed,
 )
 from tests.data_prep.sources import fixtures as F
 
@@ -40,21 +38,21 @@ def turns(item: CorpusItem) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("name", "ids", "dropped"),
     [
-        ("epitome", ["p1", "p2"], {posts.FURTHER_REPLY: 1, posts.SAME_PAIR: 9}),
-        ("mhp_reddit", ["a", "b"], {posts.FURTHER_REPLY: 1, posts.SAME_PAIR: 1}),
-        ("psych8k", ["0"], {posts.EMPTY: 1}),
+        ("epitome", ["p1", "p2"], {"further reply to a post already read": 1, "pair already read": 9}),
+        ("mhp_reddit", ["a", "b"], {"further reply to a post already read": 1, "pair already read": 1}),
+        ("psych8k", ["0"], {"post without text": 1}),
         ("psyqa", ["7", "8"], {}),
-        ("smile", ["3"], {support.NO_REPLY: 1, MALFORMED: 2}),
+        ("smile", ["3"], {"no reply": 1, MALFORMED: 2}),
         ("extes", ["ExTES/0", "extes/0"], {MALFORMED: 1}),
-        ("escot", ["12", "11"], {support.SEEN: 1}),
-        ("cpsycoun", ["D/case_1", "D/case_4", "E/Career/1"], {support.OTHERS: 2}),
-        ("augesc", ["augesc/0"], {support.NO_REPLY: 1, MALFORMED: 3}),
+        ("escot", ["12", "11"], {"dialogue already read": 1}),
+        ("cpsycoun", ["D/case_1", "D/case_4", "E/Career/1"], {"someone besides one seeker and one counsellor speaks": 2}),
+        ("augesc", ["augesc/0"], {"no reply": 1, MALFORMED: 3}),
         ("emollm", ["aiwei/0", "data/0"], {}),
-        ("synthetic_esc", ["datasetStrategiesAnnotation/1/1"], {synthetic_esc.NO_TAGS: 2}),
-        ("simpsydial", ["test/0", "train/0"], {posts.EMPTY: 1, MALFORMED: 1}),
+        ("synthetic_esc", ["datasetStrategiesAnnotation/1/1"], {"no strategy tags: who supports is not stated": 2}),
+        ("simpsydial", ["test/0", "train/0"], {"post without text": 1, MALFORMED: 1}),
         ("counselingbench", ["zh/1", "en/1"], {}),
         ("esconv", ["train/0"], {}),
-        ("esconv_failed", [], {support.NO_REPLY: 1}),
+        ("esconv_failed", [], {"no reply": 1}),
         ("esconv_multi", ["valid/0"], {}),
     ],
 )
@@ -200,11 +198,14 @@ TAGGED = [("seeker", "I slept badly."), ("supporter", "Since when?")]
         ("Tom: I slept badly.\nNora: [Question] Since when?", TAGGED),
         ("Nora: I slept badly.\nTom: [Question] Since when?\nMay?", [TAGGED[0], ("supporter", "Since when?\nMay?")]),
         ("Nora: I slept (badly).\nTom: [Question] Since when?", [("seeker", "I slept (badly)."), TAGGED[1]]),
-        ("Nora: I slept badly.\nTom: Since when?", synthetic_esc.NO_TAGS),
-        ("Nora: [Other] I slept badly.\nTom: [Question] Since when?", synthetic_esc.BOTH_TAGGED),
-        ("Nora: I slept badly.\nWaiter: Tea?\nTom: [Question] Since when?", synthetic_esc.OTHERS),
-        ("it was a cold day\nNora: I slept badly.", synthetic_esc.NO_SPEAKERS),
-        ("Tom: [Question] Since when?\nTom: [Question] Why?", support.NO_REPLY),
+        ("Nora: I slept badly.\nTom: Since when?", "no strategy tags: who supports is not stated"),
+        ("Nora: [Other] I slept badly.\nTom: [Question] Since when?", "strategy tags on both sides"),
+        (
+            "Nora: I slept badly.\nWaiter: Tea?\nTom: [Question] Since when?",
+            "a speaker or a label that is none of the two agents",
+        ),
+        ("it was a cold day\nNora: I slept badly.", "turns without a speaker"),
+        ("Tom: [Question] Since when?\nTom: [Question] Why?", "no reply"),
     ],
 )
 def test_strategy_tags_tell_the_supporter_and_are_removed(
@@ -233,7 +234,27 @@ def test_a_missing_corpus_is_explained(tmp_path: Path, source: Source) -> None:
     with pytest.raises(UserError) as error:
         corpus_files(source, str(tmp_path))
     for part in (source.about, source.where, source.licence):
-        assert part in str(error.value)
+        assert part and part in str(error.value)
+    assert source.languages and (source.paper or source.name == "generic")
+
+
+def test_corpora_of_other_packages_are_read_and_broken_ones_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    F.write(
+        tmp_path,
+        {
+            "helpline.py": "import data_prep.sources as s\nSOURCE = s.SOURCES['smile'].model_copy(update={'about': 'x'})\n",
+            "broken.py": "import nowhere_to_be_found\n",
+            "h-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: helpline\nVersion: 1\n",
+            "h-1.dist-info/entry_points.txt": "[esc_eval.corpora]\nhelpline = helpline:SOURCE\nother = broken:S\n",
+        },
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    ((name, source),) = installed().items()
+    assert (name, source.name, source.about) == ("helpline", "helpline", "x")
+    warning = capsys.readouterr().err
+    assert "corpus other (package helpline) cannot be loaded" in warning and "nowhere_to_be_found" in warning
 
 
 def test_table_5_of_the_paper() -> None:
