@@ -56,7 +56,7 @@ def merged_folder(checkpoint: Path, adapter: Path) -> tuple[Path, dict[str, Any]
 def merge_adapter(checkpoint: Path, adapter: Path, dst: Path) -> bool:
     """Write `checkpoint` with the LoRA `adapter` (PEFT's) merged in to the folder `dst`; False when that was done before.
 
-    Every adapted weight is W + scale·B·A, computed in fp32 and rounded once to the base's own dtype; scale is alpha/r, or
+    Every adapted weight is W + scale·B·A, computed in fp64 and rounded once to the base's own dtype; scale is alpha/r, or
     alpha/√r with `use_rslora`. All else is copied: other weights, shards and index, config, tokenizer, chat template. In
     memory is one shard at a time. The model card is written anew.
 
@@ -101,7 +101,6 @@ def _deltas(checkpoint: Path, adapter: Path, who: str = "") -> dict[str, Delta]:
 
 def _merge(checkpoint: Path, adapter: Path, deltas: dict[str, Delta], target: Path) -> None:
     need_modules("torch", "huggingface_hub", purpose="merging an adapter")
-    import torch
     from safetensors.torch import load_file
 
     training = read_training(adapter)  # before the long part: it may be unreadable
@@ -113,8 +112,8 @@ def _merge(checkpoint: Path, adapter: Path, deltas: dict[str, Delta], target: Pa
         tensors = load_file(file)
         for name in tensors.keys() & deltas.keys():
             weight, (a, b, scale) = tensors[name], deltas[name]
-            wide = torch.promote_types(weight.dtype, torch.float32)
-            tensors[name] = (weight.to(wide) + (b.load().to(wide) @ a.load().to(wide)) * scale).to(weight.dtype)
+            delta = (b.load().double() @ a.load().double()) * scale
+            tensors[name] = (weight.double() + delta).to(weight.dtype)
         write_tensors(target / file.name, tensors)
     named = read_object(adapter / CONFIG, "an adapter's config").get("base_model_name_or_path")
     write_card(target, training, merged=True, base=str(named or ""))

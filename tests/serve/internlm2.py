@@ -100,7 +100,7 @@ def save_checkpoint(folder: Path, dtype: Any = None, **changes: Any) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     made = {key: value.to(dtype or torch.float32) for key, value in weights(config).items()}
-    half, weight_map = len(made) // 2, {}
+    half, weight_map = len(made) // 2, dict[str, str]()
     for number, names in enumerate((list(made)[:half], list(made)[half:]), start=1):
         file = f"model-0000{number}-of-00002.safetensors"
         save_file({name: made[name] for name in names}, folder / file)

@@ -174,6 +174,7 @@ def test_what_transformers_serve_cannot_do_is_refused(cpu: None, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_embedded_model_is_a_supporter_served_by_transformers(
     esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import os
-import ssl
-import subprocess
-import sys
-import threading
 import tracemalloc
 import zlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -178,38 +172,3 @@ async def test_a_proxy_of_the_environment_is_taken_but_not_for_this_machine(
         with pytest.raises(ServerLost):
             await ask(tmp_path, here, question("once more"), model=far, attempts=1)
         assert len(proxy.requests) == len(here.requests) == 1
-
-
-def test_certificates_named_by_the_environment_are_trusted(tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    files = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(["openssl", *request, *files], check=True, capture_output=True)
-
-    class Lists(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"data": [{"id": "m"}]}')
-
-        def log_message(self, *given: object) -> None: ...
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Lists) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = [
-            sys.executable,
-            "-m",
-            "evalsuite.cli",
-            "models",
-            f"m@https://localhost:{server.server_port}/v1",
-            "--check",
-            "--json",
-        ]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SSL_CERT")}
-        trusting = environment | {"SSL_CERT_FILE": str(certificate)}
-        said = [subprocess.run(command, env=env, capture_output=True, text=True) for env in (environment, trusting)]
-        server.shutdown()
-    assert [(run.returncode, "certificate" in run.stdout + run.stderr) for run in said] == [(1, True), (0, False)]

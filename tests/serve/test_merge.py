@@ -372,7 +372,7 @@ def test_a_merged_model_has_the_logits_of_peft_unmerged(family: str, settings: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", 8), ("float16", 11)])
-def test_a_16_bit_base_is_merged_in_fp32_and_rounded_once(dtype: str, bits: int, tmp_path: Path) -> None:
+def test_a_16_bit_base_is_rounded_once(dtype: str, bits: int, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     from transformers import AutoModelForCausalLM
 

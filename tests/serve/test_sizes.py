@@ -16,94 +16,6 @@ from serve.sizes import ARCHITECTURES, BLOCK, GIB, Size, known_architecture, sha
 from tests.serve.test_plan import spec
 
 KNOWN: dict[str, dict[str, Any]] = load_yaml(ARCHITECTURES, "architectures")
-# Others that a user may bring: published shapes, as their config.json has them.
-OTHERS: dict[str, dict[str, Any]] = {
-    "Qwen2.5-7B": {
-        "model_type": "qwen2",
-        "hidden_size": 3584,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "intermediate_size": 18944,
-        "vocab_size": 152064,
-        "sliding_window": 131072,
-        "use_sliding_window": False,
-        "max_position_embeddings": 32768,
-    },
-    "Gemma-2-9B": {
-        "model_type": "gemma2",
-        "hidden_size": 3584,
-        "num_hidden_layers": 42,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 256,
-        "intermediate_size": 14336,
-        "vocab_size": 256000,
-        "sliding_window": 4096,
-        "max_position_embeddings": 8192,
-    },
-    "Gemma-3-1B": {
-        "model_type": "gemma3_text",
-        "hidden_size": 1152,
-        "num_hidden_layers": 26,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 1,
-        "head_dim": 256,
-        "intermediate_size": 6912,
-        "vocab_size": 262144,
-        "sliding_window": 512,
-        "sliding_window_pattern": 6,
-        "max_position_embeddings": 32768,
-    },
-    "DeepSeek-V2-Lite": {
-        "model_type": "deepseek_v2",
-        "hidden_size": 2048,
-        "num_hidden_layers": 27,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 16,
-        "intermediate_size": 10944,
-        "vocab_size": 102400,
-        "kv_lora_rank": 512,
-        "q_lora_rank": None,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-        "n_routed_experts": 64,
-        "n_shared_experts": 2,
-        "num_experts_per_tok": 6,
-        "moe_intermediate_size": 1408,
-        "first_k_dense_replace": 1,
-        "max_position_embeddings": 163840,
-    },
-    "Mixtral-8x7B": {
-        "model_type": "mixtral",
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "intermediate_size": 14336,
-        "vocab_size": 32000,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-        "sliding_window": None,
-        "max_position_embeddings": 32768,
-    },
-    "Qwen3-30B-A3B": {
-        "model_type": "qwen3_moe",
-        "hidden_size": 2048,
-        "num_hidden_layers": 48,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "head_dim": 128,
-        "intermediate_size": 6144,
-        "moe_intermediate_size": 768,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "decoder_sparse_step": 1,
-        "vocab_size": 151936,
-        "max_position_embeddings": 40960,
-    },
-}
 CLASSES = {
     "qwen2": "Qwen2ForCausalLM",
     "llama": "LlamaForCausalLM",
@@ -116,8 +28,15 @@ CLASSES = {
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
 }
-IN_TRANSFORMERS = {name: fields for name, fields in (KNOWN | OTHERS).items() if fields["model_type"] in CLASSES}
+# Shapes that the project names, and of each kind that a user may bring the one that transformers assumes.
+IN_TRANSFORMERS = [name for name, fields in KNOWN.items() if fields["model_type"] in CLASSES] + list(CLASSES)
 CLOSE = 0.03
+
+
+def fields_of(name: str) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    return KNOWN.get(name) or {"model_type": name} | AutoConfig.for_model(name).to_dict()
 
 
 @pytest.mark.slow
@@ -127,7 +46,7 @@ def test_parameters_are_those_of_transformers(name: str) -> None:
     torch = pytest.importorskip("torch")
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    fields = IN_TRANSFORMERS[name]
+    fields = fields_of(name)
     shape = shape_of(fields)
     assert shape is not None
     with torch.device("meta"):
@@ -150,7 +69,7 @@ def test_the_cache_is_that_of_vllm(name: str, tmp_path: Path, monkeypatch: pytes
 
     # It looks at a model's class in a process of its own, which imports all of vLLM each time.
     monkeypatch.setattr(registry, "_run_in_subprocess", lambda look: look())
-    fields, context, batched = IN_TRANSFORMERS[name], 8192, 2048
+    fields, context, batched = fields_of(name), 8192, 2048
     if name == "Gemma-3-1B":
         context = 32768
     context = min(context, fields["max_position_embeddings"])

@@ -1,0 +1,318 @@
+"""Asking in a server's dialect: what it takes beside the messages is found out with its first answers (`serve.dialect`)."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from core.endpoints import Constraint
+from core.errors import UserError
+from core.files import digest
+from core.masking import problem_of
+from core.records import Message
+from core.specs import ModelSpec
+from serve import http
+from serve.callables import CallableSpec
+from serve.dialect import FORMS, LIMITS, PROBE, PROBED, PROBES, TRIED, Dialect, Retreat, Voice, assumed
+from serve.failures import OutOfQuota, Rejected, ServerLost, Unanswered
+from serve.http import UNSUPPORTED
+from serve.questions import Question
+from serve.store import CallStore, model_problem
+from serve.transport import Completion, Transport
+
+REFUSED = (*UNSUPPORTED, 500)  # statuses of a refusal: vLLM has a 500 for some constraints
+_PROBE_TOKENS = 32  # of an answer to the question that tries a constraint
+_LEAST_ROOM = 256  # tokens for reasoning
+_SMALL: list[Message] = [{"role": "system", "content": "You answer in one word."}, {"role": "user", "content": PROBE}]
+
+
+@dataclass
+class DialectClient(Transport):
+    """Asks models in the dialects of their servers, which the store keeps."""
+
+    store: CallStore
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    """Spec name → base URL of a running server; wins over the spec's own."""
+    offline: bool = False
+    """Raise `NotStored` for whatever is not in the store."""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._models = self.store.models()
+        self._learnt = self.store.dialects()
+        self._voices: dict[tuple[str, str], Voice] = {}  # (spec name, served name) → what is known of its server
+        self._found: dict[str, str] = {}  # base URL as given → the one below it that has the API
+        self._vllm: set[str] = set()  # base URLs of servers that say that they are vLLM's
+        return self
+
+    def base_url(self, spec: ModelSpec, served_name: str | None = None) -> str:
+        """Where a model (or one of its adapters, by served name) answers; `UserError` when nothing serves it."""
+        url = self.endpoints.get(served_name or "") or self.endpoints.get(spec.name) or spec.endpoint.base_url
+        if url is None:
+            raise UserError(f"model {spec.name}: no server is up for it and its spec has no endpoint.base_url")
+        if url not in self._found:
+            if problem := problem_of(url):
+                raise UserError(f"model {spec.name}: {problem}")
+            self._found[url] = url.rstrip("/")
+        return self._found[url]
+
+    async def check(self, spec: ModelSpec, served_names: Sequence[str]) -> None:
+        """Ask the endpoint which models it serves, and say what is found or assumed of them, once.
+
+        Raises `UserError` when it cannot be reached, does not serve these names, or reads less than a reply may have.
+        """
+        if isinstance(spec, CallableSpec):
+            return
+        if spec.endpoint.kind == "agent":
+            raise UserError(
+                f"model {spec.name} is an agent: it plays a side of dialogues (run, simulate) and answers nothing else"
+            )
+        by_url: dict[str, list[str]] = defaultdict(list)  # on CPU every adapter is a server of its own
+        for name in served_names:
+            by_url[self.base_url(spec, name)].append(name)
+        for url, names in by_url.items():
+            listing = await http.served_models(self._session, self._route(spec, url), names)
+            if listing.of_vllm:
+                self._vllm.add(listing.url)
+            if listing.url != url:
+                self._found = {given: listing.url if at == url else at for given, at in self._found.items()}
+                self._tell(f"{self._route(spec, url).where}: no API there; {listing.url} has one and is asked")
+            for name in names:
+                self._voice(spec, name).context = (listing.contexts or {}).get(name)
+            self._server(listing.url).rate.tighten(spec.endpoint)
+            # The list is a help: a model that is in none is itself asked whether it is there, once a run folder.
+            for name in names if listing.problem else ():
+                voice = self._voice(spec, name)
+                if not voice.answers and not self.offline:
+                    hello = Question(_SMALL[1:], {"probe": "hello"}, spec.sampling, name, "supporter")
+                    try:
+                        await self._answered(spec, hello, voice)
+                    except Unanswered as error:
+                        raise UserError(f"{listing.problem}; asked all the same, it does not answer: {error}") from None
+                    voice.answers = True
+                    await self._learn(spec, name, voice)
+                self._tell(f"{listing.problem}; it answers, and is asked")
+            if taken := assumed(spec, self._voice(spec, names[0]).context):
+                self._tell(f"model {spec.name}: {taken}")
+
+    async def server_version(self, spec: ModelSpec, served_name: str) -> str | None:
+        """The version of the vLLM server behind a model; None where it is another or does not say."""
+        return (
+            None
+            if isinstance(spec, CallableSpec)
+            else await http.server_version(self._session, self.base_url(spec, served_name))
+        )
+
+    def _voice(self, spec: ModelSpec, served_name: str) -> Voice:
+        """What is known of a model at its server."""
+        place = spec.name, served_name
+        if place not in self._voices:
+            record = self._learnt.get(place) or {"dialect": self._first(spec, served_name)}
+            voice = self._voices[place] = Voice.model_validate(record)
+            voice.dialect = Dialect.of(spec.endpoint, voice.dialect)
+        return self._voices[place]
+
+    def _first(self, spec: ModelSpec, served_name: str) -> Dialect:
+        """How a model is asked before anything is known of its server; one that says that it is vLLM is taken at its word."""
+        url = self.base_url(spec, served_name)
+        of_vllm = url in self._vllm or (url in self.launched and spec.serve.engine == "vllm")
+        known = Dialect(constraint="structured_outputs", checkpoint_defaults=True) if of_vllm else None
+        return Dialect.of(spec.endpoint, known)
+
+    async def _learn(self, spec: ModelSpec, served_name: str, voice: Voice) -> None:
+        """Keep what was found out of a model's server."""
+        if not isinstance(spec, CallableSpec):
+            await self.store.learn(spec.name, served_name, voice.model_dump(mode="json"))
+
+    async def _answered(
+        self,
+        spec: ModelSpec,
+        question: Question,
+        voice: Voice,
+        messages: list[Message] | None = None,
+        replaced: int | None = None,
+    ) -> tuple[Completion, dict[str, Any]]:
+        """The server's answer, and the request that it was given; what is not known of the server is found out."""
+        while True:
+            if question.formed and voice.dialect.constraint is None:
+                await self._find_form(spec, question, voice, None)
+            async with voice.adapting:  # a refusal of another call may be looked into
+                dialect = voice.dialect
+            body = question.body(dialect, messages)
+            if replaced is not None and "seed" in body:  # the same seed would draw the same answer
+                body["seed"] = int(digest([body["seed"], replaced], 7), 16)
+            taken = voice.takes(body)
+            try:
+                completion = await self._with_room(spec, question, body, voice)
+            except (Rejected, ServerLost) as error:
+                if not await self._adapted(spec, question, voice, dialect, error):
+                    raise
+                continue
+            if not taken:
+                if not question.could_say(completion.reply, body):  # the field may have been ignored
+                    await self._find_form(spec, question, voice, dialect.constraint)
+                    if voice.dialect.constraint != dialect.constraint:
+                        continue
+                voice.settle(body)
+                await self._learn(spec, question.served_name, voice)
+            if not (taken and voice.shown) and (sentences := voice.sentences()):
+                self._tell(f"model {spec.name}: {'; '.join(sentences)}")
+            voice.shown = True
+            return completion, body
+
+    async def _adapted(
+        self, spec: ModelSpec, question: Question, voice: Voice, dialect: Dialect, error: Rejected | ServerLost
+    ) -> bool:
+        """Whether a question that was refused in a dialect is to be asked again, in another."""
+        body = question.body(dialect)
+        refused = error.status in UNSUPPORTED or (error.status == 500 and _asks_form(body))
+        if isinstance(spec, CallableSpec) or isinstance(error, OutOfQuota) or not refused:
+            return False
+        async with voice.adapting:
+            if voice.dialect != dialect:  # another call has found out meanwhile
+                return True
+            if voice.takes(body) or (error.status == 500 and voice.doubted):
+                return False
+            if way := next((way for way in dialect.retreats(spec.endpoint, body, error.told) if way.named), None):
+                voice.dialect = dialect.after(way)
+            else:
+                voice.doubted = error.status == 500 or voice.doubted
+                voice.dialect = await self._diagnosed(spec, question, voice, error)
+                await self._learn(spec, question.served_name, voice)
+            if voice.dialect.constraint == "none" and dialect.constraint == "structured_outputs":
+                voice.fails.add("structured_outputs")
+                voice.dialect = voice.dialect.model_copy(update={"constraint": None})  # there is another one
+            return voice.dialect != dialect or error.status == 500  # that may have been the server's own trouble
+
+    async def _diagnosed(self, spec: ModelSpec, question: Question, voice: Voice, error: Rejected | ServerLost) -> Dialect:
+        """The dialect in which a server answers that refused a question in words that name nothing: a small one of our own asks
+        for less from try to try, and once it is answered, for whatever was not the cause. `Rejected` where it never is."""
+        system = bool(question.messages) and question.messages[0]["role"] == "system"
+        small = replace(question, messages=_SMALL if system else _SMALL[1:], sample={"probe": "refusal"}, hears=None)
+        first = self._first(spec, question.served_name).model_copy(update={"constraint": voice.dialect.constraint})
+
+        async def answers(words: str, *left: Retreat) -> bool:
+            if len(voice.tried) == PROBES:
+                return False
+            voice.tried.append(words)
+            body = small.body(first.after(*left))
+            try:
+                await self._with_room(spec, small, body, voice)
+            except (Rejected, ServerLost) as refused:
+                if refused.status not in REFUSED:
+                    raise
+                return False
+            voice.settle(body)
+            return True
+
+        def less(*left: Retreat) -> Retreat | None:
+            dialect = first.after(*left)
+            return next(dialect.retreats(spec.endpoint, small.body(dialect), error.told), None)
+
+        if await answers("as it was"):
+            return first
+        left = list[Retreat]()
+        while retreat := less(*left):
+            left.append(retreat)
+            if await answers(retreat.words, *left):
+                break
+        else:
+            if error.status == 500:
+                return voice.dialect
+            raise Rejected(f"{error}; a small question was refused too: {', '.join(voice.tried)}", error.status, error.told)
+        if len(left) > 1 and await answers(f"{left[-1].words} alone", left[-1]):
+            return first.after(left[-1])
+        for retreat in left[-2::-1] if len(left) > 2 else ():
+            others = [other for other in left if other is not retreat]
+            if await answers(f"all but {retreat.words}", *others):
+                left = others
+        return first.after(*left)
+
+    async def _find_form(self, spec: ModelSpec, question: Question, voice: Voice, failed: Constraint | None) -> None:
+        """Find out how the server holds answers to their form, on a question of its own; `failed` is what may not do it."""
+        async with voice.forming:
+            if voice.dialect.constraint == failed:
+                for constraint in TRIED:
+                    if constraint not in voice.fails and await self._holds(spec, question, voice, constraint):
+                        break
+                else:
+                    constraint = "none"
+                voice.dialect = voice.dialect.model_copy(update={"constraint": constraint})
+                voice.settled.discard("structured_outputs")
+                await self._learn(spec, question.served_name, voice)
+
+    async def _holds(self, spec: ModelSpec, question: Question, voice: Voice, constraint: Constraint) -> bool:
+        """Whether the server holds an answer to its form by this constraint."""
+        sampling = question.sampling.model_copy(update={"max_tokens": _PROBE_TOKENS})
+        plain = Question(_SMALL[1:], {"probe": constraint}, sampling, question.served_name, question.purpose)
+        probe = replace(plain, choices=PROBED)
+        while True:
+            dialect = voice.dialect.model_copy(update={"constraint": constraint})
+            body = probe.body(dialect)
+            try:
+                reply = (await self._with_room(spec, probe, body, voice)).reply
+            except (Rejected, ServerLost) as error:
+                if error.status not in REFUSED:
+                    raise
+                if re.search(FORMS, error.told) or voice.takes(plain.body(voice.dialect)):
+                    return False
+                before = voice.dialect
+                await self._answered(spec, plain, voice)  # something else may be refused, too
+                if voice.dialect == before:
+                    return False
+                continue
+            return reply.text.strip() in PROBED
+
+    async def _with_room(self, spec: ModelSpec, question: Question, body: dict[str, Any], voice: Voice) -> Completion:
+        """The server's answer. A model that reasons has room for that beside its reply, from the first one on that it has cut
+        off: that call is made again. Less room is asked for where the server refuses it."""
+        url = self.base_url(spec, question.served_name)
+        size = sum(len(message["content"].encode()) for message in body["messages"]) if voice.measures else 0
+        limit = next(name for name in LIMITS if name in body)
+        most, room, refused = voice.dialect.most_tokens or 2**31, 0, False
+
+        def wider() -> int:
+            context = voice.context or spec.context_length
+            return int(min(voice.room(spec.reasoning_room, context, body[limit], size), max(most - body[limit], 0)))
+
+        if roomy := voice.reasons:
+            room = wider()
+        while True:
+            asked = {**body, limit: body[limit] + room}
+            doubtful = question.sample.get("probe") in ("hello", "refusal") or (
+                _asks_form(body) and not voice.doubted and not voice.takes(asked)
+            )
+            try:
+                completion = await self.send(spec, url, question, asked | spec.endpoint.extra_body, doubtful)
+            except Rejected as error:
+                if not room or error.status not in UNSUPPORTED or asked[limit] <= voice.largest:
+                    raise
+                room, refused = room // 2 if room > _LEAST_ROOM else 0, True
+                continue
+            reply = completion.reply
+            if room and reply.finish_reason == "context_overflow" and not reply.text:
+                room = room * 3 // 4 if room > _LEAST_ROOM else 0
+            elif reply.needs_room and not roomy and (room := wider()):
+                roomy = voice.reasons = True
+                await self._learn(spec, question.served_name, voice)
+                self._tell(f"model {spec.name} reasons: it gets {spec.reasoning_room:,} tokens for that beside its replies")
+            else:
+                break
+        voice.largest = max(voice.largest, asked[limit])
+        if refused and room:
+            voice.dialect = voice.dialect.model_copy(update={"most_tokens": asked[limit]})
+        for noticed in voice.notices(reply, size):
+            await self._learn(spec, question.served_name, voice)
+            self._tell(f"warning: model {spec.name}: {noticed}")
+        if problem := model_problem(self._models, spec, question.served_name, reply.model):
+            problem = f"{self._route(spec, url).where}: {problem}"
+            self.threshold.end(problem)
+            raise Rejected(problem)
+        return Completion(question.unwrapped(reply, body), completion.attempts, completion.seconds)
+
+
+def _asks_form(body: Mapping[str, Any]) -> bool:
+    return bool({"logprobs", "structured_outputs", "response_format"} & body.keys())
