@@ -11,10 +11,12 @@ The clone's python sources are parsed with `ast`. What is looked for, by shape a
 from __future__ import annotations
 
 import ast
+import json
 import re
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ _CARD = {
     "zh": (("年龄：", "性别：", "职业：", "问题："), "未提及"),
 }
 TextPart = str | ast.expr
+quoted = partial(json.dumps, ensure_ascii=False)  # a jinja2 string in double quotes
 
 
 @dataclass
@@ -188,9 +191,9 @@ def _find_seeker(tree: ast.AST, path: Path, prompts: PublishedPrompts) -> None:
         here = True
         language = language_of("".join(texts))
         headings, nothing = _CARD[language]
-        values = [f"(card.{name} or {_quoted(nothing)})" for name in ("age", "gender", "occupation")] + ["card.problem"]
-        lines = (f"{_quoted(heading)} ~ {value}" for heading, value in zip(headings, values, strict=True))
-        newline = f" ~ {_quoted(chr(10))} ~ "
+        values = [f"(card.{name} or {quoted(nothing)})" for name in ("age", "gender", "occupation")] + ["card.problem"]
+        lines = (f"{quoted(heading)} ~ {value}" for heading, value in zip(headings, values, strict=True))
+        newline = f" ~ {quoted(chr(10))} ~ "
         # A published card stands word for word: it writes "not mentioned" in two ways, which its fields do not tell.
         card = f"{{{{ card.text or ({newline.join(lines)}) }}}}"
         prompts.seeker.setdefault(language, "".join(escaped(part) if isinstance(part, str) else card for part in parts))
@@ -300,15 +303,10 @@ def _judge(
             out.append('{%+ include "_rules_" ~ dimension.key ~ ".j2" +%}')  # + keeps the white space around
         elif names:
             words = {DIMENSIONS[key]: word for key, word in zip(keys, lists[names[0]], strict=True)}
-            out.append(f"{{{{ {{{', '.join(f'{_quoted(k)}: {_quoted(w)}' for k, w in words.items())}}}[dimension.key] }}}}")
+            out.append(f"{{{{ {{{', '.join(f'{quoted(k)}: {quoted(w)}' for k, w in words.items())}}}[dimension.key] }}}}")
         else:
             out.append("{{ transcript | trim }}" if isinstance(part, ast.Call) else "{{ transcript }}")
     return JudgePrompt("".join(out), {DIMENSIONS[key]: escaped(text) for key, text in texts.items()})
-
-
-def _quoted(text: str) -> str:
-    """A jinja2 string in double quotes."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r") + '"'
 
 
 # --- InternLM2's code -------------------------------------------------------------------------------------------------------

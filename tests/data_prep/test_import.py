@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import re
@@ -24,6 +23,7 @@ from core.side_prompts import greeting, seeker_system
 from data_prep.__main__ import app
 from data_prep.cards import load_cards
 from data_prep.published import find_clone, read_dialogues
+from data_prep.published.comparison import NotCompared, _marked, _run
 from data_prep.published.prompts import escaped, find_prompts
 from evalsuite.papers.esc_eval import EscEval
 from tests.published_clone import (
@@ -114,21 +114,12 @@ def test_prompts_come_out_as_the_scripts_would_build_them(run: Run, clone: Path,
         assert seeker_system(pack, card) == f"{before}{base}{after}".strip()
 
 
-def test_the_pack_stays_out_of_git_and_keeps_an_edited_system_message(run: Run, clone: Path) -> None:
-    run()
-    pack = clone.parent / "out" / "prompts"
-    assert (pack / ".gitignore").read_text().splitlines()[-1] == "*"
-    assert (pack / "en" / "judge_paper_system.j2").read_text().strip()
-    (pack / "en" / "judge_paper_system.j2").write_text("Mine.\n")
-    files = {p: p.read_bytes() for p in pack.rglob("*") if p.is_file()}
-    run()
-    assert {p: p.read_bytes() for p in pack.rglob("*") if p.is_file()} == files
-
-
 def test_edited_prompts_stay_until_they_are_deleted(run: Run, clone: Path) -> None:
     run()
     pack = clone.parent / "out" / "prompts"
     files = {p: p.read_bytes() for p in pack.rglob("*") if p.is_file()}
+    assert (pack / ".gitignore").read_text().splitlines()[-1] == "*"
+    assert (pack / "en" / "judge_paper_system.j2").read_text().strip(), "ours stands in"
     mine, greeting = pack / "en" / "judge_paper.j2", pack / "zh" / "greeting.txt"
     mine.write_text("Mine.\n")
     (clone / "evaluate.py").write_text(EVALUATE.replace(HELLO["zh"], "早上好。"))  # published anew, and not edited: replaced
@@ -160,18 +151,6 @@ def test_a_pack_that_no_import_is_remembered_of_is_not_touched(run: Run, clone: 
     mine.write_text("Mine.\n")
     assert "kept as edited in out/prompts: en/greeting.txt" in run()
     assert mine.read_text() == "Mine.\n"
-
-
-def test_a_file_that_cannot_be_read_leaves_the_last_import_whole(run: Run, clone: Path) -> None:
-    run()
-    out = clone.parent / "out"
-    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
-    (clone / "data" / "card_high_ch.json").write_text(json.dumps([published_card(7, "zh")]))
-    (clone / "score" / "Model_A_zh.json").write_text("{")
-    with pytest.raises(UserError, match=r"Model_A_zh\.json"):
-        run()
-    gc.collect()  # the traceback is gone, and with it what was written so far
-    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
 
 
 def test_what_is_missing_is_told_and_the_rest_imported(run: Run, clone: Path) -> None:
@@ -350,6 +329,13 @@ def test_the_first_difference_is_told(
     assert [p for p in pack.own_wording(["en", "zh"], OURS) if p != "the judge's system message"] == ours
 
 
+def asked(folder: Path, more: str) -> int:
+    """How often the scorer's script, with more code in it, asks about one dialogue."""
+    (folder / "score.py").write_text(score_script(more=more))
+    calls, _ = _run(folder / "score.py", ["score.py"], {"held_en.json": json.dumps({"0": lines("en")})}, ("3",))
+    return len(calls)
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -374,34 +360,34 @@ def test_the_first_difference_is_told(
         ("raise SystemExit", "it ends at once"),
     ],
 )
-def test_a_script_is_let_do_nothing_else(run: Run, clone: Path, line: str, told: str) -> None:
-    (clone / "score.py").write_text(score_script(more=f"import os\n{line}"))
-    printed = run()
-    assert "not compared with the published scripts: score.py: " in printed and told in printed
-    assert not (clone.parent / "ran").exists() and (clone.parent / "out" / "prompts" / "published.json").exists()
+def test_a_script_is_let_do_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, told: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotCompared, match=re.escape(told)):
+        asked(tmp_path, f"import os\n{line}")
+    assert not (tmp_path / "ran").exists()
 
 
-def test_a_script_reads_no_file_by_way_of_its_options(run: Run, clone: Path) -> None:
-    (clone.parent / "secret").write_text("--secret")
+def test_a_script_reads_no_file_by_way_of_its_options(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("--secret")
     more = f"""
 import argparse
 options = argparse.ArgumentParser(fromfile_prefix_chars="@")
 options.add_argument("given")
-if options.parse_args(["@{clone.parent / "secret"}"]).given[0] != "@":
+if options.parse_args(["@{tmp_path / "secret"}"]).given[0] != "@":
     raise SystemExit
 """
-    (clone / "score.py").write_text(score_script(more=more))
-    assert "not compared" not in run()
+    assert asked(tmp_path, more) == 7
 
 
-@pytest.mark.parametrize("written", ["'no json'", "'[]'", '\'{"0": [1, "Somebody：hi"], "1": 2}\''])
-def test_what_is_no_dialogue_is_not_judged(run: Run, clone: Path, written: str) -> None:
+def test_a_script_that_does_not_end_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data_prep.published.comparison._SECONDS", 1)
+    with pytest.raises(NotCompared, match=r"score\.py does not end"):
+        asked(tmp_path, "while True: pass")
+
+
+def test_what_is_no_dialogue_is_not_judged(run: Run, clone: Path) -> None:
+    assert _marked("no json") == _marked("[]") == {}
     source = (clone / "evaluate.py").read_text()
-    (clone / "evaluate.py").write_text(source.replace("f.write(json.dumps(held, ensure_ascii=False))", f"f.write({written})"))
+    written = """f.write('{"0": [1, "Somebody：hi"], "1": 2}')"""
+    (clone / "evaluate.py").write_text(source.replace("f.write(json.dumps(held, ensure_ascii=False))", written))
     assert "judge, en (7 calls): equal" in run(), "the clone's own dialogue is left"
-
-
-def test_a_script_that_does_not_end_is_left(run: Run, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data_prep.published.comparison._SECONDS", 2)
-    (clone / "score.py").write_text(score_script(more="while True: pass"))
-    assert "not compared with the published scripts: score.py does not end" in run()
