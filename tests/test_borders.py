@@ -30,7 +30,7 @@ WRITERS = {
     "rich.print": set(),
     "csv.writer": {"core/tables.py", "data_prep/cards/sheets.py"},
     "csv.DictWriter": set(),
-    "openpyxl.Workbook": {"data_prep/cards/sheets.py"},
+    "Workbook": {"data_prep/cards/sheets.py"},
     "sys.stdout.write": {"evalsuite/commands/output.py"},
     "sys.stdout.buffer.write": {"evalsuite/commands/output.py"},
     "sys.stderr.write": set(),

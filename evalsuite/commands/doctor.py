@@ -16,7 +16,7 @@ def doctor() -> None:
     """
     missing = 0
     for finding in findings():
-        typer.echo(str(finding))
+        say(finding)
         missing += finding.state == "missing"
     if missing:
         say(f"{missing} missing")
