@@ -74,11 +74,11 @@ def _sources(folder: Path, records: Iterable[str], manifest: Mapping[str, Any]) 
         named = set(sources_in(folder / name))
         nameless = nameless or not named
         found |= named
-    for text, known in (manifest.get("inputs") or {}).items() if nameless else ():
+    for text, file in (manifest.get("inputs") or {}).items() if nameless else ():
         path = Path(text)
         if path.suffix != ".jsonl":
             continue
-        if not path.is_file() or sha256_file(path) != known["sha256"]:
+        if not path.is_file() or sha256_file(path) != file["sha256"]:
             raise UserError(f"{folder}: was made from {text}, which is not here as it was: its licence cannot be told")
         found |= set(sources_in(path))
     if not found:

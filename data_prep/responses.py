@@ -63,8 +63,10 @@ def answered(turns: Sequence[Turn]) -> list[Answered]:
         members = list(run)
         runs.append((members[0][0], Turn(role=role, text="\n".join(turn.text.strip() for _, turn in members))))
     runs = runs[1:] if runs and runs[0][1].role == "supporter" else runs
-    said = tuple(turn for _, turn in runs)
-    return [Answered(index, said[:place], turn.text) for place, (index, turn) in enumerate(runs) if turn.role == "supporter"]
+    spoken_turns = tuple(turn for _, turn in runs)
+    return [
+        Answered(index, spoken_turns[:place], turn.text) for place, (index, turn) in enumerate(runs) if turn.role == "supporter"
+    ]
 
 
 def read_responses(paths: Sequence[Path]) -> list[Response]:

@@ -184,9 +184,9 @@ def columns_of(path: Path, sheet: str | None = None) -> frozenset[str]:
 
 
 def read_filled(
-    path: Path, layout: SheetLayout, known: Mapping[str, str], what: str, answer: Callable[[str, SheetRow], T]
+    path: Path, layout: SheetLayout, texts: Mapping[str, str], what: str, answer: Callable[[str, SheetRow], T]
 ) -> dict[str, T]:
-    """{id: what `answer` makes of id and row} of a sheet that came back. `known` is {id: text that the sheet was written with},
+    """{id: what `answer` makes of id and row} of a sheet that came back. `texts` is {id: text that the sheet was written with},
     `what` names such a thing.
 
     Raises `UserError` as `read_sheet` does, for a sheet without rows, for an id that is empty, unknown or doubled, or whose
@@ -197,15 +197,15 @@ def read_filled(
 
     def each(row: SheetRow) -> None:
         key = row.cells[layout.key]
-        key = key if key in known else key.strip()  # white space may be part of an id
+        key = key if key in texts else key.strip()  # white space may be part of an id
         if not key:
             raise row.fault(layout.key, "empty")
-        if key not in known:
-            raise row.fault(layout.key, f"unknown {what} {shortened(key)!r}: {near(key, known)}")
+        if key not in texts:
+            raise row.fault(layout.key, f"unknown {what} {shortened(key)!r}: {near(key, texts)}")
         if places.setdefault(key, row.where) != row.where:
             raise row.fault(layout.key, f"{what} {key} stands twice (first at {places[key]})")
-        if _bare(row.cells[layout.text]) != _bare(known[key]):
-            changed = changed_cell(row.cells[layout.text], known[key])
+        if _bare(row.cells[layout.text]) != _bare(texts[key]):
+            changed = changed_cell(row.cells[layout.text], texts[key])
             if changed:
                 raise UserError(f"{row.where}, column {layout.text}:{changed}")
             raise row.fault(

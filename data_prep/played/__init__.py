@@ -18,22 +18,22 @@ def load_played(cards: Sequence[Path], profiles: Sequence[Path]) -> dict[str, Pl
     loaded: list[tuple[Path, Played]] = [(path, card) for path in cards for card in load_cards(path)]
     loaded += [(path, profile) for path in profiles for profile in load_profiles(path)]
     by_id: dict[str, Played] = {}
-    for path, one in loaded:
-        if by_id.setdefault(one.id, one) != one:
-            raise UserError(f"{path}: {one.id} is given twice with other contents")
+    for path, person in loaded:
+        if by_id.setdefault(person.id, person) != person:
+            raise UserError(f"{path}: {person.id} is given twice with other contents")
     return by_id
 
 
-def played_text(dialogue: Dialogue, known: dict[str, Played]) -> str:
+def played_text(dialogue: Dialogue, people: dict[str, Played]) -> str:
     """Who is played in a dialogue, as headed lines. Raises `UserError` where nobody is named, or nobody known."""
     id = dialogue.card_id or dialogue.profile_id
     if id is None:
         raise UserError(
             f"dialogue {dialogue.id}: it names no card_id and no profile_id: its seeker cannot be rated against one"
         )
-    if id not in known:
+    if id not in people:
         kind = "profile" if dialogue.profile_id else "card"
-        what = f"{kind} {id!r} is not among those given (--{kind}s): {near(id, known)}"
+        what = f"{kind} {id!r} is not among those given (--{kind}s): {near(id, people)}"
         raise UserError(f"dialogue {dialogue.id}: {what}")
-    one = known[id]
-    return card_text(one) if isinstance(one, RoleCard) else profile_text(one, one.language)
+    person = people[id]
+    return card_text(person) if isinstance(person, RoleCard) else profile_text(person, person.language)

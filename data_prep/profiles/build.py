@@ -74,8 +74,8 @@ def build(
     asker = Asker(batch, _TOKENS, "seeds")
     for name in STEPS:
         step = steps[name]
-        asked = {key: prompt(by_id[key], profile, name) for key, profile in drafts.items()}
-        for key, answer in asker.ask(asked, name, 0.0 if name == "review" else TEMPERATURE).items():
+        prompts = {key: prompt(by_id[key], profile, name) for key, profile in drafts.items()}
+        for key, answer in asker.ask(prompts, name, 0.0 if name == "review" else TEMPERATURE).items():
             step.taken += 1
             profile = drafts[key]
             made = answer if isinstance(answer, Unread) else read(by_id[key], profile, name, answer)

@@ -70,7 +70,7 @@ class Vocabulary(Settings):
 
     def label(self, key: str, language: Language) -> str:
         """A scenario's name in a language; an unknown key is its own name (`check` reports it)."""
-        return next((one.label(language) for one in self.scenarios if one.key == key), key)
+        return next((scenario.label(language) for scenario in self.scenarios if scenario.key == key), key)
 
     def age_group(self, age: int | None) -> AgeGroup | None:
         """The group that an age belongs to; None for no age and for one outside all groups."""

@@ -94,11 +94,11 @@ def _spoken(text: str, agents: list[_Agent]) -> tuple[list[tuple[int, str]], Cou
         head = _HEAD.match(rest)
         speaker = _speaker(head, names) if head else None
         if head and speaker is not None:
-            said = (rest[head.end() :].removesuffix(")") if rest.startswith("(") else rest[head.end() :]).strip()
-            again = _HEAD.match(said)  # the name stood before the tag and after it
+            words = (rest[head.end() :].removesuffix(")") if rest.startswith("(") else rest[head.end() :]).strip()
+            again = _HEAD.match(words)  # the name stood before the tag and after it
             if again and _speaker(again, names) == speaker:
-                said = said[again.end() :]
-            turns.append((speaker, _unquoted(said)))
+                words = words[again.end() :]
+            turns.append((speaker, _unquoted(words)))
         elif not rest or _BRACKETED.match(rest) or _BARE_TAG.fullmatch(rest):  # a tag or a stage direction on its own line
             continue
         elif not turns:
@@ -107,9 +107,9 @@ def _spoken(text: str, agents: list[_Agent]) -> tuple[list[tuple[int, str]], Cou
             raise Dropped("a speaker or a label that is none of the two agents")
         else:
             turns[-1] = (turns[-1][0], f"{turns[-1][1]}\n{rest}")
-        who, said = turns[-1]
-        turns[-1] = (who, _BARE_TAG.sub("", said).strip())
-        tags[who] += tagged or turns[-1][1] != said
+        who, words = turns[-1]
+        turns[-1] = (who, _BARE_TAG.sub("", words).strip())
+        tags[who] += tagged or turns[-1][1] != words
     return turns, +tags
 
 
