@@ -161,7 +161,7 @@ def prepare(verb: Callable[..., Any]) -> None:
             info.autocompletion = info.autocompletion or EVERYWHERE.get(name) or (NAMED.get(name) if named else None)
 
 
-def call(verb: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+def call(verb: Callable[..., Any], /, **arguments: Any) -> Any:
     """Call a verb with its path options checked."""
     arguments |= _in_runs(path_options(verb, arguments), arguments)
     options = path_options(verb, arguments)

@@ -237,6 +237,10 @@ class Dialogue(Record):
         return sum(a.role == "seeker" and b.role == "supporter" for a, b in pairs)
 
 
+Used = dict[str, dict[str, dict[str, Usage]]]
+"""What a run used: stage → role → model."""
+
+
 class SupportDialogue(Record):
     """An emotional-support dialogue of a corpus, with what the corpus says about its seeker; empty where it says nothing."""
 

@@ -98,11 +98,7 @@ class Verbs(typer.Typer):
 
             prepare(verb)
 
-            @functools.wraps(verb)
-            def checked(**arguments: Any) -> Any:
-                return call(verb, arguments)
-
-            register(checked)
+            register(functools.update_wrapper(functools.partial(call, verb), verb))
             return verb
 
         return add

@@ -31,7 +31,7 @@ from evalsuite.frames import FrameRecords, row_of
 from evalsuite.report.report import PLUMBING
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
-from evalsuite.runner.outcome import Outcome
+from evalsuite.runner.work import Outcome
 from evalsuite.runs import shards
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import DialogueFramework

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from core.errors import run_cli
 from core.verbs import program
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # with matrices as small as ours, further threads mostly wait
 app = program(
     "Evaluate emotional-support dialogue systems: a simulated seeker talks to your model, a ranker scores it.\n\n"
     "Running the identical command again resumes an interrupted run: nothing that was answered is asked again.",
@@ -48,10 +50,7 @@ for panel, verbs in {
         app.add(name, f"evalsuite.{place}", about, panel)
 
 
-def main() -> None:
-    """Entry point of the console script."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # with matrices as small as ours, further threads mostly wait
-    run_cli(app)
+main = partial(run_cli, app)  # the entry point of the console script
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ from serve.checkpoints.internlm2 import convert_checkpoint
 from serve.checkpoints.internlm2_adapter import convert_adapter, on_internlm2
 from serve.checkpoints.merge import merge_adapter
 from serve.checkpoints.places import base_folder
-from serve.launch import START_TIMEOUT, Servers
+from serve.launch import Servers
+from serve.limits import START_TIMEOUT
 from serve.plan import overview, plan_servers
 
 CONVERSIONS = {"internlm2": convert_checkpoint, "chatglm": convert_chatglm}

@@ -23,8 +23,6 @@ from serve.answers import Reply
 from serve.callables import CallableSpec
 from serve.client import ChatClient
 from serve.failures import FailedCall, NotReached, NotStored, NotUp, Threshold, Unanswered
-from serve.launch import Servers
-from serve.plan import plan_servers
 from serve.questions import Question
 from serve.store import CallStore
 
@@ -293,6 +291,9 @@ class Batch:
 
     def _servers(self) -> Generator[Phase, None, None]:
         if not self._endpoints and self.spec.endpoint.base_url is None:
+            from serve.launch import Servers  # loaded when a server is to be started
+            from serve.plan import plan_servers
+
             plans = plan_servers([self.spec], self._store.parent / "logs")
             self._endpoints = dict(self._launched.enter_context(Servers(plans)).endpoints)
         yield Phase([self.spec], self._endpoints)

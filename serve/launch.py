@@ -29,10 +29,10 @@ from core.tables import Screen
 from core.yaml_files import load_yaml
 from serve.command import MODULE, ROUTER, TRANSFORMERS, ServerPlan, check_installed
 from serve.guard import GRACE
+from serve.limits import START_TIMEOUT
 
 TAIL = 15  # log lines shown when a server dies
 LINE_AFTER, LINE_EVERY = 5.0, 10.0  # seconds until the first line of progress where there is no terminal, and between lines
-START_TIMEOUT = 900.0  # seconds: loading 28 GB from a slow disk, compiling and capturing graphs take some minutes
 
 
 @dataclass

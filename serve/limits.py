@@ -204,6 +204,7 @@ RATES: dict[str, Rate] = {}  # of this process, by base URL
 
 # ---- patience
 
+START_TIMEOUT = 900.0  # seconds: loading 28 GB from a slow disk, compiling and capturing graphs take some minutes
 HOUR = 3600.0
 _SAY_EVERY_S = 60.0
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from core.files import check_unique, first_object, read_jsonl
 from core.records import Language
 from data_prep.bundled import BUNDLED
-from data_prep.profiles import sage
 from data_prep.profiles.record import BigFive, Counselling, Demographics, Preferences, Profile, profile_text
 
 __all__ = ["BigFive", "Counselling", "Demographics", "Preferences", "Profile", "profile_text"]
@@ -18,6 +17,8 @@ def load_profiles(path: Path) -> list[Profile]:
 
     Raises `UserError` with file, line and field; for an empty file; and for doubled ids.
     """
+    from data_prep.profiles import sage  # runs on role cards load no profiles
+
     profiles = sage.load_profiles(path) if sage.is_sage(path) else read_jsonl(path, Profile, "profile file")
     check_unique(path, (profile.id for profile in profiles), "profile ids")
     return profiles
@@ -25,6 +26,8 @@ def load_profiles(path: Path) -> list[Profile]:
 
 def is_profile_file(path: Path) -> bool:
     """Whether `load_profiles` reads this file, by its first line."""
+    from data_prep.profiles import sage
+
     return sage.is_sage(path) or "counselling" in first_object(path, "profile file")
 
 

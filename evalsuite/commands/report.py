@@ -78,7 +78,7 @@ def report(
         return by_people(dialogues, *people_scores(gold or [], rubric or [], dialogues), config.floors())
 
     with open_run(folder) as opened:
-        content.report_run(opened, console, wandb, partial(against, name=versus), people if gold else None)
+        content.report_run(opened, console, (), wandb, partial(against, name=versus), people if gold else None)
         for path in write_inspect_logs(opened, inspect) if inspect else ():
             console.print(str(path), soft_wrap=True)
     if gates and gates.failed(folder):

@@ -15,7 +15,6 @@ from core.machine import Machine
 from core.options import SetOption, choice, console
 from core.paths import Reads
 from core.tables import to_console
-from data_prep.scores.human import read_dialogues
 from evalsuite.commands.options import (
     CardsOption,
     ConfigOption,
@@ -33,15 +32,12 @@ from evalsuite.commands.options import (
     resolve,
 )
 from evalsuite.runner import pipeline
-from evalsuite.runner import until as until_decided
 from evalsuite.runner.engine import Launched, Runner
-from evalsuite.runner.forecast import forecast
-from evalsuite.runner.outcome import Outcome
+from evalsuite.runner.work import Outcome
 from evalsuite.runs import shards
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.run_identity import RunIdentity
-from evalsuite.runs.status import status as tables_of_status
 from serve.answers import Retry
 from serve.budget import Budget
 
@@ -132,6 +128,8 @@ def run(
                 for number, each in enumerate(judges, start=1)
             ]
             if simulated and scored and chosen.until:
+                from evalsuite.runner import until as until_decided
+
                 outcomes = [until_decided.simulate(runners[0])]
             else:
                 outcomes = [pipeline.simulate(runners[0], scored) if simulated else pipeline.score(runners[0], path)]
@@ -148,7 +146,7 @@ def run(
         elif simulated and scored:
             from evalsuite.report.content import report_run  # what makes tables and pages is loaded when there are any
 
-            report_run(opened, console)
+            report_run(opened, console, outcomes)
         elif scored and resolved.shard is None:
             _say(f"no report yet with these verdicts: `esc-eval report {opened.folder}` writes it")
     _finish(resolved, simulated, outcomes)
@@ -163,6 +161,8 @@ def status(
         raise UserError(
             f"not a run folder (no calls.sqlite): {folder}: `esc-eval run --config CONFIG --out {folder}` makes one"
         )
+    from evalsuite.runs.status import status as tables_of_status
+
     run = Run(folder)
     try:
         for table in tables_of_status(run):
@@ -179,6 +179,8 @@ def _check(judges: Sequence[DialogueFramework], simulated: bool, scored: bool, g
     """Load and check everything that the stages use, before anything is written or started."""
     resolved = judges[0]
     if simulated and scored and resolved.config.until:
+        from evalsuite.runner import until as until_decided
+
         until_decided.planned(resolved)
     if simulated:
         RunIdentity(resolved).simulate()
@@ -193,11 +195,15 @@ def _check(judges: Sequence[DialogueFramework], simulated: bool, scored: bool, g
         path = _dialogues(resolved, given)
         if not path.exists():
             raise UserError(f"{path}: no such file: `esc-eval run --only simulate` makes it; --dialogues takes others")
+        from data_prep.scores.human import read_dialogues
+
         read_dialogues([path])
 
 
 def _plan(judges: Sequence[DialogueFramework], gpus: str | None, given: Path | None, scored: bool) -> None:
     """Print which servers would run where, and what the run would take."""
+    from evalsuite.runner.forecast import forecast
+
     machine, config = Machine.parse(gpus) if gpus else Machine.here(), judges[0].config
     for each in judges:
         to_console(pipeline.servers(each, machine, given, scored), console)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from core.records import Dialogue, Turn
 from core.specs import Floor
-from data_prep.responses import answered
 from evalsuite.dialogues.hold import Plan, Utterance
 from serve.questions import Models
 
@@ -55,6 +54,8 @@ def answered_by(floor: Floor, dialogue: Dialogue) -> Dialogue:
 
 def replies_by_source(dialogues: Iterable[Dialogue]) -> dict[Source, list[str]]:
     """What supporters answered in source dialogues, by corpus and id there. Dialogues without a source id are left out."""
+    from data_prep.responses import answered
+
     return {(d.source, d.source_id): [place.text for place in answered(d.turns)] for d in dialogues if d.source_id}
 
 

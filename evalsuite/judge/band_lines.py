@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from core.records import Judgement, Language
 from core.rubrics import Rubric
+from evalsuite.judge.judge import OffSum
 
 TOLERANCE = 0.02
-OffSum = Literal["renormalise", "null"]
 # A number begins where no digit stands before it: tried from every digit of a long number, the search would be quadratic.
 _PAIR = re.compile(r"(?<![0-9])([0-9]{1,9})[ \t]*[=:：][ \t]*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[ \t]*([%％]?)")
 _MARKS = "*" + "".join(filter(str.isspace, map(chr, range(0x3001))))

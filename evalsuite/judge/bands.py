@@ -15,15 +15,15 @@ from core.judge_prompts import judge_messages
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from evalsuite.judge.band_lines import read_bands
-from evalsuite.judge.base import BaseJudge
 from evalsuite.judge.json_answers import last_object
+from evalsuite.judge.judge import Judge
 from evalsuite.judge.methods import Method, one_digit
 from serve.answers import Reply
 from serve.batch import together
 from serve.questions import Question
 
 
-async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:
+async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
     """One judgement a dimension and round, rounds in order; `value` is the mean of the distribution."""
     # One request warms the server's prefix cache with the dialogue; the other rounds share it.
     first = await _round(judge, dialogue, 0)
@@ -31,7 +31,7 @@ async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:
     return [judgement for judgements in (first, *others) for judgement in judgements]
 
 
-async def _round(judge: BaseJudge, dialogue: Dialogue, repeat: int) -> list[Judgement]:
+async def _round(judge: Judge, dialogue: Dialogue, repeat: int) -> list[Judgement]:
     rubric, spec, keys = judge.rubric, judge.spec, list(judge.rubric.dimensions)
     # A token is a byte or more: what is asked for fits, whatever the tokenizer.
     room = max(spec.sampling.max_tokens, len(_answer(rubric, dialogue.language).encode()) + 1)
@@ -56,7 +56,7 @@ async def _round(judge: BaseJudge, dialogue: Dialogue, repeat: int) -> list[Judg
     return [judgement.model_copy(update={"value": judgement.expected, "repeat": repeat}) for judgement in judgements]
 
 
-def _distributions(judge: BaseJudge, dialogue: Dialogue, text: str) -> dict[str, dict[str, float] | None]:
+def _distributions(judge: Judge, dialogue: Dialogue, text: str) -> dict[str, dict[str, float] | None]:
     """Dimension → probabilities; None where an answer's line cannot be read. A JSON object may stand in place of the lines."""
     if found := last_object(text):
         scores = {name: numbers for name, numbers in found.items() if isinstance(numbers, dict)}

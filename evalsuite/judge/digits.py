@@ -13,8 +13,8 @@ from typing import Any
 from core.judge_prompts import judge_messages
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric, Scale
-from evalsuite.judge.base import BaseJudge, NoVerdict
 from evalsuite.judge.json_answers import last_object, names_of, plain, read_answer
+from evalsuite.judge.judge import Judge, NoVerdict
 from evalsuite.judge.methods import Method
 from serve.answers import Reply, Tokens, choice_probabilities, sound
 from serve.batch import together
@@ -30,7 +30,7 @@ _LINE = re.compile(
 )
 
 
-async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:
+async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
     """One judgement a dimension, in the rubric's order."""
     names = list(judge.rubric.dimensions)
     if judge.method == "joint":
@@ -42,7 +42,7 @@ async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:
     return [judgement for judgements in (*first, *others) for judgement in judgements]
 
 
-async def _scored(judge: BaseJudge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> list[Judgement]:
+async def _scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> list[Judgement]:
     """The judgements on the dimensions that one request asks for; `sample` is one dimension, or "all"."""
     answer = await _ask(judge, dialogue, sample, names)
     if isinstance(answer, NoVerdict):
@@ -65,7 +65,7 @@ async def _scored(judge: BaseJudge, dialogue: Dialogue, sample: str, names: Sequ
     ]
 
 
-async def _ask(judge: BaseJudge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> Reply | NoVerdict:
+async def _ask(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> Reply | NoVerdict:
     """The reply on these dimensions, or the reason why there is none."""
     scales = [judge.rubric.scale_of(name) for name in names]
     held = judge.method != "paper"
@@ -92,7 +92,7 @@ def _integer(scale: Scale) -> dict[str, Any]:
     return {"type": "integer", "enum": list(scale.scores)}
 
 
-def _read(judge: BaseJudge, text: str, names: Sequence[str]) -> list[int] | None:
+def _read(judge: Judge, text: str, names: Sequence[str]) -> list[int] | None:
     """The scores in an answer, one for each dimension; None where they cannot be read."""
     scales = [judge.rubric.scale_of(name) for name in names]
     if judge.method == "paper":

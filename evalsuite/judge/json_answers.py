@@ -20,7 +20,7 @@ from typing import Any
 from core.judge_prompts import judge_messages, transcript_of_turns
 from core.records import LOST, Dialogue, Judgement, Language, Message
 from core.rubrics import Rubric, Scale
-from evalsuite.judge.base import BaseJudge, NoVerdict
+from evalsuite.judge.judge import Judge, NoVerdict
 from evalsuite.judge.methods import Method
 from serve.answers import Reply
 from serve.batch import together
@@ -44,7 +44,7 @@ class JsonAnswer:
     raw: str
 
 
-async def score(judge: BaseJudge, dialogue: Dialogue) -> list[Judgement]:
+async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
     """One judgement a dimension on the whole dialogue (turn null), then where wanted on it up to each turn of the supporter."""
     whole = await _scored(judge, dialogue, None)
     if not judge.shown.per_turn:
@@ -61,7 +61,7 @@ def reached(dialogue: Dialogue, place: int) -> Dialogue:
     return dialogue.model_copy(update={"turns": dialogue.turns[:end]})
 
 
-async def _scored(judge: BaseJudge, dialogue: Dialogue, place: int | None) -> list[Judgement]:
+async def _scored(judge: Judge, dialogue: Dialogue, place: int | None) -> list[Judgement]:
     keys, scores = list(judge.rubric.dimensions), judge.rubric.scores
     part = dialogue if place is None else reached(dialogue, place)
     more: dict[str, object] = {
@@ -92,7 +92,7 @@ async def _scored(judge: BaseJudge, dialogue: Dialogue, place: int | None) -> li
 
 
 async def _ask(
-    judge: BaseJudge, dialogue: Dialogue, place: int | None, messages: Sequence[Message], attempt: int
+    judge: Judge, dialogue: Dialogue, place: int | None, messages: Sequence[Message], attempt: int
 ) -> JsonAnswer | NoVerdict:
     """What was read of the answer, or the reason why there is none."""
     keys = list(judge.rubric.dimensions)
@@ -115,7 +115,7 @@ async def _ask(
 
 
 def _judgements(
-    judge: BaseJudge, dialogue: Dialogue, place: int | None, raw: str, scores: Mapping[str, int], failure: str | None
+    judge: Judge, dialogue: Dialogue, place: int | None, raw: str, scores: Mapping[str, int], failure: str | None
 ) -> list[Judgement]:
     """One a dimension; what has no score is null, with the failure if there was one."""
     # Verdicts on a part are another scorer's than those on the whole: they are never averaged together.

@@ -1,22 +1,84 @@
-"""The judge as the rest of the harness knows it: a dialogue in, one judgement a dimension out.
+"""The judge: a dialogue in, one judgement a dimension out.
 
 What is asked is in `core.judge_prompts`; how answers are constrained and read is in the module of each method
-(`evalsuite.judge.methods`).
+(`evalsuite.judge.methods`), which asks with what stands here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from core.errors import UserError
+from core.prompts import PromptPack
 from core.records import Dialogue, Judgement
-from evalsuite.judge.base import BaseJudge
+from core.rubrics import Rubric
+from core.specs import ModelSpec
 from evalsuite.judge.methods import method_of
+from serve.answers import Reply
+from serve.failures import Unanswered
+from serve.questions import Models, Question
+
+LONGEST = 32_768  # characters of a reply that are read and kept: no verdict that was asked for is as long
+CUT = "\n[cut off here: the rest was not read]"  # holds nothing that any parser reads as a score
+
+
+OffSum = Literal["renormalise", "null"]
 
 
 @dataclass(frozen=True)
-class Judge(BaseJudge):
-    """A model that scores dialogues on a rubric. Every dialogue gets one judgement a dimension, whatever happens."""
+class Bands:
+    """Settings of method `bands`: how often every dialogue is asked about, and what becomes of numbers that do not sum to 1."""
+
+    rounds: int = 1
+    off_sum: OffSum = "renormalise"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Settings of method `json`: what the judge is shown beside what was said, and how often it is asked."""
+
+    strategy: str = "dialogue"
+    """What a framework calls it: goes into the records."""
+    profile: Callable[[Dialogue], str] = lambda dialogue: ""
+    """The text of who the seeker is, "" for none. Raises `UserError` for a dialogue of an unknown one."""
+    states: bool = False
+    """Whether the seeker's states stand in the transcript."""
+    per_turn: bool = False
+    """Also ask after every turn of the supporter (and the seeker's answer to it, where there is one)."""
+    mode: Literal["paper", "native"] = "native"
+    """Goes into the records."""
+
+
+class NoVerdict(NamedTuple):
+    """Why there is no answer to read: `infrastructure`, `context_overflow` or `refusal`, with what the model said then."""
+
+    reason: str
+    raw: str = ""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A model that scores dialogues on a rubric by a method. Every dialogue gets one judgement a dimension, whatever happens.
+
+    What could not be read, was refused, did not fit the judge's context, found no server or was rejected is `value: null` (the
+    reason in `condition.failure` where nothing was read). Where a server's token probabilities cannot be true, the score in the
+    text stands alone (`condition.probabilities: broken`).
+    """
+
+    client: Models
+    spec: ModelSpec
+    rubric: Rubric
+    prompts: PromptPack
+    method: str
+    """Its name in `evalsuite.judge.methods`."""
+    bands: Bands = field(default_factory=Bands)
+    shown: Shown = field(default_factory=Shown)
+    opens_freely: Callable[[str | None], bool] = lambda framework: False
+    """Whether a framework's supporters open dialogues in words of their own."""
+    repeat: int = 0
+    """Which repetition of every question this is, from 0."""
 
     def __post_init__(self) -> None:
         method = method_of(self.method)
@@ -37,3 +99,48 @@ class Judge(BaseJudge):
         words of their own, a seeker who leaves at once has judged them."""
         opened = self.opens_freely(dialogue.framework) and any(turn.role == "supporter" for turn in dialogue.turns)
         return opened or dialogue.exchanges > 0
+
+    async def reply(self, question: Question) -> Reply | NoVerdict:
+        """The judge's reply, cut to `LONGEST`, or the reason why there is none. A refusal is none, whatever it says."""
+        try:
+            reply = await self.client.ask(self.spec, question)
+        except Unanswered as error:
+            return NoVerdict(error.outcome)
+        if reply.finish_reason == "context_overflow":
+            return NoVerdict("context_overflow")
+        if len(reply.text) > LONGEST:
+            reply = reply.model_copy(update={"text": reply.text[:LONGEST] + CUT})
+        return NoVerdict("refusal", reply.text) if reply.refused else reply
+
+    def judgement(
+        self,
+        dialogue: Dialogue,
+        dimension: str,
+        raw: str,
+        value: int | None = None,
+        distribution: dict[str, float] | None = None,
+        failure: str | None = None,
+        broken: bool = False,
+    ) -> Judgement:
+        """The verdict is what the text says, whatever was probable. `broken`: the server's probabilities cannot be true, or are
+        not those of the answer."""
+        condition = {"mode": "paper" if self.method == "paper" else "native"} | ({"failure": failure} if failure else {})
+        return Judgement(
+            dialogue_id=dialogue.id,
+            language=dialogue.language,
+            judge=self.spec.name,
+            rubric=self.rubric.name,
+            dimension=dimension,
+            value=value,
+            expected=expectation(distribution) if distribution else None,
+            distribution=distribution,
+            repeat=self.repeat,
+            condition=condition | ({"probabilities": "broken"} if broken else {}),
+            method=self.method,
+            raw=raw,
+        )
+
+
+def expectation(distribution: Mapping[str, float]) -> float:
+    """The mean score of a distribution."""
+    return sum(float(score) * probability for score, probability in distribution.items())

@@ -34,7 +34,7 @@ class Method:
     """How a judge is asked about a dialogue, and how its answers are read."""
 
     score: Callable[[Any, Dialogue], Awaitable[list[Judgement]]]
-    """A `BaseJudge` and a dialogue → at least one judgement a dimension."""
+    """A `Judge` and a dialogue → at least one judgement a dimension."""
     check: Callable[[Rubric], None] = one_digit
     """Raises `UserError` for a rubric that cannot be asked for by it."""
     by_dimension: bool = False

@@ -22,7 +22,7 @@ from core.records import Dialogue, RoleCard
 from core.specs import ModelSpec
 from data_prep.profiles import Profile, profile_text
 from evalsuite.dialogues.hold import ModelSide, Opening, Plan
-from evalsuite.judge.base import Shown
+from evalsuite.judge.judge import Shown
 from evalsuite.papers.emoharbor_config import EmoHarborConfig, EmoHarborModels, EmoHarborSection, ShownJudged, facts_of
 from evalsuite.papers.emoharbor_seeker import PlayedPerson, card_of, initial_state, unthought
 from evalsuite.runs.dialogue_framework import DialogueFramework

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from core.errors import UserError, clean
 from core.files import read_jsonl, read_object
-from core.records import Dialogue, HumanScore, Usage
+from core.records import Dialogue, HumanScore, Judgement, Usage
 from core.statistics.bootstrap import LEVEL
 from core.tables import Table, file_keys, fits, to_console
 from evalsuite.checks import risk, simulator
@@ -26,6 +26,7 @@ from evalsuite.report.breakdowns import breakdowns, cost_charts
 from evalsuite.report.log_wandb import log_report
 from evalsuite.report.report import PLUMBING, ReportContent, write_report
 from evalsuite.report.trajectories import along
+from evalsuite.runner.work import Outcome
 from evalsuite.runs.folder import Run, looks_of
 from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework_of_run
 from evalsuite.runs.judgement_sets import JudgementSet, sets_of
@@ -81,6 +82,7 @@ _BRIEF = {
 def report_run(
     run: Run,
     console: Console,
+    made: Sequence[Outcome] = (),
     wandb: bool = False,
     beside: Callable[[Iterable[Table]], Iterable[Table]] = tuple,
     people: Callable[[Sequence[Dialogue]], Iterable[Table]] | None = None,
@@ -89,10 +91,10 @@ def report_run(
 
     `people` makes tables of people's scores of the run's dialogues (`by_people`).
     `beside` may put other figures beside ours, a paper's for instance. With `wandb`, the same tables and charts go
-    there too (see `log_wandb`). Everything comes from the folder's own files, and all is written before anything is printed: a
-    reader who stops listening (`| head`) costs no file. Raises `UserError` when the folder holds no judgements yet.
+    there too (see `log_wandb`). Everything comes from the folder's own files, or was just `made`, and is written before it is
+    printed: a reader who stops listening (`| head`) costs no file. Raises `UserError` when the folder holds no judgements yet.
     """
-    content = content_of(run)
+    content = content_of(run, made)
     lost = any(one.lost for one in content.tally.dialogues) or any(one.lost for one in content.tally.verdicts)
     if not lost and not any(stage.get("unfinished") for stage in run.timing().values()):  # a budget's end is nobody's look
         run.look(cards_of(content.tally.dialogues))
@@ -133,8 +135,8 @@ def _print(table: Table, columns: Collection[str], console: Console) -> None:
     console.print(Text(f"whole in tables/{table.key}.csv: {size}"), soft_wrap=True)
 
 
-def content_of(run: Run) -> ReportContent:
-    """What the report of a run folder shows."""
+def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
+    """What the report of a run folder shows; what a command has just `made` there is not read again."""
     config = run.config()
     scored = config.scored
     if scored is None and "role_play" in config:
@@ -152,10 +154,15 @@ def content_of(run: Run) -> ReportContent:
             f"{run.folder} has no judgements yet: run `esc-eval run --only score --config CONFIG --out {run.folder}` first"
         )
     judges = sets_of(run.folder, config)
-    dialogues = read_jsonl(run.folder / "dialogues.jsonl", Dialogue, "dialogues")
+    outcomes = {outcome.file: outcome for outcome in made}
+    path = run.folder / "dialogues.jsonl"
+    dialogues = list(made[0].dialogues) if made else read_jsonl(path, Dialogue, "dialogues")
     looks, seen = looks_of(run.folder)
     level = looks.level_at(cards_of(dialogues)) if looks else LEVEL
-    verdicts = [judgement for one in judges for judgement in one.records()]
+    verdicts: list[Judgement] = []
+    for judging in judges:
+        outcome = outcomes.get(judging.file)
+        verdicts += outcome.judgements if outcome else judging.records()
     tally = Tally(dialogues, verdicts, scored.rubric, config.floors(), level=level)
     drawn = {dialogue.id for dialogue in distinct(dialogues)}
     once = tally  # what it has computed is computed once where every dialogue is distinct

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
@@ -14,11 +14,11 @@ from core.specs import ModelSpec
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run
 from serve.batch import Answers, Desk, Phase, answered
-from serve.checkpoints.places import commits
 from serve.client import ChatClient
 from serve.failures import Threshold
-from serve.launch import Servers
-from serve.plan import learn_shapes, plan_servers, prepare
+
+if TYPE_CHECKING:
+    from serve.launch import Servers
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -92,6 +92,8 @@ class Runner:
         launched = self._launches(specs)
         if all(spec.name in self.endpoints for spec in launched):
             return [list(specs)]
+        from serve.plan import learn_shapes, prepare
+
         learn_shapes(launched)
         parts = self.resolved.models.phases(launched, needs)
         if len(parts) > 1:
@@ -111,6 +113,10 @@ class Runner:
         missing = [spec for spec in wanted if spec.name not in self.endpoints]
         if not missing:
             return {}
+        from serve.checkpoints.places import commits  # what starts servers is loaded when one is to be started
+        from serve.launch import Servers
+        from serve.plan import plan_servers
+
         with self.run.timed("servers") as timing:
             held = [plan for servers in self._launched.servers for plan in servers.plans]
             try:

@@ -101,12 +101,11 @@ async def load_of(job: Plan | Dialogue, judges: Sequence[DialogueFramework]) -> 
 
 
 def shares_of(
-    jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework], score: bool, budget: Budget
+    jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework], score: bool
 ) -> dict[str, tuple[Share, Share]]:
-    """Dialogue id → what it takes of a budget with all verdicts, and what of that judges after the first take. Nothing where
-    there is no limit."""
+    """Dialogue id → what it takes of a budget with all verdicts, and what of that judges after the first take."""
     shares: dict[str, tuple[Share, Share]] = {}
-    for group in group_by(jobs, _alike).values() if budget.limited else ():
+    for group in group_by(jobs, _alike).values():
         some, wanted = _some(group), judges if score else []
         every = max((asyncio.run(load_of(job, wanted)) for job in some), key=lambda load: (load.calls, load.cost))
         first = max((asyncio.run(load_of(job, wanted[:1])) for job in some), key=lambda load: (load.calls, load.cost))

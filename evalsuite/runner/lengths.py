@@ -12,7 +12,6 @@ from core.records import Dialogue, Turn
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import Plan
 from evalsuite.runs.dialogue_framework import DialogueFramework
-from serve.checkpoints.places import tokenizer_folder
 
 BYTES_A_TOKEN = 3  # without a tokenizer here: UTF-8, English has about four, Chinese about three
 MARKS = 8  # tokens of a chat template around one message, at most
@@ -76,6 +75,8 @@ def counter(spec: ModelSpec) -> Callable[[str], int]:
 
 @cache
 def _counter(place: str) -> Callable[[str], int]:
+    from serve.checkpoints.places import tokenizer_folder
+
     folder = tokenizer_folder(place)
     if folder and (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
         from tokenizers import Tokenizer

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
 from core.errors import UserError
-from core.files import read_jsonl, write_json, write_jsonl, write_lines
+from core.files import digest, read_jsonl, sha256_file, write_json, write_jsonl, write_lines
 from core.machine import Machine
-from core.records import Dialogue, HumanScore
+from core.records import Dialogue, HumanScore, Judgement, Usage
 from core.specs import ModelSpec
 from core.tables import Table
-from data_prep.scores.human import read_dialogues
 from evalsuite.dialogues.hold import Plan
-from evalsuite.runner.end import End
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.lengths import needs
-from evalsuite.runner.outcome import Outcome
-from evalsuite.runner.work import Job, Work
+from evalsuite.runner.work import Job, Outcome, Work
 from evalsuite.runs.dialogue_framework import DialogueFramework
-from evalsuite.runs.folder import Run
+from evalsuite.runs.folder import USED, Run
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import hashed
-from evalsuite.runs.judgement_sets import JudgementSet, claim_set, set_of, sets_of
+from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet, claim_set, set_of, sets_of
 from evalsuite.runs.models import unspoken
 from evalsuite.runs.people import PEOPLE, write_people
 from evalsuite.runs.run_identity import RunIdentity
-from evalsuite.runs.versions import code
+from evalsuite.runs.spool import Written
+from evalsuite.runs.versions import code, versions
 from serve.batch import answered
-from serve.plan import overview, plan_servers
 
 _PLAYED = [name.removesuffix(".jsonl") for name in PEOPLE]
 # What may be added in the same folder, by stage and field of its config.
@@ -95,6 +94,8 @@ def planned(resolved: DialogueFramework, dialogues: Path | None, score: bool) ->
     """What a run works on, and the models that it asks; `dialogues`: given ones are scored."""
     if dialogues is None:
         return _cast(resolved, score)
+    from data_prep.scores.human import read_dialogues
+
     chosen = [d for d in read_dialogues([dialogues]) if d.language in resolved.languages]
     return chosen, [resolved.models.judge, *resolved.completing(chosen)]
 
@@ -102,6 +103,8 @@ def planned(resolved: DialogueFramework, dialogues: Path | None, score: bool) ->
 def servers(resolved: DialogueFramework, machine: Machine, dialogues: Path | None, score: bool) -> Table:
     """Which servers a run starts, where, and what they take; `dialogues`: given ones are scored. Nothing is written, asked or
     downloaded. Raises `UserError` where they do not fit."""
+    from serve.plan import overview, plan_servers  # loaded when servers are planned
+
     jobs, specs = planned(resolved, dialogues, score)
     lengths = needs(resolved, jobs, score)
     given = resolved.config.endpoints | {spec.name: spec.endpoint.base_url for spec in specs if spec.endpoint.base_url}
@@ -117,6 +120,8 @@ def servers(resolved: DialogueFramework, machine: Machine, dialogues: Path | Non
 
 def score(runner: Runner, dialogues: Path) -> Outcome:
     """Judge given dialogues. Writes them beside the judgements, so that the folder can be reported on its own."""
+    from data_prep.scores.human import read_dialogues  # a run that holds dialogues reads none
+
     run = runner.run
     judging = set_of(run, runner.resolved.models.judge.name)
     resolved = _with_held(run, runner.resolved, judging)
@@ -236,3 +241,58 @@ def _holds_gold(run: Run, dialogues: Sequence[Dialogue], scores: Sequence[HumanS
         if not {record.model_dump_json() for record in held} <= {record.model_dump_json() for record in records}:
             return False
     return True
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a run whose dialogues are judged by one judge or by none: records are taken as they were left where nothing
+    that they were made of has changed since. To make 100,000 dialogues again takes minutes, to compare hashes seconds."""
+
+    run: Run
+    resolved: DialogueFramework
+    judging: JudgementSet | None
+    identities: Sequence[Any]
+    """What decides its dialogues and its judgements, as config.json has it."""
+    code: Sequence[str]
+    """Hashes of the program that makes them, as it was before they were made."""
+
+    @property
+    def _stages(self) -> list[str]:
+        return ["simulate", *([self.judging.stage] if self.judging else [])]
+
+    def _state(self, then: float) -> str:
+        """A hash of all that the records were made of, of stored answers those until `then`, and of the records."""
+        of, run = self.resolved, self.run
+        specs = [*of.models.seekers, *of.models.supporters, *([of.models.judge] if self.judging else [])]
+        packs = {of.pack: of.prompts} | ({of.judge_pack: of.judge_prompts} if self.judging else {})
+        made_by = [versions(packs, of.rubric, {}, specs), self.code, str(of.shard)]
+        paths = [run.folder / name for name in (*PEOPLE, "dialogues.jsonl")] + [
+            path for one in self._verdicts() for path in one
+        ]
+        files = {str(path.relative_to(run.folder)): sha256_file(path) for path in paths if path.exists()}
+        used = USED.dump_python({stage: run.usage().get(stage, {}) for stage in self._stages}, mode="json")
+        return digest([self.identities, made_by, files, used, run.store.state(then)])
+
+    def _verdicts(self) -> list[list[Path]]:
+        """The files of verdicts on whole dialogues, and on parts of them."""
+        return [[path] if self.judging and (path := self.judging.folder / name).exists() else [] for name in VERDICTS]
+
+    def keep(self, outcome: Outcome) -> None:
+        """Remember that this is the end, unless something is missing."""
+        if not (outcome.failures or outcome.ended_early or outcome.unfinished):
+            now = time.time()
+            self.run.store.keep_end(self._stages[-1], now, self._state(now))
+
+    def outcome(self) -> Outcome | None:
+        """What the run left; None where it has not come to its end, or would make other records now."""
+        run, known = self.run, self.run.store.end_of(self._stages[-1])
+        again = run.retry.kinds or run.failures().keys() & self._stages or not run.versions()
+        if again or known is None or known[1] != self._state(known[0]):
+            return None
+        run.settle()
+        usage: dict[str, dict[str, Usage]] = {}
+        for stage in self._stages:
+            usage |= run.usage().get(stage, {})
+        whole, parts = (Written(Judgement, paths) for paths in self._verdicts())
+        file = self.judging.file if self.judging else ""
+        return Outcome(Written(Dialogue, [run.folder / "dialogues.jsonl"]), whole, parts, file=file, usage=usage)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from core.errors import UserError
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
-from evalsuite.runner.outcome import Outcome
+from evalsuite.runner.work import Outcome
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.looks import Looks

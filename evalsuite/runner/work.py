@@ -5,27 +5,60 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from core.records import Dialogue, Judgement, Usage
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.runner.engine import Runner
-from evalsuite.runner.forecast import shares_of
 from evalsuite.runner.lengths import needs
-from evalsuite.runner.outcome import Outcome
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.judgement_sets import JudgementSet
 from evalsuite.runs.spool import Piece, Records, Spool
 from evalsuite.runs.versions import versions
 from serve.answers import UsageTally
 from serve.batch import Answers, Desk
+from serve.budget import Share
 from serve.callables import PLACE, CallableSpec
 from serve.client import ChatClient
-from serve.failures import NotReached, NotStored
+from serve.failures import FailedCall, NotReached, NotStored
 
 Job = Plan | Dialogue
+
+
+@dataclass
+class Outcome:
+    """What a stage made, in the order of its jobs."""
+
+    dialogues: Records[Dialogue]
+    judgements: Records[Judgement]
+    """Verdicts on whole dialogues."""
+    turn_judgements: Records[Judgement]
+    """Verdicts on parts of them."""
+    failures: list[FailedCall] = field(default_factory=list)
+    """Calls without an answer."""
+    ended_early: str | None = None
+    """Why the stage ended before its end."""
+    not_reached: int = 0
+    """Dialogues that the budget did not reach."""
+    not_judged: int = 0
+    """Dialogues whose verdicts it did not reach."""
+    file: str = ""
+    """Where the verdicts are, in the run folder."""
+    usage: dict[str, dict[str, Usage]] = field(default_factory=dict)
+    """Role → model → what it used."""
+    kept: Collection[str] = ()
+    """Dialogues that only earlier commands asked for."""
+
+    @property
+    def unfinished(self) -> str:
+        """What the budget did not reach; "" where that is nothing."""
+        parts = [(self.not_reached, "not asked"), (self.not_judged, "not judged")]
+        told = "".join(f", {number:,} {what}" for number, what in parts if number)
+        of = "of the gold set " if self.file.endswith("gold_judgements.jsonl") else ""
+        return f"{len(self.dialogues) - self.not_judged:,} dialogues {of}are finished{told}" if told else ""
 
 
 @dataclass
@@ -53,7 +86,11 @@ class Work:
         self._spool = Spool(run.folder)
         self._not_judged = set[str]()
         jobs = [job for job in self.jobs if job.id in self.asked]
-        self._shares = shares_of(jobs, [resolved, *self.runner.later], self.judging is not None, run.budget)
+        self._shares: dict[str, tuple[Share, Share]] = {}
+        if run.budget.limited:
+            from evalsuite.runner.forecast import shares_of  # what only a budget needs
+
+            self._shares = shares_of(jobs, [resolved, *self.runner.later], self.judging is not None)
         self._failed = run.store.failed_items()  # in earlier tries
         self._places = places(self.jobs)
         # `run` leaves what `simulate` and `score` leave
@@ -134,10 +171,9 @@ class Work:
             whose = self._judged_as, self.stage
             used = {who: tally for who, tally in client.tallies.items() if name == whose[who[1] != "judge"]}
             usage |= run.keep_usage(name, {(model, role): _usage(tally, role) for (model, role), tally in used.items()})
-        file = ""
-        if self.judging:
-            of_gold = "gold_" if self.stage == self.judging.gold_stage else ""
-            file = str(self.judging.folder.relative_to(run.folder) / f"{of_gold}judgements.jsonl")
+        file = self.judging.file if self.judging else ""
+        if self.judging and self.stage == self.judging.gold_stage:
+            file = str(Path(file).with_name("gold_judgements.jsonl"))
         outcome = Outcome(
             dialogues=Records(Dialogue, self._spool, [piece.dialogue for piece in pieces]),
             judgements=Records(Judgement, self._spool, [place for piece in pieces for place in piece.whole]),

@@ -19,8 +19,7 @@ from core.yaml_files import read_yaml
 from evalsuite.judge.methods import native_method
 from evalsuite.runs.framework import framework_of, frameworks
 from evalsuite.runs.shard import Shard
-from serve.launch import START_TIMEOUT
-from serve.limits import HOUR
+from serve.limits import HOUR, START_TIMEOUT
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 C = TypeVar("C", bound=BaseModel)

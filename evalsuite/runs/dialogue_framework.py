@@ -18,17 +18,14 @@ from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric, load_rubric
 from core.specs import ModelSpec
 from data_prep.played import Played
-from data_prep.scores.human import read_dialogues
 from evalsuite.dialogues.floors import Source, replies_by_source, with_floor
 from evalsuite.dialogues.hold import Opening, Plan
-from evalsuite.judge.base import Shown
-from evalsuite.judge.judge import Judge
+from evalsuite.judge.judge import Judge, Shown
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.framework import Framework, framework_of, opens_freely
 from evalsuite.runs.held import Held, joined
 from evalsuite.runs.identity import HeldSpec, hashed
-from evalsuite.runs.models import RunModels
-from evalsuite.runs.packs import judge_pack, seeker_pack
+from evalsuite.runs.models import RunModels, judge_pack, seeker_pack
 from evalsuite.runs.people import file_of, load_people
 from evalsuite.runs.shard import Shard
 from serve.questions import Models
@@ -145,7 +142,7 @@ class DialogueFramework(Framework):
         """Dialogues and scores of the gold set in the wanted languages; none where the config names none."""
         if self.config.gold is None:
             return [], []
-        from evalsuite.runs.gold import gold_set  # its bundled sets take longer to load than a run to start
+        from evalsuite.runs.gold import gold_set
 
         return gold_set(self.config.gold, self.languages, self.rubric, self.shown)
 
@@ -155,6 +152,10 @@ class DialogueFramework(Framework):
         floors = (spec.floor for spec in self.models.supporters if not isinstance(spec, HeldSpec))
         if not self.config.references and any(floor and floor.kind == "reference" for floor in floors):
             raise UserError("supporter reference: give the dialogues that the cards were made from: --set references=FILE")
+        if not self.config.references:
+            return {}
+        from data_prep.scores.human import read_dialogues
+
         return replies_by_source(read_dialogues([Path(path) for path in self.config.references]))
 
     def load_people(self, record: type[P], names: Sequence[str], limit: int | None, every: bool = False) -> list[P]:

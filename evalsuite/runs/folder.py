@@ -8,24 +8,25 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from core.errors import UserError
 from core.files import locked, read_object, validated, write_json
-from core.records import Usage
+from core.records import Usage, Used
 from data_prep.played import Played
 from evalsuite.runs.people import PEOPLE, write_people
 from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.versions import Versions, joined
-from evalsuite.statistics.looks import Looks
-from evalsuite.statistics.summary import Used
 from serve.answers import Retry
 from serve.budget import Budget
 from serve.failures import FailedCall
 from serve.store import CallStore
+
+if TYPE_CHECKING:
+    from evalsuite.statistics.looks import Looks
 
 USED = TypeAdapter(Used)  # usage.json
 LOOKS = "looks.json"
@@ -225,6 +226,8 @@ class Run:
 
 def looks_of(folder: Path) -> tuple[Looks | None, list[int]]:
     """When a run was to be looked at (None: once), and on how many cards it was."""
+    from evalsuite.statistics.looks import Looks  # a run loads no statistics before it has scores
+
     path = folder / LOOKS
     kept = validated(_Kept, read_object(path, "looks at a run"), path) if path.exists() else _Kept()
     return Looks(tuple(kept.planned)) if kept.planned else None, kept.seen

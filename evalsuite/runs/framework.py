@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel
 
 from core.errors import UserError, near, say
-from core.records import Dialogue, RoleCard
+from core.records import Dialogue, RoleCard, Used
 from core.specs import ModelSpec
 from core.tables import Table
 from data_prep.played import Played
@@ -32,7 +32,6 @@ from serve.questions import Models
 
 if TYPE_CHECKING:  # a run loads no statistics before it has scores
     from evalsuite.statistics.leaderboard import Tally
-    from evalsuite.statistics.summary import Used
 
 GROUP = "esc_eval.frameworks"
 _BUNDLED = {

@@ -9,10 +9,7 @@ from pathlib import Path
 from core.errors import UserError
 from core.records import Dialogue, HumanScore, Language
 from core.rubrics import Rubric
-from data_prep.scores import synthetic
-from data_prep.scores.human import read_dialogues, read_gold
-from data_prep.scores.rank_sft import synthetic_test
-from evalsuite.judge.base import Shown
+from evalsuite.judge.judge import Shown
 from evalsuite.runs.config import GoldConfig
 
 
@@ -25,13 +22,19 @@ def gold_set(
     """
     dialogues: Sequence[Dialogue]
     scores: Sequence[HumanScore]
-    if gold.dialogues == "synthetic":
+    if gold.dialogues == "synthetic":  # what makes or reads a set is loaded for that set alone
+        from data_prep.scores import synthetic
+
         dialogues, scores = synthetic.build(languages=tuple(languages))
     elif gold.dialogues == "synthetic_test":
+        from data_prep.scores.rank_sft import synthetic_test
+
         dialogues, scores = synthetic_test()
     elif gold.scores is None:
         raise UserError("gold.scores: name the JSONL file of scores that belongs to gold.dialogues")
     else:
+        from data_prep.scores.human import read_dialogues, read_gold
+
         dialogues, scores = read_dialogues([Path(gold.dialogues)]), read_gold(Path(gold.scores))
     chosen: list[Dialogue] = []
     for language in languages:

@@ -46,6 +46,11 @@ class JudgementSet:
         """Where its records are."""
         return self.run if self.stage == SCORE else self.run / JUDGES / self.judge
 
+    @property
+    def file(self) -> str:
+        """Where its verdicts on whole dialogues are, from the run folder."""
+        return str(self.folder.relative_to(self.run) / VERDICTS[0])
+
     def records(self, name: str = VERDICTS[0]) -> list[Judgement]:
         """The verdicts of one of its files; none where there is no such file."""
         return list(self.each(name))

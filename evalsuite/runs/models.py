@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from core.addresses import FORM
 from core.errors import UserError
 from core.files import digest
+from core.judge_prompts import check_pack
 from core.machine import Machine
+from core.prompts import load_pack
 from core.records import Language
-from core.specs import ModelSpec, Sampling, load_spec
+from core.specs import ModelSpec, Sampling, load_spec, packs_without_rules
 from evalsuite.dialogues.floors import FLOORS, REFERENCE
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.held import Held
 from evalsuite.runs.identity import identity
-from evalsuite.runs.recording import Recording
 from serve.callables import callable_of
-from serve.placement import phases
 
+if TYPE_CHECKING:
+    from evalsuite.runs.recording import Recording
+
+PACK = "esc_eval"  # for plain seekers and judges
 _LONGEST = 80  # characters of a run folder's name
 Role = Literal["seeker", "supporter", "judge"]
 
@@ -74,7 +80,11 @@ class RunModels:
     @cached_property
     def recording(self) -> Recording | None:
         """The run whose answers are replayed."""
-        return Recording.read(self.config.replay) if self.config.replay else None
+        if self.config.replay is None:
+            return None
+        from evalsuite.runs.recording import Recording
+
+        return Recording.read(self.config.replay)
 
     def model(self, name: str) -> ModelSpec:
         """The spec of a model that the config names; of a replay, as it was when it was recorded."""
@@ -146,6 +156,8 @@ class RunModels:
         self, launched: Sequence[ModelSpec], needs: Mapping[str, int], machine: Machine | None = None
     ) -> list[list[ModelSpec]]:
         """Which of the models that servers are started for are up at the same time (`serve.placement.phases`)."""
+        from serve.placement import phases  # planning servers is loaded when one is to be started
+
         played = self.config.seeker or self.config.model  # a judge alone needs no seeker
         seekers = {spec.name for spec in self.seekers} if played else set()
         always = [spec for spec in launched if spec.name in seekers]
@@ -175,3 +187,64 @@ class RunModels:
 def unspoken(spec: ModelSpec, languages: Sequence[Language]) -> list[Language]:
     """The wanted languages that a supporter does not speak: its cards in them are left out, and the run says so."""
     return [language for language in languages if language not in spec.languages]
+
+
+# --- which prompt pack a role is asked in: one that its model has learnt, or for a plain model what the config says --------
+
+
+def seeker_pack(models: RunModels) -> str:
+    """The pack of the seekers, by name. Raises `UserError` for a pack that a seeker's spec does not claim."""
+    wanted = models.config.prompts.rstrip("/") if models.config.prompts else None
+    packs = [_learnt("seeker", spec, wanted, "prompts") for spec in models.seekers]
+    return next(filter(None, packs), wanted or PACK)
+
+
+def judge_pack(models: RunModels, method: str) -> str:
+    """The pack of the judge, by name; a plain model's states the rules. Raises `UserError` for a pack that the judge's spec
+    does not claim, and for a method that it was not trained for."""
+    judge, wanted = models.judge, (models.config.judge_prompts or "").rstrip("/") or None
+    if wanted is not None:
+        load_pack(wanted)  # what is wrong with the pack itself comes first
+    if (methods := judge.learnt_methods) and method not in methods:
+        how = "--mode paper" if "paper" in methods else f"method: {methods[0]}"
+        raise UserError(f"judge {judge.name} was not trained to be asked by method {method}, but {', '.join(methods)}: {how}")
+    if learnt := _learnt("judge", judge, wanted, "judge_prompts"):
+        return learnt
+    pack = wanted or models.config.prompts or _of_seeker(models, method) or PACK
+    if pack != PACK and (ranker := packs_without_rules().get(pack)):
+        raise UserError(
+            f"judge {judge.name} has not learnt the prompt pack {pack}, which leaves the rules out "
+            f"(it is {ranker}'s): leave out judge_prompts, or write `learnt: [{pack}]` into its spec if it was"
+        )
+    return pack
+
+
+def _of_seeker(models: RunModels, method: str) -> str | None:
+    """The pack that the named seeker has learnt, where it has the judge's prompts, too: a published one is for both."""
+    name = models.config.seeker or models.config.model
+    for pack in models.model(name).learnt if name else ():
+        with suppress(UserError):
+            check_pack(load_pack(pack), method, models.config.languages)
+            return pack
+    return None
+
+
+def _learnt(role: Role, spec: ModelSpec, wanted: str | None, option: str) -> str | None:
+    """The pack that a model is asked in because it has learnt it; None for one that has learnt none.
+
+    Raises `UserError` where another is wanted, and where the folder of a pack is not there.
+    """
+    if not spec.learnt:
+        return None
+    if wanted is not None and wanted not in spec.learnt:
+        raise UserError(
+            f"{role} {spec.name} has learnt the prompt pack {spec.learnt[0]} and is not asked in {wanted}: leave out {option}, "
+            f"or add {wanted} to `learnt` in its spec if it was trained in it"
+        )
+    pack = wanted or spec.learnt[0]
+    if "/" in pack and not Path(pack).is_dir():
+        raise UserError(
+            f"{role} {spec.name} has learnt the prompts in {pack}, which is no folder: see its spec (published prompts come "
+            f"from your clone: python -m data_prep import --source esc_eval=CLONE --out {Path(pack).parent})"
+        )
+    return pack

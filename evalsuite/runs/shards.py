@@ -36,9 +36,6 @@ from evalsuite.runs.run_config import RunConfig
 from evalsuite.runs.shard import Shard
 from evalsuite.runs.spool import Written
 from evalsuite.runs.versions import joined
-from evalsuite.statistics.agreement import agreement
-from evalsuite.statistics.clusters import clusters_of
-from evalsuite.statistics.summary import sums_of
 from serve.failures import FailedCall
 
 WHOLE = (*PEOPLE, "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in every shard
@@ -96,6 +93,10 @@ def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
     Raises `UserError` before anything is written when a shard is missing, doubled or unfinished, when shards come from
     different configs, and when dialogues are missing or in two shards.
     """
+    from evalsuite.statistics.agreement import agreement  # a run that claims its shard loads no statistics
+    from evalsuite.statistics.clusters import clusters_of
+    from evalsuite.statistics.summary import sums_of
+
     places = [folder.resolve() for folder in folders]
     if out.resolve() in places:
         raise UserError(f"--out {out}: this is one of the shards; use another folder")

@@ -8,9 +8,9 @@ from typing import Annotated, Any, NamedTuple
 
 from core.endpoints import Price
 from core.grouping import group_by
-from core.records import Dialogue, Judgement, Usage
+from core.records import Dialogue, Judgement, Usage, Used
 from core.tables import Cell, Column, Table
-from evalsuite.statistics.summary import COSTS, Used, sums_of, supporter_of
+from evalsuite.statistics.summary import COSTS, sums_of, supporter_of
 
 THOUSAND = "cost of 1,000 dialogues"
 GOLD = "judge, gold set"

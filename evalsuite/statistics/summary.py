@@ -16,8 +16,6 @@ from core.rubrics import Rubric
 from core.tables import PARTED, Cell, Table
 from data_prep.played import Played
 
-Used = dict[str, dict[str, dict[str, Usage]]]  # stage → role → model
-
 # Headings of the report; its charts go under the heading of the tables they draw.
 SCORES = "Scores"
 BREAKDOWNS = "Scores by category and reply length"

@@ -29,7 +29,7 @@ from evalsuite import cli
 from evalsuite.papers.esc_eval import EscEvalConfig
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
-from evalsuite.runner.outcome import Outcome
+from evalsuite.runner.work import Outcome
 from evalsuite.runs import shards
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import resolve_config

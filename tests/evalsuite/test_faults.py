@@ -173,11 +173,11 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 DRIVER = """
 import sys
 from evalsuite import cli
-from evalsuite.runner import engine
+from serve import plan
 from serve.command import PORT, ServerPlan
 server = sys.argv.pop(1)
 argv = [sys.executable, "-c", server, PORT]
-engine.plan_servers = lambda specs, logs, **more: [ServerPlan("embedded", "x", ["embedded"], argv, {}, logs / "server.log")]
+plan.plan_servers = lambda specs, logs, **more: [ServerPlan("embedded", "x", ["embedded"], argv, {}, logs / "server.log")]
 cli.main()
 """
 

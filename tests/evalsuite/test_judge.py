@@ -19,9 +19,8 @@ from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
 from core.specs import ModelSpec, Sampling
-from evalsuite.judge.base import CUT, LONGEST, expectation
 from evalsuite.judge.digits import paper_score
-from evalsuite.judge.judge import Judge
+from evalsuite.judge.judge import CUT, LONGEST, Judge, expectation
 from serve.answers import choice_probabilities
 from serve.client import ChatClient
 from serve.store import CallStore

@@ -19,8 +19,7 @@ from core.rubrics import load_rubric
 from core.specs import ModelSpec, Sampling
 from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.bands import answer_regex, check_labels
-from evalsuite.judge.base import Bands
-from evalsuite.judge.judge import Judge
+from evalsuite.judge.judge import Bands, Judge
 from serve.client import ChatClient
 from serve.store import CallStore
 from tests.endpoint import Answer, Endpoint

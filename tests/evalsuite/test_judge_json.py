@@ -18,9 +18,8 @@ from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Language, Turn
 from core.rubrics import load_rubric
 from core.specs import ModelSpec, Sampling
-from evalsuite.judge.base import Shown
 from evalsuite.judge.json_answers import answer_regex, read_answer
-from evalsuite.judge.judge import Judge
+from evalsuite.judge.judge import Judge, Shown
 from evalsuite.papers.emoharbor_config import Judging
 from serve.client import ChatClient
 from serve.store import CallStore

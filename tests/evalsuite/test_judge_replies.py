@@ -16,9 +16,8 @@ from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
 from data_prep.cards import parse_card_text
 from evalsuite.judge.band_lines import read_bands
-from evalsuite.judge.base import CUT, LONGEST
 from evalsuite.judge.json_answers import read_answer
-from evalsuite.judge.judge import Judge
+from evalsuite.judge.judge import CUT, LONGEST, Judge
 from evalsuite.judge.methods import METHODS
 from evalsuite.papers.emoharbor_seeker import ending_phrases, ends, triple
 from evalsuite.papers.role_play.pairwise import read_answer as read_pair

@@ -42,7 +42,7 @@ def test_a_replay_leaves_the_records_of_the_run_without_asking_anybody(
     kept.mkdir()
     for name in ("config.json", "calls.sqlite"):
         shutil.copy(recorded / name, kept / name)
-    monkeypatch.setattr("evalsuite.runner.engine.Servers", lambda *_: pytest.fail("a server is started"))
+    monkeypatch.setattr("serve.launch.Servers", lambda *_: pytest.fail("a server is started"))
     for _ in range(2):  # it resumes like any other run
         monkeypatch.setattr("sys.argv", ["esc-eval", "run", "--config", "c.yaml", "--set", "replay=kept", "--out", "replayed"])
         with pytest.raises(SystemExit) as end:

@@ -24,7 +24,6 @@ from evalsuite.commands.report import merge
 from evalsuite.papers import esc_eval as esc_eval_prompts
 from evalsuite.papers.esc_eval import EscEval as Framework
 from evalsuite.papers.esc_eval import EscEvalConfig
-from evalsuite.runner import engine
 from evalsuite.runs import shards
 from evalsuite.runs.shards import Shard
 from tests.conftest import EscEval
@@ -128,7 +127,7 @@ def test_a_shard_starts_only_the_supporters_of_its_own_dialogues(
     for name in ("one", "two"):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(spec | {"name": name}))
     monkeypatch.setattr(
-        engine, "plan_servers", lambda specs, logs, **more: pytest.fail(f"starts {[spec.name for spec in specs]}")
+        "serve.plan.plan_servers", lambda specs, logs, **more: pytest.fail(f"starts {[spec.name for spec in specs]}")
     )
     with Endpoint(models=("embedded", "one", "two")) as endpoint:
         config = demo_config(limit=2, languages=["en"], exchanges=1, gold=None, supporters=["one.yaml", "two.yaml"])
