@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -15,7 +15,7 @@ from core.errors import UserError
 from core.records import Turn
 from evalsuite.dialogues.hold import Opening, Plan, Utterance, hold, utterance
 from serve.answers import Reply
-from serve.batch import Desk, answered, together
+from serve.batch import Desk, Phase, answered, together
 from serve.client import ChatClient
 from serve.failures import Rejected, ServerLost, Unanswered
 from serve.store import CallStore
@@ -113,6 +113,10 @@ def test_replies_are_told_apart(reply: Reply, stopped: str | None) -> None:
     assert utterance(reply).stopped == stopped
 
 
+def no_servers() -> Generator[Phase, None, None]:
+    yield from ()
+
+
 def test_nobody_waits_for_the_slowest_of_a_wave(tmp_path: Path) -> None:
     finished = []
 
@@ -121,7 +125,7 @@ def test_nobody_waits_for_the_slowest_of_a_wave(tmp_path: Path) -> None:
         finished.append(job)
 
     store = CallStore(tmp_path / "calls.sqlite")
-    desk = Desk([], Console(quiet=True), partial(ChatClient, store, concurrency=2), lambda: iter(()))  # type: ignore[return-value]
+    desk = Desk([], Console(quiet=True), partial(ChatClient, store, concurrency=2), no_servers)
     answered(desk, range(5), work, "work", "jobs")
     store.close()
     assert finished == [1, 2, 3, 4, 0]  # in waves of two, 2 to 4 would come after 0
