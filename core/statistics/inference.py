@@ -1,12 +1,12 @@
-"""When a difference is said to hold: one test, one correction and one rule for every table.
+"""When a difference is called significant: one test, one correction and one rule for every table.
 
 What is drawn whole (a card with all its dialogues and scores, an item with all its votes) is a cluster, and only clusters count
 as independent. A mean or a difference over clusters is tested by Student's t with the cluster-robust error of a ratio (Cochran
 1977, section 6.3), on as many degrees of freedom as there are clusters less one. Two things keep the test honest where scores
 are skewed and few, as they are against a supporter that always gets the same score:
 
-- A p is at most `ALPHA` only where the 95 % interval leaves out 0, so no table says "holds" beside an interval over 0. The
-  interval (`smoothed_means`) allows for a cluster that nobody has seen, which t does not.
+- A p is at most `ALPHA` only where the 95 % interval leaves out 0, so no table says "significant" next to an interval over 0.
+  The interval (`smoothed_means`) allows for a cluster that nobody has seen, which t does not.
 - Clusters that are all alike have no error. Then p is how often they would all be alike although the mean is 0, if what nobody
   has seen lies half the scale away on the other side.
 

@@ -128,7 +128,7 @@ def agree(
 
     A judge is one judge asked on one rubric, by one method, under one condition. Several are set side by side as in table 4 of
     ESC-Eval, and tested against each other on the items that both judged: Student's t over clusters, Holm's correction. Bold
-    are the judges whom no other beats by a difference that holds. Scores of one card go together, so a card is drawn whole
+    are the judges whom no other beats by a significant difference. Scores of one card go together, so a card is drawn whole
     (--cluster).
 
     With --split, rankers beside what they have to beat: the majority class, a classifier on surface features, and the untrained

@@ -21,7 +21,7 @@ from core.yaml_files import load_yaml
 
 Figure = dict[str, Any]  # plotly's JSON: data and layout, or a part of them
 TEMPLATES = Path(__file__).parent / "templates"
-HATCHES = ("", "/", ".", "\\", "x", "-", "+")  # besides colour, so that bars can be told apart in grey
+HATCHES = ("", "/", ".", "\\", "x", "-", "+")  # besides colour, so that bars differ in grey
 _DASHES = ("solid", "solid", "dash", "dash", "dot", "dot", "dashdot", "dashdot")
 
 

@@ -30,7 +30,7 @@ class ForestLine:
 
 @dataclass(frozen=True)
 class Forest:
-    """Rows on an axis from `low` to `high`. Marks tell the `judges` apart; the figures printed are the first one's."""
+    """Rows on an axis from `low` to `high`. Marks distinguish the `judges`; the figures printed are the first one's."""
 
     title: str
     lines: Sequence[ForestLine]

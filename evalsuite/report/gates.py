@@ -103,8 +103,8 @@ def _missing(records: RunRecords) -> Iterator[GateCase]:
 
 
 def _worse(baseline: RunRecords, records: RunRecords) -> Iterator[GateCase]:
-    """Every model against the one of the baseline that it is compared with: whether its average is worse by a difference that
-    holds. Without any comparison the gate fails: it saw nothing."""
+    """Every model against the one of the baseline that it is compared with: whether its average is significantly worse.
+    Without any comparison the gate fails: it saw nothing."""
     gate = f"not worse than {baseline.name}"
     pairs = compare([baseline, records]).decisive
     for late, early, one in pairs:

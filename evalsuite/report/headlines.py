@@ -138,7 +138,7 @@ def _shares(agreements: Mapping[str, Agreement], judge: str, language: str) -> t
 
 
 def verdict(one: str, other: str, gap: Difference, unit: str = "cards", level: float = LEVEL) -> str:
-    """Which of two is better, or that it cannot be told; `gap` is the first less the second, its interval of this level."""
+    """Which of two is better, or that nobody can say; `gap` is the first less the second, its interval of this level."""
     if gap.estimate.mean is None:
         return f"{one} and {other} cannot be compared: a side has no readable verdict on some dimension"
     if gap.holds:

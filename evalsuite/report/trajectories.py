@@ -21,7 +21,7 @@ from evalsuite.statistics.summary import AVERAGE, dimension_label
 from evalsuite.statistics.survival import Curve, estimate_of
 from evalsuite.statistics.trends import Trend
 
-_BANDS = 4  # lines in a panel up to which their bands can be told apart
+_BANDS = 4  # lines in a panel up to which their bands can be distinguished
 
 
 def along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> tuple[list[Table], list[Chart]]:

@@ -35,7 +35,7 @@ Codes = NDArray[np.int64]
 
 
 class Observation(NamedTuple):
-    """One judge's average (0–100) of one dialogue. `trial` tells dialogues of one supporter, card and seeker apart."""
+    """One judge's average (0–100) of one dialogue. `trial` numbers dialogues of one supporter, card and seeker."""
 
     supporter: str
     card: str
@@ -78,7 +78,7 @@ class Components:
 
     def difference(self, trials: float) -> tuple[float, float]:
         """The error variance of the difference of two supporters with so many trials: what shrinks with the number of cards,
-        for one card, and what does not, where the finding is to hold for other judges and seekers like these."""
+        for one card, and what does not, where the finding is to apply to other judges and seekers like these."""
         numbers = {**self.levels, DRAW: trials, "card": 1}
         shrinking = staying = 0.0
         for part in self.parts:
@@ -90,7 +90,7 @@ class Components:
 
 
 def components(observations: Sequence[Observation]) -> Components:
-    """The components of scores in one language. Effects that the design cannot tell apart are one, named after all of them."""
+    """The components of scores in one language. Effects that the design does not separate are one, named after all of them."""
     scores = np.array([one.score for one in observations])
     effects = _effects(observations)
     variances = _henderson(scores, [codes for _, _, codes in effects])
@@ -107,7 +107,7 @@ def components(observations: Sequence[Observation]) -> Components:
 
 
 def _effects(observations: Sequence[Observation]) -> list[tuple[str, frozenset[str], Codes]]:
-    """Name, facets and levels (of every score) of each effect that can be told apart, from main effects to what is left."""
+    """Name, facets and levels (of every score) of each effect that the design separates, from main effects to what is left."""
     varying = [facet for facet in FACETS if len({getattr(one, facet) for one in observations}) > 1]
     keys: list[tuple[str, frozenset[str], Sequence[object]]] = [
         (CROSSED.join(some), frozenset(some), [tuple(getattr(one, name) for name in some) for one in observations])
@@ -123,7 +123,7 @@ def _effects(observations: Sequence[Observation]) -> list[tuple[str, frozenset[s
         same = next((place for place, (_, _, known) in enumerate(effects) if np.array_equal(known, codes)), None)
         if same is None:
             effects.append((name, facets, codes))
-        else:  # told apart by what the design has one level of: one effect, which shrinks only with what both shrink with
+        else:  # they differ in what the design has one level of: one effect, which shrinks only with what both shrink with
             effects[same] = (f"{effects[same][0]}, {name}", effects[same][1] & facets, codes)
     return effects
 
@@ -175,7 +175,7 @@ def root_interval(seen: Floats, without: Floats) -> tuple[Floats, Floats]:
     """95 % intervals of variances, or of ratios of them, from the same with one group left out each [groups, ...].
 
     Student's t on the scale of the cube root, on which a variance is nearly normal (Wilson and Hilferty): on its own scale such
-    an interval holds the truth in 88 to 96 % of simulated runs of 12 cards. The root is taken `_SHIFT` standard errors above
+    an interval covers the truth in 88 to 96 % of simulated runs of 12 cards. The root is taken `_SHIFT` standard errors above
     the figure, which may be near 0 or below it, where the root is too steep: an interval of a small component was up to
     four times as wide, and held the truth in 83 %.
     """
@@ -278,8 +278,8 @@ def _kept_off_zero(cards: int) -> tuple[Floats, Floats]:
 def shown_with(
     difference: float, variance: float, cards: int, alpha: float, degrees: float | None = None, staying: float = 0.0
 ) -> float:
-    """The share (0–1) of studies of so many cards in which a difference holds: by Student's t at `alpha`, with an interval that
-    leaves out 0.
+    """The share (0–1) of studies of so many cards in which a difference is significant: by Student's t at
+    `alpha`, with an interval that leaves out 0.
 
     `variance` is that of a card's difference. Where it was estimated with so many `degrees` of freedom, the share is the mean
     over what it may truly be, and so what a plan delivers over many pilots (Julious and Owen 2006). `staying` is an error

@@ -228,9 +228,9 @@ def _share(msr: float | None) -> float | None:
 def _defined(models: Sequence[str], users: int, counts: Floats) -> str | None:
     """Why σ²_between and σ²_within are not defined, None where they are."""
     if len(models) < 2:
-        return f"{len(models) or 'no'} model{'s' * (not models)}: there is nothing to tell apart"
+        return f"{len(models) or 'no'} model{'s' * (not models)}: there is nothing to compare"
     if users < 2:
-        return f"{users or 'no'} user{'s' * (not users)}: how much users differ cannot be told"
+        return f"{users or 'no'} user{'s' * (not users)}: the spread between users is unknown"
     thin = [f"{name} ({count})" for name, count in zip(models, counts, strict=True) if count < 2]
     return f"too few scores to have a variance: {', '.join(thin)}" if thin else None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,18 +93,21 @@ def table4(
         judges = {name: languages[language] for name, languages in figures.items() if language in languages}
         dimensions = [*dict.fromkeys(name for rows in judges.values() for name in rows if name != AVERAGE)]
         tested = {column for where, column, _ in beaten if where == language}
-        body: list[tuple[Cell, ...]] = []
+        body: list[dict[str, Cell]] = []
         bold: list[tuple[int, int]] = []
         for name, rows in judges.items():
-            cells: list[Cell] = []
+            line: dict[str, Cell] = {"Judge": name}
             for column in (*dimensions, AVERAGE):
                 lacking = column not in rows or (column == AVERAGE and len(rows) <= len(dimensions))
                 acc, soft = (Estimate(None, None, None, 0),) * 2 if lacking else shown(rows[column], mode)
                 if column in tested and acc.mean is not None and (language, column, name) not in beaten:
-                    bold.append((len(body), 1 + len(cells)))
-                cells += [acc, soft.mean]
-            body.append((name, *cells, rows[AVERAGE]["clusters"], per_cent(rows[AVERAGE]["parse_rate"])))
-        body.append(("majority class", *_majority_row(gold, language, dimensions), None, None))
+                    bold.append((len(body), len(line)))
+                line |= _both(labels.get(column, column), acc, soft.mean)
+            body.append(line | {"Clusters": rows[AVERAGE]["clusters"], "Read %": per_cent(rows[AVERAGE]["parse_rate"])})
+        body.append({"Judge": "majority class"})
+        for column, row in zip((*dimensions, AVERAGE), _majorities(gold, language, dimensions), strict=True):
+            acc = Estimate(row["majority_acc"], None, None, row["n"]).times(100)
+            body[-1] |= _both(labels.get(column, column), acc, 100 * row["majority_acc_soft"])
         by = next(iter(judges.values()))[AVERAGE]["clustered_by"]
         notes = [
             f"In per cent. {unreadable(mode)} n: ratings. Clusters: {by}, drawn whole: [{SMOOTHED}]. Majority class: always "
@@ -111,25 +115,20 @@ def table4(
         ]
         if not same_items:
             notes.append("The judges' figures are over different items: compare them by the tests, which are on shared ones.")
-        heads = [f"{labels.get(name, name)} {what}" for name in (*dimensions, AVERAGE) for what in ("ACC", "ACC_soft")]
-        yield Table(
-            key=f"table4_{language}",
-            title=f"Judges against gold, {language}" + (f" ({note})" if note else ""),
-            columns=("Judge", *heads, "Clusters", "Read %"),
-            rows=tuple(body),
-            notes=tuple(notes),
-            section=AGREEMENT,
-            bold=tuple(bold),
-        )
+        title = f"Judges against gold, {language}" + (f" ({note})" if note else "")
+        yield replace(Table.of(f"table4_{language}", title, body, notes, AGREEMENT), bold=tuple(bold))
 
 
-def _majority_row(gold: Sequence[HumanScore], language: str, dimensions: Sequence[str]) -> list[Cell]:
+def _both(label: str, acc: Cell, soft: Cell) -> dict[str, Cell]:
+    return {f"{label} ACC": acc, f"{label} ACC_soft": soft}
+
+
+def _majorities(gold: Sequence[HumanScore], language: str, dimensions: Sequence[str]) -> list[dict[str, Any]]:
+    """What always giving the most frequent gold score reaches on every dimension, and on average."""
     golden = mean_gold(score for score in gold if score.language == language)
     figures = [majority([mean for (_, dimension, _), mean in golden.items() if dimension == name]) for name in dimensions]
     whole = {name: sum(row[name] for row in figures) / len(figures) for name in ("majority_acc", "majority_acc_soft")}
-    figures.append({**whole, "n": sum(row["n"] for row in figures)})
-    both = ((Estimate(row["majority_acc"], None, None, row["n"]), row["majority_acc_soft"]) for row in figures)
-    return [cell for acc, soft in both for cell in (acc.times(100), 100 * soft)]
+    return [*figures, {**whole, "n": sum(row["n"] for row in figures)}]
 
 
 # --- confusion ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which dialogues people should score next, so that few tell supporters apart (active inference, Zrnic and Candès 2024).
+"""Which dialogues people should score next, so that few distinguish supporters (active inference, Zrnic and Candès 2024).
 
 The budget is split between supporters by what each adds to the variance of their difference. Within a supporter, a dialogue is
 drawn with a chance that grows with how unsure the judge is of it: the spread of its probabilities, or of its repeats. Half of
@@ -83,12 +83,12 @@ def rank_correlation(x: Floats, y: Floats) -> Estimate:
     return jackknife(coefficients(x, y, np.arange(n), left_out(n))[:, 0], n, CORRELATION_FROM)
 
 
-# --- who is to be told apart --------------------------------------------------------------------------------------------------
+# --- whom to compare ----------------------------------------------------------------------------------------------------------
 
 
 def closest(boards: Iterable[Board], floors: Container[str]) -> set[tuple[Language, str]]:
-    """Language and name of the two supporters of each board that the judge tells apart the least: the smallest difference among
-    those whose interval holds zero, or among all where none does. Floors are left out; a supporter without another stands
+    """Language and name of the two supporters of each board that the judge distinguishes least: the smallest difference among
+    those whose interval contains zero, or among all where none does. Floors are left out; a supporter without another stands
     alone."""
     found: set[tuple[Language, str]] = set()
     for board in boards:

@@ -66,15 +66,6 @@ def test_every_selection_is_scipys(rows: list[tuple[float, float, int]], weights
             assert row[column] == pytest.approx(oracle(name, np.repeat(x, times), np.repeat(y, times)), abs=1e-9, nan_ok=True)
 
 
-def test_a_worked_example_with_ties() -> None:
-    """x: ranks 1, 2.5, 2.5, 4; y: ranks 1, 3, 2, 4. Of 6 pairs of pairs 5 are untied and all of them concordant."""
-    x, y = (1, 2, 2, 3), (10, 30, 20, 90)
-    assert estimate(x, y, [0, 1, 2, 3], "dataset", "kendall").mean == pytest.approx(5 / math.sqrt(5 * 6))
-    assert estimate(x, y, [0, 1, 2, 3], "dataset", "spearman").mean == pytest.approx(4.5 / math.sqrt(4.5 * 5))
-    # deviations: x −1, 0, 0, 1; y −27.5, −7.5, −17.5, 52.5
-    assert estimate(x, y, [0, 1, 2, 3], "dataset", "pearson").mean == pytest.approx(80 / math.sqrt(2 * 3875))
-
-
 def test_sample_level_is_the_mean_over_the_samples_that_have_one() -> None:
     x = [1, 2, 3, 4, 1, 3, 2, 5, 5, 1, 2]
     y = [2, 1, 4, 3, 0, 4, 4, 1, 2, 9, 7]

@@ -138,10 +138,10 @@ def test_missing_ratings() -> None:
     ("ratings", "reason", "pairwise"),
     [
         ([[1.0], [2]], "1 model: there is nothing", True),
-        ([[1.0, 2]], "1 user: how much", True),
+        ([[1.0, 2]], "1 user: the spread", True),
         ([[0.1, 0.3]] * 3, "the divisor is 0", False),
         ([[2.0, 2]] * 3, "the divisor is 0", False),
-        ([[np.nan, np.nan]], "no users: how much", True),
+        ([[np.nan, np.nan]], "no users: the spread", True),
         ([[1.0, np.nan], [2, np.nan], [np.nan, 4]], r"too few scores to have a variance: b \(1\)", True),
     ],
 )

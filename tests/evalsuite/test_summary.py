@@ -149,13 +149,6 @@ def test_failed_calls_are_grouped_with_an_example() -> None:
     assert failed_calls({}) is None
 
 
-def test_distributions_count_labels() -> None:
-    verdicts = [("fluency", 0), ("fluency", 4), ("fluency", 4), ("fluency", None), ("empathy", 2.5), ("empathy", 2.4)]
-    table = distributions([make_judgement("a", name, value) for name, value in verdicts], RUBRIC)
-    assert table.columns == ("language", "dimension", "0", "1", "2", "3", "4", "unreadable", "verdicts")
-    assert table.rows == (("en", "Fluency", 1, 0, 0, 0, 2, 1, 4), ("en", "Empathy", 0, 0, 1, 1, 0, 0, 2))
-
-
 def missing(dialogue: str, failure: str) -> Judgement:
     return make_judgement(dialogue, "fluency", None, condition={"mode": "native", "failure": failure})
 

@@ -39,8 +39,8 @@ def suggest_dialogues(
         list[str] | None,
         typer.Option(
             "--supporter",
-            help="A supporter to tell apart from the others named; repeat. Default: in each language the two models that the "
-            "judge tells apart the least.",
+            help="A supporter to compare; repeat for more. Default: in each language the two models that the judge "
+            "distinguishes least.",
         ),
     ] = None,
     by: Annotated[
@@ -61,7 +61,7 @@ def suggest_dialogues(
     judge: JudgedByOption = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Draw the dialogues whose scores by people tell two supporters apart: often those of which the judge is unsure.
+    """Draw the dialogues that people should score to compare two supporters: more often those of which the judge is unsure.
 
     Every supporter gets labels, and more the less sure the judge is of it. OUT/dialogues.jsonl is what `esc-eval people create
     --dialogues` takes. OUT/weights.csv beside it says with which chance each was drawn: the study keeps it, its export has it
@@ -90,7 +90,7 @@ def suggest_dialogues(
         pairs = closest(boards_of(records.dialogues, verdicts, records.rubric, floors=floors), floors)
         candidates = [dialogue for dialogue in records.dialogues if (dialogue.language, supporter_of(dialogue)) in pairs]
     if not candidates:
-        raise UserError(f"{run}: no verdict on a whole dialogue, so nothing says who is to be told apart: give --supporter")
+        raise UserError(f"{run}: no verdict on a whole dialogue, so nothing says whom to compare: give --supporter")
     labelled_verdicts, scores = _labelled(records, verdicts, judge, people or [])
     association = None if evenly else spread_and_error(labelled_verdicts, scores, records.rubric)
     old = read_weights(weights_beside(people or []))
