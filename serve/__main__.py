@@ -180,7 +180,7 @@ def convert(
     - a ChatGLM2 or ChatGLM3 checkpoint gets a tokenizer without code, which vLLM's own model then uses;
     - `embedded` is written as a checkpoint (once, about 20 s), and its folder is printed.
 
-    A checkpoint or merged model needs free disk for a copy of the weights (15.5 GB for a 7B) and little memory. Examples:
+    A checkpoint or merged model needs disk for a copy of the weights (15.5 GB for a 7B), and memory for one shard. Examples:
 
     python -m serve convert runs/internlm2-chat-7b runs/internlm2-chat-7b-llama
 

@@ -197,9 +197,9 @@ def _plan(
     )
 
 
-def prepare(specs: Sequence[ModelSpec], machine: Machine | None = None) -> None:
+def prepare(specs: Sequence[ModelSpec]) -> None:
     """Download, make and merge what servers of these specs need, as `plan_servers` does with `resolve`."""
-    gpu = (machine or Machine.here()).has_gpu
+    gpu = Machine.here().has_gpu
     units = units_of(specs, split_adapters=not gpu)
     check_places(units)
     for unit in units:
