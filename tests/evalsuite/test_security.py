@@ -102,20 +102,20 @@ async def test_an_address_with_a_password_is_refused_everywhere_with_the_way_to_
     (tmp_path / "m.yaml").write_text(f"name: m\nabout: ''\nroles: []\nlanguages: []\nendpoint:\n  base_url: {url!r}\n")
     (tmp_path / "c.yaml").write_text(f"seeker: a\njudge: b\nout: o\nendpoints: {{a: {url!r}}}\n")
     store = CallStore(tmp_path / "calls.sqlite")
-    client = ChatClient(store, {"my-model": url})
-    tries = {
-        "m.yaml:6: endpoint.base_url": lambda: load_spec(str(tmp_path / "m.yaml")),
-        "c.yaml:4: endpoints.a": lambda: resolve(tmp_path / "c.yaml"),
-        "model x": lambda: load_spec(f"x@{url}"),
-        "model my-model": lambda: client.base_url(spec()),
-    }
-    for where, refused in tries.items():
-        # Behind an address, # names a key's variable.
-        expected = "never the key itself" if "#" in url and where == "model x" else way
-        with pytest.raises(UserError) as caught:
-            refused()
-        assert where in str(caught.value) and expected in str(caught.value) and "hunter2" not in str(caught.value)
-    store.close()
+    async with ChatClient(store, {"my-model": url}) as client:
+        tries = {
+            "m.yaml:6: endpoint.base_url": lambda: load_spec(str(tmp_path / "m.yaml")),
+            "c.yaml:4: endpoints.a": lambda: resolve(tmp_path / "c.yaml"),
+            "model x": lambda: load_spec(f"x@{url}"),
+            "model my-model": lambda: client.base_url(spec()),
+        }
+        for where, refused in tries.items():
+            # Behind an address, # names a key's variable.
+            expected = "never the key itself" if "#" in url and where == "model x" else way
+            with pytest.raises(UserError) as caught:
+                refused()
+            assert where in str(caught.value) and expected in str(caught.value) and "hunter2" not in str(caught.value)
+        store.close()
 
 
 def calls_and_imports(path: Path) -> tuple[list[ast.Call], set[str]]:
