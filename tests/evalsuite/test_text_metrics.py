@@ -26,8 +26,18 @@ from core.tables import Estimate
 from data_prep.responses import Response
 from evalsuite.papers import text_metrics
 from evalsuite.papers.commands.respond import respond
-from evalsuite.papers.text_figures import figures, figures_json, metric_tables
-from evalsuite.papers.text_metrics import BLEU_ORDERS, LABELS, Unit, judgements, measure, signature, tokenize
+from evalsuite.papers.text_metrics import (
+    BLEU_ORDERS,
+    LABELS,
+    Unit,
+    figures,
+    figures_json,
+    judgements,
+    measure,
+    metric_tables,
+    signature,
+    tokenize,
+)
 from tests.evalsuite.oracles import smoothed
 
 EN = [

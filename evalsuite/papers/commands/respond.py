@@ -28,8 +28,7 @@ from evalsuite.commands.options import (
 )
 from evalsuite.commands.output import deliver, exit_if_lost, talk
 from evalsuite.dialogues.replies import respond as ask
-from evalsuite.papers.text_figures import figures, figures_json, metric_tables
-from evalsuite.papers.text_metrics import judgements, measure, need_metrics
+from evalsuite.papers.text_metrics import figures, figures_json, judgements, measure, metric_tables, need_metrics
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.identity import hashed, identity
