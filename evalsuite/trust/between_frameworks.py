@@ -154,7 +154,7 @@ def as_one_judge(judgements: Sequence[Judgement]) -> Iterator[Judgement]:
 def tau(one: Averages, other: Averages) -> Estimate:
     """Kendall's tau-b of the supporters that both have (their number is n), and between what it must lie.
 
-    A pair's order stands where its difference holds in both frameworks, after Holm's correction over the pairs of both; every
+    A pair's order stands where its difference is significant in both, after Holm's correction over the pairs of both; every
     other pair may be ordered either way, as may two floors, which are not tested. So the truth lies between the bounds in 95 %
     of studies at least, whatever the two frameworks have in common. (Percentiles of tau's own draws seldom hold it where
     differences are small: noise takes order away, and each draw adds its own.)
@@ -205,9 +205,9 @@ def rank_tables(frameworks: Sequence[FrameworkScores | Examined], language: Lang
                 for one, other in combinations(every, 2)
             ),
             (
-                "−1 to 1, n = supporters that both have. [At least 95 %: a pair's order stands where its difference holds in "
-                f"both frameworks ({TEST}, Holm's correction over both), any other pair may be either way, as may two floors]. "
-                "From below 0 to 1: this study cannot tell.",
+                "−1 to 1, n = supporters that both have. [At least 95 %: a pair's order stands where its difference is "
+                f"significant in both frameworks ({TEST}, Holm's correction over both), any other pair may be either way, as "
+                "may two floors]. From below 0 to 1: this study cannot tell.",
             ),
             STUDY,
         ),

@@ -109,8 +109,8 @@ def asking_table(shifts: Sequence[Shift], rubric: Rubric) -> Table:
         ),
         notes=(
             f"Second minus first. {paired.NOTE}",
-            "Dialogues are judged one at a time, so their own order plays no part. Where a shift holds, compare supporters "
-            "only as one way of asking judges them.",
+            "Dialogues are judged one at a time, so their own order plays no part. Where a shift is significant, compare "
+            "supporters only as one way of asking judges them.",
         ),
         section=HEALTH,
     )

@@ -167,7 +167,7 @@ def judge_card(asked: JudgeCardInput) -> Sheet:
 
 
 def _corrected(checks: Sequence[JudgeCheck]) -> list[JudgeCheck]:
-    """The checks with the faults that hold after Holm's correction over all of them. One on fewer cards than an
+    """The checks with the faults that are significant after Holm's correction over all of them. One on fewer cards than an
     exact sign test (p = 2 / 2ⁿ where all cards agree) would need is not measured: t says too little on so few."""
     tested = sum(check.p is not None for check in checks)
     able = []
@@ -217,7 +217,7 @@ def _check_tables(checks: Sequence[JudgeCheck]) -> tuple[Table, Table]:
             f"most {ALPHA:g}, so that a judge without fault gets one on at most 5 cards of 100. p: {TEST} (calibration: wild "
             "cluster bootstrap); of several tests the smallest, corrected for them; 1 where the judge errs on the good side. "
             "Clusters are cards, or dialogues that have none.",
-            "Not shown: neither a fault nor its absence; the interval holds what is asked for. No fault found is no proof "
+            "Not shown: neither a fault nor its absence; the interval contains what is asked for. No fault found is no proof "
             "that there is none: look at n and at the intervals. Points of 0–100, [95 %].",
         ),
         section=CARD,
@@ -237,7 +237,7 @@ def _unmeasured(name: str, language: Language, why: str) -> JudgeCheck:
 
 
 def _least(name: str, language: Language, finding: str, found: health.Beside, bound: float) -> JudgeCheck:
-    """A check that a mean is above a bound: a fault if it lies below, not shown where its interval holds the bound."""
+    """A check that a mean is above a bound: a fault if it lies below, not shown where its interval contains the bound."""
     mean, low = found.estimate.mean, found.estimate.low
     p = found.p if found.p is None or (mean is not None and mean < bound) else 1.0
     shown = low is not None and low > bound
@@ -363,7 +363,7 @@ def _order(shifts: Sequence[health.Shift], language: Language) -> JudgeCheck:
     most = max(shifts, key=lambda shift: abs(shift.difference.estimate.mean or 0))
     n = most.difference.estimate.n
     finding = (
-        f"{len(moved)} of {len(shifts)} differences hold by themselves; the largest is on {most.dimension}, "
+        f"{len(moved)} of {len(shifts)} differences are significant by themselves; the largest is on {most.dimension}, "
         f"{_spoken(most.difference.estimate)} points (n = {n} cards)"
     )
     return _most("order", language, finding, _by_family([s.difference for s in shifts], both_sides=True), n)
@@ -377,7 +377,8 @@ def _injection(effects: Sequence[health.InjectionEffect], language: Language) ->
     effect = average.effect
     finding = (
         f"an order to score high adds {_spoken(effect.estimate)} points beyond a neutral text of its length, p "
-        f"{p_text(effect.p)} (n = {effect.estimate.n} cards); {len(moved)} of {len(effects)} rises hold by themselves"
+        f"{p_text(effect.p)} (n = {effect.estimate.n} cards); {len(moved)} of {len(effects)} rises are significant by "
+        "themselves"
     )
     tests = _by_family([e.effect for e in effects], both_sides=False)
     return _most("injection", language, finding, tests, effect.estimate.n)

@@ -125,7 +125,7 @@ def paper_tables(averages: Mapping[str, Mapping[str, float]], cards: Mapping[str
         middle = Estimate(float(np.median(gaps)), float(gaps[0]), float(gaps[-1]), len(gaps))
         worst.append((language, number, len(pairs), middle, sure))
     notes = (
-        "On the paper's own design: one dialogue a supporter and card, one score a dimension. Least: what holds in "
+        "On the paper's own design: one dialogue per supporter and card, one score per dimension. Least: what is shown in "
         f"{100 * power:.0f} of 100 such studies ({TEST}, with an interval that leaves out 0) at {ALPHA:g}, alone and corrected "
         "for all pairs. Shown: pairs of the table that lie as far apart.",
         "The spread of one card's difference in the average (its standard deviation, in points) is not published; `esc-eval "

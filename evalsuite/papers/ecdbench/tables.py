@@ -66,7 +66,7 @@ def ranks_table(
             for place, result in enumerate(ranked)
         ],
         (
-            "Ranges hold 95 % of the draws; in brackets the share of draws with the model's own rank. items: the items are "
+            "Ranges cover 95 % of the draws; in brackets the share of draws with the model's own rank. items: the items are "
             "resampled, the same for all models that have the same; a dash: they are not known. any capability weights: "
             "uniform over all that sum to 1. Where a part was given as a whole, weights below it change nothing.",
         ),

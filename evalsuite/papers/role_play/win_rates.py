@@ -240,11 +240,11 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
         f"{words.items}, from {FEWEST} on]. A dash: not all {words.system}s were compared, not even through third ones."
     )
     expected_share = f"Expected: the share that a {words.system} would win if it met every other equally often, {model}"
-    open_places = f"Rank: the places that are left open by the differences of two {words.system}s that hold (pair by pair)."
+    open_places = f"Rank: the places that the significant differences of two {words.system}s leave open (pair by pair)."
     p_note = (
         f"Expected: the share that the {words.system} would win against the other, from all votes, {model} p that it is half: "
-        f"{TEST}, two-sided, above {ALPHA:g} wherever the interval contains half; the difference holds where p after Holm's "
-        f"correction over all pairs is at most {ALPHA:g}."
+        f"{TEST}, two-sided, above {ALPHA:g} wherever the interval contains half; the difference is significant where p "
+        f"after Holm's correction over all pairs is at most {ALPHA:g}."
     )
     return [
         Table.of("win_rates", f"{title} (all pairs)", overall, (expected_share, open_places, *notes)),
