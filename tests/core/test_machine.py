@@ -108,3 +108,11 @@ def test_torch_sees_bf16_wherever_it_is_seen_here(told: str) -> None:
     assert (torchs, ours) != ("False", "True")
     if told == "AVX2":
         assert (torchs, ours) == ("False", "False")
+
+
+def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = machine.memory()
+    limits = {"max\n": whole, f"{2**30}\n": 2**30, f"{2**60}\n": whole}
+    for text, expected in limits.items():
+        monkeypatch.setattr(Path, "read_text", lambda self, text=text: text)
+        assert machine.memory() == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -349,3 +350,11 @@ async def test_a_store_that_is_not_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "calls.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(UserError, match=r"calls\.sqlite.*move it aside"):
         CallStore(tmp_path / "calls.sqlite")
+
+
+@pytest.mark.slow
+async def test_retry_after_is_honoured(tmp_path: Path) -> None:
+    with Endpoint(flaky(Answer(status=429, headers={"Retry-After": "1"}))) as endpoint:
+        started = time.monotonic()
+        await ask(tmp_path, endpoint, question())
+        assert time.monotonic() - started >= 1

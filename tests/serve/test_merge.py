@@ -394,3 +394,10 @@ def test_a_16_bit_base_is_rounded_once(dtype: str, bits: int, tmp_path: Path) ->
         changed += int((error > 0).any())
     assert changed == 14, "every linear layer of both layers was rounded, and nothing else"
     assert str(AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype) == f"torch.{dtype}"
+
+
+def test_a_head_of_its_own_is_merged(tmp_path: Path) -> None:
+    source = base(tmp_path / "base", ONE, tie_word_embeddings=False)
+    save_file({"lm_head.weight": ONE}, source / "model.safetensors")
+    merge_adapter(source, lora(tmp_path / "adapter", ONE, ONE, "lm_head"), tmp_path / "out")
+    assert load_file(tmp_path / "out" / "model.safetensors")["lm_head.weight"].tolist() == [[2]]

@@ -309,3 +309,8 @@ def test_nothing_to_start_is_an_error(tmp_path: Path) -> None:
     remote.write_text(spec("r", endpoint={"base_url": "http://elsewhere/v1"}).model_dump_json())
     with pytest.raises(UserError, match="nothing to start"):
         run_app("up", str(remote))
+
+
+def test_code_of_strangers_is_not_trusted_unasked(gpus: list[str], tmp_path: Path) -> None:
+    (server,) = plan_servers([spec()], tmp_path, resolve=False)
+    assert "--trust-remote-code" not in server.argv and "--enforce-eager" not in server.argv

@@ -170,3 +170,14 @@ async def test_a_store_of_before_there_were_checksums_is_used_and_added(tmp_path
     assert len(third) == 2 and third.get("1") == Reply(text="again") and third.times_replaced("1") == 1
     third.close()
     old.close()
+
+
+async def test_a_checkpoint_that_fails_costs_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHECKPOINT_AFTER", 20)
+    store = CallStore(tmp_path / "calls.sqlite")
+    path, store.path = store.path, tmp_path / "gone" / "calls.sqlite"  # cannot be opened a second time
+    await put(store, *range(30))
+    await put(store, *range(30, 60))
+    await drained(store)
+    assert len(store) == 60 and in_the_file(path, tmp_path / "copy") == 0
+    store.close()

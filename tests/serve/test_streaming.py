@@ -9,6 +9,7 @@ import pytest
 
 from serve.failures import Rejected, ServerLost
 from serve.reading import so_far
+from tests.answers import LASTING
 from tests.endpoint import FAULTS, Answer, Endpoint, error
 from tests.serve.test_client import ask, question, spec
 
@@ -94,3 +95,12 @@ def test_the_beginning_of_a_tag_or_a_key_is_held_back() -> None:
     assert so_far(model, "Hello <thi", None) == "Hello " and so_far(model, "1 < 2", None) == "1 < 2"
     assert so_far(model, "It is sk-secret-k", "sk-secret-key-123") == "It is "
     assert so_far(model.model_copy(update={"think_in_prompt": True}), "Let me see", None) == ""
+
+
+async def test_what_ignores_the_wish_or_refuses_the_question_is_read_as_ever(tmp_path: Path) -> None:
+    whole = Answer(body=b'{"choices": [{"message": {"content": "Whole."}, "finish_reason": "stop"}]}')
+    with Endpoint(lambda body, count: whole) as endpoint:
+        (reply,) = await ask(tmp_path, endpoint, question(hears=print))
+    assert reply.text == "Whole."
+    with Endpoint(lambda body, count: LASTING["rejected"]["418"]) as endpoint, pytest.raises(Rejected, match="stout"):
+        await ask(tmp_path / "other", endpoint, question(hears=print))
