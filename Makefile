@@ -50,7 +50,7 @@ AGREE       := $(BIN)/esc-eval agree --only-shared --mode paper
 WHOLE       := --model_name_or_path embedded:smollm2-135m-instruct
 # For the training targets: ESConv's folder (train.jsonl, valid.jsonl or .json), seeds of the ranker's runs.
 ESCONV      ?=
-SEEDS       ?= 0 1 2
+SEEDS       ?= 0
 # For rank-methods-cpu: its folder, how many dialogues a run trains on (drawn by the seed; a seventh of them where each is read
 # seven times, so that all runs read about as many tokens). SETTINGS: more for any training.
 METHODS     ?= runs/train/methods

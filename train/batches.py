@@ -143,9 +143,9 @@ def positions_of(mask: torch.Tensor) -> torch.Tensor:
 class RankPadding:
     """Batches of the ranker's rows: of trees (`train.trainers.as_trees`), or of plain ones.
 
-    Trees: `lengths` [B]; `input_ids`, `position_ids`, `until` [B, T]; `places`, `labels` [B, K]. Plain rows end together, so
-    that their answers do: `input_ids`, `attention_mask`, `position_ids`, `labels` [B, T]. Both: `keys`, `targets`, `weights`
-    [B, D], where absent scores have key −1.
+    Trees: `input_ids`, `position_ids`, `until` [B, T]; `places`, `labels` [B, K]. Plain rows end together, so that their
+    answers do: `input_ids`, `attention_mask`, `position_ids`, `labels` [B, T]. Both: `keys`, `targets`, `weights` [B, D], where
+    absent scores have key −1.
     """
 
     pad: int
@@ -159,7 +159,6 @@ class RankPadding:
         }
         if "places" in column:
             return scores | {
-                "lengths": torch.tensor([len(ids) for ids in column["input_ids"]]),
                 "input_ids": padded(column["input_ids"], self.pad),
                 "until": padded(column["until"], 0),
                 "position_ids": padded(column["positions"], 0),

@@ -9,48 +9,40 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
+from numpy.typing import NDArray
 
 from core.errors import UserError
-from core.files import sha256_file, write_json, write_jsonl, write_text
-from core.records import Count, Language, Record
+from core.files import sha256_file, write_json, write_text
+from core.records import Language
 from core.statistics.accuracy import share
-from core.statistics.bootstrap import interval, resampled_means
+from core.statistics.bootstrap import estimate, resampled_means
 from core.tables import Estimate, Screen, Table, to_console, to_markdown
 from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
 from data_prep.role_play.examples import RoleExample
 from serve.checkpoints.lora import WEIGHTS
 from train.example_files import hub_dataset, read_role
 from train.examples import IGNORED, Prepared, chatml, encode_prompt, prepare_role
-from train.models import (
-    NEW_TOKENS,
-    BaseAndAdapter,
-    Floats,
-    check_adapters,
-    load_adapters,
-    load_base,
-    load_tokenizer,
-    precision,
-    stock_rows,
-)
+from train.models import adapter_switched_on, load_adapted, load_tokenizer, policy_end
 from train.recipes import Recipe
+from train.run import check_numbers
 
+Floats = NDArray[np.float64]
+Line = dict[str, Any]
 LINES = 32  # seeker lines that are asked for, one a dialogue
+NEW_TOKENS = 64  # of a line, at most
 VOICES = ("base", "adapter", "real")  # whose lines are compared
 
 
 def weighted(totals: Floats, weights: Floats) -> Estimate:
-    """sum(totals) / sum(weights) with its 95 % bootstrap interval; both [n], drawn together. No interval for n = 1."""
-    n = len(totals)
-    mean = float(totals.sum() / weights.sum())
-    if n < 2:
-        return Estimate(mean, None, None, n)
-    low, high = interval(resampled_means(totals[:, None], weights[:, None])[:, 0])
-    return Estimate(mean, low, high, n)
+    """sum(totals) / sum(weights) with its 95 % bootstrap interval; both [n], drawn together."""
+    draws = resampled_means(totals[:, None], weights[:, None])[:, 0]
+    return estimate(float(totals.sum() / weights.sum()), draws, len(totals), len(totals))
 
 
 def ratio(adapter: Floats, base: Floats, tokens: Floats) -> Estimate:
@@ -58,21 +50,6 @@ def ratio(adapter: Floats, base: Floats, tokens: Floats) -> Estimate:
     nats = weighted(adapter - base, tokens)
     mean, low, high = (None if bound is None else math.exp(bound) for bound in (nats.mean, nats.low, nats.high))
     return Estimate(mean, low, high, nats.n)
-
-
-class SeekerLine(Record):
-    """One line that was asked for, and who said what. `turn` is its place among the messages; `*_ended` is False where
-    `NEW_TOKENS` cut a line off."""
-
-    id: str
-    language: Language
-    turn: Count
-    asked: str
-    base: str
-    adapter: str
-    real: str
-    base_ended: bool
-    adapter_ended: bool
 
 
 def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int | None) -> list[tuple[RoleExample, int]]:
@@ -95,34 +72,60 @@ def draw_turns(prepared: Prepared, count: int, seed: int, max_length: int | None
     return [(usable[place][0], rng.choice(usable[place][1])) for place in chosen]
 
 
-def write_lines(model: BaseAndAdapter, turns: Sequence[tuple[RoleExample, int]]) -> list[SeekerLine]:
-    """What base and adapter say at these places, under our template."""
-    template = chatml(model.tokenizer)
-    prompts = [encode_prompt(model.tokenizer, example.messages[:turn], template) for example, turn in turns]
-    base, adapter = (model.lines(prompts, voice, f"lines of the {voice}") for voice in ("base", "adapter"))
-    return [
-        SeekerLine(
-            id=example.id,
-            language=example.language,
-            turn=turn,
-            asked=example.messages[turn - 1]["content"],
-            base=base[place][0],
-            adapter=adapter[place][0],
-            real=example.messages[turn]["content"],
-            base_ended=base[place][1],
-            adapter_ended=adapter[place][1],
-        )
-        for place, (example, turn) in enumerate(turns)
+def write_lines(recipe: Recipe[Any], model: Any, tokenizer: Any, turns: Sequence[tuple[RoleExample, int]]) -> list[Line]:
+    """What base and adapter say at these places, greedily, under our template, beside what was really said.
+
+    `turn` is the line's place among the messages; `*_ended` is False where `NEW_TOKENS` cut a line off.
+    """
+    import torch
+
+    from train.batches import left_padded
+
+    template = chatml(tokenizer)
+    prompts = [encode_prompt(tokenizer, example.messages[:turn], template) for example, turn in turns]
+    lines: list[Line] = [
+        {
+            "id": example.id,
+            "language": example.language,
+            "turn": turn,
+            "asked": example.messages[turn - 1]["content"],
+            "real": example.messages[turn]["content"],
+        }
+        for example, turn in turns
     ]
+    training, end = recipe.training, policy_end(tokenizer)
+    ends = sorted({end, tokenizer.eos_token_id} - {None})
+    size = training.per_device_eval_batch_size
+    dtype = torch.bfloat16 if training.bf16 else torch.float16 if training.fp16 else None
+    autocast: Any = torch.autocast(training.device.type, dtype) if dtype else nullcontext()
+    for voice, number in (("base", None), ("adapter", 0)):
+        for first in range(0, len(prompts), size):
+            ids, mask = left_padded(prompts[first : first + size], end)
+            with torch.inference_mode(), adapter_switched_on(model, number), autocast:
+                generated = model.generate(
+                    input_ids=ids.to(model.device),
+                    attention_mask=mask.to(model.device),
+                    max_new_tokens=NEW_TOKENS,
+                    do_sample=False,
+                    num_beams=1,
+                    repetition_penalty=1.0,  # some bases' generation config sets one, and it applies to greedy search, too
+                    eos_token_id=ends,
+                    pad_token_id=end,
+                )
+            for line, tokens in zip(lines[first : first + size], generated[:, ids.shape[1] :].tolist(), strict=True):
+                stop = next((place for place, token in enumerate(tokens) if token in ends), None)
+                text = tokenizer.decode(tokens[:stop], skip_special_tokens=True).strip()
+                line |= {voice: text, f"{voice}_ended": stop is not None}
+    return lines
 
 
-def line_figures(lines: Sequence[SeekerLine], language: Language, voice: str) -> dict[str, Any]:
+def line_figures(lines: Sequence[Line], language: Language, voice: str) -> dict[str, Any]:
     """One voice's figures on the lines of one language: length in `units`, distinct-n as shares, other shares in %."""
-    lines = [line for line in lines if line.language == language]
-    texts = [str(getattr(line, voice)) for line in lines]
+    lines = [line for line in lines if line["language"] == language]
+    texts = [line[voice] for line in lines]
     counted = [units(text, language) for text in texts]
     n = len(lines)
-    copies = [text.lower().split() == line.asked.lower().split() for text, line in zip(texts, lines, strict=True)]
+    copies = [text.lower().split() == line["asked"].lower().split() for text, line in zip(texts, lines, strict=True)]
     return {
         "language": language,
         "lines": voice,
@@ -134,27 +137,24 @@ def line_figures(lines: Sequence[SeekerLine], language: Language, voice: str) ->
         "machine": share(sum(says(MACHINE, text) for text in texts), n),
         "supporter": share(sum(says(SUPPORTER, text) for text in texts), n),
         "copies": share(sum(copies), n),
-        "cut_off": None if voice == "real" else share(sum(not getattr(line, f"{voice}_ended") for line in lines), n),
+        "cut_off": None if voice == "real" else share(sum(not line[f"{voice}_ended"] for line in lines), n),
     }
 
 
 def perplexity_figures(languages: Sequence[Language], tokens: Floats, nll: dict[str, Floats], wanted: str) -> dict[str, Any]:
-    """Perplexities (exp of the mean over tokens) of one language's dialogues, or of `all`.
-
-    `nll` has base, adapter and, where it could be scored, base_stock: nats a dialogue. `ratio` is the adapter's over the better
+    """Perplexities (exp of the mean over tokens) of one language's dialogues, or of `all`; `ratio` is the adapter's over the
     base's.
+
+    `nll` has the nats of base and adapter for each dialogue, over as many `tokens`.
     """
     kept = np.array([wanted in (language, "all") for language in languages])
     count = tokens[kept]
-    perplexity = {name: float(np.exp(values[kept].sum() / count.sum())) for name, values in nll.items()}
-    better = min((name for name in perplexity if name != "adapter"), key=lambda name: perplexity[name])
     return {
         "language": wanted,
         "dialogues": int(kept.sum()),
         "scored_tokens": int(count.sum()),
-        "perplexity": perplexity,
-        "better_base": better,
-        "ratio": ratio(nll["adapter"][kept], nll[better][kept], count),
+        "perplexity": {name: float(np.exp(values[kept].sum() / count.sum())) for name, values in nll.items()},
+        "ratio": ratio(nll["adapter"][kept], nll["base"][kept], count),
     }
 
 
@@ -164,19 +164,15 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     perplexities = Table(
         "perplexity",
         "Perplexity of real seeker lines",
-        ("language", "dialogues", "scored tokens", "base", "base, own template", "adapter", "adapter / better base"),
+        ("language", "dialogues", "scored tokens", "base", "adapter", "adapter / base"),
         tuple(
-            (
-                *(row["language"], row["dialogues"], row["scored_tokens"], row["perplexity"]["base"]),
-                *(row["perplexity"].get("base_stock"), row["perplexity"]["adapter"], row["ratio"]),
-            )
+            (row["language"], row["dialogues"], row["scored_tokens"], *row["perplexity"].values(), row["ratio"])
             for row in figures["perplexity"]
         ),
         (
             f"Validation dialogues of {figures['data']['file']}, seeker lines only, the same tokens in every column; "
-            f"{cut}, {figures['left_out']} without a seeker left out. Base and adapter under the training template; the base "
-            "under its own, too. Interval: 95 %, paired bootstrap over dialogues.",
-            f"The base's own template: {figures['stock_template']}.",
+            f"{cut}, {figures['left_out']} without a seeker left out. Base and adapter under the training template. Interval: "
+            "95 %, paired bootstrap over dialogues.",
         ),
     )
     columns = {
@@ -200,37 +196,6 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     return [perplexities, lines]
 
 
-def make_comparison(
-    model: BaseAndAdapter, prepared: Prepared, count: int, seed: int, max_length: int | None
-) -> tuple[dict[str, Any], list[SeekerLine]]:
-    """All figures (see `perplexity_figures`, `line_figures`) and the lines they are about."""
-    turns = draw_turns(prepared, count, seed, max_length)
-    nll = {voice: model.nll(prepared.rows, voice, f"perplexity of the {voice}") for voice in ("base", "adapter")}
-    try:
-        stock = stock_rows(prepared, model.tokenizer)
-    except UserError as error:
-        template = f"not scored: {error}"
-    else:
-        same = [row["input_ids"] for row in stock] == [row["input_ids"] for row in prepared.rows]
-        same_tokens = f"the same tokens for all {len(prepared.rows)} dialogues, so one measurement"
-        template = same_tokens if same else "other tokens around the lines scored"
-        nll["base_stock"] = nll["base"] if same else model.nll(stock, "base", "perplexity of the base, own template")
-    lines = write_lines(model, turns)
-    tokens = np.array([sum(label != IGNORED for label in row["labels"]) for row in prepared.rows], float)
-    languages = [example.language for example in prepared.examples]
-    groups = [*(["all"] if len(set(languages)) > 1 else []), *sorted(set(languages))]
-    figures = {
-        "data": prepared.identity(),
-        "cut": prepared.cut,
-        "max_length": max_length,
-        "seed": seed,
-        "stock_template": template,
-        "perplexity": [perplexity_figures(languages, tokens, nll, group) for group in groups],
-        "lines": [line_figures(lines, of, voice) for of in sorted({line.language for line in lines}) for voice in VOICES],
-    }
-    return figures, lines
-
-
 def read_held_out(recipe: Recipe[Any], path: Path) -> tuple[list[RoleExample], int]:
     """A file's support dialogues, sorted by id, and how many others it has; `UserError` when there is none or the recipe trains
     on one.
@@ -250,22 +215,44 @@ def read_held_out(recipe: Recipe[Any], path: Path) -> tuple[list[RoleExample], i
 def run(recipe: Recipe[Any], path: Path, adapter: Path, out: Path, count: int = LINES) -> None:
     """Compare an adapter with its base on a file's held-out dialogues, write the figures to `out` and print them.
 
-    `count` seeker lines are asked for, one a dialogue, drawn by the recipe's seed.
+    `count` seeker lines are asked for, one from each dialogue, drawn by the recipe's seed.
     """
-    check_adapters(recipe, [adapter])
+    from train.trainers import RoleTrainer, for_measuring
+
+    training = recipe.training
     examples, left_out = read_held_out(recipe, path)
     tokenizer = load_tokenizer(recipe)
-    prepared = prepare_role(path, examples, tokenizer, recipe.training.max_length)
-    model = load_adapters(load_base(recipe), recipe, {adapter.name: adapter}).to(recipe.training.device)
-    pair = BaseAndAdapter(model, tokenizer, partial(precision, recipe))
-    figures, said = make_comparison(pair, prepared, count, recipe.training.seed, recipe.training.max_length)
-    figures |= {
+    prepared = prepare_role(path, examples, tokenizer, training.max_length)
+    turns = draw_turns(prepared, count, training.seed, training.max_length)
+    model = load_adapted(recipe, {adapter.name: adapter})
+    rows = prepared.dataset()
+    trainer = RoleTrainer(
+        model=model,
+        args=for_measuring(training, out),
+        train_dataset=rows,  # TRL wants one
+        processing_class=tokenizer,
+    )
+    nll: dict[str, Floats] = {}
+    for voice, number in (("base", None), ("adapter", 0)):
+        with adapter_switched_on(model, number):
+            nll[voice], tokens = trainer.predict(rows).predictions.T
+        check_numbers(nll[voice], voice)
+    lines = write_lines(recipe, model, tokenizer, turns)
+    languages = [example.language for example in prepared.examples]
+    groups = [*(["all"] if len(set(languages)) > 1 else []), *sorted(set(languages))]
+    figures = {
+        "data": prepared.identity(),
+        "cut": prepared.cut,
         "left_out": left_out,
+        "max_length": training.max_length,
+        "seed": training.seed,
         "base": recipe.model.model_name_or_path,
         "adapter": {"folder": adapter.resolve().name, "sha256": sha256_file(adapter / WEIGHTS)},
-        "precision": "bf16 autocast" if recipe.training.bf16 else str(model.dtype).removeprefix("torch."),
+        "precision": "bf16 autocast" if training.bf16 else str(model.dtype).removeprefix("torch."),
+        "perplexity": [perplexity_figures(languages, tokens, nll, group) for group in groups],
+        "lines": [line_figures(lines, of, voice) for of in sorted({line["language"] for line in lines}) for voice in VOICES],
     }
-    write_jsonl(out / "lines.jsonl", said)
+    write_text(out / "lines.jsonl", "".join(f"{orjson.dumps(line).decode()}\n" for line in lines))
     shown = tables(figures)
     write_text(out / "compare.md", "\n".join(map(to_markdown, shown)))
     write_json(out / "compare.json", figures)

@@ -14,7 +14,6 @@ import sys
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from core.errors import run_cli
 from train import run
@@ -22,7 +21,6 @@ from train.example_files import read_rank, rubric_beside
 from train.examples import check_disjoint, prepare_rank, score_tokens
 from train.models import load_base, load_tokenizer
 from train.recipes import RankArguments, Recipe, lora_config, may_read_trees, parse_recipe
-from train.trackers import set_up_trackers, settings_log
 
 
 def main(recipe: Recipe[RankArguments]) -> None:
@@ -69,25 +67,13 @@ def main(recipe: Recipe[RankArguments]) -> None:
         return
 
     # Model and trainer
-    set_up_trackers(recipe, train, valid)
+    run.name_tracked_run(recipe)
     training.remove_unused_columns = False  # the loss needs ours
     training.label_names = ["labels"]
     args = copy(training)
     args.max_length = None  # every example fits; TRL would cut a tree that is longer than its examples
-    base = load_base(recipe)
-    make_trainer: Any = RankTrainer
-    if training.device.type == "cpu" and training.world_size == 1:  # the one door to what exists for training on two cores
-        from train.last_layer import LastLayerTrainer, applies
-
-        if applies(base, peft_config):
-            run.say(
-                "only the last layer is adapted, and not its keys and values: what is below it is computed once a row and kept"
-            )
-            make_trainer = partial(LastLayerTrainer, kept=Path(data.kept_dir) if data.kept_dir else None)
-            if "places" not in train.rows[0]:
-                train.rows = as_trees(train.rows, train.examples)
-    trainer = make_trainer(
-        model=base,
+    trainer = RankTrainer(
+        model=load_base(recipe),
         args=args,
         train_dataset=train.dataset(),
         eval_dataset=valid.dataset(),
@@ -95,18 +81,15 @@ def main(recipe: Recipe[RankArguments]) -> None:
         peft_config=peft_config,
         data_collator=RankPadding(tokenizer.pad_token_id),
         compute_metrics=score_metrics(keys, scores),
-        callbacks=[settings_log(recipe, train, valid), run.step_clock(recipe)],
+        callbacks=[run.step_clock(recipe)],
         score_tokens=list(tokens.values()),
         digits=max(len(example.labels) for example in valid.examples),
         over_scale=data.loss_over == "scale",
         ordinal_weight=data.ordinal_weight if data.loss == "ordinal" else 0.0,
     )
-    run.say(f"{training.world_size} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
 
     # Train
-    if checkpoint:
-        run.say(f"resuming from {checkpoint}")
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    run.train(trainer, checkpoint)
 
     # Evaluate
     figures = trainer.evaluate()

@@ -18,11 +18,10 @@ from train.example_files import read_role
 from train.examples import check_disjoint, prepare_role
 from train.models import load_base, load_tokenizer
 from train.recipes import Recipe, RoleArguments, lora_config, parse_recipe
-from train.trackers import set_up_trackers, settings_log
 
 
 def main(recipe: Recipe[RoleArguments]) -> None:
-    from train.trainers import RoleTrainer, SampleLines, perplexity  # torch is slow to load, and errors come first
+    from train.trainers import RoleTrainer, perplexity  # torch is slow to load, and errors come first
 
     data, training = recipe.data, recipe.training
     run.check_machine(recipe)
@@ -45,8 +44,7 @@ def main(recipe: Recipe[RoleArguments]) -> None:
         return
 
     # Model and trainer
-    set_up_trackers(recipe, train, valid)
-    samples = SampleLines(valid.examples[: data.samples], tokenizer, Path(training.output_dir))
+    run.name_tracked_run(recipe)
     trainer = RoleTrainer(
         model=load_base(recipe),
         args=training,
@@ -55,18 +53,14 @@ def main(recipe: Recipe[RoleArguments]) -> None:
         processing_class=tokenizer,
         peft_config=peft_config,
         compute_metrics=perplexity,
-        callbacks=[samples, settings_log(recipe, train, valid), run.step_clock(recipe)],
+        callbacks=[run.step_clock(recipe)],
     )
-    run.say(f"{training.world_size} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
 
     # Train
-    if checkpoint:
-        run.say(f"resuming from {checkpoint}")
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    run.train(trainer, checkpoint)
 
     # Evaluate
     figures = trainer.evaluate()
-    trainer.remove_callback(samples)  # the base's lines are not samples of what was trained
     # After training: before it, DeepSpeed has no engine to evaluate with below stage 3.
     with trainer.accelerator.unwrap_model(trainer.model).disable_adapter():
         base = trainer.evaluate(metric_key_prefix="base")

@@ -18,21 +18,11 @@ from typing import Any
 from core.errors import UserError, run_cli
 from core.files import read_object, write_json
 from evalsuite.environment import Brevity, Environment
+from train import run
 from train.example_files import draw
 from train.examples import Prepared
 from train.models import load_base, load_tokenizer, policy_end
 from train.recipes import Recipe, SupporterArguments, lora_config, parse_recipe
-from train.run import (
-    check_machine,
-    export_adapter,
-    finished,
-    is_main_process,
-    open_output,
-    say,
-    step_clock,
-    trained_steps,
-)
-from train.trackers import set_up_trackers, settings_log
 
 
 def main(recipe: Recipe[SupporterArguments]) -> None:
@@ -45,7 +35,7 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
         pass
 
     data, training = recipe.data, recipe.training
-    check_machine(recipe)
+    run.check_machine(recipe)
     peft_config = lora_config(recipe.model)
 
     # Data: role cards
@@ -56,10 +46,10 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
         raise UserError(f"valid_file: {data.valid_file}: {min(both)} is in train_file, too ({len(both)} cards in both)")
 
     # Output folder
-    checkpoint = open_output(recipe, train, valid)
+    checkpoint = run.open_output(recipe, train, valid)
     out = Path(training.output_dir)
-    if finished(recipe):
-        say(f"already trained: {out}/adapter")
+    if run.finished(recipe):
+        run.say(f"already trained: {out}/adapter")
         return
 
     # Seeker and ranker
@@ -74,7 +64,7 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
     )
 
     # Model and trainer
-    set_up_trackers(recipe, train, valid)
+    run.name_tracked_run(recipe)
     model = load_base(recipe)
     model.generation_config.eos_token_id = policy_end(tokenizer)
     context = training.vllm_max_model_length or model.config.max_position_embeddings
@@ -89,9 +79,8 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
             eval_dataset=valid.dataset(),
             processing_class=tokenizer,
             peft_config=peft_config,
-            callbacks=[settings_log(recipe, train, valid), step_clock(recipe)],
+            callbacks=[run.step_clock(recipe)],
         )
-    say(f"{training.world_size} process(es); trainable parameters {trainer.model.num_parameters(only_trainable=True):,}")
 
     # Baselines: floors, and the base, which an untrained adapter leaves as it is
     place = out / "baselines.json"
@@ -99,29 +88,29 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
         baselines = read_object(place, "baselines of a training")
     else:
         baselines = {"the base": evaluated(trainer), **floors(environment, [card.id for card in valid.examples])}
-        if is_main_process():
+        if run.is_main_process():
             write_json(place, baselines)
     for name, figures in baselines.items():
-        say(f"reward of {name}: {figures['reward']:.3f}")
+        run.say(f"reward of {name}: {figures['reward']:.3f}")
     base = baselines["the base"]["reward"]
     if better := [name for name, figures in baselines.items() if name != "the base" and figures["reward"] >= base]:
-        say(f"warning: {', '.join(better)} is rewarded as the base is or better: this judge does not see what a supporter does")
+        run.say(
+            f"warning: {', '.join(better)} is rewarded as the base is or better: this judge does not see what a supporter does"
+        )
 
     # Train
-    if checkpoint:
-        say(f"resuming from {checkpoint}")
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    run.train(trainer, checkpoint)
 
     # Evaluate
     figures = evaluated(trainer)
-    say(f"reward on {len(valid.examples)} held-out cards: base {base:.3f}, trained {figures['reward']:.3f}")
+    run.say(f"reward on {len(valid.examples)} held-out cards: base {base:.3f}, trained {figures['reward']:.3f}")
 
     # Save
     train.markers = rollouts.markers
     if train.markers:
-        say(f"{train.markers} control markers in what seekers said were broken up")
-    metrics = {**figures, "valid_cards": len(valid.examples), "steps": trained_steps(trainer)}
-    say(f"adapter: {export_adapter(trainer, recipe, [train, valid], metrics, baselines)}")
+        run.say(f"{train.markers} control markers in what seekers said were broken up")
+    metrics = {**figures, "valid_cards": len(valid.examples), "steps": run.trained_steps(trainer)}
+    run.say(f"adapter: {run.export_adapter(trainer, recipe, [train, valid], metrics, baselines)}")
 
 
 def read_cards(path: Path, limit: int = 0, seed: int = 0) -> Prepared:

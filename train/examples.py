@@ -114,34 +114,6 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message
     return list(out["input_ids"])
 
 
-def encode_stock(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
-    """The same under the tokenizer's own template, whose marks are missing: a message's tokens are found by what it adds.
-
-    Scored are the assistant's text and `<|im_end|>`, as under our template, whatever the template writes around them.
-    Raises `UserError` when the template is missing or rewrites earlier messages as a dialogue grows.
-    """
-    if not tokenizer.chat_template:
-        raise UserError("the base's tokenizer has no chat template of its own")
-    messages = neutral(tokenizer, messages)[0]
-    ids: list[int] = []
-    labels: list[int] = []
-    for end in range(1, len(messages) + 1):
-        text = tokenizer.apply_chat_template(messages[:end], tokenize=False)
-        whole = tokenizer.encode(text, add_special_tokens=False)
-        if whole[: len(ids)] != ids:
-            raise UserError("the base's own chat template changes earlier messages: it cannot be scored turn by turn")
-        new = whole[len(ids) :]
-        label = [IGNORED] * len(new)
-        if messages[end - 1]["role"] == "assistant":
-            said = tokenizer.encode(messages[end - 1]["content"] + "<|im_end|>", add_special_tokens=False)
-            start = next((i for i in range(len(new) - len(said), -1, -1) if new[i : i + len(said)] == said), None)
-            if start is None:
-                raise UserError("the base's own chat template changes what is said: it cannot be scored turn by turn")
-            label[start : start + len(said)] = said
-        ids, labels = whole, labels + label
-    return ids, labels
-
-
 @dataclass
 class Prepared:
     """A tokenised file."""

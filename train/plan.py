@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 import typer
@@ -19,13 +19,10 @@ from core.paths import IN_FILE
 from core.records import Language, Message
 from core.tables import Screen, Table, to_console
 from core.yaml_files import load_yaml
+from train.example_files import read_rank, read_role
 from train.prefix_tree import alike, tree
-from train.recipes import hub_kernel, lora_config, may_read_trees
+from train.recipes import Recipe, Task, hub_kernel, lora_config, may_read_trees, read_recipe
 from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory, serving_memory
-
-if TYPE_CHECKING:
-    from train.recipes import Recipe, Task
-    from train.sizes import TrainingShape
 
 GpuName = Literal["h200", "b200", "h100", "a100", "a100-40", "mi300x", "l40s", "rtx4090", "l4"]
 # Label, memory that a process can get (GiB: what the driver reports, less a little), dense bf16 peak (TFLOP/s, no sparsity).
@@ -61,13 +58,17 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
     """How many training examples, their mean tokens before cutting, and where each figure is from, in words.
 
     From the recipe's train_file when it is there (tokens: UTF-8 bytes / 4 and 5 a message), else the paper's. Where
-    the ranker reads trees, an example is one tree, as it is a row in training; its share of tokens is that of words.
+    the ranker reads trees, an example is one tree, as it is a row in training; its share of tokens is that of words. A
+    supporter's is one dialogue of a group on a card.
     """
-    from train.example_files import read_rank, read_role
-
-    if recipe.task == "supporter":
-        return _read_dialogues(recipe)
     data, path, limit, seed = recipe.data, Path(recipe.data.train_file), recipe.data.max_train_examples, recipe.training.seed
+    if recipe.task == "supporter":
+        from data_prep.cards import load_cards
+
+        cards, origin = (len(load_cards(path)), str(path)) if path.is_file() else (CARDS, f"the paper's (no {path} here)")
+        cards, group = min(cards, limit or cards), recipe.training.num_generations
+        mean, assumed = data.exchanges * 2 * TURN_TOKENS, f"assumed: {TURN_TOKENS} a turn"
+        return cards * group, mean, f"{origin}: {cards:,} cards × {group}", assumed
     if not path.exists():
         count, origin = ROLE_EXAMPLES, "the paper's 14,000 × 0.95"
         if recipe.task == "rank":
@@ -81,7 +82,9 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
         examples = read_rank(path, data.dimension, data.language, limit, seed)
         prompts = [(*example.prompt, *example.completion) for example in examples]
         if may_read_trees(recipe, examples):
-            words = _numbered_words(prompts)
+            number: dict[str, int] = {}  # of a word; of a character in Chinese
+            texts = ([word for message in prompt for word in _WORD.findall(message["content"])] for prompt in prompts)
+            words = [[number.setdefault(word, len(number)) for word in text] for text in texts]
             groups = alike(words, [example.dialogue_id for example in examples])
     tokens = sum(len(m["content"].encode()) / BYTES_A_TOKEN + MARKS for prompt in prompts for m in prompt)
     origin = f"{path}: UTF-8 bytes / {BYTES_A_TOKEN}, + {MARKS} a message"
@@ -89,40 +92,6 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
         return len(prompts), tokens / len(prompts), str(path), origin
     left = sum(len(tree([words[n] for n in group]).ids) for group in groups) / sum(map(len, words))
     return len(groups), left * tokens / len(groups), f"{path}: {len(prompts):,} in trees", f"{origin}; what examples share once"
-
-
-def _read_dialogues(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
-    """The same of a supporter: an example is one dialogue of a group on a card."""
-    from data_prep.cards import load_cards
-
-    path, group = Path(recipe.data.train_file), recipe.training.num_generations
-    cards, origin = (len(load_cards(path)), str(path)) if path.is_file() else (CARDS, f"the paper's (no {path} here)")
-    cards = min(cards, recipe.data.max_train_examples or cards)
-    mean = recipe.data.exchanges * 2 * TURN_TOKENS
-    return cards * group, mean, f"{origin}: {cards:,} cards × {group}", f"assumed: {TURN_TOKENS} a turn"
-
-
-def _longest(recipe: Recipe[Any], positions: int) -> int:
-    """Tokens of an example at most: of a dialogue in training, the longest turns of both sides."""
-    if recipe.task == "supporter":
-        return int(min(recipe.data.exchanges * 2 * recipe.training.max_completion_length, positions))
-    return recipe.training.max_length or positions
-
-
-def _server(recipe: Recipe[Any], shape: TrainingShape, dialogues: int, longest: int) -> dict[str, int]:
-    """What the policy's vLLM server takes; nothing where there is none."""
-    served = recipe.task == "supporter" and recipe.training.use_vllm and recipe.training.vllm_mode == "server"
-    parts = serving_memory(shape, dialogues, longest) if served else {}
-    return parts and parts | {"total": sum(parts.values())}
-
-
-def _numbered_words(prompts: Sequence[Sequence[Message]]) -> list[list[int]]:
-    """Each prompt as numbers, one a word (Chinese: a character)."""
-    number: dict[str, int] = {}
-    return [
-        [number.setdefault(word, len(number)) for message in prompt for word in _WORD.findall(message["content"])]
-        for prompt in prompts
-    ]
 
 
 def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict[str, Any]:
@@ -136,16 +105,17 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict
     config, known_from = architecture(model.model_name_or_path or "")
     shape = measure(config, lora, model.dtype or "auto")
     label, capacity, peak = GPUS[gpu]
-    longest = _longest(recipe, config.max_position_embeddings)
+    longest, supporter = config.max_position_embeddings, recipe.task == "supporter"
+    if not supporter:
+        longest = training.max_length or longest
+    else:  # both sides' longest turns
+        longest = int(min(recipe.data.exchanges * 2 * training.max_completion_length, longest))
     examples, mean, counted_in, lengths_from = read_examples(recipe)
     mean = min(mean, longest)
-    if recipe.task != "supporter" and training.packing:
+    if not supporter and training.packing:
         examples, mean = math.ceil(examples * mean / longest), longest
-    rows, accumulation, epochs = (
-        training.per_device_train_batch_size,
-        training.gradient_accumulation_steps,
-        training.num_train_epochs,
-    )
+    rows, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
+    epochs = training.num_train_epochs
     steps = count_steps(examples, rows, accumulation, gpus, epochs, training.max_steps)
     batch = rows * accumulation * gpus
     # Whole epochs see each example once; max_steps fills its batches anew.
@@ -156,7 +126,26 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict
         for strategy in STRATEGIES
     }
     flops = {n: float(seen) * n * flops_per_token(shape, n, checkpointing) for n in (mean, longest)}
+    served = supporter and training.use_vllm and training.vllm_mode == "server"
+    server = serving_memory(shape, batch, longest) if served else {}
     hours = {n: total / (gpus * peak * 1e12 * MFU) / 3600 for n, total in flops.items()}
+    cost = "6 N a token, with gradient checkpointing" if checkpointing else "4 N a token, without gradient checkpointing"
+    notes = [
+        f"hours: ({cost}, + the adapter's and attention's) / (GPUs × {peak:g} TFLOP/s × {MFU:g} reached); without evaluations, "
+        "padding and loading",
+        "memory: at the longest examples; activations for sdpa or FlashAttention; overhead assumed",
+        "trainable share: of base and adapter together",
+    ]
+    if supporter:
+        notes.append(
+            "supporter: hours are of the training alone: sampling, the seeker's lines and the verdicts come beside them; the "
+            "servers of seeker and judge take memory of their own"
+        )
+    if kernel := hub_kernel(model):
+        once = "; the ranker then reads a dialogue once a question, as it takes no mask" if recipe.task == "rank" else ""
+        notes.append(f"attention: {kernel} comes ready built from the hub, by the package kernels; not looked for here{once}")
+    if recipe.file and load_yaml(recipe.file, "recipe").get("use_cpu"):
+        notes.append("this recipe trains on CPU (use_cpu): memory and hours are what the GPU would take")
     return {
         "recipe": str(recipe.file),
         "task": recipe.task,
@@ -171,7 +160,7 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict
         "gpu_memory_bytes": int(capacity * GIB),
         "memory_bytes": {strategy: {**part, "total": sum(part.values())} for strategy, part in parts.items()},
         "fits": {strategy: sum(part.values()) <= capacity * GIB for strategy, part in parts.items()},
-        "server_memory_bytes": _server(recipe, shape, batch, longest),
+        "server_memory_bytes": server and server | {"total": sum(server.values())},
         "examples": examples,
         "examples_from": counted_in,
         "epochs": seen / examples,
@@ -186,29 +175,8 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict
         "mfu": MFU,
         "hours": hours[mean],
         "hours_at_most": hours[longest],
-        "notes": _notes(recipe, checkpointing, peak),
+        "notes": notes,
     }
-
-
-def _notes(recipe: Recipe[Any], checkpointing: bool, peak: float) -> list[str]:
-    cost = "6 N a token, with gradient checkpointing" if checkpointing else "4 N a token, without gradient checkpointing"
-    notes = [
-        f"hours: ({cost}, + the adapter's and attention's) / (GPUs × {peak:g} TFLOP/s × {MFU:g} reached); without evaluations, "
-        "padding and loading",
-        "memory: at the longest examples; activations for sdpa or FlashAttention; overhead assumed",
-        "trainable share: of base and adapter together",
-    ]
-    if recipe.task == "supporter":
-        notes.append(
-            "supporter: hours are of the training alone: sampling, the seeker's lines and the verdicts come beside them; the "
-            "servers of seeker and judge take memory of their own"
-        )
-    if kernel := hub_kernel(recipe.model):
-        once = "; the ranker then reads a dialogue once a question, as it takes no mask" if recipe.task == "rank" else ""
-        notes.append(f"attention: {kernel} comes ready built from the hub, by the package kernels; not looked for here{once}")
-    if recipe.file and load_yaml(recipe.file, "recipe").get("use_cpu"):
-        notes.append("this recipe trains on CPU (use_cpu): memory and hours are what the GPU would take")
-    return notes
 
 
 def tables(plan: dict[str, Any]) -> list[Table]:
@@ -261,8 +229,6 @@ def plan(
 
     python -m train plan configs/train/esc_role_qwen1.5_14b.yaml --gpus 8 --lora_r 32
     """
-    from train.recipes import read_recipe
-
     # A plan for GPUs is made without one, where the trainer's settings refuse bf16 unless they hear of a CPU.
     recipe = read_recipe(config, [*context.args, "--use_cpu", "true"])
     with at(config):

@@ -85,14 +85,13 @@ def _shared(a: Sequence[int], b: Sequence[int]) -> int:
     return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def visible(until: torch.Tensor, places: torch.Tensor | None = None) -> torch.Tensor:
+def visible(until: torch.Tensor) -> torch.Tensor:
     """Which tokens see which, from `until` [B, T] (0 for padding): [B, 1, T, T], true where row's token sees column's.
 
-    With `places` [B, K] only their rows: [B, 1, K, T]. Padding sees itself alone, so that no row of the softmax is empty.
+    Padding sees itself alone, so that no row of the softmax is empty.
     """
     import torch
 
     column = torch.arange(until.shape[1], device=until.device)
-    row = column[None] if places is None else places
-    seen = (row[:, :, None] >= column) & (row[:, :, None] < until[:, None, :])
-    return (seen | (row[:, :, None] == column))[:, None]
+    row = column[:, None]
+    return (((row >= column) & (row < until[:, None, :])) | (row == column))[:, None]

@@ -1,84 +1,81 @@
 """Score a test split with a ranker's base, untrained and under each adapter, without a server (`python -m train test`).
 
-The answers are generated as a constrained server generates them (`train.models.Decoder`). Examples of one dialogue share the
-reading of what their prompts have in common, as a server's prefix cache does, so that the methods' times compare.
+The trainer's own validation answers (`train.trainers.RankTrainer.prediction_step`), as a constrained server would: questions
+about one dialogue share its reading.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import numpy as np
-from rich.progress import track
+from numpy.typing import NDArray
 
 from core.errors import UserError
 from core.files import read_object, write_json, write_jsonl
 from core.judge_prompts import PromptMethod
 from core.records import Judgement
 from core.rubrics import Rubric
-from core.tables import Screen
 from data_prep.scores.rank_sft import RankExample
 from train.example_files import read_rank, rubric_beside
-from train.examples import chatml, encode_prompt, score_tokens
-from train.models import (
-    BATCH_TOKENS,
-    Decoder,
-    Shares,
-    adapter_switched_on,
-    check_adapters,
-    load_adapters,
-    load_base,
-    load_tokenizer,
-    precision,
-    prompt_groups,
-    token_batches,
-)
+from train.examples import prepare_rank, score_tokens
+from train.models import adapter_switched_on, load_adapted, load_tokenizer
 from train.recipes import UNTRAINED, Recipe, may_read_trees
 from train.run import check_numbers, say
 
 
-def run(
-    recipe: Recipe[Any], test: Path, adapters: dict[str, Path], untrained: bool, out: Path, batch_tokens: int = BATCH_TOKENS
-) -> None:
+def run(recipe: Recipe[Any], test: Path, adapters: dict[str, Path], untrained: bool, out: Path) -> None:
     """Write the judgements of a test split by each adapter and, with `untrained`, by the base alone.
 
     Everything that can be wrong with data and adapters is found before the first forward pass.
     """
+    from datasets import Dataset
+
+    from train.batches import RankPadding
+    from train.trainers import RankTrainer, as_trees, for_measuring
+
     rubric, method = rubric_beside(test), method_beside(test)
     examples = read_rank(test, recipe.data.dimension, recipe.data.language)
-    check_adapters(recipe, adapters.values())
     tokenizer = load_tokenizer(recipe)
-    scores = score_tokens(tokenizer, rubric.scores, f"base {recipe.model.model_name_or_path}")
-    base = load_base(recipe)
-    limit = getattr(base.config, "max_position_embeddings", None)
-    model = (load_adapters(base, recipe, adapters) if adapters else base).to(recipe.training.device).eval()
-    decoder = Decoder()
-    if adapters and recipe.training.device.type == "cpu" and may_read_trees(recipe, examples):
-        from train.last_layer import LastLayer, LastLayerDecoder, applies  # for CPUs alone
-
-        if all(applies(base, config) for config in model.peft_config.values()):
-            decoder = LastLayerDecoder(LastLayer(base, Path(recipe.data.kept_dir) if recipe.data.kept_dir else None))
-    template = chatml(tokenizer)
-    prompts = [encode_prompt(tokenizer, example.prompt, template) for example in examples]
+    tokens = score_tokens(tokenizer, rubric.scores, f"base {recipe.model.model_name_or_path}")
+    model = load_adapted(recipe, adapters)
+    limit = getattr(model.config, "max_position_embeddings", None)
+    prepared = prepare_rank(test, examples, tokenizer, limit, tokens, over_scale=True)
+    for number, (row, example) in enumerate(zip(prepared.rows, prepared.examples, strict=True)):
+        digits = len(example.labels)
+        # The trainer takes dimensions by number; here a number is the example's, by which its answers are found again.
+        row |= {"keys": [number] * digits, "targets": [0.0] * digits, "weights": [1.0] * digits}
+    if may_read_trees(recipe, prepared.examples):
+        prepared.rows = as_trees(prepared.rows, prepared.examples)
+    args = for_measuring(recipe.training, out)
+    args.remove_unused_columns, args.label_names = False, ["labels"]
+    rows = Dataset.from_list(prepared.rows)
+    trainer = RankTrainer(
+        model=model,
+        args=args,
+        train_dataset=rows,  # TRL wants one
+        processing_class=tokenizer,
+        data_collator=RankPadding(tokenizer.pad_token_id),
+        score_tokens=list(tokens.values()),
+        digits=max(len(example.labels) for example in prepared.examples),
+        over_scale=True,
+    )
     dialogues = len({example.dialogue_id for example in examples})
     timing_file = out / "timing.json"
     timing = read_object(timing_file, "seconds by judge") if timing_file.is_file() else {}
     judges: list[tuple[str, int | None]] = [(UNTRAINED, None)] if untrained else []
     judges += [(name, number) for number, name in enumerate(adapters)]
-    for name, number in judges:
+    for name, adapter in judges:
         started = time.monotonic()
-        with adapter_switched_on(model, number), precision(recipe):
-            shares = answers(model, examples, prompts, list(scores.values()), limit, batch_tokens, name, decoder)
-        # Every adapter's time is that of an adapter which reads for itself.
-        seconds = time.monotonic() - started + decoder.take_spared()
-        records = [
-            record
-            for example, answer in zip(examples, shares, strict=True)
-            for record in judgements(example, answer, name, rubric, method)
-        ]
+        with adapter_switched_on(model, adapter):
+            found = trainer.predict(rows)
+        seconds = time.monotonic() - started
+        numbers = found.label_ids[..., 0]
+        shares = {e.id: found.predictions[numbers == place] for place, e in enumerate(prepared.examples)}
+        check_numbers(np.concatenate(list(shares.values())), name)
+        records = [r for example in examples for r in judgements(example, shares.get(example.id), name, rubric, method)]
         write_jsonl(out / f"judgements-{name}.jsonl", records)
         timing[name] = {"seconds": seconds, "dialogues": dialogues, "seconds_per_dialogue": seconds / dialogues}
         write_json(timing_file, timing)
@@ -97,36 +94,13 @@ def method_beside(path: Path) -> PromptMethod:
     return cast(PromptMethod, method)
 
 
-def answers(
-    model: Any,
-    examples: Sequence[RankExample],
-    prompts: Sequence[list[int]],
-    tokens: Sequence[int],
-    limit: int | None,
-    batch_tokens: int = BATCH_TOKENS,
-    what: str = "answers",
-    decoder: Decoder | None = None,
-) -> list[Shares | None]:
-    """For each example the probabilities [digits, S] of its digits over `tokens`; None when it exceeds `limit` tokens."""
-    decoder = decoder or Decoder()
-    digits = [len(example.labels) for example in examples]
-    fits = [limit is None or len(prompt) + d <= limit for prompt, d in zip(prompts, digits, strict=True)]
-    groups = prompt_groups(examples, prompts, fits)
-    batches = token_batches([group.cached for group in groups], batch_tokens)
-    shares: list[Shares | None] = [None] * len(examples)
-    console = Screen(stderr=True)
-    for members in track(batches, what, console=console, disable=not console.is_terminal):
-        batch = [groups[member] for member in members]
-        places = [place for group in batch for place in group.places]
-        rows = decoder(model, batch, tokens, max(digits[place] for place in places))
-        check_numbers(rows, what)
-        for place, row in zip(places, rows, strict=True):
-            shares[place] = row[: digits[place]]
-    return shares
+def judgements(
+    example: RankExample, shares: NDArray[np.float64] | None, name: str, rubric: Rubric, method: PromptMethod
+) -> list[Judgement]:
+    """One record for each dimension of the example, with the fields that a served judge fills.
 
-
-def judgements(example: RankExample, shares: Shares | None, name: str, rubric: Rubric, method: PromptMethod) -> list[Judgement]:
-    """One record a dimension of the example, with the fields that a served judge fills."""
+    `shares` [D, S] are the probabilities of its digits; None where it exceeds the context.
+    """
     scores = rubric.scores
     condition = {"mode": "paper" if method == "paper" else "native", "where": "in-process"}
     common: dict[str, Any] = dict(

@@ -58,8 +58,6 @@ class DataArguments:
     """Validation examples, of other dialogues, in the same forms."""
     licence: str = ""
     """Licence of the adapter, for its model card."""
-    attention_dropout: float = 0.0
-    """Share (below 1) of the attention's weights left out in training. 0: as the base's config has it."""
     max_train_examples: int = 0
     """Train on this many examples (ranker: dialogues) drawn by the seed. 0: all."""
     max_valid_examples: int = 0
@@ -70,9 +68,6 @@ class DataArguments:
 @dataclass
 class RoleArguments(DataArguments):
     """Settings of the simulator (ESC-Role, ESC-Eval section 2.3)."""
-
-    samples: int = 3
-    """Seeker lines generated at every evaluation, for the log. 0: none."""
 
 
 @documented
@@ -90,9 +85,6 @@ class RankArguments(DataArguments):
     scale: among the scale's tokens alone, as constrained decoding reads it."""
     class_weights: Literal["none", "balanced"] = "none"
     """balanced: a score's loss is weighted by how rare it is for its language and dimension in training (mean weight 1)."""
-    kept_dir: str = ""
-    """On CPU, where only the last layer is adapted: folder for what the layers below give, so that runs with other seeds or
-    losses, and tests, read no dialogue again (2 MB a dialogue of the embedded model). Empty: memory alone."""
     dimension: str = ""
     """Only examples of this dimension (one adapter a dimension)."""
     language: Literal["", "en", "zh"] = ""
@@ -128,7 +120,7 @@ ATTENTION = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_atte
 MASKED_ATTENTION = (None, "sdpa", "eager")
 # Where and how loudly, not what: the trainer also resolves some of these for the machine it runs on.
 NOT_SETTINGS = {
-    *("output_dir", "kept_dir", "logging_dir", "run_name", "project", "report_to", "disable_tqdm"),
+    *("output_dir", "logging_dir", "run_name", "project", "report_to", "disable_tqdm"),
     *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
     *("resume_from_checkpoint", "local_rank", "hub_token"),
 }
@@ -185,7 +177,7 @@ class Recipe(Generic[A]):
     file: Path | None
     """None when everything came from the command line."""
     overrides: tuple[str, ...] = ()
-    """What stood on the command line beside the file."""
+    """What the command line said beside the file and the places where things are."""
 
     def settings(self) -> dict[str, Any]:
         """What decides the weights, as JSON: our settings, and TRL's that differ from their defaults or stand in the file."""
@@ -279,7 +271,13 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
     arguments = list(arguments)
     file = next((Path(after) for option, after in pairwise(arguments) if option == "--config"), None)
     if file is not None:
-        _check_file(file, task, arguments)
+        settings = _mapping(file)
+        if (other := settings.get("task")) != task and "--task" not in arguments:
+            script = f" (for that one: train/esc_{other}.py)" if other in ARGUMENTS else ""
+            raise UserError(f"{file}: task: {other!r}: this script trains {task}{script}")
+        for name in settings:
+            if name not in _known(task):
+                raise UserError(f"{file}: {name}: unknown setting: {near(str(name), _known(task))}")
     elif "--config" in arguments:
         raise UserError("--config: name a recipe, such as configs/train/esc_role_embedded.yaml")
     elif not {"-h", "--help"} & set(arguments):
@@ -290,7 +288,12 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
         data, training, model = parser.parse_args_and_config(arguments)
     except (ValueError, TypeError) as error:
         raise UserError(f"{file or 'command line'}: {error}") from None
-    recipe: Recipe[Any] = Recipe(task, data, training, model, file, _overrides(arguments))
+    overrides, kept = [], True
+    for argument in arguments:
+        if argument.startswith("--"):
+            kept = argument.removeprefix("--").split("=")[0] not in {"config", *NOT_SETTINGS}
+        overrides += [argument] if kept else []
+    recipe: Recipe[Any] = Recipe(task, data, training, model, file, tuple(overrides))
     _check(recipe)
     return recipe
 
@@ -301,17 +304,6 @@ def read_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe[Any]:
     if task not in ARGUMENTS:
         raise UserError(f"{file}: task: {task!r} is not role, rank or supporter")
     return parse_recipe(task, ["--config", str(file), *overrides])
-
-
-def _overrides(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The arguments without those that say where, not what."""
-    kept: list[str] = []
-    skip = False
-    for argument in arguments:
-        if argument.startswith("--"):
-            skip = argument.removeprefix("--").split("=")[0] in {"config", *NOT_SETTINGS}
-        kept += [] if skip else [argument]
-    return tuple(kept)
 
 
 def _mapping(file: Path) -> dict[str, Any]:
@@ -326,16 +318,6 @@ def _known(task: Task) -> frozenset[str]:
     from trl import ModelConfig
 
     return frozenset(f.name for group in (ARGUMENTS[task], training_config(task), ModelConfig) for f in fields(group)) | {"env"}
-
-
-def _check_file(file: Path, task: Task, arguments: Sequence[str]) -> None:
-    settings = _mapping(file)
-    if (other := settings.get("task")) != task and "--task" not in arguments:
-        script = f" (for that one: train/esc_{other}.py)" if other in ARGUMENTS else ""
-        raise UserError(f"{file}: task: {other!r}: this script trains {task}{script}")
-    for name in settings:
-        if name not in _known(task):
-            raise UserError(f"{file}: {name}: unknown setting: {near(str(name), _known(task))}")
 
 
 def _check(recipe: Recipe[Any]) -> None:
@@ -354,7 +336,6 @@ def _check(recipe: Recipe[Any]) -> None:
         "model_name_or_path: name the base: a hub id, a folder, or embedded:smollm2-135m-instruct": not base,
         f"train_file: name the JSONL file that `{wrote}` wrote": not data.train_file,
         f"valid_file: name the JSONL file that `{wrote}` wrote": not data.valid_file,
-        f"attention_dropout: {data.attention_dropout:g} is not a share from 0 to below 1": not 0 <= data.attention_dropout < 1,
         "train_sampling_strategy: sequential: the order is drawn by the seed: take random or group_by_length": (
             not supporter and training.train_sampling_strategy == "sequential"
         ),

@@ -64,12 +64,12 @@ class Rollouts:
     def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         completions, rewarded = asyncio.run(self._held(prompts, trainer))
         return {
-            "prompt_ids": [one.prompt for one in completions],
-            "completion_ids": [one.ids for one in completions],
-            "logprobs": [one.logprobs for one in completions] if trainer.use_vllm else None,
-            "env_mask": [one.own for one in completions],
-            "judged": [one.judged for one in rewarded],
-            "brevity": [one.brevity if one.judged is not None else None for one in rewarded],
+            "prompt_ids": [completion.prompt for completion in completions],
+            "completion_ids": [completion.ids for completion in completions],
+            "logprobs": [completion.logprobs for completion in completions] if trainer.use_vllm else None,
+            "env_mask": [completion.own for completion in completions],
+            "judged": [reward.judged for reward in rewarded],
+            "brevity": [reward.brevity if reward.judged is not None else None for reward in rewarded],
         }
 
     async def _held(self, prompts: list[str], trainer: GRPOTrainer) -> tuple[list[PolicyCompletion], list[Rewarded]]:
@@ -80,56 +80,61 @@ class Rollouts:
             completions: list[PolicyCompletion] = []
             for person, group in groupby(range(len(prompts)), key=lambda place: prompts[place]):
                 trials = [first + place for place in group]
-                completions += [PolicyCompletion(one) for one in self._environment.group(client, person, trials)]
+                completions += [PolicyCompletion(episode) for episode in self._environment.group(client, person, trials)]
             while await self._shown(completions, trainer):
                 self._answer(completions, trainer)
-            rewarded = await together(one.episode.rewarded() for one in completions)
+            rewarded = await together(completion.episode.rewarded() for completion in completions)
             self._check(client, rewarded)
-        for one in completions:
-            if not one.ids:  # lost before its first reply: nothing to learn from, but TRL wants a token
-                one.prompt = one.prompt or [self._end]
-                one.hears([self._end])
+        for completion in completions:
+            if not completion.ids:  # lost before its first reply: nothing to learn from, but TRL wants a token
+                completion.prompt = completion.prompt or [self._end]
+                completion.hears([self._end])
         return completions, rewarded
 
     async def _shown(self, completions: list[PolicyCompletion], trainer: GRPOTrainer) -> bool:
         """Wait for the seekers' lines; whether the policy has anything left to say, in any process."""
         from accelerate.utils import gather_object
 
-        async def listen(one: PolicyCompletion) -> None:
-            one.shown = await one.episode.prompt()
-            if one.shown is None:
+        async def listen(completion: PolicyCompletion) -> None:
+            completion.shown = await completion.episode.prompt()
+            if completion.shown is None:
                 return
-            new = one.shown[-1:] if one.prompt else one.shown
+            new = completion.shown[-1:] if completion.prompt else completion.shown
             self.markers += neutral(self._tokenizer, new)[1]
-            if not one.prompt:
-                one.prompt = encode_prompt(self._tokenizer, new)
+            if not completion.prompt:
+                completion.prompt = encode_prompt(self._tokenizer, new)
             else:
-                closing = [] if one.ids[-1] == self._end else [self._end]
-                one.hears(closing + self._newline + encode_prompt(self._tokenizer, new, CHATML))
-            if len(one.prompt) + len(one.ids) + trainer.args.max_completion_length > self._context:
-                one.episode.overflow()
-                await listen(one)
+                closing = [] if completion.ids[-1] == self._end else [self._end]
+                completion.hears(closing + self._newline + encode_prompt(self._tokenizer, new, CHATML))
+            if len(completion.prompt) + len(completion.ids) + trainer.args.max_completion_length > self._context:
+                completion.episode.overflow()
+                await listen(completion)
 
-        await together(listen(one) for one in completions if one.shown is not None or not one.prompt)
-        return any(gather_object([any(one.shown is not None for one in completions)]))
+        await together(
+            listen(completion) for completion in completions if completion.shown is not None or not completion.prompt
+        )
+        return any(gather_object([any(completion.shown is not None for completion in completions)]))
 
     def _answer(self, completions: list[PolicyCompletion], trainer: GRPOTrainer) -> None:
         """Sample a reply of every dialogue that waits for one."""
         # TRL's own way to its backends (transformers, vLLM) is not public, but there is no other. It takes equally many prompts
         # from all processes, so dialogues that are over give one, too, whose answer nobody reads.
         several = trainer.accelerator.num_processes > 1
-        asked = [one for one in completions if several or one.shown is not None]
-        prompts = [one.prompt + one.ids if one.shown is not None else one.prompt or [self._end] for one in asked]
+        asked = [completion for completion in completions if several or completion.shown is not None]
+        prompts = [
+            completion.prompt + completion.ids if completion.shown is not None else completion.prompt or [self._end]
+            for completion in asked
+        ]
         replies, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
-        for place, one in enumerate(asked):
-            if one.shown is not None:
+        for place, completion in enumerate(asked):
+            if completion.shown is not None:
                 ids = list(replies[place])
-                one.says(ids, logprobs[place] if logprobs else None)
-                one.episode.reply(self._tokenizer.decode(ids, skip_special_tokens=True), cut_off=ids[-1:] != [self._end])
+                completion.says(ids, logprobs[place] if logprobs else None)
+                completion.episode.reply(self._tokenizer.decode(ids, skip_special_tokens=True), cut_off=ids[-1:] != [self._end])
 
     def _check(self, client: ChatClient, rewarded: list[Rewarded]) -> None:
         """Raise `UserError` where seeker or judge are gone: training on without rewards would only cost time."""
-        if all(one.reward is None for one in rewarded):
+        if all(reward.reward is None for reward in rewarded):
             failed = next((failure.reason for failure in client.failures), "no verdict of the judge could be read")
             raise UserError(
                 f"no dialogue of this step has a reward: {client.threshold.cause or failed}; the same command resumes"

@@ -1,9 +1,8 @@
 """A training run: its process and machine, its output folder, and the adapter that it leaves behind.
 
 The output folder is claimed by recipe and data, and resumed from its newest whole checkpoint. It holds `recipe.json` (what was
-asked), `checkpoint-N/`, `samples.jsonl` (role), and at the end `timing.json`, `metrics.json` and `adapter-HASH/` with its model
-card; the link `adapter` points at the newest, and `model.yaml` is the spec that serves it. Running the identical command again
-resumes.
+asked), `checkpoint-N/`, and at the end `timing.json`, `metrics.json` and `adapter-HASH/` with its model card; the link
+`adapter` points at the newest, and `model.yaml` is the spec that serves it. Running the identical command again resumes.
 """
 
 from __future__ import annotations
@@ -29,11 +28,12 @@ import yaml
 from numpy.typing import NDArray
 
 from core.differences import differing_leaves
-from core.errors import UserError
+from core.errors import UserError, need_modules
 from core.errors import say as say_here
 from core.files import digest, locked, read_object, sha256_file, write_json, write_text
 from core.machine import bf16_instructions
 from core.specs import ModelSpec, place_of
+from core.wandb_offline import offline_without_key
 from serve.checkpoints.folders import folder_content
 from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.model_card import PLAYS, Training, write_card
@@ -42,7 +42,7 @@ from train.examples import Prepared, chatml, serves_alike
 from train.recipes import Recipe, hub_kernel
 
 if TYPE_CHECKING:
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import Trainer, TrainerCallback
 
 # What may differ between two tries of one run.
 NOT_IDENTITY = {"logging_steps", "report_to", "run_name", "disable_tqdm", "save_total_limit", "dataloader_num_workers"}
@@ -50,22 +50,12 @@ DATA_FILES = {"train_file", "valid_file"}  # known by `Prepared.identity`
 # Settings that may name a file or a folder, which is what it holds wherever it lies.
 PATHS = {"model_name_or_path", "seeker", "judge", "rubric", "deepspeed", "fsdp_config", "accelerator_config"}
 _FOLDER = ExitStack()  # holds the lock of the output folder
-
-
 CONTEXT = 8192  # tokens that a served adapter is given at most: an ESC-Eval dialogue with its rubric needs no more
 
 
 def is_main_process() -> bool:
     """Whether this is the process that prints and writes (rank 0 of torchrun or accelerate)."""
     return int(os.environ.get("RANK", "0")) == 0
-
-
-def weights_are_divided(training: TrainingArguments) -> bool:
-    """Whether each process holds a part of every weight (ZeRO-3, FSDP), so that none can compute alone."""
-    from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
-
-    launched = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
-    return launched or bool(training.fsdp) or is_deepspeed_zero3_enabled()
 
 
 def say(line: str) -> None:
@@ -87,9 +77,7 @@ def check_machine(recipe: Recipe[Any]) -> None:
     Says so when bf16 is asked for on a CPU without instructions for it: emulated, products were 8 times as slow as in fp32
     where it was measured.
     """
-
-    count = recipe.training.n_gpu
-    if count > 1:
+    if (count := recipe.training.n_gpu) > 1:
         raise UserError(
             f"one process sees {count} GPUs, so its batches would be {count} times the recipe's: choose one with `accelerate "
             "launch --gpu_ids 0` (or CUDA_VISIBLE_DEVICES=0), or start a process on each with configs/accelerate/ddp.yaml"
@@ -105,14 +93,27 @@ def check_machine(recipe: Recipe[Any]) -> None:
         say("note: this CPU has no bf16 instructions, --bf16 false trains several times faster here")
 
 
-def hardware(trainer: Trainer) -> str:
-    """How many of which device train, in words."""
-    import torch
+def name_tracked_run(recipe: Recipe[Any]) -> None:
+    """Give wandb and trackio (`report_to`) a project, and a run of the claimed output folder that a resumed training continues.
 
-    count = trainer.accelerator.num_processes
-    if torch.cuda.is_available():
-        return f"{count} × {torch.cuda.get_device_name(0)}"
-    return f"{count} process(es) on CPU, {platform.machine()}, {torch.get_num_threads()} threads each"
+    Neither asks for a key: wandb writes offline without one. Raises `UserError` where trackio is not installed.
+    """
+    training = recipe.training
+    claim = Path(training.output_dir).absolute() / "recipe.json"
+    name = digest([str(claim), claim.read_text(encoding="utf-8")], 12)
+    if "wandb" in training.report_to:
+        os.environ.setdefault("WANDB_PROJECT", f"esc-{recipe.task}")
+        os.environ.setdefault("WANDB__DISABLE_META", "true")  # wandb's own metadata holds the command line
+        os.environ.setdefault("WANDB_RUN_ID", name)
+        os.environ.setdefault("WANDB_RESUME", "allow")
+        offline_without_key(say)
+    if "trackio" in training.report_to:
+        need_modules("trackio", purpose="report_to: trackio")
+        if training.project == "huggingface":  # transformers' default
+            training.project = f"esc-{recipe.task}"
+        training.trackio_static_space_id = False  # transformers would publish a copy of the figures where there is a Space
+        # trackio knows a run by its name alone.
+        training.run_name = f"{training.run_name or claim.parent.name}-{name}"
 
 
 def step_clock(recipe: Recipe[Any]) -> TrainerCallback:
@@ -200,7 +201,9 @@ def _claimed(recipe: Recipe[Any], data: Sequence[Prepared]) -> Path | None:
         return place
     if str(named).lower() == "false":
         return None
-    for place in reversed(_checkpoints(out)):
+    steps = [path.name.removeprefix("checkpoint-") for path in out.glob("checkpoint-*")]
+    for step in sorted((int(step) for step in steps if step.isdigit()), reverse=True):
+        place = out / f"checkpoint-{step}"
         if (problem := checkpoint_problem(place, processes)) is None:
             return place
         say(f"passed over: {place}: {problem}")
@@ -219,12 +222,6 @@ def _identity(claim: dict[str, Any]) -> dict[str, Any]:
     settings = {name: value for name, value in claim["settings"].items() if name not in {*claim["files"], *DATA_FILES}}
     data = [{name: value for name, value in of.items() if name not in {"file", "manifest_sha256"}} for of in claim["data"]]
     return {"settings": settings, "data": data, "files": claim["files"]}
-
-
-def _checkpoints(out: Path) -> list[Path]:
-    """checkpoint-N folders by step."""
-    named = [path for path in out.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    return sorted(named, key=lambda path: int(path.name.removeprefix("checkpoint-")))
 
 
 def checkpoint_problem(folder: Path, processes: int = 1) -> str | None:
@@ -276,6 +273,9 @@ def export_adapter(
     HASH is of the weights and the config, so a retrained adapter never answers under an old one's name (vLLM's prefix cache
     goes by name). Raises `UserError` when a tensor is empty, as sharded training can leave them, or not finite.
     """
+    import torch
+    from safetensors.torch import load_file, save_file
+
     out = Path(recipe.training.output_dir)
     temporary = out / ".adapter.tmp"
     if is_main_process():
@@ -292,14 +292,26 @@ def export_adapter(
         for extra in temporary.iterdir():  # the base's tokenizer is used in training and serving alike
             if extra.name not in kept:
                 extra.unlink()
-        _settle_config(temporary / CONFIG, recipe)
-        if recipe.training.bf16:
-            _round_weights(temporary / WEIGHTS)
+        # Equal adapters get equal configs: PEFT writes a set in any order, and the place where the base lay on this machine.
+        config = read_object(temporary / CONFIG, "an adapter's config")
+        config["base_model_name_or_path"] = recipe.model.model_name_or_path
+        if isinstance(config["target_modules"], list):
+            config["target_modules"].sort()
+        write_json(temporary / CONFIG, config)
+        if recipe.training.bf16:  # in which the products were computed, and servers load it: half the size
+            tensors = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(temporary / WEIGHTS).items()}
+            save_file(tensors, temporary / WEIGHTS, {"format": "pt"})
         metrics = {"markers_broken_up": sum(prepared.markers for prepared in data)} | metrics
         final = out / f"adapter-{digest([sha256_file(temporary / name) for name in kept], 12)}"
         if final.exists():
             shutil.rmtree(final)
         temporary.rename(final)
+        # What to type to train this again, without machine paths.
+        file = recipe.file
+        recipe_file = "" if file is None else f"configs/train/{file.name}" if file.parent.name == "train" else file.name
+        script = ["accelerate", "launch", f"train/esc_{recipe.task}.py", "--config", recipe_file]
+        count, cuda = trainer.accelerator.num_processes, torch.cuda.is_available()
+        on_cpu = f"{count} process(es) on CPU, {platform.machine()}, {torch.get_num_threads()} threads each"
         training = Training(
             kind=recipe.task,
             base=recipe.model.model_name_or_path or "",
@@ -310,11 +322,11 @@ def export_adapter(
             metrics=metrics,
             baselines=baselines,
             seed=recipe.training.seed,
-            command=command_line(recipe),
+            command=shlex.join([*script, *recipe.overrides]),
             versions={
                 name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl", "peft", "accelerate")
             },
-            hardware=hardware(trainer),
+            hardware=f"{count} × {torch.cuda.get_device_name(0)}" if cuda else on_cpu,
         )
         write_card(final, training)
         write_json(out / "metrics.json", {"metrics": metrics, "baselines": baselines, "adapter": final.name})
@@ -362,28 +374,15 @@ def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Seque
     return path
 
 
-def _settle_config(path: Path, recipe: Recipe[Any]) -> None:
-    """Equal adapters get equal configs: PEFT writes a set in any order, and the place where the base lay on this machine."""
-    config = read_object(path, "an adapter's config")
-    config["base_model_name_or_path"] = recipe.model.model_name_or_path
-    if isinstance(config["target_modules"], list):
-        config["target_modules"].sort()
-    write_json(path, config)
-
-
-def _round_weights(path: Path) -> None:
-    """To bf16, in which the products were computed in training and servers load it: half the size."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    save_file({name: tensor.to(torch.bfloat16) for name, tensor in load_file(path).items()}, path, {"format": "pt"})
-
-
-def command_line(recipe: Recipe[Any]) -> str:
-    """What to type to train this again: the recipe and every override, without machine paths."""
-    file = recipe.file
-    place = f"configs/train/{file.name}" if file and file.parent.name == "train" else (file.name if file else "")
-    return shlex.join(["accelerate", "launch", f"train/esc_{recipe.task}.py", "--config", place, *recipe.overrides])
+def train(trainer: Trainer, checkpoint: Path | None) -> None:
+    """Train, from a checkpoint where there is one."""
+    say(
+        f"{trainer.accelerator.num_processes} process(es); "
+        f"trainable parameters {trainer.model.num_parameters(only_trainable=True):,}"
+    )
+    if checkpoint:
+        say(f"resuming from {checkpoint}")
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
 
 def trained_steps(trainer: Trainer) -> int:

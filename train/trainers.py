@@ -1,57 +1,43 @@
 """The two trainers, of adapters. Shapes: B rows, T tokens of the longest row, K answer tokens of the one that has most (end
 markers included), D scores a row, S scores of the scale.
 
-The simulator's is TRL's, with perplexity counted over tokens and seeker lines sampled at every evaluation.
+The simulator's is TRL's, with perplexity counted over tokens.
 
 The ranker's: loss on the answer's tokens only (the logits of the prompt are never computed), as cross-entropy or with an
-ordinal term, and a validation in which the model generates its digits, as in scoring (`train.models.greedy`). Where every
+ordinal term, and a validation in which the model generates its digits, as a constrained server does (`greedy`). Where every
 answer is one digit, a row holds all questions about a dialogue as a tree (`train.prefix_tree`), read once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import torch
 import torch.nn.functional as F
 import trl.trainer.utils
 from peft.helpers import disable_input_dtype_casting
 from torch.distributed.tensor import DTensor
-from transformers import EvalPrediction, TrainerCallback
+from transformers import EvalPrediction
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from trl import SFTTrainer
 from trl.kernels.chunked_logprob import _use_triton
 
 from core.statistics.accuracy import dimension_figures
 from core.statistics.means import mean_of_all
-from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
-from train.batches import SeededOrder
-from train.examples import IGNORED, encode_prompt
-from train.models import greedy, greedy_lines
+from train.batches import SeededOrder, positions_of
+from train.examples import IGNORED
 from train.prefix_tree import alike, tree, visible
-from train.run import is_main_process, weights_are_divided
-from train.trackers import wandb_run
 
-SAMPLE_TOKENS = 48
 LanguageDimension = tuple[str, str]  # language, dimension
 Figures = dict[str, float | None]
 SHOWN = ("acc", "acc_soft", "majority_acc", "majority_acc_soft", "kappa", "spearman", "ece")
-
-
-def score_labelled_tokens_only_on_cpu() -> None:
-    """TRL projects only labelled positions through the head where Triton runs, and all of them elsewhere, for accelerators that
-    compile a program for every shape. A CPU compiles nothing, and seekers speak a fifth of the tokens.
-
-    It replaces a private name of trl==1.16.0, here and nowhere else; the test of RoleTrainer's loss watches it.
-    """
-    trl.trainer.utils._use_triton = lambda device: device.type == "cpu" or _use_triton(device)
 
 
 class AdapterTrainer(SeededOrder, SFTTrainer):
@@ -66,31 +52,27 @@ class AdapterTrainer(SeededOrder, SFTTrainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The adapter alone, whole. Every process has to come here. (transformers copies the base into each one's memory first
         under ZeRO-2, and gathers it under FSDP.)"""
-        state = adapter_parameters(self.model, keep=self.args.should_save)
+        trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
+        gathered: Any = nullcontext()
+        if is_deepspeed_zero3_enabled():
+            import deepspeed
+
+            gathered = deepspeed.zero.GatheredParameters(list(trained.values()))
+        state = {}
+        with gathered:
+            for name, weight in trained.items():
+                whole = weight.full_tensor() if isinstance(weight, DTensor) else weight  # every process takes part
+                if self.args.should_save:
+                    state[name] = whole.detach().cpu().clone()
         if self.args.should_save:
             self._save(output_dir, state_dict=state)
 
 
-def adapter_parameters(model: Any, keep: bool) -> dict[str, torch.Tensor]:
-    """What is trained of a model, in main memory, put together where it is divided among processes. Empty unless `keep`."""
-    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    with gathered(trained.values()):
-        state = {}
-        for name, weight in trained.items():
-            whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
-            if keep:
-                state[name] = whole.detach().cpu().clone()
-        return state
-
-
-def gathered(weights: Iterable[torch.Tensor]) -> AbstractContextManager[Any]:
-    """Within it ZeRO-3's weights are whole; elsewhere nothing happens."""
-    if not is_deepspeed_zero3_enabled():
-        return nullcontext()
-    import deepspeed
-
-    result: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(list(weights))
-    return result
+def for_measuring(training: Any, out: Path) -> Any:
+    """A recipe's training arguments for a trainer that only predicts: rows as they are, and nothing reported."""
+    args = copy(training)
+    args.output_dir, args.report_to, args.max_length, args.packing, args.padding_free = str(out), [], None, False, False
+    return args
 
 
 class RoleTrainer(AdapterTrainer):
@@ -100,7 +82,10 @@ class RoleTrainer(AdapterTrainer):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        score_labelled_tokens_only_on_cpu()
+        # Without Triton, TRL projects all positions through the head, for accelerators that compile a program for every shape.
+        # A CPU compiles nothing, and seekers speak a fifth of the tokens. A private name of trl==1.16.0, here alone; the test
+        # of this class's loss watches it.
+        trl.trainer.utils._use_triton = lambda device: device.type == "cpu" or _use_triton(device)
         super().__init__(*args, **kwargs)
 
     def prediction_step(
@@ -120,38 +105,6 @@ def perplexity(prediction: EvalPrediction) -> dict[str, float]:
     """exp of the mean negative log-likelihood a scored token, over all dialogues together."""
     total, tokens = prediction.predictions[:, 0].sum(), prediction.predictions[:, 1].sum()
     return {"perplexity": float(np.exp(total / tokens)), "scored_tokens": float(tokens)}
-
-
-class SampleLines(TrainerCallback):
-    """Seeker lines generated after every evaluation for the same few validation dialogues, into samples.jsonl and wandb."""
-
-    def __init__(self, examples: list[RoleExample], tokenizer: Any, out: Path) -> None:
-        self._examples, self._tokenizer, self._out = examples, tokenizer, out
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        together = weights_are_divided(args)  # then one process that generates alone would wait for the others for ever
-        if not self._examples or not (is_main_process() or together):
-            return
-        training = model.training
-        model.eval()
-        rows = [{"step": state.global_step, "id": e.id, **self._line(model, e, together)} for e in self._examples]
-        model.train(training)
-        if not is_main_process():
-            return
-        with (self._out / "samples.jsonl").open("ab") as handle:
-            for row in rows:
-                handle.write(orjson.dumps(row) + b"\n")
-        if run := wandb_run():
-            import wandb
-
-            run.log({"samples": wandb.Table(columns=list(rows[0]), data=[[*row.values()] for row in rows])}, commit=False)
-
-    def _line(self, model: Any, example: RoleExample, together: bool) -> dict[str, str]:
-        """The first line of the seeker after a supporter's question, generated greedily, beside the real one."""
-        last = min(4, len(example.messages) - 1)  # the second line where there is one: the first is mostly a greeting
-        prompt = encode_prompt(self._tokenizer, example.messages[:last])
-        [(line, _)] = greedy_lines(model, self._tokenizer, [prompt], SAMPLE_TOKENS, together)
-        return {"asked": example.messages[last - 1]["content"], "said": line, "real": example.messages[last]["content"]}
 
 
 def keys_of(examples: Sequence[RankExample]) -> list[LanguageDimension]:
@@ -333,6 +286,29 @@ class RankTrainer(AdapterTrainer):
         absent = inputs["keys"] < 0
         shares[absent] = targets[absent] = IGNORED
         return (total / (labels != IGNORED).sum()).float(), shares, targets
+
+
+def greedy(model: Any, logits: torch.Tensor, mask: torch.Tensor, cache: Any, scale: torch.Tensor, digits: int) -> torch.Tensor:
+    """Probabilities [B, digits, S] over the tokens `scale` [S], each digit after the most probable ones before it (the model's
+    own, not the right ones), as a constrained server generates them.
+
+    `logits` [B, S] are those of the first digit; `cache` holds the T tokens read so far, of which `mask` [B, T] says which
+    count: after them it is one token a further digit, `digits` − 1 passes. Of equal scores the lowest is taken.
+    """
+    shares: list[torch.Tensor] = [logits.double().softmax(-1)]
+    for _ in range(digits - 1):
+        ids = scale[shares[-1].argmax(1)][:, None]  # the first of equals
+        mask = torch.cat([mask, torch.ones_like(ids)], 1)
+        out = model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions_of(mask)[:, -1:],
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        shares.append(out.logits[:, -1, scale].double().softmax(-1))
+    return torch.stack(shares, 1)
 
 
 def score_metrics(keys: Sequence[LanguageDimension], scores: Sequence[int]) -> Callable[[EvalPrediction], Figures]:

@@ -197,8 +197,6 @@ def write_recipe(path: Path, recipe: Recipe, base: Path, data: Path, out: Path, 
     given |= {"output_dir": str(out), "max_steps": steps, "gradient_accumulation_steps": accumulation, "logging_steps": 1}
     given |= {"per_device_eval_batch_size": 1, "eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
     given |= {"report_to": "none", "max_length": recipe.max_length}
-    if recipe.task == "role":
-        given["samples"] = 0
     if recipe.tiny:
         given |= {"dtype": "float32", "bf16": False, "use_cpu": True, "lora_r": 8}
     write_text(path, yaml.safe_dump(given, sort_keys=False))

@@ -62,7 +62,6 @@ def train(folder: Path, strategy: str, steps: int, batch: int, length: int, numb
         "gradient_accumulation_steps": 1,
         "max_length": length,
         "save_strategy": "no",
-        "samples": 0,
         "seed": number,
         "disable_tqdm": True,
     }

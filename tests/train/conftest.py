@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
 from serve.checkpoints.embedded import materialise
 from tests.train.gloo import PROCESSES
+from train.recipes import parse_recipe
 from train.run import checkpoint_problem
 
 ROOT = CONFIGS.parent
@@ -215,6 +217,32 @@ def write_data(folder: Path, task: str, train: int = 16, valid: int = 6) -> dict
     return {"train_file": str(folder / "train.jsonl"), "valid_file": str(folder / "valid.jsonl")}
 
 
+def train(task: Any, recipe: Path) -> None:
+    """Run a script in this process, with one thread, as the launched ones have."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        importlib.import_module(f"train.esc_{task}").main(parse_recipe(task, ["--config", str(recipe)]))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def losses(out: Path) -> list[float]:
+    """The logged loss of every step, from the newest checkpoint."""
+    newest = max(out.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    history = orjson.loads((newest / "trainer_state.json").read_bytes())["log_history"]
+    return [row["loss"] for row in history if "loss" in row]
+
+
+def weights(out: Path) -> dict[str, Any]:
+    """The trained adapter's tensors."""
+    from safetensors.numpy import load_file
+
+    return load_file(out / "adapter" / "adapter_model.safetensors")
+
+
 def untrained(main: Callable[[Any], None], recipe: Any) -> Any:
     """The trainer that a script makes, at the moment when it would begin to train."""
     from trl import SFTTrainer
@@ -260,7 +288,6 @@ def write_recipe(path: Path, task: str, base: Path, data: dict[str, str], out: P
         "save_steps": 2,
         "report_to": "none",
         "seed": 5,
-        **({"samples": 1} if task == "role" else {}),
         **settings,
     }
     path.write_bytes(orjson.dumps(recipe))  # JSON is YAML

@@ -14,16 +14,13 @@ import orjson
 import pytest
 
 from core.errors import UserError
-from core.files import CONFIGS
+from core.files import CONFIGS, write_json
 from core.specs import load_spec
-from tests.train.conftest import write_data, write_recipe
+from tests.train.conftest import losses, train, weights, write_data, write_recipe
 from train import esc_rank, esc_role
-from train.recipes import parse_recipe
 from train.run import checkpoint_problem
 
 pytestmark = pytest.mark.slow
-
-MAIN: dict[str, Callable[[Any], None]] = {"role": esc_role.main, "rank": esc_rank.main}
 
 
 @pytest.fixture
@@ -36,12 +33,13 @@ def refused(tmp_path: Path, tiny: dict[str, Path], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(esc_role, "load_base", loaded)
     monkeypatch.setattr(esc_rank, "load_base", loaded)
 
-    def call(task: str, spoil: Callable[[Path], object] = lambda _: None, base: Path | None = None, **settings: object) -> str:
+    def call(task: str, spoil: Callable[[Path], object] | None = None, base: Path | None = None, **settings: object) -> str:
         data = write_data(tmp_path, task)
-        spoil(tmp_path)
+        if spoil:
+            spoil(tmp_path)
         recipe = write_recipe(tmp_path / "recipe.yaml", task, base or tiny["llama"], data, tmp_path / "out", **settings)
         with pytest.raises(UserError) as error:
-            MAIN[task](parse_recipe(task, ["--config", str(recipe)]))  # type: ignore[arg-type]
+            train(task, recipe)
         assert not list((tmp_path / "out").glob("checkpoint-[13579]"))
         return str(error.value)
 
@@ -75,94 +73,77 @@ def test_data_that_are_not_there(refused: Callable[..., str], task: str, name: s
         assert name in message and "\n" not in message
 
 
-def test_an_output_folder_that_is_a_file(refused: Callable[..., str], tmp_path: Path) -> None:
-    message = refused("role", lambda folder: (folder / "out").write_text("kept"))
-    assert f"output_dir: {tmp_path / 'out'} cannot be used" in message and (tmp_path / "out").read_text() == "kept"
+# Case → task, what is changed in the data, settings, and words of the error.
+CASES: dict[str, tuple[str, Callable[[Path], object] | None, dict[str, Any], str]] = {
+    "an output folder that is a file": ("role", lambda folder: (folder / "out").write_text("kept"), {}, "out cannot be used"),
+    "no seeker line that fits": ("role", None, {"max_length": 8}, "left (no seeker line within max_length 8: 16)"),
+    "no example that fits": ("rank", None, {"max_length": 8}, "longer than max_length 8: 16"),
+    "no seeker line": (
+        *("role", edit("train.jsonl", lambda record: record.update(messages=record["messages"][:2]), 3), {}),
+        "train.jsonl: example 3 (r2): messages: a system message, then user and assistant in turn",
+    ),
+    "a label off the scale": (
+        *("rank", edit("train.jsonl", lambda record: record["labels"].update(empathy=7), 2), {}),
+        "example 2 (k1/joint): labels.empathy: 7 is off the scale (0, 1, 2, 3, 4)",
+    ),
+    "an answer that is not its labels": (
+        *("rank", edit("valid.jsonl", lambda record: record["completion"][0].update(content="Score: 3")), {}),
+        "completion: 'Score: 3' is not its labels",
+    ),
+    "role, a missing field": (
+        "role",
+        edit("train.jsonl", lambda r: r.pop("messages"), 4),
+        {},
+        "train.jsonl:4: messages: Field req",
+    ),
+    "rank, a missing field": (
+        "rank",
+        edit("train.jsonl", lambda r: r.pop("labels"), 4),
+        {},
+        "train.jsonl:4: labels: Field req",
+    ),
+    "a scale that is not there": ("rank", lambda folder: (folder / "rubric.yaml").unlink(), {}, "rubric.yaml is missing"),
+    "validation that was trained on": (
+        *("role", lambda folder: shutil.copy(folder / "train.jsonl", folder / "valid.jsonl"), {}),
+        "valid.jsonl: shares",
+    ),
+    "a dimension that no example has": (
+        *("rank", None, {"dimension": "empathy"}),
+        "no example for dimension empathy, language any; the file has en all dimensions in one",
+    ),
+    "an adapter that could not be served": ("rank", None, {"lora_r": 12}, "lora_r: 12"),
+    "a folder of another recipe": (
+        *("role", lambda folder: write_json(folder / "out" / "recipe.json", {"settings": {"lora_r": 64}, "data": []}), {}),
+        "was made by another recipe or other data (data",
+    ),
+    "a named checkpoint that is not there": (
+        "role",
+        None,
+        {"resume_from_checkpoint": "nowhere/3"},
+        "no such folder: nowhere/3",
+    ),
+}
 
 
-def test_no_trainable_token(refused: Callable[..., str]) -> None:
-    message = refused("role", max_length=8)
-    assert "train.jsonl: no token to train on is left" in message and "no seeker line within max_length 8: 16" in message
-    message = refused("rank", max_length=8)
-    assert "longer than max_length 8: 16" in message
-
-
-def test_no_seeker_line(refused: Callable[..., str]) -> None:
-    def mute(record: dict[str, Any]) -> None:
-        record["messages"] = record["messages"][:2]
-
-    message = refused("role", edit("train.jsonl", mute, 3))
-    assert "train.jsonl: example 3 (r2): messages: a system message, then" in message and "found system, user" in message
-
-
-def test_label_off_the_scale(refused: Callable[..., str]) -> None:
-    def spoil(record: dict[str, Any]) -> None:
-        record["labels"]["empathy"] = 7
-
-    assert "example 2 (k1/joint): labels.empathy: 7 is off the scale (0, 1, 2, 3, 4)" in refused(
-        "rank", edit("train.jsonl", spoil, 2)
-    )
-
-
-def test_answer_that_is_not_its_labels(refused: Callable[..., str]) -> None:
-    def spoil(record: dict[str, Any]) -> None:
-        record["completion"][0]["content"] = "Score: 3"
-
-    assert "completion: 'Score: 3' is not its labels" in refused("rank", edit("valid.jsonl", spoil))
-
-
-@pytest.mark.parametrize(("task", "field"), [("role", "messages"), ("rank", "labels")])
-def test_missing_field_names_file_line_and_field(refused: Callable[..., str], task: str, field: str) -> None:
-    assert (
-        refused(task, edit("train.jsonl", lambda record: record.pop(field), 4)).split("/")[-1]
-        == f"train.jsonl:4: {field}: Field required"
-    )
-
-
-def test_scale_is_never_guessed(refused: Callable[..., str]) -> None:
-    assert "rubric.yaml is missing" in refused("rank", lambda folder: (folder / "rubric.yaml").unlink())
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_wrong_is_named_before_the_model_is_loaded(refused: Callable[..., str], tmp_path: Path, case: str) -> None:
+    task, spoil, settings, words = CASES[case]
+    assert words in refused(task, spoil, **settings)
+    if "folder" in case and spoil:  # what was there stays
+        place = tmp_path / "out"
+        assert b"kept" in place.read_bytes() if place.is_file() else b"64" in (place / "recipe.json").read_bytes()
 
 
 @pytest.mark.parametrize("task", ["role", "rank"])
-def test_validation_that_was_trained_on(refused: Callable[..., str], task: str) -> None:
-    message = refused(task, lambda folder: shutil.copy(folder / "train.jsonl", folder / "valid.jsonl"))
-    assert "valid.jsonl: shares" in message
-
-
-def test_dimension_that_no_example_has(refused: Callable[..., str]) -> None:
-    assert "no example for dimension empathy, language any; the file has en all dimensions in one" in refused(
-        "rank", dimension="empathy"
-    )
-
-
-def test_base_in_internlm2_layout(refused: Callable[..., str], tmp_path: Path, tiny: dict[str, Path]) -> None:
+def test_a_base_that_cannot_be_trained(refused: Callable[..., str], tmp_path: Path, tiny: dict[str, Path], task: str) -> None:
     base = shutil.copytree(tiny["llama"], tmp_path / "old")
-    config = orjson.loads((base / "config.json").read_bytes()) | {"model_type": "internlm2"}
-    (base / "config.json").write_bytes(orjson.dumps(config))
-    assert f"python -m serve convert {base} {base}-llama" in refused("rank", base=base)
-
-
-def test_base_half_written(refused: Callable[..., str], tmp_path: Path, tiny: dict[str, Path]) -> None:
-    base = shutil.copytree(tiny["llama"], tmp_path / "half")
     weights = base / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
-    assert "half written" in refused("role", base=base)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [({"lora_r": 12}, "12"), ({"use_dora": True}, "DoRA"), ({"lora_modules_to_save": ["lm_head"]}, "modules_to_save")],
-)
-def test_adapter_that_could_not_be_served(refused: Callable[..., str], settings: dict[str, Any], words: str) -> None:
-    assert words.lower() in refused("rank", **settings).lower()
-
-
-def test_folder_of_another_recipe(refused: Callable[..., str], tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "recipe.json").write_bytes(orjson.dumps({"settings": {"lora_r": 64}, "data": []}))
-    before = (tmp_path / "out" / "recipe.json").read_bytes()
-    assert "was made by another recipe or other data (data" in refused("role")
-    assert (tmp_path / "out" / "recipe.json").read_bytes() == before
+    assert "half written" in refused(task, base=base)
+    config = orjson.loads((base / "config.json").read_bytes()) | {"model_type": "internlm2"}
+    (base / "config.json").write_bytes(orjson.dumps(config))
+    shutil.copy(tiny["llama"] / "model.safetensors", weights)
+    assert f"python -m serve convert {base} {base}-llama" in refused(task, base=base)
 
 
 # What a checkpoint holds beside adapter and state, by who divides the weights, written by two processes but for the first.
@@ -218,35 +199,33 @@ def test_a_half_written_checkpoint_is_passed_over(
     tmp_path: Path, tiny: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A job that was killed while it saved, and is queued again, goes on from the checkpoint before."""
-    from tests.train.test_training import here, losses, weights
-
     data = write_data(tmp_path, "role", train=32)  # the last step is in the middle of an epoch
-    for name in ("whole", "cut"):
-        here("role", write_recipe(tmp_path / f"{name}.yaml", "role", tiny["llama"], data, tmp_path / name, max_steps=4))
-    out = tmp_path / "cut"
+    out, recipe = tmp_path / "out", tmp_path / "r.yaml"
+    train("role", write_recipe(recipe, "role", tiny["llama"], data, out, max_steps=4))
+    whole, curve = weights(out), losses(out)
     (out / "metrics.json").unlink()
     cut(out / "checkpoint-4" / "optimizer.pt")
     capsys.readouterr()
-    here("role", tmp_path / "cut.yaml")
+    train("role", recipe)
     said = capsys.readouterr().err
     assert f"passed over: {out / 'checkpoint-4'}: optimizer.pt is cut off" in said
     assert f"resuming from {out / 'checkpoint-2'}" in said
-    assert losses(out) == losses(tmp_path / "whole") and len(losses(out)) == 4
-    whole, resumed = weights(tmp_path / "whole"), weights(out)
+    assert losses(out) == curve and len(curve) == 4
+    resumed = weights(out)
     assert all((whole[name] == resumed[name]).all() for name in whole)
     served_as_printed(said, out)
     # Killed after its last step, before the adapter was written: no step is taken beyond `max_steps`.
     (out / "metrics.json").unlink()
-    here("role", tmp_path / "cut.yaml")
+    train("role", recipe)
     assert not (out / "checkpoint-5").exists()
     capsys.readouterr()
     # Where none is whole, it begins again.
     (out / "metrics.json").unlink()
     for step in (2, 4):
         cut(out / f"checkpoint-{step}" / "adapter_model.safetensors")
-    here("role", tmp_path / "cut.yaml")
+    train("role", recipe)
     said = capsys.readouterr().err
-    assert said.count("passed over") == 2 and "resuming" not in said and losses(out) == losses(tmp_path / "whole")
+    assert said.count("passed over") == 2 and "resuming" not in said and losses(out) == curve
 
 
 def served_as_printed(said: str, out: Path) -> None:
@@ -261,8 +240,7 @@ def served_as_printed(said: str, out: Path) -> None:
     assert spec.name == out.name and spec.sampling.temperature == 0
 
 
-def test_a_named_checkpoint_has_to_be_there_and_whole(refused: Callable[..., str], tmp_path: Path) -> None:
-    assert "no such folder" in refused("role", resume_from_checkpoint="nowhere/checkpoint-3")
+def test_a_named_checkpoint_has_to_be_whole(refused: Callable[..., str], tmp_path: Path) -> None:
     place = checkpoint(tmp_path / "checkpoint-4")
     cut(place / "optimizer.pt")
     message = refused("role", resume_from_checkpoint=str(place))

@@ -19,9 +19,8 @@ from core.records import Message
 from core.tables import Estimate
 from data_prep.role_play.examples import RoleExample
 from tests.train.conftest import role_examples, write_data, write_recipe
-from train.compare import SeekerLine, draw_turns, line_figures, perplexity_figures, ratio, read_held_out, weighted
-from train.examples import CHATML, IGNORED, Prepared, prepare_role
-from train.models import BaseAndAdapter, load_adapters, stock_rows, token_batches
+from train.compare import draw_turns, line_figures, perplexity_figures, ratio, read_held_out, weighted
+from train.examples import IGNORED, Prepared, encode_prompt, prepare_role
 
 
 def example(name: str, *lines: str, system: str | None = "Play a person.") -> RoleExample:
@@ -33,16 +32,10 @@ def example(name: str, *lines: str, system: str | None = "Play a person.") -> Ro
     )
 
 
-def test_batches_hold_every_row_once_within_the_budget() -> None:
-    assert token_batches([5, 1, 4, 20, 2], 10) == [[3], [0, 2], [4, 1]]  # 2×5 just fits, then 3×5 is too much
-    assert token_batches([3, 3, 3], 9) == [[0, 1, 2]]
-    assert token_batches([], 9) == []
-
-
 def test_a_mean_weighs_dialogues_by_tokens_and_draws_them_whole() -> None:
-    found = weighted(np.array([1.0, 8.0]), np.array([1.0, 4.0]))
-    assert (found.mean, found.n) == (9 / 5, 2)
-    assert (found.low, found.high) == (1, 2)  # both draws of one dialogue twice are well within 95 %
+    found = weighted(np.array([1.0, 8.0, 0.0]), np.array([1.0, 4.0, 0.0]))
+    assert (found.mean, found.n) == (9 / 5, 3)
+    assert (found.low, found.high) == (1, 2)  # draws of one dialogue alone are well within 95 %
     assert weighted(np.array([3.0]), np.array([2.0])) == Estimate(1.5, None, None, 1)
 
 
@@ -52,27 +45,19 @@ def test_the_ratio_is_paired() -> None:
     assert found.mean == pytest.approx(math.exp(-0.5)) and found.low is None, "no draw differs: there is no width"
 
 
-def test_perplexity_is_over_tokens_and_against_the_better_base() -> None:
+def test_perplexity_is_over_tokens_and_against_the_base() -> None:
     tokens = np.array([10.0, 30.0, 5.0])
-    nll = {
-        "base": np.array([20.0, 60.0, 1.0]),
-        "base_stock": np.array([10.0, 30.0, 50.0]),
-        "adapter": np.array([5.0, 15.0, 2.5]),
-    }
+    nll = {"base": np.array([20.0, 60.0, 1.0]), "adapter": np.array([5.0, 15.0, 2.5])}
     found = perplexity_figures(["en", "en", "zh"], tokens, nll, "en")
-    assert (found["dialogues"], found["scored_tokens"], found["better_base"]) == (2, 40, "base_stock")
-    assert found["perplexity"] == pytest.approx({"base": math.exp(2), "base_stock": math.exp(1), "adapter": math.exp(0.5)})
-    assert found["ratio"].mean == pytest.approx(math.exp(-0.5))
+    assert (found["dialogues"], found["scored_tokens"]) == (2, 40)
+    assert found["perplexity"] == pytest.approx({"base": math.exp(2), "adapter": math.exp(0.5)})
+    assert found["ratio"].mean == pytest.approx(math.exp(-1.5))
     assert perplexity_figures(["en", "en", "zh"], tokens, nll, "all")["scored_tokens"] == 45
-    assert perplexity_figures(["en", "en", "zh"], tokens, nll, "zh")["better_base"] == "base"
 
 
 def test_figures_of_lines_by_hand() -> None:
     texts = [("How are you?", "how are  YOU?", "I am sad"), ("Why?", "As an AI, I am sad", "I am tired")]
-    lines = [
-        SeekerLine(id=str(i), language="en", turn=3, asked=a, base=b, adapter="x", real=r, base_ended=not i, adapter_ended=True)
-        for i, (a, b, r) in enumerate(texts)
-    ]
+    lines = [{"language": "en", "asked": a, "base": b, "real": r, "base_ended": not i} for i, (a, b, r) in enumerate(texts)]
     base, real = line_figures(lines, "en", "base"), line_figures(lines, "en", "real")
     assert (base["n"], base["units"], base["length"].mean) == (2, 9, 4.5)
     assert [base[name].mean for name in ("machine", "supporter", "copies", "cut_off")] == [50, 0, 50, 50]
@@ -117,97 +102,6 @@ def adapters(tmp_path_factory: pytest.TempPathFactory, tiny: dict[str, Path]) ->
     return made
 
 
-def load(base: Path, adapter: Path, budget: int = 4096) -> BaseAndAdapter:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    recipe: Any = SimpleNamespace(task="role", model=SimpleNamespace(model_name_or_path=str(base)))
-    return BaseAndAdapter(load_adapters(model, recipe, {"a": adapter}), AutoTokenizer.from_pretrained(base), budget=budget)
-
-
-def plain_nll(model: Any, row: dict[str, list[int]]) -> float:
-    """One dialogue alone, all logits, one token after the other."""
-    import torch
-
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([row["input_ids"]])).logits[0].log_softmax(-1)
-    return -sum(float(logits[place - 1, label]) for place, label in enumerate(row["labels"]) if label != IGNORED)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["qwen2", "llama"])
-def test_likelihoods_equal_a_plain_computation_whatever_the_batches(
-    tiny: dict[str, Path], adapters: dict[str, Path], architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import AutoModelForCausalLM
-
-    monkeypatch.setattr("train.models.HEAD_TOKENS", 7)
-    model = load(tiny[architecture], adapters[architecture])
-    talks = [one for one in role_examples(7) if isinstance(one, RoleExample)]
-    rows = prepare_role(Path("v"), talks, model.tokenizer, 2048).rows
-    assert len({len(row["input_ids"]) for row in rows}) > 1  # so batches are padded
-    wide, narrow = model.nll(rows, "adapter", ""), load(tiny[architecture], adapters[architecture], 1).nll(rows, "adapter", "")
-    assert wide == pytest.approx(narrow, rel=1e-5)
-    assert wide == pytest.approx([plain_nll(model.peft, row) for row in rows], rel=1e-5)
-    untouched = AutoModelForCausalLM.from_pretrained(tiny[architecture]).eval()
-    base = model.nll(rows, "base", "")
-    assert base == pytest.approx([plain_nll(untouched, row) for row in rows], rel=1e-5)
-    assert not np.allclose(base, wide, rtol=1e-3)
-
-
-@pytest.mark.slow
-def test_the_stock_template_is_scored_on_the_same_tokens(tiny: dict[str, Path]) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny["llama"])
-    talks = [example("a", "Hi", "I am low.", "Why?", "Work.", system=None), example("b", "Hi", "I am\n low.")]
-    ours = prepare_role(Path("v"), talks, tokenizer, 2048)
-    stock = stock_rows(ours, tokenizer)
-    assert stock[1] == ours.rows[1]  # with a system message the two templates are one
-    assert len(stock[0]["input_ids"]) > len(ours.rows[0]["input_ids"])  # without, this one puts its own before
-    assert "SmolLM" in tokenizer.decode(stock[0]["input_ids"])
-    said = [token for token in stock[0]["labels"] if token != IGNORED]
-    assert tokenizer.decode(said) == "I am low.<|im_end|>Work.<|im_end|>"
-    cut = prepare_role(Path("v"), talks[:1], tokenizer, len(ours.rows[0]["input_ids"]) - 4)  # within "Work."
-    assert cut.cut == 1
-    [row] = stock_rows(cut, tokenizer)
-    assert [t for t in row["labels"] if t != IGNORED] == [t for t in cut.rows[0]["labels"] if t != IGNORED] != said
-    tokenizer.chat_template = tokenizer.chat_template.replace("message['content']", "message['content'] | upper")
-    with pytest.raises(UserError, match="changes what is said"):
-        stock_rows(ours, tokenizer)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("voice", ["base", "adapter"])
-def test_lines_are_greedy_whatever_stands_beside_them(
-    tiny: dict[str, Path], adapters: dict[str, Path], voice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch
-
-    monkeypatch.setattr("train.models.NEW_TOKENS", 10)
-
-    model = load(tiny["qwen2"], adapters["qwen2"])
-    prompts = []
-    for talk in role_examples(4):
-        assert isinstance(talk, RoleExample)
-        text = model.tokenizer.apply_chat_template(
-            list(talk.messages[:4]), chat_template=CHATML, tokenize=False, add_generation_prompt=True
-        )
-        prompts.append(model.tokenizer.encode(text))
-    assert len({len(prompt) for prompt in prompts}) > 1
-    found = model.lines(prompts, voice, "")
-    for prompt, (line, ended) in zip(prompts, found, strict=True):
-        tokens = list(prompt)
-        end = model.tokenizer.convert_tokens_to_ids("<|im_end|>")
-        with torch.no_grad(), model.peft.disable_adapter() if voice == "base" else nullcontext():
-            while len(tokens) < len(prompt) + 10 and (len(tokens) == len(prompt) or tokens[-1] != end):
-                tokens.append(int(model.peft(input_ids=torch.tensor([tokens])).logits[0, -1].argmax()))
-        assert line == model.tokenizer.decode(tokens[len(prompt) :], skip_special_tokens=True).strip()
-        assert ended == (tokens[-1] == end)
-
-
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[int, str, str]:
     """`python -m train test …`: exit code, stdout, stderr."""
     from core.errors import run_cli
@@ -232,6 +126,34 @@ def test_no_draw_depends_on_the_order_of_the_held_out_dialogues(tmp_path: Path) 
     assert found[0] == found[1] and len(found[0][0]) == 12
 
 
+def as_plain_loops_say(base: Path, adapter: Path, row: dict[str, Any], lines: list[dict[str, Any]]) -> None:
+    """Perplexity one dialogue at a time from all logits, and lines one token after the other."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(adapter)).eval()
+    talks = {talk.id: talk for talk in role_examples(6, first=1000) if isinstance(talk, RoleExample)}
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    for voice in ("base", "adapter"):
+        with torch.no_grad(), model.disable_adapter() if voice == "base" else nullcontext():
+            sums = [0.0, 0.0]
+            for made in prepare_role(Path("v"), list(talks.values()), tokenizer, 256).rows:
+                logits = model(input_ids=torch.tensor([made["input_ids"]])).logits[0].log_softmax(-1)
+                scored = [(at, label) for at, label in enumerate(made["labels"]) if label != IGNORED]
+                sums[0] -= sum(float(logits[at - 1, label]) for at, label in scored)
+                sums[1] += len(scored)
+            assert row["perplexity"][voice] == pytest.approx(math.exp(sums[0] / sums[1]), rel=1e-5)
+            for line in lines:
+                prompt = encode_prompt(tokenizer, talks[line["id"]].messages[: line["turn"]])
+                tokens = list(prompt)
+                while len(tokens) < len(prompt) + 10 and (len(tokens) == len(prompt) or tokens[-1] != end):
+                    tokens.append(int(model(input_ids=torch.tensor([tokens])).logits[0, -1].argmax()))
+                assert line[voice] == tokenizer.decode(tokens[len(prompt) :], skip_special_tokens=True).strip()
+                assert line[f"{voice}_ended"] == (tokens[-1] == end)
+
+
 @pytest.mark.slow
 def test_the_command(
     tmp_path: Path,
@@ -242,6 +164,7 @@ def test_the_command(
 ) -> None:
     from safetensors.numpy import load_file, save_file
 
+    monkeypatch.setattr("train.compare.NEW_TOKENS", 10)
     data = write_data(tmp_path, "role", valid=6)
     other = [talk.model_copy(update={"id": f"p{n}", "kind": "role_play"}) for n, talk in enumerate(role_examples(2))]
     write_jsonl(tmp_path / "valid.jsonl", [*role_examples(6, first=1000), *other])
@@ -252,11 +175,10 @@ def test_the_command(
     found = orjson.loads((out / "compare.json").read_bytes())
     [row] = found["perplexity"]
     assert (row["dialogues"], found["left_out"], found["cut"]) == (6, 2, 0)  # all of them, not the recipe's two
-    assert row["perplexity"]["base"] == row["perplexity"]["base_stock"] != row["perplexity"]["adapter"]
-    assert "the same tokens for all 6 dialogues" in found["stock_template"]
     assert row["ratio"]["mean"] == pytest.approx(row["perplexity"]["adapter"] / row["perplexity"]["base"])
     assert [(each["lines"], each["n"]) for each in found["lines"]] == [("base", 6), ("adapter", 6), ("real", 6)]
     lines = [orjson.loads(line) for line in (out / "lines.jsonl").read_bytes().splitlines()]
+    as_plain_loops_say(tiny["llama"], adapters["llama"], row, lines)
     assert all(line["real"].endswith("weeks now.") and line["asked"].startswith("How long") for line in lines)
     assert str(tmp_path) not in (out / "compare.md").read_text()
 

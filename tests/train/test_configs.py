@@ -362,16 +362,7 @@ def test_the_supporters_header_has_the_plans_figures() -> None:
     assert server["cache"] == 64 * 2560 * 2 * 28 * 4 * 128 * 2
 
 
-@pytest.mark.slow
-def test_prebuilt_flash_attention_is_called_what_the_recipe_calls_it() -> None:
-    """transformers' own list; where flash-attn is not installed and `kernels` is, flash_attention_2 means the same."""
-    from transformers.modeling_flash_attention_utils import FLASH_ATTN_KERNEL_FALLBACK
-
-    (packed,) = (words for words in commands(CONFIGS / "train/esc_role_qwen1.5_14b.yaml") if "--packing" in words)
-    assert packed[packed.index("--attn_implementation") + 1] == FLASH_ATTN_KERNEL_FALLBACK["flash_attention_2"]
-
-
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_policys_server_is_started_as_trl_would() -> None:
     """With all that TRL imposes on `vllm serve`, and with nothing that vLLM's own parser does not know."""
     from trl.scripts.vllm_serve import ScriptArguments, build_command
@@ -545,7 +536,7 @@ def given_by_accelerate(name: str) -> dict[str, str]:
     return {name: value for name, value in environment.items() if os.environ.get(name) != value}
 
 
-@pytest.mark.slow
+@pytest.mark.full  # trainings under ZeRO-2 and ZeRO-3 (test_strategies.py) go through the same files in every run
 def test_deepspeed_takes_what_is_left_open_from_the_recipe(tmp_path: Path) -> None:
     """From the file to DeepSpeed's own config as `accelerate launch` does it; in a process of its own, as it sets globals."""
     given = [given_by_accelerate(name) for name in ("zero2", "zero3")]

@@ -7,26 +7,27 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import orjson
 import pytest
+from transformers.trainer_utils import PredictionOutput
 
 from core.errors import UserError
+from core.files import write_json
 from serve.checkpoints.lora import WEIGHTS
 from serve.checkpoints.merge import merge_adapter
 from serve.checkpoints.places import base_folder
-from tests.train.conftest import rank_examples, write_data, write_recipe
+from tests.train.conftest import train, write_data, write_recipe
 from tests.train.test_bad_input import checkpoint
-from train import esc_rank, esc_role
-from train.models import Decoder, check_adapters, load_base
-from train.rank_test import answers
+from train import rank_test
+from train.models import load_adapted, load_base
 from train.recipes import parse_recipe
 from train.run import checkpoint_problem
 
 pytestmark = pytest.mark.slow
 
-MAIN: dict[str, Callable[[Any], None]] = {"role": esc_role.main, "rank": esc_rank.main}
 WILD = {"optim": "sgd", "learning_rate": 3e38, "max_grad_norm": 0, "lora_dropout": 0.0}
 
 
@@ -57,7 +58,7 @@ def test_a_training_that_diverges_stops_there_and_leaves_no_adapter_and_no_figur
     out = tmp_path / "out"
     recipe = write_recipe(tmp_path / "r.yaml", task, tiny["llama"], data, out, **WILD | {"max_steps": 2} | settings)
     with pytest.raises(UserError, match=f"training diverged at {step}"):
-        MAIN[task](parse_recipe(task, ["--config", str(recipe)]))  # type: ignore[arg-type]
+        train(task, recipe)
     assert not (out / "metrics.json").exists() and not list(out.glob("adapter*"))
     assert [place.name for place in out.glob("checkpoint-*")] == kept
 
@@ -74,7 +75,7 @@ def test_weights_that_are_not_finite_are_refused_by_whatever_would_use_them(tmp_
     recipe = parse_recipe("rank", ["--config", str(write_recipe(tmp_path / "r.yaml", "rank", base, data, tmp_path / "out"))])
     uses: dict[str, Callable[[], object]] = {
         "train, test": lambda: load_base(recipe),
-        "test": lambda: check_adapters(recipe, [broken]),
+        "test": lambda: load_adapted(recipe, {"broken": broken}),
         "merge, base": lambda: merge_adapter(base, adapter, tmp_path / "merged"),
         "merge, adapter": lambda: merge_adapter(tiny["llama"], broken, tmp_path / "merged"),
         "serve up": lambda: base_folder(str(base), None, "model m: checkpoint"),
@@ -87,14 +88,20 @@ def test_weights_that_are_not_finite_are_refused_by_whatever_would_use_them(tmp_
     merge_adapter(tiny["llama"], adapter, tmp_path / "merged")
 
 
-def test_no_score_is_made_of_what_is_no_number() -> None:
-    class Wild(Decoder):
-        def __call__(self, *_: Any) -> Any:
-            return np.full((1, 3, 2), np.nan)
-
-    examples: list[Any] = [*rank_examples(1)]
-    with pytest.raises(UserError, match="wild: its numbers are infinite or undefined"):
-        answers(None, examples, [[1, 2]], [5, 6], None, what="wild", decoder=Wild())
+def test_no_score_is_made_of_what_is_no_number(tmp_path: Path, tiny: dict[str, Path]) -> None:
+    """The base is whole, but overflows on the way."""
+    data = write_data(tmp_path, "rank", train=2, valid=2)
+    write_json(tmp_path / "manifest.json", {"settings": {"method": "joint"}})
+    recipe = parse_recipe(
+        "rank", ["--config", str(write_recipe(tmp_path / "r.yaml", "rank", tiny["llama"], data, tmp_path / "out"))]
+    )
+    wild = PredictionOutput(np.full((2, 3, 5), np.nan), np.arange(2.0)[:, None, None] * np.ones((2, 3, 2)), {})
+    with (
+        patch("train.trainers.RankTrainer.predict", lambda *_: wild),
+        pytest.raises(UserError, match="untrained: its numbers are infinite or undefined"),
+    ):
+        rank_test.run(recipe, tmp_path / "valid.jsonl", {}, True, tmp_path / "tested")
+    assert not list((tmp_path / "tested").glob("judgements*"))
 
 
 def test_a_checkpoint_is_judged_by_what_it_holds(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from core.errors import UserError
 from core.records import Message
 from serve.checkpoints.embedded import materialise
-from train.examples import IGNORED, check_tokenizer, encode, encode_prompt, encode_stock, serves_alike
+from train.examples import IGNORED, check_tokenizer, encode, encode_prompt, serves_alike
 
 pytestmark = pytest.mark.slow
 
@@ -115,24 +115,6 @@ def test_a_prompt_is_the_beginning_of_what_is_trained(tokenizer: Any) -> None:
     ids, labels = encode(tokenizer, MESSAGES[:3])
     assert ids[: len(prompt)] == prompt
     assert all(label == IGNORED for label in labels[: len(prompt)]) and labels[len(prompt)] != IGNORED
-
-
-def test_stock_template_scores_the_same_tokens() -> None:
-    tokenizer = smollm(Path())
-    assert encode_stock(tokenizer, MESSAGES) == encode(tokenizer, MESSAGES)
-    # Without a system message the stock one puts its own; what is scored stays.
-    ours, stock = encode(tokenizer, MESSAGES[1:]), encode_stock(tokenizer, MESSAGES[1:])
-    assert stock[0] != ours[0] and [x for x in stock[1] if x != IGNORED] == [x for x in ours[1] if x != IGNORED]
-
-
-def test_a_template_that_changes_what_is_said_is_refused() -> None:
-    tokenizer = smollm(Path())
-    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] | upper }}{% endfor %}"
-    with pytest.raises(UserError, match="changes what is said"):
-        encode_stock(tokenizer, MESSAGES)
-    tokenizer.chat_template = "{{ messages | length }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    with pytest.raises(UserError, match="changes earlier messages"):
-        encode_stock(tokenizer, MESSAGES)
 
 
 def test_a_base_without_the_markers_is_refused() -> None:

@@ -50,69 +50,51 @@ def test_settings_tell_overrides(tmp_path: Path, override: tuple[str, Any]) -> N
     assert "output_dir" not in settings, "where a run lies does not decide its weights"
 
 
-def test_unknown_setting(tmp_path: Path) -> None:
-    message = refused(recipe(tmp_path, lora_rang=8))
-    assert "recipe.yaml: lora_rang: unknown setting" in message and "lora_r" in message
+# Case → task, what is left out, settings, command line, and words of the error.
+CASES: dict[str, tuple[str, str, dict[str, Any], list[str], str]] = {
+    "an unknown setting": ("role", "", {"lora_rang": 8}, [], "recipe.yaml: lora_rang: unknown setting: did you mean lora_r"),
+    "an unknown override": ("role", "", {}, ["--lora_rang", "8"], "--lora_rang"),
+    # argparse checks choices on the command line only: from a file, the wrong loss would train without a word.
+    "no choice of ours": ("rank", "", {"loss": "ordnal"}, [], "loss: 'ordnal' is not one of cross_entropy, ordinal"),
+    "another script's setting": ("role", "", {"ordinal_weight": 2.0}, [], "ordinal_weight: unknown setting"),
+    "no task": ("", "", {}, [], "task: '' is not role, rank or supporter"),
+    "no such task": ("rang", "", {}, [], "task: 'rang' is not role, rank or supporter"),
+    "remote code": ("role", "", {"trust_remote_code": True}, [], "remote code is never run"),
+    "remote code, asked for": ("role", "", {}, ["--trust_remote_code", "true"], "remote code is never run"),
+    "no training data": (
+        "role",
+        "train_file",
+        {},
+        [],
+        "train_file: name the JSONL file that `python -m data_prep role-sft` wrote",
+    ),
+    "no validation": (
+        "rank",
+        "valid_file",
+        {},
+        [],
+        "valid_file: name the JSONL file that `python -m data_prep rank-sft` wrote",
+    ),
+    "no base": ("role", "model_name_or_path", {}, [], "model_name_or_path: name the base"),
+}
 
 
-def test_unknown_override(tmp_path: Path) -> None:
-    assert "--lora_rang" in refused(recipe(tmp_path), "--lora_rang", "8")
+@pytest.mark.parametrize("case", CASES)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, case: str) -> None:
+    task, leave_out, settings, overrides, words = CASES[case]
+    assert words in refused(recipe(tmp_path, task, leave_out, **settings), *overrides)
 
 
-@pytest.mark.parametrize(("name", "value"), [("loss", "ordnal"), ("class_weights", "balance")])
-def test_value_that_is_no_choice(tmp_path: Path, name: str, value: str) -> None:
-    """argparse checks choices on the command line only: from a file, the wrong loss would train without a word."""
-    assert f"{name}: {value}" in refused(recipe(tmp_path, "rank", **{name: value})).replace("'", "")
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.0])
-def test_attention_dropout_that_is_no_share(tmp_path: Path, rate: float) -> None:
-    assert f"attention_dropout: {rate:g} is not a share" in refused(recipe(tmp_path, "rank", attention_dropout=rate))
-
-
-def test_setting_of_the_other_task(tmp_path: Path) -> None:
-    assert "ordinal_weight: unknown setting" in refused(recipe(tmp_path, ordinal_weight=2.0))
-    assert read_recipe(recipe(tmp_path, "rank", ordinal_weight=2.0)).data.ordinal_weight == 2.0
-
-
-def test_recipe_of_the_other_task(tmp_path: Path) -> None:
+def test_a_recipe_has_to_be_there_and_of_this_script(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"this script trains role \(for that one: train/esc_rank\.py\)"):
         parse_recipe("role", ["--config", str(recipe(tmp_path, "rank"))])
-
-
-@pytest.mark.parametrize("task", ["", "rang"])
-def test_no_such_task(tmp_path: Path, task: str) -> None:
-    assert f"task: {task!r} is not role, rank or supporter" in refused(recipe(tmp_path, task))
-
-
-def test_remote_code(tmp_path: Path) -> None:
-    assert "remote code is never run" in refused(recipe(tmp_path, trust_remote_code=True))
-    assert "remote code is never run" in refused(recipe(tmp_path), "--trust_remote_code", "true")
-
-
-@pytest.mark.parametrize("name", ["train_file", "valid_file"])
-@pytest.mark.parametrize("task", ["role", "rank"])
-def test_no_data(tmp_path: Path, task: str, name: str) -> None:
-    message = refused(recipe(tmp_path, task, leave_out=name))
-    assert f"{name}: name the JSONL file that `python -m data_prep {task}-sft` wrote" in message
-
-
-def test_no_base(tmp_path: Path) -> None:
-    assert "model_name_or_path: name the base" in refused(recipe(tmp_path, leave_out="model_name_or_path"))
-
-
-def test_no_file(tmp_path: Path) -> None:
     assert "nowhere.yaml" in refused(tmp_path / "nowhere.yaml")
     with pytest.raises(UserError, match=r"no recipe: give --config .*esc_rank_embedded\.yaml"):
         parse_recipe("rank", [])
     with pytest.raises(UserError, match="--config: name a recipe"):
         parse_recipe("rank", ["--config"])
-
-
-def test_not_a_mapping(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text("- task\n- role\n")
-    assert "a recipe is a mapping of settings" in refused(path)
+    (tmp_path / "recipe.yaml").write_text("- task\n- role\n")
+    assert "a recipe is a mapping of settings" in refused(tmp_path / "recipe.yaml")
 
 
 @pytest.mark.parametrize("instructions", [True, False])

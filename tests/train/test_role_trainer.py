@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from tests.train.conftest import untrained, write_data, write_recipe
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def trainer(tmp_path: Path, tiny: dict[str, Path]) -> Any:
     data = write_data(tmp_path, "role", train=6, valid=5)
-    recipe = write_recipe(tmp_path / "r.yaml", "role", tiny["qwen2"], data, tmp_path / "out", samples=2)
+    recipe = write_recipe(tmp_path / "r.yaml", "role", tiny["qwen2"], data, tmp_path / "out")
     return untrained(esc_role.main, parse_recipe("role", ["--config", str(recipe)]))
 
 
@@ -59,13 +58,6 @@ def test_evaluation_does_not_depend_on_batches(trainer: Any) -> None:
         counts += b
     assert len(counts) == 5 and found["eval_scored_tokens"] == sum(counts)
     assert found["eval_perplexity"] == pytest.approx(math.exp(sum(sums) / sum(counts)), rel=1e-4)
-
-
-def test_samples_are_written_at_every_evaluation(trainer: Any, tmp_path: Path) -> None:
-    trainer.evaluate()
-    rows = [orjson.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_bytes().splitlines()]
-    assert [row["id"] for row in rows] == ["r1000", "r1001"]
-    assert rows[0]["asked"].startswith("How long has") and rows[0]["real"] == "For 1002 weeks now." and rows[0]["step"] == 0
 
 
 @pytest.mark.parametrize("task", ["role", "rank"])

@@ -17,7 +17,7 @@ import pytest
 from core.errors import UserError
 from tests.train.conftest import untrained, write_data, write_recipe
 from tests.train.test_recipes import recipe, refused
-from train import esc_rank, esc_role, recipes, trackers
+from train import esc_rank, esc_role, recipes
 from train.recipes import parse_recipe, read_recipe
 
 pytestmark = pytest.mark.slow  # TRL's parser loads torch
@@ -48,7 +48,9 @@ READ_BY: dict[str, tuple[str, ...]] = {
     "transformers.trainer_optimizer": ("optim_target_modules",),
     "trl.SFTTrainer": ("liger_kernel_config", "packing_strategy"),
     "transformers.integrations.WandbCallback": ("run_name",),
-    "train.trackers": ("hub_private_repo", "project", "trackio_bucket_id", "trackio_space_id"),
+    "transformers.integrations.integration_utils.TrackioCallback": (
+        *("hub_private_repo", "project", "trackio_bucket_id", "trackio_space_id"),
+    ),
 }
 ELSEWHERE = {name for names in READ_BY.values() for name in names}
 APART = {"trust_remote_code", "do_eval", "hub_token", "local_rank"}  # refused for reasons of their own
@@ -106,7 +108,7 @@ def test_every_setting_of_the_trainer_is_read_or_refused_by_name(tmp_path: Path,
 @pytest.mark.parametrize("place", READ_BY)
 def test_what_a_short_training_has_no_use_for_is_read_by_the_part_that_has(place: str) -> None:
     module, _, name = place.rpartition(".")
-    source = inspect.getsource(trackers if place == "train.trackers" else getattr(importlib.import_module(module), name))
+    source = inspect.getsource(getattr(importlib.import_module(module), name))
     for setting in READ_BY[place]:
         assert re.search(rf"(?:self|args|training)\.{setting}\b(?!\s*=[^=])", source), f"{place} does not read {setting}"
 

@@ -216,7 +216,7 @@ def test_trackio_keeps_the_figures_on_this_machine(served: Endpoint, tmp_path: P
         output_of(sys.executable, "-c", TRAIN, packages, "--config", recipe)
         (out / "metrics.json").rename(out / "kept.json")  # as if it had been killed before its end
     name, config, logs = orjson.loads(output_of(python_with("trackio"), "-c", TRACKED).splitlines()[-1])
-    assert name.startswith("toy-") and config["recipe"]["num_generations"] == 8
+    assert name.startswith("toy-") and config["num_generations"] == 8
     assert [log["train/reward"] for log in logs if "train/reward" in log] == rewards(out)
     card = read_training(out / "adapter")
     assert card is not None
@@ -287,8 +287,3 @@ def test_the_toys_judge_counts_by_hand() -> None:
     assert share(said) == 0.25
     message = {"role": "user", "content": f"[1] Supporter: Hi.\n[3] Supporter: {WANTED}a"}
     assert behave({"model": "judge", "messages": [message]}, 0).text == "4442000"
-
-
-def test_the_script_says_which_recipe_it_wants() -> None:
-    with pytest.raises(UserError, match=r"this script trains supporter \(for that one: train/esc_role.py\)"):
-        parse_recipe("supporter", ["--config", "configs/train/esc_role_embedded.yaml"])
