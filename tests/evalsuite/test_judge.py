@@ -21,6 +21,7 @@ from core.rubrics import load_rubric
 from core.specs import ModelSpec, Sampling
 from evalsuite.judge.digits import paper_score
 from evalsuite.judge.judge import CUT, LONGEST, Judge, expectation
+from evalsuite.judge.methods import METHODS, method_of, methods
 from serve.answers import choice_probabilities
 from serve.client import ChatClient
 from serve.store import CallStore
@@ -283,3 +284,19 @@ def test_distributions_are_distributions(weights: dict[str, float]) -> None:
                 assert sum(distribution.values()) == pytest.approx(1) and set(distribution) == set("01234")
                 assert 0 <= expectation(distribution) <= 4
                 assert distribution[token.strip()] > 0
+
+
+def test_a_method_that_cannot_be_loaded_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = methods()
+    assert set(known) == set(METHODS) and capsys.readouterr().err == ""
+    monkeypatch.setitem(METHODS, "mine", "no_such_package:mine")
+    assert methods() == known
+    assert (
+        capsys.readouterr().err == "warning: method mine cannot be loaded: No module named 'no_such_package'; it is left out\n"
+    )
+    with pytest.raises(UserError, match="method mine cannot be loaded"):
+        method_of("mine")
+    with pytest.raises(UserError, match="unknown method 'jont': did you mean joint"):
+        method_of("jont")
