@@ -12,7 +12,7 @@ from core.endpoints import Endpoint as SpecEndpoint
 from core.masking import mask_answer, mask_message, mask_paths
 from core.specs import ModelSpec
 from serve.failures import Rejected
-from serve.http import place, redact
+from serve.http import Route
 from tests.endpoint import Answer, Endpoint
 from tests.serve.test_client import ask, question, spec
 
@@ -97,4 +97,5 @@ def test_plain_addresses_are_taken() -> None:
 def test_a_token_in_an_addresss_path_is_not_shown(url: str, shown: str) -> None:
     known = ModelSpec.model_validate({"name": "m", "endpoint": {"base_url": "http://h/v1"}})
     assert mask_paths(f"model m at {url}: lost") == f"model m at {shown}: lost"
-    assert place(known, url) == f"model m at {shown}" and redact(known, f"cannot reach {url}") == f"cannot reach {shown}"
+    route = Route.to(known, url)
+    assert route.where == f"model m at {shown}" and route.redact(f"cannot reach {url}") == f"cannot reach {shown}"
