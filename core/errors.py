@@ -59,7 +59,8 @@ def printable(text: str) -> str:
 def near(name: str, known: Iterable[str]) -> str:
     """A `did you mean` tail for an unknown name: the nearest known names, or all when there are few."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    # Among thousands of ids nearness says little, and a table of wrong ids would be compared with each of them for minutes.
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5) if len(names) <= 1000 else []
     if close:
         return f"did you mean {', '.join(close)}?"
     if not names:
