@@ -18,6 +18,7 @@ from evalsuite.papers.ecdbench.aggregate import ModelResult, Node, aggregate, co
 from evalsuite.papers.ecdbench.normalise import Metric, features
 from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark
 from evalsuite.papers.ecdbench.scores import ModelScores, node_paths, read_scores
+from evalsuite.papers.ecdbench.separation import separation_table
 from tests.small_benchmark import CAPABILITIES, RECORDS, SMALL, bbq, gold, item, whole, write, write_all
 
 SUBS = {
@@ -305,6 +306,21 @@ def test_other_weights_do_not_resample_items(benchmark: Benchmark, tmp_path: Pat
         for draws in (True, False)
     )
     assert under_weights(benchmark, with_draws) == under_weights(benchmark, without_draws)
+
+
+def test_which_tasks_separate_models(benchmark: Benchmark, tmp_path: Path) -> None:
+    records = []
+    for name, right, noise in (("a", 90, 50), ("b", 60, 52), ("c", 30, 51)):
+        for dataset, count in {"d4": right, "d1": noise}.items():
+            records += [one | {"model": name} for one in item(dataset, "acc", *[1] * count, *[0] * (100 - count))]
+    results = [aggregate(benchmark, one) for one in read_scores([write_all(tmp_path / "three.jsonl", records)], benchmark)]
+    table = separation_table(results)
+    found = {str(row[0]): dict(zip(table.columns, row, strict=True)) for row in table.rows if row[1] == "dataset"}
+    sharp, dull = found["base/a/medium/t3/d4"], found["base/a/low/t1/d1"]
+    assert (sharp["significant pairs"], sharp["pairs"]) == (3, 3) and float(str(sharp["reliability"])) > 0.95
+    assert (sharp["SD"], sharp["lowest"], sharp["highest"]) == pytest.approx((30, 30, 90))
+    assert dull["significant pairs"] == 0 and dull["reliability"] == 0
+    assert separation_table(results[:1]).rows == ()
 
 
 def test_equal_totals_share_a_rank() -> None:

@@ -23,6 +23,7 @@ from evalsuite.papers.ecdbench.plan import coverage, layout_of, left_out_lines, 
 from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark, load_models
 from evalsuite.papers.ecdbench.registry_tables import counts_table, metrics_table, published_scores, registry_table
 from evalsuite.papers.ecdbench.scores import read_scores
+from evalsuite.papers.ecdbench.separation import separation_table
 from evalsuite.papers.ecdbench.tables import (
     LEFT_OUT,
     datasets_table,
@@ -214,7 +215,7 @@ def table(
         return
     known = known.runnable if rule == "left_out" else known
     board = leaderboard(known, results, rule)
-    compared = [ranks_table(known, results, chosen)] if len(results) > 1 else []
+    compared = [ranks_table(known, results, chosen), separation_table(results)] if len(results) > 1 else []
     tables = [board, *(table for table in (*compared, datasets_table(results)) if table.rows)]
     figures = charts(known, results, load_models("models"))
     summary = {"benchmark": known.name, "missing": missing, "models": [model_figures(result) for result in results]}
