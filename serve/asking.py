@@ -74,7 +74,7 @@ class DialectClient(Transport):
         for name in served_names:
             by_url[self.base_url(spec, name)].append(name)
         for url, names in by_url.items():
-            listing = await http.served_models(self._session, self._route(spec, url), names)
+            listing = await http.served_models(self._session, self._route(spec, url), names, spec.sampling.max_tokens)
             if listing.of_vllm:
                 self._vllm.add(listing.url)
             if listing.url != url:

@@ -173,8 +173,10 @@ class Listing:
     """Why a model is in no list that could be had; it may be served all the same."""
 
 
-async def served_models(session: aiohttp.ClientSession, route: Route, names: Sequence[str]) -> Listing:
+async def served_models(session: aiohttp.ClientSession, route: Route, names: Sequence[str], longest: int) -> Listing:
     """The list of models of a server, at its address or at `/v1` below, in which these names should be.
+
+    longest: tokens that a reply may have.
 
     Raises `UserError` where the server cannot be reached, or reads less than a reply may have.
     """
@@ -194,9 +196,9 @@ async def served_models(session: aiohttp.ClientSession, route: Route, names: Seq
         if name not in listing.contexts:
             others = near(name, listing.contexts) if listing.contexts else "it lists no model"
             return replace(listing, problem=f"{where}: does not list {name!r}: {route.redact(others)}")
-        if context is not None and spec.sampling.max_tokens >= context:
+        if context is not None and longest >= context:
             raise UserError(
-                f"{where}: replies of {spec.sampling.max_tokens} tokens leave no room in the {context} that it reads: lower "
+                f"{where}: replies of {longest} tokens leave no room in the {context} that it reads: lower "
                 "max_tokens (supporters), or sampling.max_tokens in its spec"
             )
     return listing

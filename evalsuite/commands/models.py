@@ -65,9 +65,8 @@ async def _answers(specs: list[ModelSpec]) -> dict[str, dict[str, Any]]:
 
     async def ask(session: aiohttp.ClientSession, spec: ModelSpec) -> dict[str, Any]:
         try:
-            listing = await http.served_models(
-                session, http.Route.to(spec, str(spec.endpoint.base_url).rstrip("/")), [spec.served_name()]
-            )
+            route = http.Route.to(spec, str(spec.endpoint.base_url).rstrip("/"))
+            listing = await http.served_models(session, route, [spec.served_name()], spec.sampling.max_tokens)
         except UserError as error:
             return {"served": False, "said": str(error)}
         if listing.problem:
