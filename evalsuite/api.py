@@ -259,7 +259,8 @@ def _simulation(
     config: dict[str, Any] = {"supporters": _named(supporter, given), "seeker": _one("seeker", seeker, given)}
     if judge is not None:
         config["judge"] = _one("judge", judge, given)
-    played = "profiles" if "profiles" in _framework(settings).config_model.model_fields else "cards"
+    model = _framework(settings).config_model
+    played = "profiles" if "profiles" in model.model_fields else "cards"
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
         if isinstance(cards, str | Path):
@@ -269,6 +270,8 @@ def _simulation(
             check_unique(played, (person.id for person in chosen), "ids")
             write_jsonl(folder / f"{played}.jsonl", chosen)
             config |= {played: [str(folder / f"{played}.jsonl")], "languages": languages_of(chosen)}
+        if played not in model.model_fields:
+            raise UserError(f"framework {settings.get('framework')}: its config takes no cards, so Python cannot hand it any")
         resolved = _resolved(config, out or folder / "run", settings, given)
         RunIdentity(resolved).simulate()  # what is wrong is said before anything is started
         if judge is not None:

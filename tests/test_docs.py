@@ -20,7 +20,9 @@ import yaml
 from typer.testing import CliRunner
 
 import tests.bench.__main__
-from core.rubrics import Scale
+from core.ledger import BuildStep
+from core.rows import CorpusReader
+from core.rubrics import Scale, load_rubric
 from core.specs import ModelSpec, model_names
 from data_prep.profiles.record import BigFive, Demographics, Preferences
 from docs.reference import MODELS
@@ -245,11 +247,27 @@ def test_the_readmes_runs_as_they_are_typed(esc_eval: EscEval, tmp_path: Path, m
 
 def test_the_framework_shown_is_the_one_that_a_test_runs() -> None:
     architecture = (ROOT / "docs/architecture.md").read_text()
-    (shown,) = blocks(architecture, "python")
+    shown, _ = blocks(architecture, "python")
     module = (ROOT / "tests/evalsuite/example_framework.py").read_text()
     assert module.endswith(shown) and not module.removesuffix(shown).strip().strip('"').count('"""'), (
         "docs/architecture.md shows the module without its docstring"
     )
+
+
+def test_the_corpus_reader_shown_reads(tmp_path: Path) -> None:
+    _, shown = blocks((ROOT / "docs/architecture.md").read_text(), "python")
+    found: dict[str, Any] = {}
+    exec(shown, found)
+    (tmp_path / "calls.jsonl").write_text('{"caller": "I cannot sleep.", "agent": "Since when?"}\n{"caller": 1}\n')
+    reader = CorpusReader(BuildStep("calls"))
+    (post,) = found["calls"]([tmp_path / "calls.jsonl"], reader)
+    assert (post.text, post.reply, reader.step.dropped.total()) == ("I cannot sleep.", "Since when?", 1)
+
+
+def test_the_rubric_shown_is_one(tmp_path: Path) -> None:
+    (shown,) = (block for block in blocks((ROOT / "docs/evaluate.md").read_text(), "yaml") if "dimensions:" in block)
+    (tmp_path / "mine.yaml").write_text(shown)
+    assert list(load_rubric(str(tmp_path / "mine.yaml")).dimensions) == ["warmth"]
 
 
 def test_score_files_shown_are_read(tmp_path: Path) -> None:

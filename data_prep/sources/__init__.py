@@ -17,6 +17,7 @@ from core.errors import UserError, near, need_modules, say
 from core.files import CONFIGS, check_unique
 from core.ledger import Build, BuildStep
 from core.options import name_and_value
+from core.records import SupportDialogue
 from core.rows import MALFORMED, CorpusFacts, CorpusItem, CorpusReader, ReadCorpus, Source
 from core.settings import Settings
 from core.yaml_files import read_yaml
@@ -37,7 +38,10 @@ def _reader_at(place: str) -> ReadCorpus:
     module, _, attribute = place.partition(":")
 
     def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
-        found: ReadCorpus = getattr(import_module(f"{__package__}.{module}"), attribute)
+        try:
+            found: ReadCorpus = getattr(import_module(f"{__package__}.{module}"), attribute)
+        except (ImportError, AttributeError) as error:
+            raise UserError(f"configs/data/corpora.yaml: no reader {place} in data_prep/sources: {error}") from None
         return found(files, reader)
 
     return read
@@ -174,6 +178,9 @@ def read_source(name: str, place: str, build: Build, console: Console, strict: b
     def read(files: list[Path], reader: CorpusReader) -> list[CorpusItem]:
         items = []
         for item in source.read(files, reader):
+            named = item.dialogue.source if isinstance(item, SupportDialogue) else item.source
+            if named != source.name:
+                raise UserError(f"corpus {source.name}: its reader calls the source of {item.id} {named!r}")
             items.append(item)
             reader.step.kept += 1
         return items

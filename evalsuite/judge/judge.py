@@ -92,7 +92,10 @@ class Judge:
         if dialogue.lost or not self._supported(dialogue):
             reason = str(dialogue.termination) if dialogue.lost else "no_supporter_turn"
             return [self.judgement(dialogue, name, "", failure=reason) for name in self.rubric.dimensions]
-        return await method_of(self.method).score(self, dialogue)
+        judgements = await method_of(self.method).score(self, dialogue)
+        if missing := self.rubric.dimensions.keys() - {judgement.dimension for judgement in judgements}:
+            raise UserError(f"method {self.method}: no judgement on {', '.join(sorted(missing))} of dialogue {dialogue.id}")
+        return judgements
 
     def _supported(self, dialogue: Dialogue) -> bool:
         """Whether there is anything of the supporter's to score. A fixed greeting answers nobody; but where supporters open in

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel
 
 from core.errors import UserError
+from core.files import check_unique
 from core.judge_prompts import check_pack
 from core.prompts import PromptPack, load_pack
 from core.records import Dialogue, HumanScore, Language
@@ -58,6 +59,7 @@ class DialogueFramework(Framework):
     def played(self) -> list[Played]:
         """Everybody who is played: `people`, after those that the run folder holds."""
         people = list(self.people())
+        check_unique(f"framework {self.name}", (person.id for person in people), "ids of people")
         return self.held.people_with(people, self.languages) if self.held and people else people
 
     @cached_property

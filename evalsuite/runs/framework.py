@@ -167,11 +167,15 @@ def framework_of(name: str) -> type[Framework]:
         raise UserError(f"unknown framework {name[:100]!r}: {near(name[:100], known)}, or module:Class for one of your own")
     if ":" in name and "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))  # an installed program looks where it stands, not where it is called
+    package = f" (package {entry.dist.name})" if entry.dist else ""
     try:
         framework: type[Framework] = entry.load()
-    except (ImportError, AttributeError) as error:
-        package = f" (package {entry.dist.name})" if entry.dist else ""
-        raise UserError(f"framework {name}{package} cannot be loaded: {error}") from None
+    except Exception as error:  # somebody else's module may fail with anything while it is imported
+        told = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        where = f"; looked for on PYTHONPATH and in {Path.cwd()}" if ":" in name and isinstance(error, ImportError) else ""
+        raise UserError(f"framework {name}{package} cannot be loaded: {told}{where}") from None
+    if not (isinstance(framework, type) and issubclass(framework, Framework) and framework.name):
+        raise UserError(f"framework {name}{package}: a class with a name, derived from DialogueFramework, is expected")
     return framework
 
 

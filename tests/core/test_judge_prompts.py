@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,15 @@ def test_the_prompt_is_the_dialogue_the_labels_and_the_scale(rubric: str, langua
         for text in (dimension.about[language], *dimension.levels[language].values()):
             assert text not in user + system
     assert pieces(system) <= 30 and pieces(before + after) <= 45 + 20 * (language == "zh"), user
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_judge_is_asked_in_these_words(language: Language) -> None:
+    """Whoever changes the wording of the usual judge changes its scores: write the new words into the text file, too."""
+    rubric = load_rubric("esc_eval")
+    messages = judge_messages(load_pack("esc_eval"), rubric, talk(language), "joint", list(rubric.dimensions))
+    asked = "".join(f"--- {message['role']}\n{message['content']}\n" for message in messages)
+    assert asked == Path(__file__).with_name(f"judge_prompt_{language}.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -108,6 +108,34 @@ def test_a_package_that_cannot_be_loaded_ends_no_run_of_another_framework(
         framework_of("broken")
 
 
+BASE = f"from {WarmLine.__module__} import WarmLine\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("WarmLine = 3", "a class with a name, derived from DialogueFramework, is expected"),
+        ("class WarmLine:\n    name = 'x'", "a class with a name, derived from DialogueFramework, is expected"),
+        (f"{BASE}WarmLine = type('WarmLine', (WarmLine,), {{'name': ''}})", "a class with a name"),
+        ("never_defined", "cannot be loaded: NameError: name 'never_defined' is not defined"),
+        (
+            f"{BASE}people = WarmLine.people\nWarmLine = type('Mine', (WarmLine,), {{'people': lambda s: people(s) * 2}})",
+            "duplicate ids of people: caller-0, caller-1",
+        ),
+    ],
+)
+def test_a_framework_of_ones_own_that_is_wrong_is_one_line(
+    module: str, told: str, esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "line_of_mine", raising=False)
+    (tmp_path / "line_of_mine.py").write_text(module)
+    models = {"seeker": "embedded", "supporters": ["embedded"], "judge": "embedded"}
+    Path("c.yaml").write_text(yaml.safe_dump({"framework": "line_of_mine:WarmLine", **models, "languages": ["en"]}))
+    code, err = esc_eval("run", "--config", "c.yaml", "--plan")
+    assert code == 2 and told in err and err.count("\n") == 1, err
+
+
 def test_its_fields_belong_to_it_alone(tmp_path: Path, config: Path) -> None:
     settings = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump(settings | {"cards": ["bundled"]}))

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
 from hypothesis import given
@@ -18,10 +18,10 @@ from core.judge_prompts import PromptMethod, paper_transcript, transcript
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import load_rubric
-from core.specs import ModelSpec, Sampling
+from core.specs import ModelSpec, Sampling, load_spec
 from evalsuite.judge.digits import paper_score
 from evalsuite.judge.judge import CUT, LONGEST, Judge, expectation
-from evalsuite.judge.methods import METHODS, method_of, methods
+from evalsuite.judge.methods import METHODS, Method, method_of, methods
 from serve.answers import choice_probabilities
 from serve.client import ChatClient
 from serve.store import CallStore
@@ -300,3 +300,17 @@ def test_a_method_that_cannot_be_loaded_leaves_the_others(
         method_of("mine")
     with pytest.raises(UserError, match="unknown method 'jont': did you mean joint"):
         method_of("jont")
+
+
+async def _two_dimensions(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
+    return [judge.judgement(dialogue, name, "3", 3) for name in list(RUBRIC.dimensions)[:2]]
+
+
+two_dimensions = Method(_two_dimensions)
+
+
+async def test_a_method_that_leaves_dimensions_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "two", f"{__name__}:two_dimensions")
+    judge = Judge(cast(Any, None), load_spec("embedded-ranker"), RUBRIC, load_pack("esc_eval"), "two")
+    with pytest.raises(UserError, match="method two: no judgement on empathy, humanoid, "):
+        await judge.score(dialogue())

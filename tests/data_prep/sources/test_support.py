@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from core.errors import UserError
-from core.ledger import BuildStep
+from core.ledger import Build, BuildStep
 from core.records import Post, SupportDialogue
-from core.rows import MALFORMED, CorpusItem, CorpusReader, Source
+from core.rows import MALFORMED, CorpusItem, CorpusReader, Source, by_row
 from data_prep.sources import (
     SOURCES,
+    _reader_at,
     corpus_files,
     installed,
+    read_source,
 )
 from tests.data_prep.sources import fixtures as F
 
@@ -255,6 +258,20 @@ def test_corpora_of_other_packages_are_read_and_broken_ones_left_out(
     assert (name, source.name, source.about) == ("helpline", "helpline", "x")
     warning = capsys.readouterr().err
     assert "corpus other (package helpline) cannot be loaded" in warning and "nowhere_to_be_found" in warning
+
+
+def test_a_reader_that_is_not_there_or_names_another_corpus_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    post = Post(id="p", language="en", source="another", source_id="p", text="I cannot sleep.")
+    made = SOURCES["mhp_reddit"].model_copy(update={"name": "calls", "read": by_row(lambda row, id: post)})
+    for name, source, told in (
+        ("calls", made, "corpus calls: its reader calls the source of p 'another'"),
+        ("gone", made.model_copy(update={"name": "gone", "read": _reader_at("posts:gone")}), "no reader posts:gone in"),
+        ("none", made.model_copy(update={"name": "none", "read": _reader_at("None")}), "no reader None in"),
+    ):
+        monkeypatch.setitem(SOURCES, name, source)
+        with pytest.raises(UserError, match=told):
+            read_source(name, str(tmp_path / "x.jsonl"), Build(tmp_path / "out", "read"), Console(quiet=True))
 
 
 def test_table_5_of_the_paper() -> None:
