@@ -122,7 +122,7 @@ async def test_a_call_ends_within_its_stated_limit(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.full)])
 def test_killed_at_random_moments_and_run_again_equals_undisturbed(tmp_path: Path, kills: int) -> None:
     config(tmp_path, 12, concurrency=4, gold={"dialogues": "synthetic_test", "limit": 4})
     calls = 12 * 11 + 4

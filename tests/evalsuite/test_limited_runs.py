@@ -61,7 +61,9 @@ def two(*more: str, out: str = "run") -> tuple[str, ...]:
     return "run", "--config", "c.yaml", *models, "--out", out, *more
 
 
-@pytest.mark.parametrize(("limit", "most"), [("max_calls", "60"), ("max_cost", "0.011"), ("max_time", "3s")])
+@pytest.mark.parametrize(
+    ("limit", "most"), [("max_calls", "60"), ("max_cost", "0.011"), pytest.param("max_time", "3s", marks=pytest.mark.full)]
+)
 def test_a_budget_gives_whole_dialogues_of_every_supporter(esc_eval: EscEval, tmp_path: Path, limit: str, most: str) -> None:
     """Of 40 dialogues with 11 calls each, all under way at once where time is not short; a call costs 0.0002."""
     config(tmp_path, 20, **({"concurrency": 2} if limit == "max_time" else {}))

@@ -75,7 +75,7 @@ def test_the_estimate_is_that_of_the_authors_library() -> None:
             assert 0.95 < width / (library["high"] - library["low"]) < 1.15, name
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_librarys_figures_are_what_the_library_says() -> None:
     command = [str(python_with("ppi-python")), ppi_oracle.__file__]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=240).stdout)

@@ -85,7 +85,7 @@ def base():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_adapter_and_a_data_set_are_read_back_by_peft_and_datasets(hub: FakeHub, tmp_path: Path) -> None:
     make = """
 made = get_peft_model(base(), LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))

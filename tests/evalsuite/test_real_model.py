@@ -75,6 +75,7 @@ def test_a_run_from_cards_to_report(embedded: Embedded, esc_eval: EscEval, tmp_p
     assert esc_eval(*agree)[0] == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["per_dimension", "paper"])
 def test_the_other_methods_of_judging(embedded: Embedded, esc_eval: EscEval, tmp_path: Path, method: str) -> None:
     changes: dict[str, Any] = {"mode": "paper"} if method == "paper" else {"method": method}
@@ -98,6 +99,7 @@ def test_the_other_methods_of_judging(embedded: Embedded, esc_eval: EscEval, tmp
             assert (judgement["value"] is None) == (not re.search("[0-4]", judgement["raw"]))
 
 
+@pytest.mark.full  # test_faults does the same on a scripted endpoint
 def test_killed_and_run_again_equals_undisturbed_and_asks_nothing_twice(embedded: Embedded, tmp_path: Path) -> None:
     config = config_file(tmp_path, embedded, limit=3)
     command = [sys.executable, "-m", "evalsuite.cli", "run", "--config", str(config), "--out"]

@@ -101,7 +101,7 @@ def dialogue_of(rollout: dict[str, Any], number: int) -> Dialogue:
     return Dialogue(id=f"rollout-{number}", language="en", source="verifiers", supporter="policy", turns=tuple(turns))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_real_library_rolls_out_and_gets_the_reward_of_our_own_scoring(made: Made) -> None:
     assert len(made.judged) == 4 and {rollout["info"]["person"] for rollout in made.judged} == {
         card.id for card in load_cards(bundled_cards("en"))[:2]

@@ -58,6 +58,7 @@ def launch(task: str, recipe: Path, processes: int) -> str:
     return done.stderr
 
 
+@pytest.mark.full  # test_strategies holds the same of what two processes do
 def test_one_and_two_processes_learn_the_same(tmp_path: Path, tiny: dict[str, Path]) -> None:
     data = write_data(tmp_path, "role", valid=7)  # the second process validates on one fewer
     found = {}
