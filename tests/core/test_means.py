@@ -6,10 +6,12 @@ import math
 from fractions import Fraction
 from itertools import permutations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.statistics.inference import welch
 from core.statistics.means import comparable, exact_mean, mean_of_all
 
 
@@ -39,3 +41,10 @@ def test_what_has_twelve_digits_stays_as_it_is(number: float) -> None:
 def test_an_average_over_something_undefined_is_undefined() -> None:
     assert mean_of_all([0.5, 0.25]) == 0.375
     assert mean_of_all([0.5, None]) is None and mean_of_all([None]) is None
+
+
+def test_sides_that_never_vary_leave_one_degree_of_freedom() -> None:
+    """Welch's ratio is 0 / 0 there."""
+    error, degrees = welch(np.array([0.0, 3.0]), np.array([0.0, 4.0]), (np.array([5, 5]), np.array([5, 5])))
+    assert error.tolist() == [0, 5] and degrees[0] == 1
+    assert degrees[1] == pytest.approx(25**2 / (9**2 / 4 + 16**2 / 4))

@@ -258,6 +258,8 @@ def test_from_two_sheets_to_settled_cards(bench: Bench) -> None:
     assert [r.cells for r in read_sheet(bench.folder / "out" / "third.xlsx", SHEET, THIRD_SHEET.columns)] == [
         r.cells for r in third
     ]
+    qualities = {r.cells["card_id"]: (r.cells["first_quality"], r.cells["second_quality"]) for r in third}
+    assert qualities == {"c3": ("high", "middle"), "c4": ("middle", "middle"), "c6": ("middle", "high")}
     [c4] = [r.cells for r in third if r.cells["card_id"] == "c4"]
     assert (c4["first_category"], c4["second_category"]) == (LEAVES[4][1].zh, LEAVES[5][1].zh)
 
