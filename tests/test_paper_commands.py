@@ -15,6 +15,8 @@ from tests.endpoint import Endpoint
 from tests.paper_desk import LINES, SERVED, SPECS, Desk, answers
 from tests.test_docs import typed
 
+pytestmark = pytest.mark.slow
+
 # What takes a processor seconds: many runs, many models, torch.
 LONG = (
     *("ESC-Eval: table 2", "ESC-Eval: sections 2.3 and 3.4", "EmoHarbor: table 1", "EmoHarbor: table 2", "EmoHarbor: table 3"),

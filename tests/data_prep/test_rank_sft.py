@@ -29,6 +29,8 @@ from serve.answers import Reply
 from serve.client import ChatClient
 from serve.questions import Question
 
+pytestmark = pytest.mark.slow
+
 METHODS: tuple[PromptMethod, ...] = ("joint", "per_dimension", "paper")
 FILES = ("train.jsonl", "valid.jsonl", "test.jsonl")
 app = Verbs(pretty_exceptions_enable=False)

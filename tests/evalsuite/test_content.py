@@ -20,6 +20,8 @@ from evalsuite.runs.folder import Run, open_run
 from evalsuite.statistics.paired import rank_text
 from tests.generated_report import make_content, write_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:

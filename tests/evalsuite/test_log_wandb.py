@@ -24,6 +24,8 @@ from evalsuite.statistics.survival import SURVIVAL
 from evalsuite.statistics.trends import TRENDS
 from tests.generated_report import make_content, write_run
 
+pytestmark = pytest.mark.slow
+
 FRAMEWORKS = ("esc_eval", "emoharbor")
 
 
