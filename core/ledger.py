@@ -148,7 +148,7 @@ class Build:
         }
 
     def print_steps(self, console: Console) -> None:
-        """One line a step."""
+        """One line per step."""
         for step in self.steps:
             notes = [f"dropped: {reason} {count}" for reason, count in sorted(step.dropped.items())]
             notes += [f"{what} {count}" for what, count in sorted(step.changed.items())]
@@ -197,7 +197,7 @@ class Build:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def finish(self, console: Console, quiet: bool = False) -> dict[str, Any]:
-        """Print one line a step, and move the outputs and their manifest to `out`. `quiet`: do not print their names."""
+        """Print one line per step, and move the outputs and their manifest to `out`. `quiet`: do not print their names."""
         manifest = self.manifest()
         self.print_steps(console)
         write_json(self.folder / "manifest.json", manifest)

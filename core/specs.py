@@ -210,7 +210,7 @@ class ModelSpec(Settings):
         return precision()[0] if self.serve.dtype == "auto" else self.serve.dtype
 
     def adapter_places(self) -> list[str]:
-        """The texts that name its adapters: none, one, or one a language and dimension."""
+        """The texts that name its adapters: none, one, or one per language and dimension."""
         by_dimension = (self.adapters or {}).values()
         return [*filter(None, [self.adapter]), *(place for places in by_dimension for place in places.values())]
 

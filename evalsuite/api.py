@@ -94,7 +94,7 @@ class Results:
 
     @property
     def leaderboard(self) -> FrameRecords[Standing]:
-        """A row a supporter, by falling average, languages one after the other."""
+        """A row per supporter, by falling average, languages one after the other."""
         return FrameRecords([standing for board in self._boards for standing in self._standings(board)], _standing_row)
 
     @cached_property

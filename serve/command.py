@@ -34,8 +34,8 @@ CPU_MEMORY_SHARE = "0.25"
 # The cache of all servers on a CPU together, as a share of memory. A turn finds what was computed for the turn before it only
 # while the cache holds both parties' contexts of all dialogues in flight: too small a cache cost a fifth of the speed.
 CPU_CACHE_SHARE, CPU_CACHE_MOST = 0.25, 16  # GiB a server at most: the cache is filled with zeros at the start
-# vLLM's default on CPU, 128, recomputes 64 tokens a turn on average: what does not fill a block is not kept. 32 is the smallest
-# that its fastest kernels take, and was a seventh faster in simulation.
+# vLLM's default on CPU, 128, recomputes 64 tokens per turn on average: what does not fill a block is not kept. 32 is the
+# smallest that its fastest kernels take, and was a seventh faster in simulation.
 CPU_BLOCK = "32"
 
 

@@ -1,4 +1,4 @@
-"""configs/eval/demo.yaml for tests: no floors, and the embedded model judges too, in one request a dialogue."""
+"""configs/eval/demo.yaml for tests: no floors, and the embedded model judges too, in one request per dialogue."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ KNOWN = {
     "JUDGE_URL": "http://judge:8001/v1",
     "CONFIG": str(FULL),
 }
-# One line a call, in one write: programs in the background note theirs at the same time.
+# One line per call, in one write: programs in the background note theirs at the same time.
 STUB = """#!/usr/bin/env bash
 line=$(printf '%s\\x1f' {name} "${{@//$'\\n'/$'\\x1e'}}")
 echo "$line" >> "$NOTES"

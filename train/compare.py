@@ -34,7 +34,7 @@ from train.run import check_numbers
 
 Floats = NDArray[np.float64]
 Line = dict[str, Any]
-LINES = 32  # seeker lines that are asked for, one a dialogue
+LINES = 32  # seeker lines that are asked for, one per dialogue
 NEW_TOKENS = 64  # of a line, at most
 VOICES = ("base", "adapter", "real")  # whose lines are compared
 

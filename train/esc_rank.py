@@ -2,7 +2,7 @@
 
     accelerate launch train/esc_rank.py --config configs/train/esc_rank_internlm2_7b.yaml [--loss ordinal …]
 
-The data are what `python -m data_prep rank-sft` writes: one answer for all dimensions (joint), or one digit a dimension. With
+The data are what `python -m data_prep rank-sft` writes: one answer for all dimensions (joint), or one digit per dimension. With
 `--dimension` and `--language` it trains the paper's way, one adapter each. Running the identical command again resumes.
 """
 
@@ -54,7 +54,7 @@ def main(recipe: Recipe[RankArguments]) -> None:
     add_scores(valid.rows, valid.examples, keys)
     if may_read_trees(recipe, [*train.examples, *valid.examples]):
         trees = [as_trees(split.rows, split.examples) for split in (train, valid)]
-        # Where nothing is shared (one question a dialogue, or the paper's order), plain rows spare the attention its mask.
+        # Where nothing is shared (one question per dialogue, or the paper's order), plain rows spare the attention its mask.
         if any(len(rows) < len(split.rows) for rows, split in zip(trees, (train, valid), strict=True)):
             train.rows, valid.rows = trees
             run.say(train.packed())

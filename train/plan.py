@@ -44,7 +44,7 @@ BYTES_A_TOKEN = 4  # UTF-8 bytes: English has about 4 letters a token, Chinese a
 _WORD = re.compile(r"[a-zA-Z']+|\S")
 MARKS = 5  # ChatML's tokens around one message
 ROLE_EXAMPLES = int(14_000 * 0.95)  # ESC-Eval section 2.3, and our validation share of 5 %
-# ESC-Eval section 3.4: 331 English cards × 14 models and 324 Chinese × 12 = 8,522 dialogues a dimension, split 7:1:2.
+# ESC-Eval section 3.4: 331 English cards × 14 models and 324 Chinese × 12 = 8,522 dialogues per dimension, split 7:1:2.
 RANK_DIALOGUES: dict[Language, int] = {"en": 331 * 14, "zh": 324 * 12}
 MEAN_TOKENS: dict[Task, int] = {
     "role": 690,
@@ -73,7 +73,7 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
         count, origin = ROLE_EXAMPLES, "the paper's 14,000 × 0.95"
         if recipe.task == "rank":
             dialogues = sum(n for language, n in RANK_DIALOGUES.items() if data.language in ("", language))
-            count, origin = dialogues * 7 // 10, f"the paper's {dialogues:,} dialogues a dimension × 0.7, one example each"
+            count, origin = dialogues * 7 // 10, f"the paper's {dialogues:,} dialogues per dimension × 0.7, one example each"
         return min(count, limit or count), MEAN_TOKENS[recipe.task], f"{origin} (no {path} here)", "assumed"
     groups: list[list[int]] = []
     if recipe.task == "role":

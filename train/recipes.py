@@ -86,9 +86,9 @@ class RankArguments(DataArguments):
     class_weights: Literal["none", "balanced"] = "none"
     """balanced: a score's loss is weighted by how rare it is for its language and dimension in training (mean weight 1)."""
     dimension: str = ""
-    """Only examples of this dimension (one adapter a dimension)."""
+    """Only examples of this dimension (one adapter per dimension)."""
     language: Literal["", "en", "zh"] = ""
-    """Only examples in this language, en or zh (one adapter a language)."""
+    """Only examples in this language, en or zh (one adapter per language)."""
 
 
 @documented
@@ -322,7 +322,7 @@ def _known(task: Task) -> frozenset[str]:
 
 def _check(recipe: Recipe[Any]) -> None:
     """Raise `UserError` for what cannot be meant. Packed rows hold several dialogues: the ranker's loss and the evaluation
-    dialogue by dialogue need one a row."""
+    dialogue by dialogue need one per row."""
     data, training, model, base = recipe.data, recipe.training, recipe.model, recipe.model.model_name_or_path
     supporter = recipe.task == "supporter"
     wrote = "python -m data_prep cards" if supporter else f"python -m data_prep {recipe.task}-sft"

@@ -1,7 +1,7 @@
 """Agreement beyond chance, for many tables of counts at once, and the intervals of what is no mean.
 
 Figures and what their intervals are made of go through the same functions; the libraries' own (scikit-learn, krippendorff) take
-one table a call, and are the oracle of the tests.
+one table per call, and are the oracle of the tests.
 
 The intervals are jackknife intervals over clusters. Kappa and alpha are ratios of averages, too low in small samples, and they
 end at 1. Ratings near the floor or the ceiling make it worse: the few items that lie elsewhere decide, and a sample may have

@@ -50,7 +50,7 @@ def rank_sft(
     ] = "esc_eval",
     method: Annotated[
         PromptMethod,
-        typer.Option("--method", help="One example with all dimensions, or one a dimension (native or paper's prompt)."),
+        typer.Option("--method", help="One example with all dimensions, or one per dimension (native or paper's prompt)."),
     ] = "per_dimension",
     split: Annotated[
         SplitMethod,
@@ -139,7 +139,7 @@ def _scored(
 
 
 def _show(summary: dict[str, Any]) -> None:
-    """One line a language and dimension, of all rows and of the test split; then how near the splits are to 7:1:2."""
+    """One line per language and dimension, of all rows and of the test split; then how near the splits are to 7:1:2."""
     rows = [row for row in summary["labels"] if row["split"] in ("all", "test")]
     width = max(len(row["dimension"]) for row in rows)
     for row in rows:

@@ -1,6 +1,6 @@
 """SAGE (Sentient Agent as a Judge): its 100 Chinese seeker profiles and its simulated dialogues, in their published form.
 
-`simulator_profile*.jsonl` holds one profile a line: {id, player, scene, main_cha, cha_group, task, first_talk}. `player` is a
+`simulator_profile*.jsonl` holds one profile per line: {id, player, scene, main_cha, cha_group, task, first_talk}. `player` is a
 persona under eight headings (name, age, gender, occupation, hobbies, habits, style and manner of speaking), `scene` the
 background followed by how the person reacts to replies, `task` the hidden wish, `cha_group` traits of character.
 `*_result.jsonl` holds one dialogue a line with the same id, player and scene, and {topic, emo_point, history}; `history` has

@@ -138,7 +138,7 @@ def turn_of(line: str, place: int) -> Turn:
 
 
 def read_scores(run: PublishedRun, dialogue_ids: set[str], reader: CorpusReader) -> Iterator[Judgement]:
-    """ESC-RANK's verdicts of one score file, one a dimension; unreadable ones (-1) have no value. A unit is one score."""
+    """ESC-RANK's verdicts of one score file, one per dimension; unreadable ones (-1) have no value. A unit is one score."""
     scale = load_rubric(RUBRIC).scores
     for index, value in _entries(run, reader):
         where = f"{run.path}: dialogue {index[:60]}"

@@ -1,8 +1,8 @@
 """Holds this project's messages against those of the published scripts, on sample dialogues (`import`).
 
 The scripts of the clone are run in a process of their own where nothing but stand-ins is to be had (`stand_ins`): two role
-cards a language are played through with replies that are awkward to copy, and the judge is asked about these dialogues and two
-of the clone's own. What the scripts would have sent is then compared, character by character, with what `core` makes of the
+cards per language are played through with replies that are awkward to copy, and the judge is asked about these dialogues and
+two of the clone's own. What the scripts would have sent is then compared, character by character, with what `core` makes of the
 imported pack.
 """
 
@@ -25,7 +25,7 @@ from core.specs import Sampling, load_spec, model_names
 from data_prep.published import MARKED, turn_of
 from data_prep.published.prompts import DIMENSIONS, PublishedPrompts
 
-SAMPLES = 2  # dialogues a language
+SAMPLES = 2  # dialogues per language
 Call = Mapping[str, Any]  # model, messages, options, adapter, reply
 _STAND_INS = Path(__file__).with_name("stand_ins.py")
 _SECONDS = 120

@@ -5,7 +5,7 @@ The clone's python sources are parsed with `ast`. What is looked for, by shape a
 - the supporter's: the one constant message with role `system` in the same script;
 - the greeting: the constant message with role `user` in the same script (a simulator hears the supporter as its user);
 - the judge's message: a sum of texts with one item of a seven-item list of rules, one of a list of dimension names, and the
-  dialogue; a list of the seven published keys gives the order. One list of rules a language (name or text tells which).
+  dialogue; a list of the seven published keys gives the order. One list of rules per language (name or text tells which).
 """
 
 from __future__ import annotations

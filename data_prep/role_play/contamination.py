@@ -14,7 +14,7 @@ come from the documents and from the bundled dialogues. A source also stands out
 
 A very large overlap alone is enough: many copies of a source would be each other's rivals.
 
-What it finds, on 24 pairs a language that were written without knowledge of it (tests/data_prep/planted): 21 en and 24 zh
+What it finds, on 24 pairs per language that were written without knowledge of it (tests/data_prep/planted): 21 en and 24 zh
 among themselves and among 280 unrelated dialogues, 17 and 19 among ESConv's 1,300 and 1,970 of SmileChat. Of ESC-Eval's
 English cards it flags 126 of the 158 made from ESConv and 20 of the 173 made elsewhere. A summary that keeps almost none of
 the dialogue's words is not found.

@@ -86,7 +86,7 @@ class ScoredItem(NamedTuple):
 
 
 def agreement(scores: Iterable[HumanScore], rubrics: Sequence[Rubric] = (), seed: int = 0) -> list[Agreed]:
-    """A row a language, rubric and dimension, where any dialogue (or turn) has scores of two people.
+    """A row per language, rubric and dimension, where any dialogue (or turn) has scores of two people.
 
     Any numbers will do: whole ones, halves, thirds. Dimensions of the `rubrics` come in their order, others by name.
     """

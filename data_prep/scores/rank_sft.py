@@ -1,6 +1,6 @@
 """Ranker training sets: human scores and dialogues become exactly what scoring sends, with the answer that people gave.
 
-One example a dimension (`paper`, as ESC-Eval section 3.4 trains ESC-RANK; `per_dimension`, the native prompt) or one with all
+One example per dimension (`paper`, as ESC-Eval section 3.4 trains ESC-RANK; `per_dimension`, the native prompt) or one with all
 dimensions (`joint`). The messages come from `core.judge_prompts`, as those of scoring do.
 """
 
@@ -35,7 +35,7 @@ Targets = dict[str, dict[str, float]]  # dialogue id → dimension → mean scor
 class RankExample(Record):
     """One prompt and the right answer to it, in the prompt-completion form with messages.
 
-    The answer is one digit a dimension, without separators, in the rubric's order. `labels` are whole scores of the rubric's
+    The answer is one digit per dimension, without separators, in the rubric's order. `labels` are whole scores of the rubric's
     scale by dimension, `target` the means of the annotators before rounding (halves up). `dimension` is null in joint
     examples. `group` is what a grouped split keeps on one side.
     """
@@ -150,7 +150,7 @@ def cases(
     """
     scale = rubric.one_scale("a ranker")  # whose loss and figures are over the tokens of one scale
     if method != "paper" and not 0 <= scale.min < scale.max <= 9:
-        raise UserError(f"rubric {rubric.name}: native methods answer one digit a dimension, the scale must be in 0-9")
+        raise UserError(f"rubric {rubric.name}: native methods answer one digit per dimension, the scale must be in 0-9")
     result = []
     for dialogue in dialogues:
         dimensions = targets.get(dialogue.id, {})
@@ -268,7 +268,7 @@ def random_split(languages: Mapping[str, Language], seed: int) -> dict[str, Spli
 def grouped_split(groups: Sequence[str], labels: Sequence[str], seed: int) -> dict[str, Split]:
     """{group: split} near 7:1:2 by rows, each label's share near the same in all splits.
 
-    `groups` and `labels` have one entry a row; a group with rows of many labels (one a dimension) is weighed by all of them.
+    `groups` and `labels` have one entry per row; a group with rows of many labels (one per dimension) counts for each of them.
     Ten folds of scikit-learn's StratifiedGroupKFold: seven train, one validates, two test. Raises `UserError` for fewer
     than ten groups.
     """

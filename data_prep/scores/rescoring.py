@@ -111,7 +111,7 @@ class Final:
 def finish(
     first: Sequence[HumanScore], again: Sequence[HumanScore], jointly: Sequence[HumanScore], mode: Mode = "native"
 ) -> Final:
-    """The second round's scores in place of the first's, and the mean of all annotators a dialogue and dimension.
+    """The second round's scores in place of the first's, and the mean of all annotators per dialogue and dimension.
 
     `again` holds what annotators gave on what they were asked for, `jointly` what all agreed on: it becomes everybody's score.
     An item without all of its answers waits and has no mean; its scores stay as they were.

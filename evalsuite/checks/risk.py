@@ -207,7 +207,7 @@ class RiskCount:
 
 
 def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Iterator[RiskCount]:
-    """A row a language and supporter, also for supporters who met no risk turn (their shares are undefined)."""
+    """A row per language and supporter, also for supporters who met no risk turn (their shares are undefined)."""
     groups = group_by(dialogues, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
     for (language, supporter), members in sorted(groups.items()):
         met = [risk for risk in risks if risk.group == (language, supporter)]

@@ -101,7 +101,7 @@ def agree(
         Path | None,
         typer.Option(
             help="Folder of `python -m data_prep rank-sft` on whose test split the verdicts are. Adds the majority class of "
-            "its training split, means over languages, and seconds a dialogue; what a split keeps together is drawn together.",
+            "its training split, means over languages, and seconds per dialogue. What it keeps together is resampled as one.",
         ),
         IN_SPLIT,
     ] = None,
@@ -212,8 +212,8 @@ def agree(
 
 
 def _seconds(paths: Sequence[Path]) -> dict[tuple[str, str], float]:
-    """Seconds a dialogue by judge and method, from the timing.json that `python -m train test` writes beside judgements.
-    Those of a judge that is spread over files (one adapter a dimension) add up."""
+    """Seconds per dialogue by judge and method, from the timing.json that `python -m train test` writes beside judgements.
+    Those of a judge that is spread over files (one adapter per dimension) add up."""
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     for path in paths:
         beside = path.with_name("timing.json")

@@ -1,4 +1,4 @@
-"""Band probabilities in a judge's answer, a line a dimension: `Safety: 0=0.00 1=0.10 2=0.30 3=0.60` (FEEL, section 3.3).
+"""Band probabilities in a judge's answer, a line per dimension: `Safety: 0=0.00 1=0.10 2=0.30 3=0.60` (FEEL, section 3.3).
 
 A line must have every score of the scale exactly once, each with a number from 0 to 1 (or all in per cent), and nothing else; a
 dimension must have exactly one line. Numbers that sum to 1 within `TOLERANCE` are divided by their sum: that is rounding.

@@ -24,7 +24,7 @@ from serve.questions import Question
 
 
 async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
-    """One judgement a dimension and round, rounds in order; `value` is the mean of the distribution."""
+    """One judgement per dimension and round, rounds in order; `value` is the mean of the distribution."""
     # One request warms the server's prefix cache with the dialogue; the other rounds share it.
     first = await _round(judge, dialogue, 0)
     others = await together(_round(judge, dialogue, repeat) for repeat in range(1, judge.bands.rounds))

@@ -1,4 +1,4 @@
-"""Methods `paper`, `joint` and `per_dimension`: a judge answers with one digit a dimension.
+"""Methods `paper`, `joint` and `per_dimension`: a judge answers with one digit per dimension.
 
 Where the server reports token probabilities, every score comes with its distribution and expected value.
 """
@@ -31,7 +31,7 @@ _LINE = re.compile(
 
 
 async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
-    """One judgement a dimension, in the rubric's order."""
+    """One judgement per dimension, in the rubric's order."""
     names = list(judge.rubric.dimensions)
     if judge.method == "joint":
         return await _scored(judge, dialogue, "all", names)

@@ -45,7 +45,7 @@ class JsonAnswer:
 
 
 async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
-    """One judgement a dimension on the whole dialogue (turn null), then where wanted on it up to each turn of the supporter."""
+    """One judgement per dimension on the whole dialogue (turn null), then, if wanted, on it up to each supporter turn."""
     whole = await _scored(judge, dialogue, None)
     if not judge.shown.per_turn:
         return whole
@@ -198,7 +198,7 @@ def last_object(text: str) -> dict[str, Any] | None:
 
 
 def names_of(rubric: Rubric, key: str) -> set[str]:
-    """What a judge may call a dimension, in `plain` spelling."""
+    """What a judge may call per dimension, in `plain` spelling."""
     return {plain(name) for name in (key, *rubric.dimensions[key].label.values())}
 
 

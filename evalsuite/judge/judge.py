@@ -1,4 +1,4 @@
-"""The judge: a dialogue in, one judgement a dimension out.
+"""The judge: a dialogue in, one judgement per dimension out.
 
 What is asked is in `core.judge_prompts`; how answers are constrained and read is in the module of each method
 (`evalsuite.judge.methods`), which asks with what stands here.
@@ -60,7 +60,7 @@ class NoVerdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Judge:
-    """A model that scores dialogues on a rubric by a method. Every dialogue gets one judgement a dimension, whatever happens.
+    """A model that scores dialogues on a rubric by a method. Every dialogue gets one judgement per dimension, whatever happens.
 
     What could not be read, was refused, did not fit the judge's context, found no server or was rejected is `value: null` (the
     reason in `condition.failure` where nothing was read). Where a server's token probabilities cannot be true, the score in the
@@ -83,12 +83,12 @@ class Judge:
     def __post_init__(self) -> None:
         method = method_of(self.method)
         if self.spec.adapters is not None and not method.by_dimension:
-            raise UserError(f"judge {self.spec.name} has one adapter a dimension: use method per_dimension or paper")
+            raise UserError(f"judge {self.spec.name} has one adapter per dimension: use method per_dimension or paper")
         method.check(self.rubric)
 
     async def score(self, dialogue: Dialogue) -> list[Judgement]:
-        """One judgement a dimension, in the rubric's order; by method `bands` so many for every round, and by method `json` so
-        many more for every turn of the supporter where these are wanted."""
+        """One judgement per dimension, in the rubric's order; method `bands` gives as many for each round, and method `json`,
+        if wanted, as many again for each supporter turn."""
         if dialogue.lost or not self._supported(dialogue):
             reason = str(dialogue.termination) if dialogue.lost else "no_supporter_turn"
             return [self.judgement(dialogue, name, "", failure=reason) for name in self.rubric.dimensions]

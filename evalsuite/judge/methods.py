@@ -26,7 +26,7 @@ METHODS = {
 def one_digit(rubric: Rubric) -> None:
     """Raise `UserError` for a rubric whose scores are not one digit each."""
     if not all(scale.min >= 0 and scale.max <= 9 for scale in rubric.scales.values()):
-        raise UserError(f"rubric {rubric.name}: native methods read one digit a dimension, the scale must be in 0-9")
+        raise UserError(f"rubric {rubric.name}: native methods read one digit per dimension, the scale must be in 0-9")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Method:
     """How a judge is asked about a dialogue, and how its answers are read."""
 
     score: Callable[[Any, Dialogue], Awaitable[list[Judgement]]]
-    """A `Judge` and a dialogue → at least one judgement a dimension."""
+    """A `Judge` and a dialogue → at least one judgement per dimension."""
     check: Callable[[Rubric], None] = one_digit
     """Raises `UserError` for a rubric that cannot be asked for by it."""
     by_dimension: bool = False

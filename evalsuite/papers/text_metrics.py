@@ -360,7 +360,7 @@ def figures_json(rows: Sequence[Figure]) -> dict[str, Any]:
 
 
 def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) -> Iterator[Table]:
-    """Two tables a language, on 0–100: over all replies at once, and means over replies. `responses` are what was measured."""
+    """Two tables per language, on 0–100: over all replies at once, and means over replies. `responses` were measured."""
     for language, part in group_by(figure_rows, lambda row: row.language).items():
         units = list(dict.fromkeys(f.unit for f in part))
         left_out = [*_left_out([r for r in responses if r.language == language])]

@@ -32,7 +32,7 @@ def breakdowns(tally: Tally, cards: Mapping[str, RoleCard]) -> tuple[list[Table]
 
 
 def _length_chart(replies: Sequence[Replies], effects: Sequence[LengthEffect]) -> Iterator[Chart]:
-    """A panel a language and scorer: a dot a dialogue, a diamond a supporter's mean."""
+    """A panel per language and scorer: a dot per dialogue, a diamond a supporter's mean."""
     pooled = {(one.language, one.scorer): one.cells[AVERAGE] for one in effects if one.supporter is None}
     names = short_names(one.scorer for one in replies)
     titles, traces, drawn_all = [], [], True

@@ -79,7 +79,7 @@ def language_forests(boards: Sequence[Board]) -> Iterator[Forest]:
 
 
 def dimension_forest(board: Board, rubric: Rubric) -> Forest:
-    """A column a dimension."""
+    """A column per dimension."""
     lines = [
         ForestLine(who, [[cell.estimate] for cell in board.scores[place][:-1]], floor=floor)
         for place, who, floor in _rows(board)

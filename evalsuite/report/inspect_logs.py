@@ -1,4 +1,4 @@
-"""A scored run as logs of Inspect (inspect_ai): one `.eval` file a supporter, for `inspect view` and what else reads such logs.
+"""A scored run as logs of Inspect (inspect_ai): one `.eval` file per supporter, for `inspect view` and other readers.
 
 A sample is a dialogue as its supporter saw it: the seeker's turns are `user`, its own are `assistant`. Every judge is a scorer
 whose score has a value a dimension; a verdict that could not be read is NaN, which Inspect counts as unscored. The logs hold

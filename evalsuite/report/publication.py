@@ -22,7 +22,7 @@ _PAGE = ("report.html", "report.json", "report.md")
 def results_to_publish(
     folder: Path, repo: str, benchmark: str, supporter: str | None, judge: str | None, report: str | None
 ) -> Publication:
-    """A supporter's scores as a file of the hub's `.eval_results/`: an entry a language and dimension.
+    """A supporter's scores as a file of the hub's `.eval_results/`: an entry per language and dimension.
 
     The notes of an entry hold what the number alone does not say: judge, n, the interval, and what the floors of the run reach.
     Raises `UserError` for a supporter that the run does not have, and where nothing was scored.

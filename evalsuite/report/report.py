@@ -119,7 +119,7 @@ class ReportContent:
 
     @cached_property
     def forests(self) -> dict[str, list[Forest]]:
-        """What is drawn at the top: the `board`, one a `language`, one column a dimension, one a `reference` supporter."""
+        """What is drawn at the top: the `board`, one per `language`, one column per dimension, one a `reference` supporter."""
         if not self.boards:
             return {}
         first, apart = self.boards[0], [one for board in self.boards for one in self.tally.boards if one.scorer == board.scorer]

@@ -37,7 +37,7 @@ def along(judges: Sequence[JudgementSet], tally: Tally, may_leave: bool) -> tupl
 
 
 def survival_charts(curves: Sequence[Curve]) -> Iterator[Chart]:
-    """One panel a language: the share of dialogues that go on after each round, a step line a supporter."""
+    """One panel per language: the share of dialogues that go on after each round, a step line per supporter."""
     for language, of_language in group_by(curves, lambda curve: curve.language).items():
         bands, traces = len(of_language) <= _BANDS, []
         for place, line in enumerate(of_language):
@@ -57,7 +57,7 @@ def survival_charts(curves: Sequence[Curve]) -> Iterator[Chart]:
 
 
 def trend_charts(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Chart]:
-    """One chart a language and scorer: a panel a dimension, a line a supporter, grey bars for the dialogues that came so
+    """One chart per language and scorer: a panel per dimension, a line per supporter, grey bars for the dialogues that came so
     far."""
     numbers = Counter[str]()
     for (language, scorer), rivals in group_by(trends, lambda trend: (trend.language, trend.scorer)).items():

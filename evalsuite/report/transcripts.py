@@ -33,7 +33,7 @@ Risks = Mapping[str, Mapping[int, Sequence[str]]]
 
 
 def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> dict[str, Any]:
-    """JSON for transcripts.js: `rows` (one a dialogue) and their bodies in `chunks`, plain or as gzip in base64 (`packed`).
+    """JSON for transcripts.js: `rows` (one per dialogue) and their bodies in `chunks`, plain or as gzip in base64 (`packed`).
 
     Where the page would be larger than `SPLIT_ABOVE`, `split` is set: the chunks are for files beside it (`beside`).
 

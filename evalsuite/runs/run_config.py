@@ -205,7 +205,7 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
 
     @property
     def judged(self) -> dict[str, Judged]:
-        """The stages that judged dialogues, one a judge (`evalsuite.runs.judgement_sets`)."""
+        """The stages that judged dialogues, one per judge (`evalsuite.runs.judgement_sets`)."""
         stages = ((name, self.stage(name, Judged)) for name in self.root if name == SCORE or name.startswith(f"{SCORE} "))
         return {name: judged for name, judged in stages if judged}
 

@@ -19,7 +19,7 @@ from evalsuite.statistics.summary import AGREEMENT, Scorer, dimension_label, lan
 
 
 def between_judges(verdicts: Sequence[Judgement], rubric: Rubric, clusters: Clusters = DIALOGUES) -> Iterator[Table]:
-    """One table a language with several judges: every two of them on every dimension, on dialogues that both read. A judge's
+    """One table per language with several judges: every two of them on every dimension, on dialogues that both read. A judge's
     repeats are averaged first. `clusters` are drawn whole."""
     for language in languages_of(verdicts):
         of_dimensions = group_by((j for j in verdicts if j.language == language), lambda j: j.dimension)

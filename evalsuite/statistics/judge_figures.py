@@ -56,7 +56,7 @@ class JudgeSettings:
     averages: bool = False
     """Tables of averages over dimensions and languages as well."""
     seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """Judge and method → seconds a dialogue."""
+    """Judge and method → seconds per dialogue."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def average_tables(
     figures: Mapping[str, Mapping[str, Any]],
     settings: JudgeSettings,
 ) -> Iterator[Table]:
-    """Averages over dimensions: a table a language, and one of the mean over languages; judges, and before several seeds of one
+    """Averages over dimensions: a table per language, and one of the mean over languages. Several seeds of one judge follow
     their mean. A judge that lacks a dimension is left out: averages over different dimensions do not compare."""
     pairs = {name: paired(verdicts, gold_of(verdicts, scores)) for name, verdicts in judges.items()}
     languages = sorted({language for by_language in pairs.values() for language in by_language})

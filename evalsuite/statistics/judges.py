@@ -82,8 +82,8 @@ def table4(
     same_items: bool = True,
     beaten: Collection[tuple[str, str, str]] = (),
 ) -> Iterator[Table]:
-    """Table 4 of ESC-Eval, one a language: judges × dimensions and their average, ACC (with interval and n) and ACC_soft in per
-    cent, the majority class last.
+    """Table 4 of ESC-Eval, one per language: judges × dimensions and their average, ACC (with interval and n) and ACC_soft
+    in per cent, the majority class last.
 
     Of the judges, those are bold that nobody beats by a significant difference in ACC, where anybody is beaten: `beaten` are
     (language, dimension or average, judge). `same_items` says whether all judges' figures are over the same items. A judge

@@ -85,7 +85,7 @@ def replies_of(dialogues: Sequence[Dialogue], contestants: Iterable[Contestant])
 
 
 def length_effects(replies: Sequence[Replies], rubric: Rubric, names: Sequence[str] = ()) -> list[LengthEffect]:
-    """A row a language, scorer and supporter, and one for all supporters of a scorer after them, on the dimensions of `names`
+    """A row per language, scorer and supporter, and one for all supporters of a scorer after them, on the dimensions of `names`
     (all and the average by default). Intervals: 95 % percentile bootstrap over cards, drawn whole for all supporters."""
     every = [*rubric.dimensions, AVERAGE]
     effects = []

@@ -42,7 +42,7 @@ class Point:
 class Trend:
     """One supporter in one language as one scorer sees it.
 
-    `slopes` maps dimension (and `average`) → the mean slope within dialogues, in points of 0–100 a round, n = cards; tested
+    `slopes` maps dimension (and `average`) → the mean slope within dialogues, in points of 0–100 per round, n = cards; tested
     against no slope as `paired.differences` are.
     """
 
@@ -140,7 +140,7 @@ def tables(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Table]:
                 who |= {"dimension": dimension_label(rubric, name)}
                 rounds = {point.round: point.estimate for point in trend.points if point.dimension == name}
                 means.append(who | {f"round {at}": rounds.get(at) for at in range(1, horizon + 1)})
-                slopes.append(who | {"points a round": slope.estimate} | paired.by_column(slope))
+                slopes.append(who | {"points per round": slope.estimate} | paired.by_column(slope))
                 del slopes[-1][paired.COLUMNS[0]]
         note = (
             f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues with a readable verdict. "

@@ -341,7 +341,7 @@ def call_table(frameworks: Sequence[FrameworkScores | Examined], language: Langu
     rows = [row for one in frameworks for row in _call_row(one, language)]
     if not rows:
         return None
-    columns = ("framework", "cards, profiles or items", "calls", "calls a card and supporter", "pairs told apart", "pairs")
+    columns = ("framework", "cards, profiles or items", "calls", "calls per card and supporter", "significant pairs", "pairs")
     return Table(
         f"study-calls-{language}",
         f"Which framework parts supporters with the fewest calls? {language}",

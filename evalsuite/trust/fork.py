@@ -181,7 +181,7 @@ def _models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:
 FORK = "What the reply changed"  # heading of the page
 AFTER = (
     "seeker's turns",
-    "characters a turn",
+    "characters per turn",
     "turns with thanks or relief %",
     "turns that voice danger %",
     "seeker took leave %",

@@ -143,7 +143,7 @@ class InjectionEffect:
 
 
 def injection_effects(tally: Tally) -> list[InjectionEffect]:
-    """A row a language, judge and dimension, and the average. Only verdicts with a `condition.variant` count.
+    """A row per language, judge and dimension, and the average. Only verdicts with a `condition.variant` count.
 
     Raises `UserError` for a judge that was asked about injected replies but not about neutral ones, or the other way round.
     """
@@ -180,7 +180,7 @@ class FloorEffect:
 
 
 def floor_effects(tally: Tally) -> list[FloorEffect]:
-    """A row a language, judge and floor: the dialogues as they are minus the same dialogues with the floor's lines."""
+    """A row per language, judge and floor: the dialogues as they are minus the same dialogues with the floor's lines."""
     rows = []
     probes = [j for j in tally.verdicts if j.condition.get("variant", "").startswith((AS_IS, FLOOR))]
     for (language, judge), verdicts in sorted(_probed(probes).items()):
@@ -262,7 +262,7 @@ class Repeated:
 
 
 def repeats(tally: Tally) -> Iterator[Repeated]:
-    """A row a language and judge that was asked again (`AGAIN`)."""
+    """A row per language and judge that was asked again (`AGAIN`)."""
     cards = clusters_of(tally.dialogues)
     asked = [j for j in tally.verdicts if j.condition.get("variant") in (AS_IS, AGAIN)]
     for (language, judge), verdicts in sorted(_probed(asked).items()):

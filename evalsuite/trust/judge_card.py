@@ -200,7 +200,7 @@ def _answer(judge: str, checks: Sequence[JudgeCheck]) -> str:
 
 
 def _check_tables(checks: Sequence[JudgeCheck]) -> tuple[Table, Table]:
-    """What every check came to, a column a language; and what was found."""
+    """What every check came to, a column per language; and what was found."""
     languages = list(dict.fromkeys(check.language for check in checks))
     outcomes = {(check.name, check.language): check.outcome for check in checks}
     names = dict.fromkeys(check.name for check in checks)

@@ -91,7 +91,7 @@ def _highest(language: str, found: Sequence[Averages]) -> Iterator[str]:
 
 
 def _forest(title: str, found: Sequence[Averages], floors: Collection[str]) -> Forest:
-    """A row a supporter, a column a framework."""
+    """A row per supporter, a column per framework."""
     estimates = [one.estimates() for one in found]
     order = {name: place for place, name in enumerate(np.array(found[0].names)[np.argsort(-found[0].seen)])}
     names = sorted({name for one in estimates for name in one}, key=lambda name: (name in floors, order.get(name, len(order))))

@@ -101,7 +101,9 @@ def main(
                 _late(bench, url, dialogues, other_dialogues, runs, others, calls)
                 _deliver(bench, others, out)
     if many:
-        bench = Bench("client-many", "(a) Client and engine, many dialogues under way: three calls a dialogue", dialogues=many)
+        bench = Bench(
+            "client-many", "(a) Client and engine, many dialogues in flight: three calls per dialogue", dialogues=many
+        )
         _under_way(bench, many)
         bench.deliver(out)
 

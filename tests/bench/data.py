@@ -31,7 +31,7 @@ def measured(*arguments: str) -> tuple[float, float]:
 
 
 def main(
-    cards: Annotated[int, typer.Option(help="Role cards a language; every one is played with 14 supporters.")] = 304,
+    cards: Annotated[int, typer.Option(help="Role cards per language; every one is played with 14 supporters.")] = 304,
     runs: RunsOption = 1,
     out: OutOption = OUT,
 ) -> None:

@@ -28,7 +28,7 @@ TIMINGS = """
 
 def main(
     supporters: Annotated[int, typer.Option(help="Supporters; every one talks on every card.")] = 14,
-    cards: Annotated[int, typer.Option(help="Role cards a language.")] = 304,
+    cards: Annotated[int, typer.Option(help="Role cards per language.")] = 304,
     words: Annotated[int, typer.Option(help="Random words a reply.")] = 190,
     keep: Annotated[Path | None, typer.Option(help="Keep the run and its report in this folder.")] = None,
     out: OutOption = OUT,

@@ -183,7 +183,7 @@ def claims(studies: int, seed: int) -> Iterator[Claim]:
     for cards, each in ((40, 1), (15, 4)):
         rng = np.random.default_rng((seed, cards, each))
         found = [judge_card(faultless(rng, cards, each, 20)).figures["checks"] for _ in range(max(studies // 10, 1))]
-        population = "a faultless judge" + (f", {each} dialogues a card" if each > 1 else "")
+        population = "a faultless judge" + (f", {each} dialogues per card" if each > 1 else "")
         yield false_alarms(
             "a judge's card finds a fault", population, cards, [any(c["outcome"] == FAULT for c in card) for card in found]
         )

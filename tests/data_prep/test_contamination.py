@@ -63,7 +63,7 @@ def pairs(language: Language, kind: str = "bundled") -> tuple[Pair, ...]:
 
 @cache
 def unrelated(language: Language) -> tuple[Document, ...]:
-    """The dialogues of 22 bundled seekers in all their variants: some 280 a language, made from nobody's card.
+    """The dialogues of 22 bundled seekers in all their variants: some 280 per language, made from nobody's card.
 
     Among those of all 86 seekers 41 of the 48 sources of the independent pairs are found, fewer than nine in ten.
     """

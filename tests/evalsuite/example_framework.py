@@ -53,7 +53,7 @@ class WarmLine(DialogueFramework):
     @classmethod
     def tables(cls, run: ScoredRun) -> list[Table]:
         turns = mean(len(dialogue.turns) for dialogue in run.tally.dialogues)
-        return [Table("warm_line", "Calls", ("calls", "turns a call"), ((len(run.tally.dialogues), turns),), section="Calls")]
+        return [Table("warm_line", "Calls", ("calls", "turns per call"), ((len(run.tally.dialogues), turns),), section="Calls")]
 
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:

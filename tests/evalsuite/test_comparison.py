@@ -226,7 +226,7 @@ def test_every_pair_has_its_verdict_and_the_found_come_first(tmp_path: Path) -> 
 
 
 def test_languages_are_decided_together(tmp_path: Path) -> None:
-    """Six cards a language decide nothing, the twelve of both do."""
+    """Six cards per language decide nothing, the twelve of both do."""
     given: dict[str, list[int | None]] = {"old": [1, 2, 3] * 4, "new": [2, 3, 4] * 4}
     folders = [make_run(tmp_path / name, {"m": scores}) for name, scores in given.items()]
     for folder in folders:

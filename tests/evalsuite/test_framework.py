@@ -52,7 +52,7 @@ def test_a_framework_of_ones_own_runs_resumes_and_is_reported(esc_eval: EscEval,
     assert len(read_jsonl(run / "cards.jsonl", RoleCard, "cards")) == 2
     assert orjson.loads((run / "config.json").read_bytes())["simulate"]["cards"]["count"] == 2
     report = (run / "report.md").read_text()
-    assert "Warm line · run" in report and "turns a call" in report and "one worry each" in report
+    assert "Warm line · run" in report and "turns per call" in report and "one worry each" in report
     settings = yaml.safe_load(config.read_text()) | {"warm_line": {"worries": ["Nobody calls."]}}
     config.write_text(yaml.safe_dump(settings))
     code, err = esc_eval("run", "--config", config)

@@ -134,7 +134,7 @@ def test_a_run_ends_early_by_its_threshold_and_writes_everything(
     option: tuple[str, ...],
     cause: str | None,
 ) -> None:
-    """From the ninth request on every call fails, two at a time; one exchange, so three calls a dialogue, 36 in all."""
+    """From the ninth request on every call fails, two at a time; one exchange, so three calls per dialogue, 36 in all."""
     with_report = fault.status == 401  # once is enough, for the gold set too
     if not with_report:
         monkeypatch.setattr("evalsuite.report.content.report_run", lambda *given: None)

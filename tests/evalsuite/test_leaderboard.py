@@ -225,7 +225,7 @@ def test_few_cards_never_hold() -> None:
 
 
 def test_languages_are_decided_together_and_shown_apart() -> None:
-    """Six cards a language decide nothing, the twelve of both do; without a second language the board is the pooled one."""
+    """Six cards per language decide nothing, the twelve of both do; without a second language the board is the pooled one."""
     rng = np.random.default_rng(8)
     records: tuple[list[Dialogue], list[Judgement]] = ([], [])
     for language in ("en", "zh"):

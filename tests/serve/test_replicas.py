@@ -175,4 +175,4 @@ async def test_the_real_router_keeps_dialogues_together_and_loses_none_with_a_re
             assert servers.alive()
     store.close()
     assert not any(port_taken(int(url.rpartition(":")[2].removesuffix("/v1"))) for url in servers.endpoints.values())
-    assert " INFO " not in plans[0].log.read_text(), "no line a call"
+    assert " INFO " not in plans[0].log.read_text(), "no line per call"

@@ -62,7 +62,7 @@ def launch(task: str, recipe: Path, processes: int) -> str:
 def test_one_and_two_processes_learn_the_same(tmp_path: Path, tiny: dict[str, Path]) -> None:
     data = write_data(tmp_path, "role", valid=7)  # the second process validates on one fewer
     found = {}
-    for processes, batch in ((1, 4), (2, 2)):  # the same four examples a step
+    for processes, batch in ((1, 4), (2, 2)):  # the same four examples per step
         out = tmp_path / f"out{processes}"
         # Plain gradient descent: Adam would blow rounding noise in tiny gradients up to whole steps.
         settings = {"optim": "sgd", "learning_rate": 0.5, "max_steps": 4, "save_steps": 4, "max_grad_norm": 0.0}

@@ -150,7 +150,7 @@ def places(result: ModelResult, missing: Missing = "null", root: Node | None = N
 
 
 def datasets_table(results: Sequence[ModelResult]) -> Table:
-    """Every method's raw score beside chance, one column a model: what the figures on the page rest on."""
+    """Every method's raw score beside chance, one column per model: what the figures on the page rest on."""
     nodes_of: dict[str, dict[str, Node]] = {}  # path of a method → model → its node
     for result in results:
         for node in result.root.walk():

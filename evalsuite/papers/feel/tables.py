@@ -157,7 +157,7 @@ class Cost(Record):
     completion_tokens: Count
 
     def each(self) -> tuple[float, float, float]:
-        """Calls, prompt tokens and completion tokens a dialogue."""
+        """Calls, prompt tokens and completion tokens per dialogue."""
         return self.calls / self.dialogues, self.prompt_tokens / self.dialogues, self.completion_tokens / self.dialogues
 
 
@@ -173,7 +173,7 @@ def method_table(
         read = 100 * sum(judgement.value is not None for judgement in verdicts) / len(verdicts)
         figures = (len(verdicts), read, off_sum(verdicts), _spread(verdicts))
         rows.append((scorer, language, *figures, *paid.get(scorer, (None, None, None))))
-    paid_for = ("calls a dialogue", "prompt tokens a dialogue", "completion tokens a dialogue")
+    paid_for = ("calls per dialogue", "prompt tokens per dialogue", "completion tokens per dialogue")
     return Table(
         key="feel_methods",
         title="Rounds of band probabilities and token probabilities",

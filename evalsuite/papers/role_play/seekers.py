@@ -68,7 +68,7 @@ def read_field(
     """Seekers from `NAME=PLACE`, a run folder or a JSONL file of dialogues each (`SupportDialogue` records are taken as well).
 
     Cards and profiles come from the run folders and from files. An imported dialogue without `card_id` belongs to the card that
-    was made from it: the one of the same `source` and `source_id`. With `limit`, that many cards a language stay, those first
+    was made from it: the one of the same `source` and `source_id`. With `limit`, that many cards per language stay, those first
     that most seekers have. Raises `UserError` for a name given twice, a simulated dialogue whose card is not there, two cards
     made from one dialogue, a seeker without any dialogue, and a folder that holds only a part of a run.
     """
@@ -215,7 +215,7 @@ def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubr
 def role_play_tables(
     dialogues: Sequence[Dialogue], rubric: Rubric, judgements: Sequence[Judgement] = (), scores: Sequence[HumanScore] = ()
 ) -> list[Table]:
-    """Table 1, one a language: seekers × metrics on 0–10 with 95 % intervals and n, their average on both scales, parse rate.
+    """Table 1, one per language: seekers × metrics on 0–10 with 95 % intervals and n, their average on both scales, parse rate.
 
     A score s counts (s − min) / (max − min) × 10, on 0–2 the mean × 5. Where the metrics' scales differ, the average is on 0–10
     only. A dialogue's annotators, repeats and turns are averaged

@@ -157,7 +157,7 @@ const transcripts = (() => {
     return [...(sharing.get(key(row)) ?? [row])].sort((a, b) => best(b) - best(a) || a.index - b.index);
   };
 
-  // A table: a column a dialogue, a line a turn, then a line a dimension. `open(row)` shows one of the dialogues alone.
+  // A table: a column per dialogue, a line per turn, then a line per dimension. `open(row)` shows one of the dialogues alone.
   const across = async (row, open) => {
     const those = beside(row);
     const spoken = await Promise.all(those.map(async (one) => (await body(one))[0]));

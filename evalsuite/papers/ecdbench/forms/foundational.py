@@ -197,7 +197,7 @@ def _meetings(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
     """VCSum, a part of a meeting: what was said, turn by turn, and who said it."""
     for row, raw in parsed(VCSUM, in_files(reader.jsonl, files), reader):
         if len(raw.speaker) != len(raw.context):
-            reader.malformed(row, f"speaker: expected {len(raw.context)}, one a turn, found {len(raw.speaker)}")
+            reader.malformed(row, f"speaker: expected {len(raw.context)}, one per turn, found {len(raw.speaker)}")
         turns = [f"发言人{who}：{''.join(said)}" for who, said in zip(raw.speaker, raw.context, strict=True)]
         yield {"text": "\n".join(turns), "language": "zh"}
 
