@@ -123,6 +123,18 @@ def read_cards(path: Path, limit: int = 0, seed: int = 0) -> Prepared:
 
 def evaluated(trainer: Any) -> dict[str, float]:
     """Mean reward on the validation cards, its two parts, and the mean tokens that the policy says in a dialogue."""
+    if "trackio" in trainer.args.report_to and trainer.is_world_process_zero():
+        import trackio
+
+        # TRL logs to trackio itself, and transformers has a run open only while it trains.
+        trackio.init(
+            project=trainer.args.project,
+            name=trainer.args.run_name,
+            resume="allow",
+            space_id=trainer.args.trackio_space_id,
+            bucket_id=trainer.args.trackio_bucket_id,
+            private=trainer.args.hub_private_repo,
+        )
     trainer.evaluate()
     logged = next(entry for entry in reversed(trainer.state.log_history) if "eval_reward" in entry)
     names = {
