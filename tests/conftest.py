@@ -44,7 +44,7 @@ SHARED = "PYTEST_XDIST_WORKER" in os.environ  # whether this process is one of s
 ONE_SERVER = ("tests/evalsuite/test_ecdbench_run.py", "tests/evalsuite/test_real_model.py")
 # Loading torch and what trains with it takes as long as 400 small tests.
 TORCH = (
-    *("tests/train/", "tests/bench/test_gpu_check.py", "tests/evalsuite/test_push.py"),
+    *("tests/train/", "tests/test_config_files.py", "tests/bench/test_gpu_check.py", "tests/evalsuite/test_push.py"),
     *(f"tests/serve/test_{name}" for name in ("chatglm", "embedded", "engines", "internlm2", "merge")),
 )
 BROWSER = (

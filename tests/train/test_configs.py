@@ -1,48 +1,27 @@
-"""Every file of configs/ goes through the code that uses it, and the headers of recipes say what is so.
+"""The headers of recipes say what is so: their lines are run as far as the parsers of accelerate, TRL and typer.
 
-Nothing is trained. The header's lines are run as far as their parsers: accelerate's, TRL's, typer's.
+Nothing is trained.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import json
 import math
-import os
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import orjson
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from core.errors import UserError
 from core.files import CONFIGS
-from core.prompts import PromptPack
 from core.rubrics import load_rubric
 from core.specs import load_spec
-from core.yaml_files import load_yaml, read_yaml
-from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.profiles.vocabulary import load_vocabulary
-from data_prep.role_play.mix import RoleSftConfig
-from data_prep.sources import CorpusList, Quotas
-from evalsuite.checks.risk import load_lexicon
-from evalsuite.checks.shared_bases import Families
-from evalsuite.papers.ecdbench.plan import load_layout
-from evalsuite.papers.ecdbench.registry import load_benchmark, load_models
-from evalsuite.papers.feel.panel import load_feel_config
-from evalsuite.papers.reported.tables import load_reported
-from evalsuite.people.commands.people_create import StudyConfig
-from evalsuite.runs.config import load_config
-from evalsuite.trust.probe import load_injections
+from core.yaml_files import load_yaml
 from tests.surface import COMMANDS
 from tests.vllm_parser import server_parser
 
@@ -52,91 +31,6 @@ RECIPES = sorted((CONFIGS / "train").glob("esc_*.yaml"))
 REAL = [path for path in RECIPES if "embedded" not in path.name]
 FINE_TUNED = [path for path in REAL if "supporter" not in path.name]
 ACCELERATE = sorted((CONFIGS / "accelerate").glob("*.yaml"))
-
-
-# --- every file has a parser ----------------------------------------------------------------------------------------------
-
-
-def compile_template(path: Path) -> None:
-    pack = PromptPack(str(path.parents[1]))
-    pack._environments[path.parent.name].get_template(path.name)
-
-
-def parse_constraints(path: Path) -> None:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.strip() and not line.startswith("#"):
-            Requirement(line)
-
-
-def build_architectures(path: Path) -> None:
-    from serve.sizes import shape_of
-
-    assert all(shape_of(fields) for fields in load_yaml(path, "architectures").values())
-
-
-def parse_recipe_file(path: Path) -> None:
-    from train.recipes import read_recipe
-
-    read_recipe(path, CPU)
-
-
-def launch(path: Path, *words: str) -> tuple[Any, Any]:
-    """What `accelerate launch --config_file PATH` makes of the file: (its arguments, the file's own settings)."""
-    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-
-    return _validate_launch_command(launch_command_parser().parse_args(["--config_file", str(path), *words, "script.py"]))[:2]
-
-
-PARSERS: dict[str, Callable[[Path], object]] = {
-    "accelerate/*.yaml": launch,
-    "chat_templates/*.jinja": lambda path: jinja2.Environment().parse(path.read_text(encoding="utf-8")),
-    "score_sheets.yaml": lambda path: load_yaml(path, "wording of score sheets"),
-    "card_*.yaml": lambda path: load_yaml(path, "words of role cards"),
-    "constraints-*.txt": parse_constraints,
-    "containers/*.Containerfile": lambda path: path.read_text(encoding="utf-8"),  # by hadolint in tests/test_habits.py
-    "data/corpora.yaml": lambda path: read_yaml(path, CorpusList, "list of corpora"),
-    "data/role_*.yaml": lambda path: read_yaml(path, RoleSftConfig, "role-play mix"),
-    "data/table5.yaml": lambda path: read_yaml(path, Quotas, "quotas"),
-    "ecdbench/local.yaml": load_layout,
-    "ecdbench/models.yaml": lambda path: load_models(path.stem),
-    "ecdbench/registry.yaml": lambda path: load_benchmark(path.parent.name),
-    "ecdbench/tasks/*.yaml": lambda path: load_yaml(path, "task"),  # more in tests/evalsuite/test_ecdbench_files.py
-    "eval/*.yaml": lambda path: (load_feel_config if path.stem in ("feel", "feel_panel") else load_config)(path, {}),
-    "launch/*.sh": lambda path: subprocess.run(["bash", "-n", str(path)], check=True),  # more in tests/test_launch_files.py
-    "launch/*.yaml": lambda path: load_yaml(path, "SkyPilot task"),
-    "models/*.yaml": lambda path: load_spec(str(path)),
-    "line_checks.yaml": lambda path: [re.compile(phrase) for part in load_yaml(path, "phrases").values() for phrase in part],
-    "hashes-*.txt": lambda path: path.read_text(encoding="utf-8"),  # more in tests/test_house.py
-    "people/*.yaml": lambda path: read_yaml(path, StudyConfig, "study"),
-    "people/*.txt": lambda path: path.read_text(encoding="utf-8"),
-    "profiles/labels.yaml": lambda path: load_yaml(path, "labels of profiles"),
-    "profiles/sage.yaml": lambda path: load_yaml(path, "words of SAGE's profiles"),
-    "profiles/scenarios.yaml": load_vocabulary,
-    "prompts/*/*/*": compile_template,
-    "rubrics/*.yaml": lambda path: load_rubric(str(path)),
-    "serve/[!a]*.yaml": lambda path: load_yaml(path, "words of servers"),
-    "serve/answers.yaml": lambda path: load_yaml(path, "words of servers"),
-    "taxonomy.yaml": load_taxonomy,
-    "health/families.yaml": lambda path: read_yaml(path, Families, "model families"),
-    "health/injections.yaml": load_injections,
-    "reported/*/*.yaml": lambda path: load_reported(path.parent.name).table(path.stem.removeprefix("table_")),
-    "risk/*.yaml": lambda path: load_lexicon("en" if path.stem == "en" else "zh"),
-    "serve/architectures.yaml": build_architectures,
-    "train/esc_*.yaml": parse_recipe_file,
-}
-FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*") if path.is_file() and path.suffix != ".pyc")
-SLOW = ("accelerate/", "train/")  # these load torch
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n.startswith(SLOW) else ()) for n in FILES])
-def test_every_file_is_parsed_by_the_code_that_uses_it(name: str) -> None:
-    found = [pattern for pattern in PARSERS if fnmatch.fnmatch(name, pattern) and pattern.count("/") == name.count("/")]
-    assert len(found) == 1, f"configs/{name}: name its parser in PARSERS"
-    PARSERS[found[0]](CONFIGS / name)
-
-
-def test_every_parser_has_a_file() -> None:
-    assert [pattern for pattern in PARSERS if not fnmatch.filter(FILES, pattern)] == []
 
 
 # --- recipes --------------------------------------------------------------------------------------------------------------
@@ -440,114 +334,3 @@ def test_embedded_headers_figures_are_the_plans(path: Path, tmp_path: Path) -> N
     if load_yaml(path, "recipe").get("max_steps"):  # epochs depend on data, which is not here
         assert f"{found['steps']} steps × {found['global_batch']} × {found['max_tokens']:,} tokens at most" in text
         assert f"= {found['tokens_at_most']:,}; / 372 = {found['tokens_at_most'] / 372 / 60:.0f} minutes" in text
-
-
-# --- accelerate -----------------------------------------------------------------------------------------------------------
-
-LAUNCHES = {  # (several GPUs by DDP, DeepSpeed stage, processes, machines)
-    "cpu": (False, None, 1, 1),
-    "single_gpu": (False, None, 1, 1),
-    "ddp": (True, None, 8, 1),
-    "zero2": (False, 2, 8, 1),
-    "zero3": (False, 3, 8, 1),
-    "fsdp2": (False, None, 8, 1),
-    "multi_node": (True, None, 16, 2),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", ACCELERATE, ids=lambda path: path.stem)
-def test_accelerate_launches_what_the_file_says(path: Path) -> None:
-    from accelerate.commands.config.config_args import load_config_from_file
-
-    load_config_from_file(str(path))
-    asked, _ = launch(path)
-    assert (asked.multi_gpu, asked.zero_stage, asked.num_processes, asked.num_machines) == LAUNCHES[path.stem]
-    assert asked.use_deepspeed == (asked.zero_stage is not None)
-    assert asked.use_cpu == (path.stem == "cpu") and asked.use_fsdp == (path.stem == "fsdp2")
-    assert asked.mixed_precision == "no", "the recipe's bf16 decides, also where it is overridden"
-    for name, value in load_yaml(path, "accelerate config").items():
-        if name not in ("compute_environment", "distributed_type", "deepspeed_config", "fsdp_config"):
-            assert getattr(asked, name) == value, f"{name}: accelerate does not take it from a file"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", ACCELERATE, ids=lambda path: path.stem)
-@pytest.mark.parametrize(("words", "seen"), [((), "2,5"), (("--gpu_ids", "3,4"), "3,4")])
-def test_the_gpus_are_those_of_the_scheduler_unless_the_command_line_says_others(
-    path: Path, words: tuple[str, ...], seen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a launched process would find in its environment, by accelerate's own code for each kind of launch."""
-    from accelerate.utils import launch as launchers
-
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    asked, _ = launch(path, "--main_process_ip", "127.0.0.1", "--main_process_port", "0", *words)
-    if asked.use_deepspeed:
-        asked.deepspeed_fields_from_accelerate_config = ""
-        _, environment = launchers.prepare_deepspeed_cmd_env(asked)
-    elif asked.multi_gpu or asked.use_fsdp:
-        environment = launchers.prepare_multi_gpu_env(asked)
-    else:
-        _, environment = launchers.prepare_simple_launcher_cmd_env(asked)
-    assert environment["CUDA_VISIBLE_DEVICES"] == seen
-
-
-RESOLVE = """
-import json, os, sys
-from accelerate.state import AcceleratorState
-from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
-from trl import SFTConfig
-from deepspeed.runtime.config import DeepSpeedConfig
-
-for environment in json.loads(sys.argv[2]):
-    os.environ.update(environment)
-    AcceleratorState._reset_state(reset_partial_state=True)  # as if it were another process: loading torch takes the time
-    training = SFTConfig(
-        output_dir=sys.argv[1], use_cpu=True, per_device_train_batch_size=2, gradient_accumulation_steps=3, max_grad_norm=0.5
-    )
-    config = HfTrainerDeepSpeedConfig(training.deepspeed_plugin.hf_ds_config.config)
-    config.trainer_config_process(training)
-    found = DeepSpeedConfig(config.config)
-    print(json.dumps({
-        "stage": found.zero_config.stage,
-        "gather": found.zero_config.gather_16bit_weights_on_model_save,
-        "init": training.deepspeed_plugin.zero3_init_flag,
-        "rows": found.train_micro_batch_size_per_gpu,
-        "accumulation": found.gradient_accumulation_steps,
-        "clipping": found.gradient_clipping,
-        "bf16": found.bfloat16_config.enabled,
-        "mismatches": config.mismatches,
-    }))
-"""
-
-
-def given_by_accelerate(name: str) -> dict[str, str]:
-    """What `accelerate launch` with a file of configs/accelerate adds to the environment."""
-    from accelerate.commands.launch import launch_command_parser
-    from accelerate.utils.launch import prepare_deepspeed_cmd_env
-
-    path = CONFIGS / "accelerate" / f"{name}.yaml"
-    fields = load_yaml(path, "accelerate config")["deepspeed_config"]
-    known = {action.dest for action in launch_command_parser()._actions}
-    assert set(fields) <= known, "accelerate takes unknown DeepSpeed fields without a word"
-    asked, _ = launch(path, "--main_process_port", "0")
-    asked.deepspeed_fields_from_accelerate_config = ",".join(fields)
-    _, environment = prepare_deepspeed_cmd_env(asked)
-    return {name: value for name, value in environment.items() if os.environ.get(name) != value}
-
-
-@pytest.mark.full  # trainings under ZeRO-2 and ZeRO-3 (test_strategies.py) go through the same files in every run
-def test_deepspeed_takes_what_is_left_open_from_the_recipe(tmp_path: Path) -> None:
-    """From the file to DeepSpeed's own config as `accelerate launch` does it; in a process of its own, as it sets globals."""
-    given = [given_by_accelerate(name) for name in ("zero2", "zero3")]
-    told = subprocess.run(
-        [sys.executable, "-c", RESOLVE, str(tmp_path), json.dumps(given)],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert told.returncode == 0, told.stderr
-    found = [orjson.loads(line) for line in told.stdout.splitlines() if line.startswith("{")]
-    of_both = {"rows": 2, "accumulation": 3, "clipping": 0.5, "bf16": True, "mismatches": []}
-    assert found == [{"stage": stage, "gather": stage == 3, "init": stage == 3, **of_both} for stage in (2, 3)]

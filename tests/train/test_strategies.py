@@ -15,7 +15,7 @@ from core.files import CONFIGS, write_jsonl
 from core.yaml_files import load_yaml
 from tests.train.conftest import Forked, losses, per_dimension, rank_examples, train, write_data, write_recipe
 from tests.train.gloo import COPIED, PROCESSES
-from tests.train.test_configs import launch
+from tests.train.test_accelerate import launch
 from tests.train.test_training import same_adapter
 
 pytestmark = pytest.mark.slow
