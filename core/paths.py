@@ -15,7 +15,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -161,35 +161,27 @@ def prepare(verb: Callable[..., Any]) -> None:
             info.autocompletion = info.autocompletion or EVERYWHERE.get(name) or (NAMED.get(name) if named else None)
 
 
-def call(verb: Callable[..., Any], /, **arguments: Any) -> Any:
-    """Call a verb with its path options checked."""
-    arguments |= _in_runs(path_options(verb, arguments), arguments)
-    options = path_options(verb, arguments)
-    check(options)
-    token = RUNNING.set(options)
-    try:
-        return verb(**arguments)
-    finally:
-        RUNNING.reset(token)
+def begin(verb: Callable[..., Any], arguments: dict[str, Any]) -> Token[tuple[PathOption, ...]]:
+    """Check the path options of a verb that is about to run; run folders become the files in them where files are meant.
 
-
-def _in_runs(options: Sequence[PathOption], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that name run folders where files are meant, with the files in them."""
-    meant: dict[str, Any] = {}
-    for option in options:
+    Until the token is reset, `check_config` knows these options.
+    """
+    for option in path_options(verb, arguments):
         name, given = IN_RUNS.get(option.name), arguments.get(option.parameter)
         if name and given and isinstance(option.role, Reads) and option.role.kind == "file":
-            meant[option.parameter] = (
-                [_in_run(place, name) for place in given] if isinstance(given, list) else _in_run(given, name)
-            )
-    return meant
+            several = isinstance(given, list | tuple)
+            arguments[option.parameter] = [_in_run(place, name) for place in given] if several else _in_run(given, name)
+    options = path_options(verb, arguments)
+    check(options)
+    return RUNNING.set(options)
 
 
-def _in_run(place: Path, name: str) -> Path:
+def _in_run(given: str | Path, name: str) -> str:
     with suppress(OSError, ValueError):  # no path can be like this: `check` says so
-        if (place / name).is_file() and not (name == IN_RUNS["--judgements"] and (place / "judges").is_dir()):
-            return place / name
-    return place
+        file = Path(given) / name
+        if file.is_file() and not (name == IN_RUNS["--judgements"] and (file.parent / "judges").is_dir()):
+            return str(file)
+    return str(given)
 
 
 def path_options(verb: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[PathOption, ...]:

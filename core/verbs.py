@@ -8,7 +8,7 @@ A program's help lists the registry's lines; a verb's own help comes from its fu
 
 from __future__ import annotations
 
-import functools
+import inspect
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +25,8 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class _Verb(TyperCommand):
-    """A verb that takes no option twice that holds one value: the first would be dropped without a word."""
+    """A verb that takes no option twice that holds one value: the first would be dropped without a word. What its path options
+    name is checked before it begins (`core.paths`)."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
@@ -37,7 +38,14 @@ class _Verb(TyperCommand):
                     f"{option.opts[0]} is given {times} times and takes one value: keep one; for the others run the command "
                     f"again{again}"
                 )
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            from core.paths import RUNNING, begin  # what it imports is not needed for help
+
+            assert self.callback is not None, "a verb has a function"
+            token = begin(inspect.unwrap(self.callback), ctx.params)
+            ctx.call_on_close(lambda: RUNNING.reset(token))
+        return rest
 
 
 class _Unloaded(TyperCommand):
@@ -79,8 +87,7 @@ class _Group(TyperGroup):
 
 
 class Verbs(typer.Typer):
-    """A typer app that checks the path options of every verb before it begins (`core.paths`), and completes the values that
-    have names."""
+    """A typer app whose verbs check their path options, and complete the values that have names."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"cls": _Group, "pretty_exceptions_enable": False, "add_completion": False, **settings})
@@ -94,11 +101,10 @@ class Verbs(typer.Typer):
         register = super().command(name, cls=_Verb, **{"context_settings": HELP, **settings})
 
         def add(verb: F) -> F:
-            from core.paths import call, prepare  # what these import is not needed for help
+            from core.paths import prepare  # what it imports is not needed for help
 
             prepare(verb)
-
-            register(functools.update_wrapper(functools.partial(call, verb), verb))
+            register(verb)
             return verb
 
         return add
