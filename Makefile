@@ -273,8 +273,7 @@ test-full: setup  ## What is too long for every run: long versions, real servers
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile full
 
 test-fast: setup  ## Fast tests, about a minute: no whole verbs and programs, no vLLM, browser, scheduler or training
-	@# The ignored files are slow ones that load torch when they are merely looked at.
-	$(WORKED) $(BIN)/python -m pytest $(SHARING) -m "not slow and not vllm and not browser and not slurm and not gpu and not full" --ignore-glob='*test_internlm2*'
+	$(WORKED) $(BIN)/python -m pytest $(SHARING) -m "not slow and not vllm and not browser and not slurm and not gpu and not full"
 
 lint: setup docs  ## ruff and mypy over the whole tree, and the documents
 	$(BIN)/ruff check .

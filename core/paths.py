@@ -176,12 +176,11 @@ def begin(verb: Callable[..., Any], arguments: dict[str, Any]) -> Token[tuple[Pa
     return RUNNING.set(options)
 
 
-def _in_run(given: str | Path, name: str) -> str:
+def _in_run(place: Path, name: str) -> Path:
     with suppress(OSError, ValueError):  # no path can be like this: `check` says so
-        file = Path(given) / name
-        if file.is_file() and not (name == IN_RUNS["--judgements"] and (file.parent / "judges").is_dir()):
-            return str(file)
-    return str(given)
+        if (place / name).is_file() and not (name == IN_RUNS["--judgements"] and (place / "judges").is_dir()):
+            return place / name
+    return place
 
 
 def path_options(verb: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[PathOption, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,7 +38,8 @@ typer.main.get_command = cache(typer.main.get_command)
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
-SHARED = "PYTEST_XDIST_WORKER" in os.environ  # whether this process is one of several that share the tests
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # which of several processes this is that share the tests
+SHARED = WORKER is not None
 
 # With `pytest -n` (make test) a worker takes a group of modules at a time, a module where there is none: what a group needs is
 # started or loaded once. The server loads while the first of its modules runs tests that need none.
@@ -76,6 +78,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
     return Groups(config, log)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Modules whose tests are all slow are not imported where slow ones are left out: many load torch."""
+    if "not slow" not in config.option.markexpr or not collection_path.match("test_*.py"):
+        return None
+    return (
+        bool(re.search(r"^pytestmark = [^\n]*(\[[^\]]*)?\b(slow|browser|full)\b", collection_path.read_text(), re.MULTILINE))
+        or None
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Every second worker reads the modules from the last to the first: where nothing is compiled yet, each compiles half."""
+    report = yield
+    if WORKER in ("gw1", "gw3") and isinstance(collector, pytest.Session | pytest.Dir):
+        report.result.reverse()
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -88,7 +109,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
     if SHARED:
         place = {name: number for number, name in enumerate(GROUPS)}
-        items.sort(key=lambda item: place.get(group(item.nodeid), len(place)))
+        items.sort(key=lambda item: (place.get(group(item.nodeid), len(place)), module(item.nodeid)))
 
 
 def pytest_collection_finish() -> None:

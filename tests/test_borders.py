@@ -46,6 +46,7 @@ def raw(text: str) -> list[str]:
     return [repr(sign) for sign in HOSTILE if sign in text]
 
 
+@pytest.mark.slow
 def test_nothing_else_prints_or_writes_tables() -> None:
     found: dict[str, set[str]] = {name: set() for name in WRITERS}
     for file in (file for room in ROOMS for file in (ROOT / room).rglob("*.py")):
@@ -55,6 +56,7 @@ def test_nothing_else_prints_or_writes_tables() -> None:
     assert found == WRITERS, "print with core.errors.say or core.tables.Screen, write tables with core.tables or cards.sheets"
 
 
+@pytest.mark.slow
 def test_warnings_are_clean() -> None:
     for file in (file for room in ROOMS for file in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

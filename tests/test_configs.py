@@ -49,6 +49,7 @@ LATIN = re.compile(r"[A-Za-z]")
 # --- models ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((CONFIGS / "models").glob("*.yaml")), ids=lambda path: path.stem)
 def test_model_spec_loads_under_its_file_name(path: Path) -> None:
     spec = load_spec(path.stem)
@@ -140,6 +141,7 @@ def test_a_line_up_says_of_each_model_what_its_spec_says(name: str) -> None:
     assert said == {supporter: load_spec(supporter).serving for supporter in supporters}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*model_names()} - {"lecture", "parrot", "silent", "reference"}))
 def test_what_serves_a_model_is_what_its_spec_says(name: str) -> None:
     """The sentence for people names the engine and the template that the fields name."""

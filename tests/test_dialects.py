@@ -90,6 +90,7 @@ def test_a_limit_below_the_reasoning_leaves_no_text() -> None:
     assert len(said(Dialect(), {"max_completion_tokens": 400}, 300)) == 7
 
 
+@pytest.mark.slow
 def test_it_can_be_started_as_a_program() -> None:
     command = [sys.executable, "-m", "tests.endpoint", "--dialect", "vllm", "--model", "a", "--model", "b"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -24,6 +24,7 @@ def passes(*command: str | Path) -> None:
     assert not done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_what_the_forge_reads_is_valid_by_its_own_schemas() -> None:
     forge = ROOT / ".github"
     forms = [path for path in (forge / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config"]
@@ -77,6 +78,7 @@ def test_a_container_file_is_clean_and_names_what_is_here(file: Path) -> None:
     assert re.search(r"^USER (?!root)", text, re.MULTILINE), "it would run as root"
 
 
+@pytest.mark.slow
 def test_the_hooks_of_a_commit_are_a_config_that_pre_commit_takes() -> None:
     file = ROOT / ".pre-commit-config.yaml"
     passes(BIN / "pre-commit", "validate-config", file)

@@ -34,7 +34,10 @@ def _read_models() -> list[type[BaseModel]]:
     models: set[type[BaseModel]] = set()
     for package in ("core", "data_prep", "evalsuite", "train"):
         for file in (ROOT / package).rglob("*.py"):
-            calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+            text = file.read_text()
+            if not any(reader in text for reader in READERS):
+                continue
+            calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
             calls = [
                 call for call in calls if isinstance(call.func, ast.Name) and call.func.id in READERS and len(call.args) > 1
             ]

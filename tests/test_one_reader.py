@@ -70,6 +70,7 @@ def _reads(file: Path) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_nothing_else_opens_or_parses_a_file() -> None:
     files = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
     reading = {file.relative_to(ROOT).as_posix() for file in files if _reads(file)}
@@ -112,6 +113,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["gb18030", "utf-16-le", "utf-16-be", "utf-16", "latin-1"])
 @pytest.mark.parametrize("name", READERS)
 def test_every_reader_asks_for_an_encoding_and_takes_it(
@@ -158,6 +160,7 @@ def test_deep_yaml_is_one_error_with_its_line(text: str, tmp_path: Path) -> None
         load_yaml(tmp_path / "deep.yaml", "config")
 
 
+@pytest.mark.slow
 def test_wide_yaml_is_read(tmp_path: Path) -> None:
     (tmp_path / "wide.yaml").write_text("\n".join(f"- [{n}, {{a: [1]}}]" for n in range(2000)))
     assert len(load_yaml(tmp_path / "wide.yaml", "config")) == 2000

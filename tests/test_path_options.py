@@ -127,6 +127,7 @@ def single(command: Any) -> Iterator[list[str]]:
                 yield [spelling, *["1"] * (0 if option.is_flag else option.nargs)]
 
 
+@pytest.mark.slow
 @each_verb
 def test_an_option_that_holds_one_value_is_not_given_twice(verb: str, refused: Refused) -> None:
     entry, *words = verb.split()

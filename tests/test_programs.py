@@ -70,6 +70,7 @@ def test_a_room_runs_as_a_module_too() -> None:
         assert f"Usage: python -m {module} " in said(sys.executable, "-m", module, "-h")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_a_short_option_for_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     entry, *words = verb.split()
@@ -150,12 +151,14 @@ STARTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
 def test_ctrl_c_while_a_program_loads_is_one_line(start: str) -> None:
     run = subprocess.run([sys.executable, "-c", INTERRUPTED + start], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "interrupted before anything was begun\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
 def test_too_little_memory_is_said_at_once(start: str) -> None:
     limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_AS, (420 << 20, 420 << 20)); "
@@ -166,6 +169,7 @@ def test_too_little_memory_is_said_at_once(start: str) -> None:
     assert run.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_help_loads_no_verb() -> None:
     """So it is quick, and nothing that is wrong in a config or a plug-in can end it."""
     code = (

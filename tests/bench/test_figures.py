@@ -21,6 +21,8 @@ from tests.bench.growth import slopes
 from tests.bench.one_run import varied
 from tests.bench.training import padding
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("values", "bounds", "met"),

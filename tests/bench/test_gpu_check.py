@@ -67,6 +67,7 @@ def test_a_recipe_keeps_all_but_what_makes_it_short(tmp_path: Path) -> None:
     assert after["max_steps"] == 5 and "num_train_epochs" not in after
 
 
+@pytest.mark.slow
 def test_a_checkpoint_loads_and_is_whole(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 

@@ -46,6 +46,7 @@ POPULATIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("samples", "least"), [(200, 0.88), pytest.param(500, 0.9, marks=pytest.mark.full)])
 @pytest.mark.parametrize("size", [5, 12, 50])
 def test_intervals_hold_the_mean_as_often_as_they_say(size: int, samples: int, least: float) -> None:

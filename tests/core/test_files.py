@@ -76,6 +76,7 @@ def test_a_writing_that_breaks_off_leaves_what_was_there(tmp_path: Path, records
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_writes_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     write_json(path, {"old": True})

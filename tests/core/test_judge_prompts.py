@@ -42,6 +42,7 @@ def pieces(text: str) -> int:
     return len(re.findall(r"[\u4e00-\u9fff]|[A-Za-z]+|\d|[^\w\s]", text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rubric", "language"), RUBRICS)
 @pytest.mark.parametrize("method", METHODS)
 def test_the_prompt_is_the_dialogue_the_labels_and_the_scale(rubric: str, language: Language, method: PromptMethod) -> None:

@@ -23,6 +23,7 @@ with locked(Path(sys.argv[1]), "x"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_lock_is_free_again_when_its_holder_is_killed(tmp_path: Path, number: signal.Signals) -> None:
     lock = tmp_path / "run" / ".lock"

@@ -63,6 +63,7 @@ def test_markers_of_every_family_are_broken_up_and_counted(family: str) -> None:
         assert GENERAL.neutral(text) == (text, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ORDINARY.split("\n"))
 def test_ordinary_text_is_left_alone(text: str) -> None:
     assert GENERAL.neutral(text) == (text, 0)

@@ -38,6 +38,7 @@ def one_by_one(patterns: Patterns, text: str) -> list[tuple[int, int]]:
     return [match.span() for pattern in patterns.root for match in pattern.finditer(text)]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_texts_that_patterns_match_are_found_by_their_signs(data: st.DataObject) -> None:
     patterns = data.draw(st.sampled_from(lists()))
@@ -75,6 +76,7 @@ def test_every_kind_of_expression(text: str) -> None:
 EVERYTHING = "".join(map(chr, range(0x110000)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("letter", string.ascii_lowercase)
 def test_letters_that_stand_for_a_latin_one(letter: str) -> None:
     found = re.findall(letter, EVERYTHING, re.IGNORECASE)

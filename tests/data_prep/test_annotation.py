@@ -44,6 +44,7 @@ def test_the_table_covers_every_pair() -> None:
     assert set(NATIVE) == set(itertools.product(QUALITIES, repeat=2)) and len(CASES) == 2 * 9 * 4 * 2 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "pair", "said", "expected", "same", "decides"), CASES)
 def test_every_case_of_appendix_a2(
     mode: Mode, pair: tuple[Quality, Quality], said: Quality | None, expected: str, same: bool, decides: bool
@@ -131,6 +132,7 @@ def test_intervals_hold_the_value_and_follow_the_seed() -> None:
     assert row.alpha.low < row.alpha.mean < row.alpha.high
 
 
+@pytest.mark.slow
 def test_the_interval_covers_as_often_as_it_says() -> None:
     """Of 100 samples from a known source, about 95 intervals hold the agreement of the source (here 0.6 + 0.4 · 1/3)."""
     qualities = ([(Mark(a.quality), Mark(b.quality)) for a, b in drawn(seed, 150)] for seed in range(100))

@@ -271,6 +271,7 @@ def test_what_changed_or_is_no_manifest_is_said(tmp_path: Path) -> None:
     assert not found.counts and "is not a manifest" in found.notes[0]
 
 
+@pytest.mark.slow
 def test_stats_of_published_and_own_files(run: Run) -> None:
     base = "Age: not mentioned\nGender: female\nOccupation: cook\nProblem: The oven broke."
     entry = {"id": 1, "base": base, "base_biaozhu": "", "res": "工作学习", "source": "made", "language": "english"}
@@ -305,6 +306,7 @@ def test_data_is_searched_for_what_cards_were_made_from_alone(run: Run) -> None:
     assert isinstance(error, UserError) and "profiles_en.jsonl holds none" in str(error)
 
 
+@pytest.mark.slow
 def test_the_page_needs_no_network_and_escapes_names(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = load_taxonomy().model_dump()
     tree["categories"][0]["en"] = "</script><b>x"

@@ -114,6 +114,7 @@ def test_planted_sources_are_found_and_little_else(crowd: str, kind: str) -> Non
     assert alarmed <= 0.1 * true
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_cards_without_a_source_raise_no_alarm(language: Language) -> None:
     """The stricter rate: the share of cards for which anything at all is flagged, without their own dialogue in the search."""
@@ -166,6 +167,7 @@ def test_matches_stay_in_the_language_and_in_order() -> None:
     assert link(cards, []) == [] and link([], documents) == []
 
 
+@pytest.mark.slow
 def test_everything_flagged_is_returned_whatever_top_is() -> None:
     pair = pairs("en")[0]
     copies: list[Document] = [(f"copy-{n}", "en", pair.document[2]) for n in range(7)]

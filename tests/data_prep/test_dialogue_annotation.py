@@ -124,6 +124,7 @@ def test_sheets_are_blind_complete_and_in_orders_of_their_own(files: Path) -> No
             assert all(text in guide for text in dimension.levels[language].values())
 
 
+@pytest.mark.slow
 def test_export_and_import_round_trip(files: Path) -> None:
     before = (files / "ann.csv").read_bytes()
     fill(files / "ann.csv", same(3))
@@ -159,6 +160,7 @@ def test_export_and_import_round_trip(files: Path) -> None:
     assert row["n"] == 3 and row["near"]["mean"] == pytest.approx(2 / 3, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_in_paper_mode_a_reviewer_goes_over_everything(files: Path) -> None:
     fill(files / "ann.csv", same(3))
     call = ["import", "--dialogues", files / "d.jsonl", files / "ann.csv", "--out", files, "--mode", "paper"]
@@ -179,6 +181,7 @@ def test_a_sheet_in_work_is_not_overwritten_and_a_row_without_scores_is_counted(
     assert error is None and "no score given yet 5" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "text", "problem"),
     [
@@ -211,6 +214,7 @@ def test_one_persons_sheet_under_two_names_is_refused(files: Path) -> None:
     assert "ann is given twice" in str(command(*call, files / "ann.xlsx")[1])
 
 
+@pytest.mark.slow
 def test_feels_sheets_take_halves_as_its_criteria_ask_for(files: Path) -> None:
     call = ["--dialogues", files / "d.jsonl", "--out", files / "feel", "--rubric", "feel"]
     assert command("export", *call, "--annotator", "cy", "--each", "1")[1] is None

@@ -93,6 +93,7 @@ def test_an_earlier_commit_gives_what_it_held(forge: Path, tmp_path: Path) -> No
     assert (tmp_path / "psyqa" / "PsyQA_example.json").read_text() == "[1]"
 
 
+@pytest.mark.slow
 def test_a_zip_file_is_unpacked_and_a_link_is_left_out(forge: Path, tmp_path: Path) -> None:
     packed = tmp_path / "ExTES.zip"
     with zipfile.ZipFile(packed, "w") as archive:
@@ -107,6 +108,7 @@ def test_a_zip_file_is_unpacked_and_a_link_is_left_out(forge: Path, tmp_path: Pa
     assert (tmp_path / "got" / "emollm" / "aiwei.json").read_text() == "/etc/hostname"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["encrypted", "unknown method", "cut off"])
 def test_a_zip_file_that_cannot_be_unpacked_is_one_error(damage: str, forge: Path, tmp_path: Path) -> None:
     packed = tmp_path / "ExTES.zip"

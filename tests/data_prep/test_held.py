@@ -113,6 +113,7 @@ def test_trials_tell_dialogues_apart(given: Path) -> None:
 HEAD, FIRST = DIALOGUES.split("\n")[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -133,6 +134,7 @@ TALK = {"situation": "s", "supporter": "m", "language": "en", "turns": [{"role":
 ANSWER = {"role": "supporter", "text": "b"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -148,6 +150,7 @@ def test_errors_of_whole_files(name: str, text: str, message: str, given: Path) 
         call(given, dialogues=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -80,6 +80,7 @@ def manifest(out: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     return {step["step"]: step for step in found["steps"]}, found["figures"]["held_out"]
 
 
+@pytest.mark.slow
 def test_every_held_out_dialogue_is_there_as_it_was_written(build: Builder) -> None:
     held = [talk(0), talk(1, exchanges=1), talk(0), talk(2, exchanges=30)]
     rows = [row(held[0]), row(held[1], "finals"), row(held[2], "I feel very sad and lonely today"), row(held[3])]
@@ -97,11 +98,13 @@ def test_every_held_out_dialogue_is_there_as_it_was_written(build: Builder) -> N
     assert "6 dialogues of 50 wanted to train on, 4 of a corpus that is held out" in (out / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_training_dialogue_needs_a_situation_that_a_held_out_one_does_not(build: Builder) -> None:
     out = build([row(talk(3)), row(talk(4), "finals")], [row(talk(0), "finals")])
     assert len(part(out, "train")) == len(part(out, "valid")) == 1
 
 
+@pytest.mark.slow
 def test_what_repeats_a_held_out_dialogue_is_not_trained_on(build: Builder) -> None:
     long = talk(0, exchanges=12)
     near = [*long[:-1], "My anchor broke many times since winter."]
@@ -170,6 +173,7 @@ def test_what_makes_no_example_is_counted_and_named(build: Builder) -> None:
     assert steps["held out: role cards"]["dropped"] == {"no card (no situation)": 1, "fewer than 2 turns": 1}
 
 
+@pytest.mark.slow
 def test_lines_that_a_card_gives_away_are_counted(build: Builder) -> None:
     told = "My landlord wants me out by Friday, and I have nowhere to go."
     seven = ["Hi!", "Well: my landlord wants me out by friday!"]
@@ -188,6 +192,7 @@ def made_card(tmp_path: Path, source_id: str, **about: Any) -> str:
     return f"--cards={tmp_path / 'cards.jsonl'}"
 
 
+@pytest.mark.slow
 def test_a_written_card_serves_and_an_invalid_one_does_not(build: Builder, tmp_path: Path) -> None:
     rows = [row(talk(0)), row(talk(1))]
     out = build([row(talk(3))], rows, made_card(tmp_path, "valid/1", card_method="written"))

@@ -280,6 +280,7 @@ def test_own_scores_from_csv_and_jsonl_are_the_same(own: Path) -> None:
         assert (own / "a" / name).read_bytes() == (own / "b" / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -79,6 +79,7 @@ FIRST = "annotations.0"
 RESULT = f"{FIRST}.result.0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [

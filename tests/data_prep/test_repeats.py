@@ -38,6 +38,7 @@ def edited(text: str, glue: str, edits: int, rng: random.Random) -> str:
     return glue.join(parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.7, 1.0])
 @pytest.mark.parametrize(("base", "glue"), [(EN, " "), (ZH, "")], ids=["en", "zh"])
 def test_agrees_with_comparing_all_pairs(base: str, glue: str, threshold: float) -> None:

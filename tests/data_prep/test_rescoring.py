@@ -129,6 +129,7 @@ def call(*arguments: Any) -> str:
     return CliRunner().invoke(app, ["sheet", *map(str, arguments)], catch_exceptions=False).stdout
 
 
+@pytest.mark.slow
 def test_through_the_sheets_and_back(tmp_path: Path) -> None:
     turns = (Turn(role="seeker", text="=help"), Turn(role="supporter", text="yes"))
     ids = ("d1", "d2", "d3")

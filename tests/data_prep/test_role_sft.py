@@ -79,6 +79,7 @@ def steps(out: Path) -> dict[str, dict[str, Any]]:
     return {step["step"]: step for step in json.loads((out / "manifest.json").read_text())["steps"]}
 
 
+@pytest.mark.slow
 def test_quotas_are_met_where_they_can_be_and_the_rest_is_a_shortfall(bundled: Path) -> None:
     counts = Counter((example.source, example.language) for example in examples(bundled))
     assert counts == {("bundled_support", "en"): 8, ("bundled_support", "zh"): 24, ("bundled_role_play", "en"): 6}
@@ -87,6 +88,7 @@ def test_quotas_are_met_where_they_can_be_and_the_rest_is_a_shortfall(bundled: P
     assert steps(bundled)["quotas"]["dropped"] == {"no quota": 14, "over quota": 16 + 8}
 
 
+@pytest.mark.slow
 def test_examples_begin_with_the_card_and_end_with_the_trained_side(bundled: Path) -> None:
     for example in examples(bundled):
         roles = [message["role"] for message in example.messages]
@@ -112,6 +114,7 @@ def files(out: Path) -> dict[str, bytes]:
     return {p.relative_to(out).as_posix(): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_and_an_empty_set_leaves_them(build: Run, bundled: Path) -> None:
     once = files(bundled)
     again = files(build())
@@ -132,6 +135,7 @@ def play(name: str, texts: list[str]) -> RolePlay:
     return RolePlay(id=name, language="en", source="bundled_role_play", source_id=name, character="Ada", lines=lines)
 
 
+@pytest.mark.slow
 def test_repetitions_windows_and_short_dialogues_are_left_out(build: Run, tmp_path: Path) -> None:
     nouns = ("anchor", "barrel", "candle", "ditch", "engine", "fiddle", "gutter", "hammer")
     whole = [
@@ -160,6 +164,7 @@ def test_single_turns_and_dialogues_without_a_card_have_no_place(build: Run, tmp
     assert steps(out)["role cards"]["dropped"] == {"no card (no situation)": 1}
 
 
+@pytest.mark.slow
 def test_given_cards_win_over_heuristic_ones(build: Run, tmp_path: Path) -> None:
     card = RoleCard(
         id="made",
@@ -175,6 +180,7 @@ def test_given_cards_win_over_heuristic_ones(build: Run, tmp_path: Path) -> None
     assert found.card_method == "llm" and found.card_id == "made" and "Somebody else's words." in found.messages[0]["content"]
 
 
+@pytest.mark.slow
 def test_what_an_evaluation_card_was_made_from_is_left_out(build: Run, tmp_path: Path) -> None:
     source = samples()[3]
     made = RoleCard(
@@ -211,6 +217,7 @@ def test_what_is_found_in_the_sample_is_replaced_from_the_rest(build: Run, monke
     assert steps(out)["quotas"]["dropped"]["matches an evaluation card"] == 3
 
 
+@pytest.mark.slow
 def test_the_dialogue_that_an_evaluation_card_names_is_left_out_whatever_its_words(build: Run, tmp_path: Path) -> None:
     about = {"language": "en", "source": "bundled_support", "source_id": "en-05", "card_method": "written"}
     write_jsonl(
@@ -220,6 +227,7 @@ def test_the_dialogue_that_an_evaluation_card_names_is_left_out_whatever_its_wor
     assert steps(out)["decontamination"]["dropped"] == {"the source that an evaluation card names": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source_ids", "quality", "message"),
     [
@@ -254,6 +262,7 @@ def test_long_dialogues_are_shortened_by_whole_exchanges_or_dropped(build: Run) 
     assert sum(e.turns for e in whole) > sum(e.turns for e in kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mix", "message"),
     [

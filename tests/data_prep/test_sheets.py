@@ -238,6 +238,7 @@ def test_exported_sheets(bench: Bench) -> None:
     assert "35 categories" in guide and "37" in guide and all(leaf.zh in guide for _, leaf in LEAVES)
 
 
+@pytest.mark.slow
 def test_export_follows_the_seed(bench: Bench) -> None:
     def files(folder: str) -> dict[str, bytes]:
         return {p.name: p.read_bytes() for p in (bench.folder / folder).iterdir() if p.name != "manifest.json"}
@@ -248,6 +249,7 @@ def test_export_follows_the_seed(bench: Bench) -> None:
     assert files("other")["worker_1.csv"] != files("sheets")["worker_1.csv"]
 
 
+@pytest.mark.slow
 def test_from_two_sheets_to_settled_cards(bench: Bench) -> None:
     assert bench.settle() == ""
     assert bench.kept() == {"c1": ("high", 1), "c2": ("middle", 2)}
@@ -278,6 +280,7 @@ def test_from_two_sheets_to_settled_cards(bench: Bench) -> None:
     assert bench.kept("paper") == expected | {"c1": ("middle", 1)}
 
 
+@pytest.mark.slow
 def test_a_third_sheet_may_come_in_parts(bench: Bench) -> None:
     bench.settle()
     for name, ids in (("a.csv", ["c3"]), ("b.csv", ["c4", "c6"])):
@@ -292,6 +295,7 @@ def test_a_third_sheet_may_come_in_parts(bench: Bench) -> None:
     assert "duplicate cards" in bench.settle(bench.folder / "a.csv", bench.folder / "c.csv")
 
 
+@pytest.mark.slow
 def test_what_the_third_person_says_unasked_changes_nothing_and_is_told(bench: Bench) -> None:
     bench.settle()
     more = CHOSEN | {"c3": ("middle", "9")}
@@ -301,6 +305,7 @@ def test_what_the_third_person_says_unasked_changes_nothing_and_is_told(bench: B
     assert "not used: the third person's answers on 1 cards (c3)" in bench.printed
 
 
+@pytest.mark.slow
 def test_answers_are_never_overwritten(bench: Bench) -> None:
     bench.settle()
     third = bench.folder / "out" / "third.csv"
@@ -317,6 +322,7 @@ def change(column: str, value: str) -> Callable[[dict[str, str]], None]:
     return lambda row: row.update({column: value})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
@@ -345,6 +351,7 @@ def test_a_card_without_a_row_is_an_error(bench: Bench) -> None:
     assert "no row for 1 of 6 cards, the first c6" in bench.settle()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [("quality", "", "empty, but asked for"), ("quality", "invalid", "decides between high and middle")],
@@ -356,6 +363,7 @@ def test_third_sheets_that_are_wrong(bench: Bench, column: str, value: str, mess
     assert message in error and "third.csv:" in error and "column quality" in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -48,6 +48,7 @@ def rated(count: int = 300, rows: int = 6) -> tuple[list[str], list[str]]:
     return groups, labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, -7, 2**40])
 def test_grouped_split_is_near_7_1_2_and_near_the_whole_in_every_label(seed: int) -> None:
     groups, labels = rated()
@@ -62,6 +63,7 @@ def test_grouped_split_is_near_7_1_2_and_near_the_whole_in_every_label(seed: int
             assert abs(mine.count(label) / len(mine) - labels.count(label) / len(labels)) < 0.03, (name, label)
 
 
+@pytest.mark.slow
 def test_grouped_split_follows_the_seed() -> None:
     groups, labels = rated()
     assert grouped_split(groups, labels, 1) == grouped_split(groups, labels, 1) != grouped_split(groups, labels, 2)

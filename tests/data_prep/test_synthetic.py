@@ -132,6 +132,7 @@ def built() -> Built:
     return build()
 
 
+@pytest.mark.slow
 def test_size_and_shape(built: Built) -> None:
     dialogues, human = built
     assert len(dialogues) >= 2000
@@ -146,6 +147,7 @@ def test_size_and_shape(built: Built) -> None:
     assert {(s.annotator, s.rubric) for s in human} == {("construction", "esc_eval")}
 
 
+@pytest.mark.slow
 def test_ids_follow_from_base_and_variant(built: Built) -> None:
     for d in built[0]:
         base, variant = str(d.source_id).split("/")
@@ -184,6 +186,7 @@ def test_dimensions_differ_and_length_does_not_tell(built: Built, language: str)
             assert ((mine >= low) & (mine <= high)).any(), (dimension, value)
 
 
+@pytest.mark.slow
 def test_overall_never_falls_when_the_others_rise(built: Built) -> None:
     labels = np.vstack([_matrix(built, language)[0] for language in LANGUAGES])
     for row in labels:
@@ -195,12 +198,14 @@ def _bytes(pair: Iterable[Iterable[Record]]) -> bytes:
     return b"\n".join(orjson.dumps(r.model_dump()) for part in pair for r in part)
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes_whatever_the_other_language(built: Built) -> None:
     chinese = tuple([record for record in part if record.language == "zh"] for part in built)
     assert _bytes(build.__wrapped__(0, ("zh",))) == _bytes(chinese)  # not the cached one
     assert _bytes(build.__wrapped__(1, ("zh",))) != _bytes(chinese)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_sentence_is_of_the_base_or_the_pools(language: Language) -> None:
     bases, pools = load_bases(language), load_pools(language)
@@ -270,6 +275,7 @@ def test_salad_keeps_the_words_and_loses_the_order(language: Language) -> None:
     assert not any(text in glue.join(texts) for text in before if len(text) > 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_salad_repeats_what_a_dialogue_repeats(built: Built, language: str) -> None:
     """Otherwise the share of different word pairs alone would tell it: it is no higher than in half of the other dialogues."""

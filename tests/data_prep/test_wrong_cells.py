@@ -111,6 +111,7 @@ def spoilt(kind: str, folder: Path, cell: str) -> tuple[Read, Path, int]:
     return read, path, len(asked) * len(columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_wrong_cell_is_named_up_to_twenty_at_once(kind: str, tmp_path: Path) -> None:
     read, path, wrong = spoilt(kind, tmp_path, "2-Jan")
@@ -121,6 +122,7 @@ def test_every_wrong_cell_is_named_up_to_twenty_at_once(kind: str, tmp_path: Pat
     assert lines[TOLD:] == ([f"(and {wrong - TOLD} more)"] if wrong > TOLD else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_long_cell_is_cut_in_the_error(kind: str, tmp_path: Path) -> None:
     read, path, _ = spoilt(kind, tmp_path, "Q" * 5000)

@@ -54,6 +54,7 @@ def test_one_judge_as_json_is_what_it_was_and_more(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_several_files_and_judges(tmp_path: Path) -> None:
     given = files(tmp_path, judged("a", [3, 1]) + judged("b/c", [3, 3]), golden([3, 3]))
     write_jsonl(tmp_path / "third.jsonl", judged("d", [0, 3]))
@@ -127,6 +128,7 @@ def test_only_shared_leaves_out_and_says_so(tmp_path: Path) -> None:
     assert isinstance(nothing.exception, UserError) and "no verdict and no gold score" in str(nothing.exception)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_whole(tmp_path: Path) -> None:
     """Cards from --dialogues or a run folder; each dialogue without them, or where --cluster says so."""
     talks = [
@@ -160,6 +162,7 @@ def test_what_is_drawn_whole(tmp_path: Path) -> None:
         assert isinstance(failed.exception, UserError) and problem in str(failed.exception)
 
 
+@pytest.mark.slow
 def test_synthetic_gold_is_labelled(tmp_path: Path) -> None:
     _, scores = synthetic.build(languages=("en",))
     assert {score.annotator for score in scores} == {SYNTHETIC}
@@ -167,6 +170,7 @@ def test_synthetic_gold_is_labelled(tmp_path: Path) -> None:
     assert "synthetic gold, scores hold by construction" in " ".join(result.stdout.split())
 
 
+@pytest.mark.slow
 def test_the_papers_table_4_stands_beside_ours(tmp_path: Path) -> None:
     given = files(tmp_path, judged("esc-rank", [3, 3]) + judged("gpt-4", [3, 1]), golden([3, 3]))
     result = ran(*given, "--against", "paper", "--out", tmp_path / "out")

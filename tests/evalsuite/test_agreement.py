@@ -235,6 +235,7 @@ def test_one_dimension_has_the_intervals_of_its_average() -> None:
     assert rows["fluency"]["clusters"] == 30 and rows["fluency"]["n"] == 90
 
 
+@pytest.mark.slow
 def test_intervals_of_shares_draw_cards_whole() -> None:
     verdicts, gold, clusters = in_cards()
     row = agreement(verdicts, gold, clusters)["en"]["fluency"]

@@ -69,6 +69,7 @@ def table_of(scores: Sequence[HumanScore], dimension: str, turns: bool) -> np.nd
     return table
 
 
+@pytest.mark.slow
 def test_alpha_kappa_and_shares_against_the_libraries(tmp_path: Path) -> None:
     scores = fed_like(items=60)
     write_jsonl(tmp_path / "s.jsonl", scores)
@@ -157,6 +158,7 @@ def test_csv_with_a_rubric_of_ones_own_is_checked_line_by_line(tmp_path: Path) -
     assert (row["People"], row["Equal"], row["Within 1"], row["Weighted kappa n"]) == ("2", "0.00", "1.00", "1")
 
 
+@pytest.mark.slow
 def test_rubrics_and_turns_are_told_apart_and_dimensions_keep_the_rubrics_order(tmp_path: Path) -> None:
     whole = {(s.dialogue_id, s.annotator): s for s in fed_like() if s.turn is None}.values()
     other = [s.model_copy(update={"rubric": "another", "dimension": d}) for s in whole for d in ("z", "a")]

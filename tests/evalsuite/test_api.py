@@ -66,6 +66,7 @@ def as_served(body: dict[str, Any], count: int) -> Answer:
     return Answer(said)
 
 
+@pytest.mark.slow
 def test_callables_leave_the_records_that_a_server_leaves(tmp_path: Path) -> None:
     supporter, judge = Supporter(), Judge()
     ours = simulate(CARDS, supporter={"own": supporter}, seeker=seeker, judge={"judge": judge}, exchanges=2, quiet=True)
@@ -158,6 +159,7 @@ def sessions() -> Callable[..., str]:
     return reply
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [Remembering, lambda: OfOneDialogue, sessions], ids=["object", "class", "function"])
 def test_a_model_that_remembers_is_told_which_dialogue_it_is_in(made: Callable[[], Any]) -> None:
     agent = made()
@@ -205,6 +207,7 @@ def test_a_callable_without_money_ends_the_run_and_leaves_what_there_is(tmp_path
     assert len(asked) == 4 and (tmp_path / "r" / "dialogues.jsonl").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("calls", "dialogues"), [(3, 0), (12, 2)])
 def test_a_budget_gives_whole_dialogues_and_a_warning(tmp_path: Path, calls: int, dialogues: int) -> None:
     how: dict[str, Any] = {"seeker": seeker, "judge": {"judge": Judge()}, "exchanges": 2, "out": tmp_path / "r", "quiet": True}

@@ -156,6 +156,7 @@ def problem(reader: Read, path: Path, refused: bool = False) -> str | None:
     return "is taken for sound" if refused else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_damaged_files(name: str, tmp_path: Path) -> None:
     reader, found = READERS[name], {}
@@ -177,6 +178,7 @@ def test_damaged_files(name: str, tmp_path: Path) -> None:
     assert {kind: what for kind, what in found.items() if what} == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_wrong_values(name: str, tmp_path: Path) -> None:
     reader, found = READERS[name], {}

@@ -92,6 +92,7 @@ def test_an_average_needs_all_dimensions() -> None:
     assert (effect.cells["empathy"].n, effect.cells["skill"].n, effect.cells["average"].n) == (2, 1, 1)
 
 
+@pytest.mark.slow
 def test_a_panel_draws_a_thousand_dialogues_and_says_so() -> None:
     tally = scored({("a", f"c{n}"): (n % 5, n % 3) for n in range(DOTS + 200)})
     _, (chart,) = breakdowns(tally, {})

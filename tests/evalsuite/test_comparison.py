@@ -41,6 +41,7 @@ def pairs(*folders: Path) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
+@pytest.mark.slow
 def test_a_supporter_in_both_runs_by_hand(tmp_path: Path) -> None:
     old = make_run(tmp_path / "old", {"m": [1, 2, 3, 2, 1, 0, 2, 1, 3, 2, None]})
     new = make_run(tmp_path / "new", {"m": [2, 3, 4, 3, 2, 1, 3, 2, 4, 3, 4]}, exchanges=6)

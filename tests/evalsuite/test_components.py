@@ -74,6 +74,7 @@ def assert_recovered(rounds: list[dict[str, float]]) -> None:
         assert abs(found.mean() - true) < 3.5 * error, f"{name}: {found.mean():.1f} ± {error:.1f}, true {true}"
 
 
+@pytest.mark.slow
 def test_known_components_are_recovered() -> None:
     rng = np.random.default_rng(5)
     assert_recovered([variances(components(simulated(rng, 5, 8, 3, lost=0.2))) for _ in range(12)])
@@ -168,6 +169,7 @@ def test_power_is_that_of_a_t_test_where_the_interval_rules_nothing() -> None:
     assert shown_with(90, 1e-6, 9, 0.05) == pytest.approx(1) and cards_needed(3, 0, 0.05, 0.8) is None
 
 
+@pytest.mark.slow
 def test_power_is_that_of_the_boards_test() -> None:
     """On few cards the interval rules, which allows for cards that nobody has seen: by t alone 6 points hold in all of 20 cards
     with a spread of 5. Half of the pairs differ the other way round."""

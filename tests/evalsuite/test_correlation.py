@@ -105,6 +105,7 @@ def test_undefined_resamples_are_left_out_and_counted() -> None:
 pairs = st.lists(st.tuples(ratings, ratings, st.integers(0, 3)), min_size=1, max_size=16)
 
 
+@pytest.mark.slow
 @given(pairs, st.sampled_from(["sample", "dataset"]))
 def test_swapping_sides_and_rising_transforms(rows: list[tuple[float, float, int]], level: Level) -> None:
     x, y, samples = zip(*rows, strict=True)

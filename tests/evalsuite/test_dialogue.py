@@ -117,6 +117,7 @@ def no_servers() -> Generator[Phase, None, None]:
     yield from ()
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_the_slowest_of_a_wave(tmp_path: Path) -> None:
     finished = []
 
@@ -131,6 +132,7 @@ def test_nobody_waits_for_the_slowest_of_a_wave(tmp_path: Path) -> None:
     assert finished == [1, 2, 3, 4, 0]  # in waves of two, 2 to 4 would come after 0
 
 
+@pytest.mark.slow
 async def test_the_first_error_comes_out_bare_and_stops_the_rest() -> None:
     finished = []
 

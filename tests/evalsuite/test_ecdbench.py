@@ -44,6 +44,7 @@ def call(*arguments: object) -> Any:
 # --- the paper --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_overall_score_of_table_5_follows_from_its_parts(published: list[ModelResult]) -> None:
     paper = load_reported("ecdbench")
     printed = {cell.at["Model"]: cell for cell in paper.cells["5"] if cell.at["column"] == "Overall"}
@@ -125,6 +126,7 @@ def test_every_dataset_says_how_it_is_run(ecdbench: Benchmark) -> None:
     assert set(load_models("models")) == {one.model for one in published_scores(ecdbench)}
 
 
+@pytest.mark.slow
 def test_published_ranks_hold_only_as_far_as_the_weights(ecdbench: Benchmark, published: list[ModelResult]) -> None:
     board, ranks = leaderboard(ecdbench, published), ranks_table(ecdbench, published, published_scores(ecdbench))
     below = {row[0]: row for row in board.rows}["qwen3-0.6b"]
@@ -186,6 +188,7 @@ def test_aggregate_gives_null_with_the_reason_beside_a_partial_total(tmp_path: P
     assert zero["interval"][0] < as_zero < zero["interval"][1]
 
 
+@pytest.mark.slow
 def test_leaderboard_of_two_on_partial_scores_and_its_page(tmp_path: Path) -> None:
     page = tmp_path / "out" / "ecdbench.html"
     out = call("table", "--scores", two_models(tmp_path), "--out", tmp_path / "out")
@@ -211,6 +214,7 @@ def test_models_that_rest_on_different_parts_are_not_ranked(tmp_path: Path) -> N
     assert any("No ranks: every complete total is that of a model below the gate" in note for note in out["notes"])
 
 
+@pytest.mark.slow
 def test_explain_goes_down_to_single_items(tmp_path: Path) -> None:
     scores = two_models(tmp_path)
     found = call("table", "--scores", scores, "--model", "b", "--node", "safetybench_1")
@@ -244,6 +248,7 @@ def test_another_benchmark_in_yaml_runs_through_every_verb(tmp_path: Path) -> No
         call("table", "--node", "total")
 
 
+@pytest.mark.slow
 def test_tables_for_people() -> None:
     result = CliRunner().invoke(app, ["table", "--published"], catch_exceptions=False)
     assert result.exit_code == 0 and "ECDBench 1.0: leaderboard" in result.stdout

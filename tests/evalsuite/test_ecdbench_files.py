@@ -220,6 +220,7 @@ BAD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "files", "said"), BAD)
 def test_bad_files_are_one_clear_line(tmp_path: Path, form: str, files: dict[str, str | bytes], said: str) -> None:
     with pytest.raises(UserError, match=said) as error:

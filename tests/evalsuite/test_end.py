@@ -73,6 +73,7 @@ def left(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name not in LASTING}
 
 
+@pytest.mark.slow
 def test_a_finished_run_parses_no_record_and_makes_no_prompt(
     tmp_path: Path, again: Callable[..., Results], supporter: Supporter, work: Counter[str]
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_finished_run_parses_no_record_and_makes_no_prompt(
     assert work["answers"] == 5 * 5, "what is asked is not all: this command has another outcome"
 
 
+@pytest.mark.slow
 def test_whatever_a_run_left_is_made_again_where_it_is_gone(
     tmp_path: Path, again: Callable[..., Results], work: Counter[str]
 ) -> None:
@@ -104,6 +106,7 @@ def test_whatever_a_run_left_is_made_again_where_it_is_gone(
         assert not work, name
 
 
+@pytest.mark.slow
 def test_records_that_were_edited_are_made_again(tmp_path: Path, again: Callable[..., Results], work: Counter[str]) -> None:
     before = left(tmp_path / "run")
     edits = {

@@ -104,6 +104,7 @@ def test_weights_are_shares_and_the_order_of_judges_has_no_effect(given: dict[st
 ratings = st.lists(st.tuples(*[st.integers(0, 6)] * 4), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(ratings)
 def test_fit_and_report_against_scipy(rows: list[tuple[int, int, int, int]]) -> None:
     """Ties, constants and a single dialogue included; judges in either order."""
@@ -211,6 +212,7 @@ def files(folder: Path, count: int = 12) -> None:
     write_jsonl(folder / "judged.jsonl", judged)
 
 
+@pytest.mark.slow
 def test_fit_saves_and_apply_uses(tmp_path: Path) -> None:
     files(tmp_path)
     out, judged = tmp_path / "w", ("ensemble", "--judgements", tmp_path / "judged.jsonl")
@@ -246,6 +248,7 @@ def test_fit_saves_and_apply_uses(tmp_path: Path) -> None:
     assert len(figure.split(".")[1]) == 3, "as the paper prints them"
 
 
+@pytest.mark.slow
 def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:
     files(tmp_path, 4)
     write_jsonl(tmp_path / "one.jsonl", [make_dialogue("d0")])

@@ -360,6 +360,7 @@ def test_a_bad_score_is_one_line_with_its_place(
     assert message in str(caught.value) and str(caught.value).startswith(f"{path}:") and "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [

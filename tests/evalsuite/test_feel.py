@@ -63,6 +63,7 @@ def config(folder: Path, **changes: Any) -> Path:
     return folder / "feel.yaml"
 
 
+@pytest.mark.slow
 def test_score_resumes_and_methods_compare(tmp_path: Path) -> None:
     turns = [(Turn(role="seeker", text=f"trouble {n}"), Turn(role="supporter", text="oh")) for n in range(4)]
     write_jsonl(tmp_path / "d.jsonl", [make_dialogue(f"d{n}", turns=own) for n, own in enumerate(turns)])

@@ -82,6 +82,7 @@ def test_a_framework_is_named_by_its_place_without_being_installed(esc_eval: Esc
     assert code == 2 and "framework no_such_package:WarmLine cannot be loaded: No module named 'no_such_package'" in err
 
 
+@pytest.mark.slow
 def test_the_program_itself_finds_a_framework_where_it_is_called(tmp_path: Path) -> None:
     """An installed program has its own folder on `sys.path`, not that of the user."""
     (tmp_path / "of_mine.py").write_text(Path(str(example_framework.__file__)).read_text())

@@ -162,6 +162,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logprobs", BROKEN.values(), ids=BROKEN)
 async def test_broken_probabilities_leave_the_digits_as_they_are(tmp_path: Path, logprobs: Any) -> None:
     def behave(body: dict[str, Any], count: int) -> Answer:

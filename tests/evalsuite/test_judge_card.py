@@ -169,6 +169,7 @@ def test_a_fault_that_so_few_dialogues_cannot_show_is_not_called_absent(esc_eval
         assert f"nothing is tested on fewer than {fewest} cards" in page, check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("p", "found"), [((0.006, 0.04, 0.2), [True, False, False]), ((0.02, 0.03, 0.04), [False] * 3)])
 def test_faults_are_corrected_together(p: tuple[float, ...], found: list[bool]) -> None:
     checks = [JudgeCheck(str(place), "en", "?", CheckOutcome.SOUND, "", one, 30) for place, one in enumerate(p)]

@@ -106,6 +106,7 @@ def test_averages_are_means_over_dimensions_then_languages() -> None:
     assert tables["en"]["c"][2] == 1  # kappa is over what was read
 
 
+@pytest.mark.slow
 def test_seeds_of_a_judge_are_averaged_and_each_is_shown() -> None:
     seeds = [judged(f"a@{seed}", {"en": wrong, "zh": 0}) for seed, wrong in enumerate((0, 6, 12))]
     tables = rows_of(*seeds, judged("b", {"en": 0, "zh": 0}), seconds={("a@0", "joint"): 1.0, ("a@1", "joint"): 2.0})
@@ -177,6 +178,7 @@ def test_one_group_gives_no_interval() -> None:
     assert difference.difference == 0.5 and difference.low is None and difference.high is None
 
 
+@pytest.mark.slow
 def test_references_limit_the_pairs_and_have_to_be_there() -> None:
     right = {"en": 0, "zh": 0}
     made = [
@@ -200,6 +202,7 @@ def test_references_limit_the_pairs_and_have_to_be_there() -> None:
         pairs("nobody")
 
 
+@pytest.mark.slow
 def test_the_verb_adds_the_baselines_of_a_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def example(split: str, n: int, label: int) -> RankExample:
         return RankExample(

@@ -101,6 +101,7 @@ async def judged(method: str, body: bytes) -> list[Judgement]:
     return await judge.score(DIALOGUE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", RUBRICS)
 @given(drawn=_bodies)
 async def test_no_reply_is_an_exception_or_a_score_that_it_does_not_hold(method: str, drawn: dict[str, Any]) -> None:
@@ -173,6 +174,7 @@ async def values(method: str, message: dict[str, Any], **choice: Any) -> list[fl
     return [j.value for j in await judged(method, body)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", WRAPPED)
 @pytest.mark.parametrize("method", METHODS)
 async def test_a_verdict_is_the_same_behind_reasoning_of_every_shape(method: str, shape: str) -> None:
@@ -337,6 +339,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("parser", PARSERS)
@@ -348,6 +351,7 @@ def test_parsers_end_on_a_megabyte_of_anything(parser: str, shape: str) -> None:
         assert parser == "card" and "headings for" in str(error)  # its way to say that this is no card
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("method", RUBRICS)
 async def test_a_megabyte_is_cut_before_it_is_read(method: str) -> None:

@@ -41,6 +41,7 @@ def test_more_exchanges_need_more(exchanges: int, more: int, tmp_path: Path) -> 
     assert needs(resolved, resolved.plans(), score=False)["qwen1.5-7b-chat"] == 5 * 2 * (512 + MARKS) + MARKS + more
 
 
+@pytest.mark.slow
 def test_given_dialogues_are_counted_as_they_are() -> None:
     dialogues, _ = synthetic.build(languages=("en",))
     resolved = resolve(CONFIG, language="en", out="somewhere")
@@ -48,6 +49,7 @@ def test_given_dialogues_are_counted_as_they_are() -> None:
     assert needs(resolved, dialogues[:1], score=True)["esc-rank"] <= whole < 8192
 
 
+@pytest.mark.slow
 def test_the_models_own_tokenizer_counts() -> None:
     materialise()
     text = "I have not slept well since I lost my job. 我很难过。"

@@ -33,6 +33,7 @@ def sample(cards: int, seed: int = 0) -> tuple[np.ndarray[Any, Any], np.ndarray[
     return base + rng.normal(2, 8, cards), base + rng.normal(0, 8, cards)
 
 
+@pytest.mark.slow
 def test_interval_agrees_with_scipys_paired_bootstrap() -> None:
     first, second = sample(2000)  # where what nobody has seen weighs nothing
     own = difference(first, second)[0]

@@ -100,6 +100,7 @@ def asked(
     return endpoint, tables, out
 
 
+@pytest.mark.slow
 def test_both_orders_of_every_pair_are_asked_and_a_judge_who_knows_wins_always(call: Call, tmp_path: Path) -> None:
     endpoint, tables, _ = asked(call, tmp_path, lambda text: "1" if text.index(HUMAN) < text.index("distressed") else "2")
     assert len(endpoint.requests) == 4
@@ -120,6 +121,7 @@ def test_both_orders_of_every_pair_are_asked_and_a_judge_who_knows_wins_always(c
     assert [table["rows"] for table in orjson.loads(again[1])["tables"]] == figures, "read back, they come to the same"
 
 
+@pytest.mark.slow
 def test_a_judge_who_always_says_1_gives_half_and_a_bias_of_one(call: Call, tmp_path: Path) -> None:
     _, tables, _ = asked(call, tmp_path, lambda text: "1")
     for seeker in ("bot", "source"):
@@ -256,6 +258,7 @@ VERDICTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(VERDICTS)
 def test_what_one_wins_the_other_loses(drawn: list[tuple[int, Verdict | None, Order]]) -> None:
     answers = [answer(v, o, f"bot:c{n}0", f"source:c{n}", f"person {i}") for i, (n, v, o) in enumerate(drawn)]

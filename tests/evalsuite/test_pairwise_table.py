@@ -71,6 +71,7 @@ def seen(rows: list[Comparison], a: str, b: str) -> list[tuple[str, str, float]]
 # --- figures --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_rates_degrees_and_agreement_against_independent_sums(seed: int) -> None:
     rows = graded(seed)
@@ -108,6 +109,7 @@ def test_rates_degrees_and_agreement_against_independent_sums(seed: int) -> None
     assert sum(each.mean * each.n for each in degrees) == pytest.approx(0, abs=1e-9), "what one is better by, another is worse"
 
 
+@pytest.mark.slow
 def test_items_are_drawn_whole() -> None:
     """Ten people who say the same are one vote an item, as far as intervals go."""
     degrees = [2, 1, 0, -1, 2, 2, -2, 1]
@@ -120,6 +122,7 @@ def test_items_are_drawn_whole() -> None:
     assert (one["degree"].low, one["degree"].high) == pytest.approx(smoothed(degrees, range(-2, 3)), abs=0.15)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)  # each draws intervals of two boards
 @given(st.integers(0, 50), st.randoms())
 def test_neither_rows_nor_sides_nor_their_order_matter(seed: int, shuffle: Any) -> None:
@@ -210,6 +213,7 @@ def test_every_question_has_tables_of_its_own_under_its_name(tmp_path: Path) -> 
     assert found["pairwise-win_rates-question"]["rows"][0][0] == "ours"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

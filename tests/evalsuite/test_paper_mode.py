@@ -155,6 +155,7 @@ def test_what_is_in_our_words_is_said(esc_eval: EscEval, imported: Path, tmp_pat
         assert "Wording" not in (tmp_path / "native" / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_console_says_what_is_in_our_words(imported: Path, tmp_path: Path) -> None:
     with Endpoint(behave, models=("player", "helper", "ranker", "other")) as endpoint:
         config = write_config(tmp_path, endpoint.url)

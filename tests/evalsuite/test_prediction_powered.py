@@ -83,6 +83,7 @@ def test_the_librarys_figures_are_what_the_library_says() -> None:
     assert {name: pytest.approx(one, abs=1e-6) for name, one in kept.items()} == found
 
 
+@pytest.mark.slow
 @SIZES
 def test_drawing_where_the_judge_is_unsure_stays_unbiased_and_is_narrower(samples: int, least: float, most: float) -> None:
     unsure = of_noise(0.8, active=True)
@@ -155,6 +156,7 @@ def test_too_few_labels_have_no_interval_and_no_test_and_labels_equal_to_the_jud
     assert alone.high - alone.mean > 2 * spread, "the judge may err on cards that nobody has scored"
 
 
+@pytest.mark.slow
 def test_exchangeable_supporters_are_not_told_apart_and_a_true_difference_is_found_more_often_with_the_judge() -> None:
     assert sum(simulate(Shape(3, 5, 1, "floor", 0.9), 40, seed=1).alarms) <= 4
     assert sum(simulate(Shape(20, 12, 7, "middle"), 10, seed=1).alarms) <= 2

@@ -66,6 +66,7 @@ def judged(content: ReportContent, judgements: list[Judgement]) -> ReportContent
     return replace(content, tally=Tally(content.tally.dialogues, judgements, RUBRIC))
 
 
+@pytest.mark.slow
 def test_writes_three_files_and_every_table(tmp_path: Path) -> None:
     content = make_content()
     paths = write_report(tmp_path, content)
@@ -76,18 +77,21 @@ def test_writes_three_files_and_every_table(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_two_tables_of_one_name_are_an_error(tmp_path: Path) -> None:
     content = make_content()
     with pytest.raises(ValueError, match="two tables with the key terminations"):
         write_report(tmp_path, replace(content, tables=[*content.tables, terminations(content.tally.dialogues)]))
 
 
+@pytest.mark.slow
 def test_same_content_gives_same_bytes(tmp_path: Path) -> None:
     content = make_content()
     first, second = write_report(tmp_path / "a", content), write_report(tmp_path / "b", content)
     assert all(first[kind].read_bytes() == second[kind].read_bytes() for kind in ("html", "json", "md"))
 
 
+@pytest.mark.slow
 def test_json_holds_records_and_figures_without_clock_time(tmp_path: Path) -> None:
     content = make_content()
     data = json.loads(write_report(tmp_path, content)["json"].read_bytes())
@@ -100,6 +104,7 @@ def test_json_holds_records_and_figures_without_clock_time(tmp_path: Path) -> No
     assert data["agreement"]["zh"]["average"]["acc_soft"] == 0.93
 
 
+@pytest.mark.slow
 def test_labels_are_shown_when_they_apply_and_only_then(tmp_path: Path) -> None:
     plain = replace(make_content(), plumbing=False, synthetic_gold=False, charts=[])
     for content, expected in ((make_content(), True), (plain, False)):
@@ -348,6 +353,7 @@ def test_tables_can_be_saved_from_the_page(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_answer_comes_first_and_three_cautions_are_seen(tmp_path: Path) -> None:
     content = replace(make_content(), warnings=["one", "two", "three"])
     assert content.cautions[0] == PLUMBING and content.cautions[-1].startswith(SYNTHETIC_GOLD)
@@ -368,6 +374,7 @@ def test_the_answer_comes_first_and_three_cautions_are_seen(tmp_path: Path) -> N
     assert found == sorted(found), "what decides comes first"
 
 
+@pytest.mark.slow
 def test_markdown_has_tables_and_no_html(tmp_path: Path) -> None:
     text = write_report(tmp_path, make_content(poison=True))["md"].read_text(encoding="utf-8")
     lines = text.splitlines()

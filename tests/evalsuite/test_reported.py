@@ -102,6 +102,7 @@ def test_all_tables_are_there(paper: Reported) -> None:
     assert [(name, len(cells)) for name, cells in paper.cells.items()] == list(sizes.items())
 
 
+@pytest.mark.slow
 def test_the_disagreements_are_these(checked: Checked) -> None:
     assert rows_of(checked) == DISAGREEMENTS
     notes = {(d.table, d.row, d.column): d.notes for d in checked.disagreements}
@@ -111,6 +112,7 @@ def test_the_disagreements_are_these(checked: Checked) -> None:
     assert "cut off" not in notes["4", "Ove. / InternLM2", "ACC ZH"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["esc_eval", "emoharbor", "feel", "ecdbench"])
 def test_what_the_documents_say_of_the_check(name: str) -> None:
     found = check(load_reported(name))
@@ -122,6 +124,7 @@ def test_what_the_documents_say_of_the_check(name: str) -> None:
     assert row
 
 
+@pytest.mark.slow
 def test_every_derived_figure_was_recomputed(paper: Reported, checked: Checked) -> None:
     """All averages, all cells of table 4 and 6 with a rule, all numbers of the text but the one others are held against."""
     in_rules = {
@@ -309,6 +312,7 @@ def test_counts_are_exact(tmp_path: Path) -> None:
     assert rows_of(found) == [("1", "y", "Mean", 4, 3)] and found.figures == 2
 
 
+@pytest.mark.slow
 def test_a_wrong_cell_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "esc_eval"
     shutil.copytree(CONFIGS / "reported" / "esc_eval", folder)

@@ -156,6 +156,7 @@ def test_against() -> None:
 # --- the verb -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_shares_have_their_n_and_no_interval(paper: Reported) -> None:
     table = as_printed(paper, "4")
     row = next(row for row in table.rows if row[:2] == ("Flu.", "ESC-RANK"))
@@ -166,6 +167,7 @@ def test_shares_have_their_n_and_no_interval(paper: Reported) -> None:
     assert next(row for row in table.rows if row[:2] == ("Avg.", "ESC-RANK"))[2:] == (70.53, 71.27, 98.93, 99.17)
 
 
+@pytest.mark.slow
 def test_tables_are_shown_as_printed(paper: Reported) -> None:
     first = as_printed(paper, "1")
     assert first.columns[:3] == ("Model", "Cohe. ZH", "Cohe. EN") and first.rows[2][:3] == ("GPT-4 CoT", "10", "9.1")
@@ -175,6 +177,7 @@ def test_tables_are_shown_as_printed(paper: Reported) -> None:
         as_printed(paper, "7")
 
 
+@pytest.mark.slow
 def test_the_check_on_the_command_line() -> None:
     result = CliRunner().invoke(app, ["--json"])
     assert result.exit_code == 0
@@ -189,6 +192,7 @@ def test_the_check_on_the_command_line() -> None:
     assert "--paper emoharbor, --paper feel, --paper ecdbench" in shown
 
 
+@pytest.mark.slow
 def test_a_table_is_shown_by_names_near_its_number(paper: Reported) -> None:
     for name in ("6", "table6", "Table 6", "tabel_6", "tab.6", "table_6.yaml"):
         assert meant(paper, name) == "6"

@@ -114,6 +114,7 @@ def test_replies_are_asked_recorded_measured_and_not_asked_again(folder: Path) -
     }
 
 
+@pytest.mark.slow
 def test_paper_mode_asks_at_temperature_0_and_is_its_own_run(folder: Path) -> None:
     spec = {"name": "warm", "about": "x", "roles": ["supporter"], "languages": ["en"], "sampling": {"temperature": 0.9}}
     with Endpoint(models=("warm",)) as endpoint:
@@ -129,6 +130,7 @@ def test_paper_mode_asks_at_temperature_0_and_is_its_own_run(folder: Path) -> No
             call(*command, "--set", "mode=paper")
 
 
+@pytest.mark.slow
 def test_what_is_no_reply_is_recorded_and_counts(folder: Path) -> None:
     answers = {
         1: Answer("Sorry, I", message={"refusal": "no"}),
@@ -152,6 +154,7 @@ def test_what_is_no_reply_is_recorded_and_counts(folder: Path) -> None:
     assert {f["value"] for f in figures if f["metric"] == "rouge_l" and f["language"] == "zh"} == {0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("status", "termination"), [(503, "infrastructure"), (400, "rejected")])
 def test_a_call_without_an_answer_is_told_and_asked_again(folder: Path, status: int, termination: str) -> None:
     broken = {"now": True}

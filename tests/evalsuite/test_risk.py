@@ -178,16 +178,19 @@ NOT_MEANT: list[tuple[Language, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("language", "category", "text"), MEANT)
 def test_danger_is_found(language: Language, category: Category, text: str) -> None:
     assert category in [name for name, _ in load_lexicon(language).danger(text)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("language", "text"), NOT_MEANT)
 def test_figures_of_speech_and_denials_are_not_danger(language: Language, text: str) -> None:
     assert load_lexicon(language).danger(text) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("language", "text", "care", "help"),
     [

@@ -221,6 +221,7 @@ def test_names_and_cards_given_twice_are_refused(tmp_path: Path) -> None:
 # --- a judge ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_judge_sees_the_card_and_a_finished_score_asks_nothing(call: Call, tmp_path: Path) -> None:
     cards = load_cards(bundled_cards("en"))[:2]
     held = [dialogue(f"d{n}", "my day was bad", "why?", card_id=each.id) for n, each in enumerate(cards)]
@@ -261,6 +262,7 @@ def test_paper_mode_has_no_judge(esc_eval: EscEval, tmp_path: Path) -> None:
     assert code == 2 and "paper role-play --gold" in error
 
 
+@pytest.mark.slow
 def test_other_dialogues_and_the_folder_of_a_run_are_refused(call: Call, tmp_path: Path) -> None:
     """The claim of a folder holds dialogues and cards, and says that it is about seekers."""
     pair = ("--seeker", "a=run", "--seeker", "b=other")

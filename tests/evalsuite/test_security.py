@@ -302,6 +302,7 @@ def test_injected_text_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert bodies[0][0][0][0][1].endswith(report.clean("".join(INJECTIONS)))
 
 
+@pytest.mark.slow
 def test_policy_names_exactly_the_scripts_of_the_page(tmp_path: Path) -> None:
     page, _ = built(tmp_path, make_content(poison=True))
     (policy,) = [

@@ -216,6 +216,7 @@ def another_part_of_the_gold_set(t: Path) -> list[Path]:
     return folders
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -75,6 +75,7 @@ SILENT: list[tuple[str, str, Any, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "field", "value", "message"), SILENT)
 def test_what_was_once_taken_for_something_else(name: str, field: str, value: Any, message: str, tmp_path: Path) -> None:
     reader = READ[name]

@@ -51,6 +51,7 @@ def test_the_file_has_no_name(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     program = """
         spool = Spool(folder)
@@ -64,6 +65,7 @@ def test_a_process_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_is_an_error_that_names_the_folder(tmp_path: Path) -> None:
     program = """
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # as a full disk: what goes beyond is not written

@@ -50,6 +50,7 @@ def test_tau_lies_between_what_the_pairs_that_hold_allow() -> None:
     assert tau(alone, one) == Estimate(1.0, -1.0, 1.0, 2), "one card makes no order stand"
 
 
+@pytest.mark.slow
 def test_reliability_is_the_share_that_is_no_luck() -> None:
     """Cells of variance 9, trials of variance 4: a mean over two trials has the reliability 9 / (9 + 4 / 2)."""
     rng = np.random.default_rng(1)
@@ -83,6 +84,7 @@ def frameworks(seed: int, upside_down: bool = False) -> list[FrameworkScores]:
     return [FrameworkScores(title, "cards", dialogues, found, rubric, calls) for title, found, rubric, calls in titles]
 
 
+@pytest.mark.slow
 def test_frameworks_that_measure_the_same_agree() -> None:
     both = frameworks(2)
     _, ranks = rank_tables(both, "en")
@@ -120,6 +122,7 @@ def test_the_jackknife_of_a_figure_beyond_one_by_hand() -> None:
     assert jackknife(np.array([0.9, *without[:5], np.nan]), 9, 4, fisher=False) == Estimate(0.9, None, None, 9)
 
 
+@pytest.mark.slow
 def test_what_does_not_vary_is_said_and_not_listed() -> None:
     """One framework tells the supporters apart; the other gives everybody 50."""
     one, other = frameworks(5)
@@ -135,6 +138,7 @@ def test_what_does_not_vary_is_said_and_not_listed() -> None:
     assert dimensions.notes[0].endswith("luck. Left out, because one of the two does not vary: 1 of 1 pairs.")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_a_framework_whose_verdicts_cannot_be_read_ranks_nobody() -> None:
     one, other = frameworks(5)
@@ -154,6 +158,7 @@ def test_a_framework_whose_verdicts_cannot_be_read_ranks_nobody() -> None:
     assert averages.rows[0][2] is None and isinstance(ranks.rows[0][2], Estimate) and ranks.rows[0][2].n == 3
 
 
+@pytest.mark.slow
 def test_two_floors_are_no_pair() -> None:
     both = [dataclasses.replace(one, floors={"a", "b"}) for one in frameworks(2)]
     calls = call_table(both, "en")

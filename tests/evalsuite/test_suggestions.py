@@ -80,6 +80,7 @@ def test_the_two_that_are_told_apart_the_least_are_looked_for() -> None:
     assert closest(boards_of(held, apart, rubric), ()) == {("en", "best"), ("en", "silent")}, "none whose interval holds zero"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("studies", [40, pytest.param(1000, marks=pytest.mark.full)])
 def test_a_further_round_leaves_out_what_is_scored_and_stays_unbiased(studies: int) -> None:
     """People's scores are higher where the judge is surer, so that neither round is a fair sample of them."""

@@ -29,6 +29,7 @@ def estimates(values: np.ndarray) -> list[Estimate]:
     return over_cards(values, [f"{place:06}" for place in range(len(values))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [40, 331])
 def test_interval_agrees_with_scipys_bootstrap_where_there_are_many(size: int) -> None:
     values = np.random.default_rng(size).integers(0, 5, size).astype(np.float64) * 25

@@ -91,6 +91,7 @@ def asked(test: dict[Any, list[Rating]]) -> Any:
     return {key: [rating.dialogue_id for rating in of] for key, of in test.items()}
 
 
+@pytest.mark.slow
 def test_a_label_that_follows_length_is_found_and_the_majority_is_that_of_training() -> None:
     (train, a), (valid, b), (test, c) = rows(40, "a"), rows(10, "b"), rows(6, "c")
     found, chosen = surface_judgements(asked(test), Split(RUBRIC, train, valid, {}), a | b | c)
@@ -132,6 +133,7 @@ def test_validation_chooses_not_the_test_split(monkeypatch: pytest.MonkeyPatch) 
     assert chosen[0]["valid_acc"] == pytest.approx({"one": 1 / 3, "three": 2 / 3})
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_named() -> None:
     (train, a), (valid, b), (test, c) = rows(4, "a"), rows(4, "b"), rows(4, "c")
     with pytest.raises(UserError, match=r"--dialogues: 4 dialogues are not in it, for example c0"):
@@ -140,6 +142,7 @@ def test_what_is_missing_is_named() -> None:
         surface_judgements(asked(test), Split(RUBRIC, train, {}, {}), a | b | c)
 
 
+@pytest.mark.slow
 def test_one_label_in_training_is_all_that_can_be_said() -> None:
     (train, a), (valid, b), (test, c) = rows(4, "a"), rows(4, "b"), rows(4, "c")
     same = {KEY: [item._replace(label=2, target=2) for item in train[KEY]]}

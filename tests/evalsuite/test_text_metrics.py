@@ -40,6 +40,8 @@ from evalsuite.papers.text_metrics import (
 )
 from tests.evalsuite.oracles import smoothed
 
+pytestmark = pytest.mark.slow
+
 EN = [
     ("d1", 1, "I hear you, that must be so hard.", "I hear you. That sounds very hard for you."),
     ("d1", 3, "Have you talked to a friend about the exam?", "Have you talked to anyone about it?"),
@@ -96,6 +98,7 @@ def test_bleu_is_sacrebleus(unit: Unit, metric: str) -> None:
         assert signature(unit)["bleu"] == str(whole.get_signature())
 
 
+@pytest.mark.slow
 def test_rouge_is_rouge_scores_and_chinese_is_counted_by_hand() -> None:
     names = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
     scorer = RougeScorer(list(names.values()))

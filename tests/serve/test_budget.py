@@ -53,6 +53,7 @@ async def test_a_budget_ends_the_run_and_counts_what_the_store_has(
     store.close()
 
 
+@pytest.mark.slow
 async def test_calls_under_way_count_for_the_limit_on_calls(tmp_path: Path) -> None:
     store = CallStore(tmp_path / "calls.sqlite")
     with Endpoint(lambda body, count: Answer("fine", delay=0.05)) as endpoint:

@@ -20,6 +20,8 @@ from serve.__main__ import app
 from serve.checkpoints.chatglm import convert_chatglm, special_tokens
 from tests.conftest import ONE_THREAD
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 sentencepiece = pytest.importorskip("sentencepiece")
 
@@ -106,6 +108,7 @@ def loaded(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
+@pytest.mark.slow
 def test_a_chat_has_the_ids_of_the_published_tokenizer(source: Source, tmp_path: Path) -> None:
     """[gMASK] sop, then role, line break and text as SentencePiece has them, and the assistant's token."""
     folder, out = source(), tmp_path / "plain"

@@ -60,6 +60,7 @@ async def test_a_finished_call_is_never_asked_again(tmp_path: Path) -> None:
     assert first == again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [
@@ -94,6 +95,7 @@ def flaky(*faults: Answer) -> Any:
     return lambda body, count: faults[count - 1] if count <= len(faults) else Answer("fine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -114,6 +116,7 @@ async def test_passing_faults_are_retried(tmp_path: Path, fault: Answer) -> None
         assert len(endpoint.requests) == 3
 
 
+@pytest.mark.slow
 async def test_a_hanging_server_times_out_and_is_asked_again(tmp_path: Path) -> None:
     with Endpoint(flaky(Answer("late", delay=5))) as endpoint:
         assert (await ask(tmp_path, endpoint, question(), timeout_s=0.3))[0].text == "fine"
@@ -160,6 +163,7 @@ async def test_a_server_that_answers_now_and_then_is_not_given_up(tmp_path: Path
     store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LASTING["rejected"])
 async def test_a_call_that_is_rejected_is_an_error_that_names_model_endpoint_and_cause(tmp_path: Path, name: str) -> None:
     """Asked once, but for completions that are broken off; nothing is stored, so that a mended server is asked again."""
@@ -194,6 +198,7 @@ MEANINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("meaning", "fault"), MEANINGS)
 async def test_policies_and_full_contexts_are_answers_in_every_servers_words(
     tmp_path: Path, meaning: str, fault: Answer
@@ -229,6 +234,7 @@ async def test_refusals_are_the_servers_own_signal(tmp_path: Path) -> None:
         assert [reply.refused for reply in await ask(tmp_path, endpoint, *asked)] == [True, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "known"),
     [
@@ -296,6 +302,7 @@ async def test_a_missing_key_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         await ask(tmp_path, endpoint, question(), model=spec(endpoint.url, endpoint={"api_key_env": "A_KEY"}))
 
 
+@pytest.mark.slow
 async def test_as_many_calls_in_flight_as_allowed_and_no_more(tmp_path: Path) -> None:
     with Endpoint(lambda body, count: Answer("ok", delay=0.1)) as endpoint:
         store = CallStore(tmp_path / "calls.sqlite")

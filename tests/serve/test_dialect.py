@@ -56,6 +56,7 @@ def probes(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [body for body in requests if "hello" in body["messages"][-1]["content"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["joint", "per_dimension"])
 async def test_openai_holds_a_judge_by_a_json_schema_found_out_once(tmp_path: Path, method: str) -> None:
     dialect = ServerDialect("openai")
@@ -97,6 +98,7 @@ async def test_a_trial_is_kept_before_anything_is_answered(tmp_path: Path) -> No
         assert len(probes(endpoint.requests)) == 2 and len(endpoint.refused) == 1 and "JSON schema" in said[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["openai", "vllm", "plain"])
 @pytest.mark.parametrize(("method", "of"), [("bands", "feel"), ("json", "emoharbor")])
 async def test_bands_and_json_are_read_from_every_kind_of_server(
@@ -112,6 +114,7 @@ async def test_bands_and_json_are_read_from_every_kind_of_server(
     assert all(("response_format" in body) == (name == "openai" and method == "json") for body in asked)
 
 
+@pytest.mark.slow
 async def test_calls_wait_while_the_cause_of_another_s_refusal_is_found(tmp_path: Path) -> None:
     """Each would be refused in the old way as often as it may be tried, and the model given up."""
     dialect, looking = ServerDialect("vllm"), threading.Event()
@@ -235,6 +238,7 @@ REFUSALS = [  # what refuses, in which words, what becomes of the request
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("refused", "told", "left"), REFUSALS)
 async def test_what_a_server_refuses_is_lowered_or_left_out_whatever_it_says(
     tmp_path: Path, refused: str, told: str, left: dict[str, Any]

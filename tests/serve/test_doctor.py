@@ -63,6 +63,7 @@ def test_a_whole_gpu_node(on: Callable[..., dict[str, MachineFinding]]) -> None:
     assert not [finding for finding in found.values() if finding.state == "missing"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "told", "name", "remedy"),
     [
@@ -83,6 +84,7 @@ def test_what_a_gpu_build_lacks_is_missing(
     assert str(found[name]).startswith(f"MISSING {name}") and "\n" not in str(found[name])
 
 
+@pytest.mark.slow
 def test_compiler_and_headers(
     on: Callable[..., dict[str, MachineFinding]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -103,6 +105,7 @@ def test_the_base_install_lacks_nothing(on: Callable[..., dict[str, MachineFindi
     assert not [finding for finding in found.values() if finding.state == "missing"]
 
 
+@pytest.mark.slow
 def test_a_full_disk(on: Callable[..., dict[str, MachineFinding]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)

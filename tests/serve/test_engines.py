@@ -115,6 +115,7 @@ def rendered(template: str, messages: list[dict[str, str]], more: bool = True) -
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=more))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vicuna-7b-1.5", "wizardlm2-7b", "chatcounselor"])
 def test_vicunas_template_is_the_form_that_it_was_trained_in(name: str) -> None:
     """FastChat's vicuna_v1.1: the system sentence, a space, `USER: … ASSISTANT: …</s>`, nothing before the next USER."""
@@ -218,6 +219,7 @@ COUNTS = {"One": 1, "Two": 2, "Four": 4, "Eight": 8, "two": 2, "four": 4, "eight
 PROMISE = re.compile(rf"\b({'|'.join(COUNTS)}) (\d+) GB(?: GPUs?)?(?: or ({'|'.join(COUNTS)}) (\d+) GB)?")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SERVED if not name.startswith("embedded")])
 def test_a_spec_fits_the_gpus_that_its_header_names(name: str, tmp_path: Path) -> None:
     """By the planner, with the context that the spec asks for; one GPU is the smallest of the usual ones that will do."""

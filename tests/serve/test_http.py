@@ -58,6 +58,7 @@ async def test_a_body_that_cannot_be_decompressed_is_asked_again(tmp_path: Path,
         assert [reply.text for reply in await ask(tmp_path, endpoint, question())] == ["fine"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [200, 400])
 async def test_a_gzip_bomb_costs_no_memory(tmp_path: Path, status: int) -> None:
     """64 MB in 64 kB; the cap is 8 MB, held once as it grows and once as bytes. Of an error 1 MB is read."""
@@ -90,6 +91,7 @@ async def test_the_cap_is_the_specs_and_exact(tmp_path: Path, encoded: bool) -> 
             await ask(tmp_path, endpoint, question("another"), model=model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_redirects_are_named_and_not_followed(tmp_path: Path, status: int) -> None:
     """Neither to another origin nor to the same: what they point at is told, without what may be a secret."""

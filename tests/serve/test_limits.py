@@ -50,6 +50,7 @@ async def asked(tmp_path: Path, behave: Callable[[dict[str, Any], int], Answer],
         return {"text": text, "seconds": time.now, "requests": len(endpoint.requests), "said": said}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 503, 529])
 async def test_a_server_that_is_away_is_waited_for_and_that_is_said_once_a_minute(tmp_path: Path, status: int) -> None:
     """Half an hour: eight attempts last little more than a minute."""
@@ -160,6 +161,7 @@ async def test_the_rate_is_one_for_all_specs_of_a_base_url_and_outlasts_a_client
     store.close()
 
 
+@pytest.mark.slow
 async def test_what_was_begun_first_has_the_rate_first(tmp_path: Path) -> None:
     time, store, arrived = Time(), CallStore(tmp_path / "calls.sqlite"), list[str]()
 

@@ -16,6 +16,8 @@ from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.merge import merge_adapter, merged_folder
 from serve.checkpoints.model_card import Training, read_training, write_card
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 load_file, save_file = (getattr(pytest.importorskip("safetensors.torch"), name) for name in ("load_file", "save_file"))
 Q = "model.layers.0.self_attn.q_proj"
@@ -183,6 +185,7 @@ ONE = torch.ones(1, 1)
 EMBEDDING = "base_model__model__model__embed_tokens__lora_embedding_A"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -331,7 +334,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "settings", "tied"), [("Llama", "plain", True), ("Llama", "rslora", False), ("Qwen2", "patterns", False)]
 )
@@ -370,7 +372,6 @@ def test_a_merged_model_has_the_logits_of_peft_unmerged(family: str, settings: s
     assert {p.name for p in many.glob("*.safetensors")} == {p.name for p in (tmp_path / "sharded").glob("*.safetensors")}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", 8), ("float16", 11)])
 def test_a_16_bit_base_is_rounded_once(dtype: str, bits: int, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")

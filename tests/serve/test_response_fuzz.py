@@ -120,6 +120,7 @@ def test_a_call_ends_in_a_reply_or_a_named_failure(
         store.close()
 
 
+@pytest.mark.slow
 def test_the_fuzz_reaches_replies_and_failures_of_every_kind(endpoint: Endpoint, tmp_path: Path) -> None:
     """What the test above is worth: its responses give replies, refusals, overflows, rejections and losses."""
     store = CallStore(tmp_path / "calls.sqlite")

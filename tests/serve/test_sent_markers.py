@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from core.markers import markers_in
 from core.records import Message
 from serve.checkpoints.embedded import materialise
@@ -43,6 +45,7 @@ async def test_the_own_tokens_of_a_local_checkpoint_do_not_either(tmp_path: Path
     assert after[0] == before[0] and after[1] != before[1], "calls without a marker keep their keys"
 
 
+@pytest.mark.slow
 async def test_the_embedded_models_own_tokens_are_known(tmp_path: Path) -> None:
     materialise()
     with Endpoint() as endpoint:

@@ -122,6 +122,7 @@ def test_heads_that_cannot_be_divided_are_copied() -> None:
     assert yi.cache(4096, 8) == yi.cache(4096, 4) == yi.cache(4096) // 4
 
 
+@pytest.mark.slow
 def test_a_checkpoint_here_is_counted(tmp_path: Path) -> None:
     """By the headers of its weights: the embedded model has 134.5 million parameters, tied."""
     folder = materialise()

@@ -102,6 +102,7 @@ async def test_a_commit_that_fails_is_said_to_everybody_who_waits_and_the_next_o
     store.close()
 
 
+@pytest.mark.slow
 def test_a_kill_loses_no_answer_whose_put_returned(tmp_path: Path) -> None:
     """Killed in the midst of commits and checkpoints: what the process has printed is there."""
     program = f"""

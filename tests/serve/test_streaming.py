@@ -16,6 +16,7 @@ from tests.serve.test_client import ask, question, spec
 TEXT = "I hear that you lost your cat."
 
 
+@pytest.mark.slow
 async def test_a_reply_is_heard_as_it_is_written_and_is_the_reply_that_one_piece_would_be(tmp_path: Path) -> None:
     heard: list[str] = []
     with Endpoint(lambda body, count: Answer(TEXT, drip=0.2 if "stream" in body else 0)) as endpoint:

@@ -33,6 +33,7 @@ def test_every_sequence_is_a_path_and_nothing_is_held_twice(sequences: Sequences
     assert len(made.ids) == len({tuple(s[:length]) for s in sequences for length in range(1, len(s) + 1)})
 
 
+@pytest.mark.slow
 def test_a_sequence_that_ends_within_another_is_no_fork() -> None:
     assert len(tree([list(range(n)) for n in range(1, 3000, 2)]).ids) == 2999
 

@@ -89,6 +89,7 @@ def test_readmes_example_is_searched_for_what_a_card_was_made_from(tmp_path: Pat
     assert [id for id, _, _ in read_documents(corpus)] == [item.id for item in read(corpus)]
 
 
+@pytest.mark.slow
 def test_own_corpora_have_quotas_and_stand_in_the_data_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two side by side, one of them general role play; the data card names source, languages and licence of both."""
     pytest.importorskip("datasets")
