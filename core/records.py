@@ -206,6 +206,8 @@ class Dialogue(Record):
     """How the dialogue ended. Null for imported dialogues."""
     usage: Usage | None = None
     """What it cost."""
+    fields: dict[str, str] = Field(default={}, exclude_if=lambda fields: not fields)
+    """What else is known of an imported dialogue: its version, week, country. Reports group by it (--by)."""
 
     @model_validator(mode="after")
     def _not_empty(self) -> Dialogue:

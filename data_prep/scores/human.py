@@ -16,12 +16,13 @@ from functools import cache
 from pathlib import Path
 
 from core.errors import UserError, at, near
-from core.files import CONFIGS, check_unique, read_bytes, read_jsonl, read_placed
+from core.files import CONFIGS, check_unique, read_bytes, read_placed
 from core.ledger import Build, BuildStep
 from core.names import composed, one_spelling
 from core.records import Comparison, Dialogue, HumanScore, Judgement, Preference
 from core.rows import read_table
 from core.rubrics import Rubric, load_rubric
+from data_prep.dialogue_files import read_given
 
 COLUMNS = ("dialogue_id", "language", "annotator", "rubric", "dimension", "value", "turn")
 
@@ -100,8 +101,8 @@ def _once(scores: Iterable[HumanScore], step: BuildStep) -> list[HumanScore]:
 
 
 def read_dialogues(paths: Sequence[Path]) -> list[Dialogue]:
-    """Dialogues from JSONL files, in order; `UserError` for a doubled id."""
-    dialogues = [dialogue for path in paths for dialogue in read_jsonl(path, Dialogue, "dialogues")]
+    """Dialogues from files of any form (`data_prep.dialogue_files`), in order; `UserError` for a doubled id."""
+    dialogues = [dialogue for path in paths for dialogue in read_given(path).dialogues]
     files = ", ".join(map(str, paths))
     check_unique(files, (dialogue.id for dialogue in dialogues), "dialogue ids")
     one_spelling(dialogues, files)

@@ -61,7 +61,10 @@ def run(
     ] = None,
     dialogues: Annotated[
         Path | None,
-        typer.Option(help="With --only score: dialogue records (JSONL) from elsewhere, for a folder of their own (--out)."),
+        typer.Option(
+            help="With --only score: dialogues from elsewhere, for a folder of their own (--out): our JSONL, chat format "
+            "(`messages`), ShareGPT, a table of turns (CSV, TSV, XLSX), a log of Inspect, OpenAI's stored completions."
+        ),
         Reads(beside=True),
     ] = None,
     until: UntilOption = None,
@@ -195,9 +198,8 @@ def _check(judges: Sequence[DialogueFramework], simulated: bool, scored: bool, g
         path = _dialogues(resolved, given)
         if not path.exists():
             raise UserError(f"{path}: no such file: `esc-eval run --only simulate` makes it; --dialogues takes others")
-        from data_prep.scores.human import read_dialogues
-
-        read_dialogues([path])
+        for note in resolved.given_dialogues(path).notes:
+            _say(f"{path}: {note}")
 
 
 def _plan(judges: Sequence[DialogueFramework], gpus: str | None, given: Path | None, scored: bool) -> None:

@@ -94,9 +94,7 @@ def planned(resolved: DialogueFramework, dialogues: Path | None, score: bool) ->
     """What a run works on, and the models that it asks; `dialogues`: given ones are scored."""
     if dialogues is None:
         return _cast(resolved, score)
-    from data_prep.scores.human import read_dialogues
-
-    chosen = [d for d in read_dialogues([dialogues]) if d.language in resolved.languages]
+    chosen = resolved.given_dialogues(dialogues).dialogues
     return chosen, [resolved.models.judge, *resolved.completing(chosen)]
 
 
@@ -120,14 +118,12 @@ def servers(resolved: DialogueFramework, machine: Machine, dialogues: Path | Non
 
 def score(runner: Runner, dialogues: Path) -> Outcome:
     """Judge given dialogues. Writes them beside the judgements, so that the folder can be reported on its own."""
-    from data_prep.scores.human import read_dialogues  # a run that holds dialogues reads none
-
     run = runner.run
     judging = set_of(run, runner.resolved.models.judge.name)
     resolved = _with_held(run, runner.resolved, judging)
     path = run.folder / "dialogues.jsonl"
     from_elsewhere = dialogues.resolve() != path.resolve()
-    chosen = [d for d in read_dialogues([dialogues]) if d.language in resolved.languages]
+    chosen = resolved.given_dialogues(dialogues).dialogues
     asked = {dialogue.id for dialogue in chosen if dialogue.language in resolved.config.languages}
     if not asked:
         raise UserError(f"{dialogues}: no dialogue in {', '.join(resolved.config.languages)}")

@@ -13,7 +13,7 @@ from core.errors import UserError
 from core.files import validated
 from core.masking import PlainUrl
 from core.paths import IN_FILE, IN_NAME, IN_SPEC, check_config
-from core.records import Language
+from core.records import Language, Role
 from core.settings import fields_set, with_settings
 from core.yaml_files import read_yaml
 from evalsuite.judge.methods import native_method
@@ -142,6 +142,8 @@ class EvalConfig(BaseModel):
     """The call store keeps the messages of a call with its answer if they have at most this many KB (0: none)."""
     replay: Annotated[str | None, IN_NAME] = None
     """Take all answers from a recorded run and ask no model: `demo`, or a run folder of the same cards, models and prompts."""
+    roles: dict[str, Role] = {}
+    """Names of speakers in given dialogues, as the sides that they are (roles.coach=supporter), beside the usual ones."""
     gold: GoldConfig | None = None
     """A gold set, on which the judge is measured."""
     endpoints: dict[str, PlainUrl] = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel
 
@@ -30,6 +30,9 @@ from evalsuite.runs.models import RunModels, judge_pack, seeker_pack
 from evalsuite.runs.people import file_of, load_people
 from evalsuite.runs.shard import Shard
 from serve.questions import Models
+
+if TYPE_CHECKING:
+    from data_prep.dialogue_files import Given
 
 P = TypeVar("P", bound=Played)
 
@@ -159,6 +162,17 @@ class DialogueFramework(Framework):
         from data_prep.scores.human import read_dialogues
 
         return replies_by_source(read_dialogues([Path(path) for path in self.config.references]))
+
+    def given_dialogues(self, path: Path) -> Given:
+        """The dialogues of a file in the run's languages; it is read once. Those that do not say theirs are in the only one of
+        the config. Raises `UserError` with every fault."""
+        if (path,) not in self._read:
+            from data_prep.dialogue_files import read_given  # a run that holds dialogues reads none
+
+            chosen = self.config.languages
+            self._read[path,] = [read_given(path, chosen[0] if len(chosen) == 1 else None, self.config.roles)]
+        given: Given = self._read[path,][0]
+        return replace(given, dialogues=[dialogue for dialogue in given.dialogues if dialogue.language in self.languages])
 
     def load_people(self, record: type[P], names: Sequence[str], limit: int | None, every: bool = False) -> list[P]:
         """Cards or profiles of files (or `bundled`) in the config's languages, at most `limit` of each, after those that the

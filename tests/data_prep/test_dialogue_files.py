@@ -1,0 +1,243 @@
+"""Dialogues that exist: every form tells the same two dialogues, and what is wrong with a file is said at once."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pytest
+
+from core.errors import UserError
+from core.files import write_jsonl
+from core.records import Dialogue, Turn
+from data_prep.dialogue_files import dialogues_of, read_given
+from data_prep.scores.human import read_dialogues
+
+SAID = {
+    "d1": (
+        ("seeker", "I sleep badly."),
+        ("supporter", "Since when?"),
+        ("seeker", "Since June."),
+        ("supporter", "That is long."),
+    ),
+    "d2": (("seeker", "My dog died.\nToday."), ("seeker", "Hello?"), ("supporter", "I am sorry.")),  # two lines, two in a row
+}
+ABOUT = {"d1": {"version": "7", "country": "de"}, "d2": {"version": "8", "country": "fr"}}
+EXPECTED = [
+    Dialogue(
+        id=id,
+        language="en",
+        source="given",
+        supporter="gpt-9",
+        turns=tuple(Turn(role=role, text=text) for role, text in said),
+        fields=ABOUT[id],
+    )
+    for id, said in SAID.items()
+]
+
+
+def chat(id: str, seeker: str = "user", supporter: str = "assistant", role: str = "role", text: str = "content") -> list[Any]:
+    return [{role: {"seeker": seeker, "supporter": supporter}[who], text: line} for who, line in SAID[id]]
+
+
+def lines(values: list[Any]) -> bytes:
+    return "\n".join(map(json.dumps, values)).encode()
+
+
+def of_chat() -> bytes:
+    values = []
+    for id in SAID:
+        messages: list[Any] = [{"role": "system", "content": "Be kind."}, *chat(id)]
+        messages[1]["content"] = [{"type": "text", "text": messages[1]["content"]}, {"type": "image_url", "image_url": "x"}]
+        messages[2:2] = [{"role": "assistant", "content": None, "tool_calls": [{}]}, {"role": "tool", "content": "{}"}]
+        values.append({"id": id, "messages": messages, "model": "gpt-9", "nothing": None, "list": [1], **ABOUT[id]})
+    return lines(values)
+
+
+def of_sharegpt() -> bytes:
+    return json.dumps(
+        [{"id": id, "conversations": chat(id, "human", "gpt", "from", "value"), "model": "gpt-9", **ABOUT[id]} for id in SAID]
+    ).encode()
+
+
+def of_openai() -> bytes:
+    stored = []
+    for id in SAID:
+        *asked, reply = chat(id)
+        about = {"object": "chat.completion", "model": "gpt-9", "metadata": ABOUT[id]}
+        stored.append({"id": id, **about, "messages": asked, "choices": [{"index": 0, "message": reply}]})
+    return json.dumps({"object": "list", "data": stored}).encode()
+
+
+def table() -> list[list[str]]:
+    """Rows of both dialogues in a jumble: the column `turn` says their order, 2 before 10."""
+    rows = []
+    for id, said in SAID.items():
+        about = [ABOUT[id]["version"], ABOUT[id]["country"], "gpt-9"]
+        rows += [
+            [id, str(5 * n), "Client" if who == "seeker" else "counsellor", text, f"{n}", *about]
+            for n, (who, text) in enumerate(said)
+        ]
+    head = ["conversation_id", "turn", "speaker", "text", "seconds", "version", "country", "model"]
+    first = [row for row in rows if row[0] == "d1"]
+    return [head, *reversed(first), *rows[len(first) :]]
+
+
+def of_csv(delimiter: str = ",") -> bytes:
+    import csv
+
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=delimiter).writerows(table())
+    return text.getvalue().encode()
+
+
+def of_xlsx() -> bytes:
+    book, raw = openpyxl.Workbook(), io.BytesIO()
+    for row in table():
+        book.active.append(row)
+    book.save(raw)
+    return raw.getvalue()
+
+
+def inspect_log() -> dict[str, Any]:
+    samples = [{"id": id, "epoch": 1, "messages": chat(id), "metadata": ABOUT[id], "scores": {}} for id in SAID]
+    return {"version": 2, "status": "success", "eval": {"model": "gpt-9"}, "samples": samples}
+
+
+def of_zip() -> bytes:
+    raw, log = io.BytesIO(), inspect_log()
+    with zipfile.ZipFile(raw, "w") as file:
+        for sample in log.pop("samples"):
+            file.writestr(f"samples/{sample['id']}_epoch_1.json", json.dumps(sample))
+        file.writestr("header.json", json.dumps(log))
+    return raw.getvalue()
+
+
+FORMS: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "chat": ("given.jsonl", of_chat),
+    "ShareGPT": ("given.json", of_sharegpt),
+    "OpenAI's stored completions": ("given.json", of_openai),
+    "CSV": ("given.csv", of_csv),
+    "TSV": ("given.tsv", lambda: of_csv("\t")),
+    "XLSX": ("given.xlsx", of_xlsx),
+    "a log of Inspect, JSON": ("given.json", lambda: json.dumps(inspect_log()).encode()),
+    "a log of Inspect": ("given.eval", of_zip),
+    "ours": ("given.jsonl", lambda: lines([dialogue.model_dump(mode="json") for dialogue in EXPECTED])),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_tells_the_same_dialogues(form: str, tmp_path: Path) -> None:
+    name, made = FORMS[form]
+    (tmp_path / name).write_bytes(made())
+    given = read_given(tmp_path / name, "en")
+    assert given.dialogues == EXPECTED
+    left_out = {"system": 2, "tool": 2, "assistant without text": 2} if form == "chat" else {}
+    assert given.left_out == left_out
+    assert all(f"{count} {role}" in given.notes[0] for role, count in left_out.items())
+
+
+def test_records_have_no_field_more_where_nothing_more_is_known() -> None:
+    told = EXPECTED[0].model_dump(mode="json")
+    assert told.pop("fields") == ABOUT["d1"]
+    assert Dialogue.model_validate(told).model_dump(mode="json") == told
+
+
+def test_a_dialogue_without_an_id_is_called_by_what_is_said_and_no_two_are_one() -> None:
+    values = [{"messages": chat("d1")}, {"messages": chat("d2")}, {"messages": chat("d1")}]
+    ids = [dialogue.id for dialogue in dialogues_of(values, "en").dialogues]
+    assert len(set(ids)) == 3
+    assert ids[:2] == [dialogue.id for dialogue in dialogues_of(values[:2], "en").dialogues]
+
+
+def test_a_language_of_its_own_counts_before_the_one_for_all() -> None:
+    values = [{"messages": chat("d1"), "language": "zh"}, {"messages": chat("d1"), "metadata": {"lang": "zh"}}]
+    assert [dialogue.language for dialogue in dialogues_of(values, "en").dialogues] == ["zh", "zh"]
+
+
+def test_further_names_of_speakers_are_sides_too() -> None:
+    values = [{"messages": chat("d1", "Mum", "coach")}]
+    (dialogue,) = dialogues_of(values, "en", {"mum": "seeker", "Coach": "supporter"}).dialogues
+    assert dialogue.turns == EXPECTED[0].turns
+
+
+def test_all_faults_of_a_file_are_told_together_with_line_and_field(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    bad = [
+        {"messages": chat("d1"), "language": "en"},
+        {"messages": chat("d1", "Mum", "coach"), "language": "en"},
+        {"messages": chat("d1")},
+        {"messages": [], "language": "en"},
+        {"messages": [{"role": "system", "content": "x"}], "language": "en"},
+        {"messages": chat("d1"), "language": "en", "trial": "x"},
+        {"messages": [3], "language": "en"},
+        {"language": "en"},
+        [1],
+    ]
+    path.write_bytes(lines(bad))
+    with pytest.raises(UserError) as error:
+        read_dialogues([path])
+    nothing = "messages or conversations: nothing that the two sides say"
+    assert str(error.value).splitlines() == [
+        f"{path}:2: message 0: role: 'Mum' is not known: say whose it is: --set roles.Mum=seeker (or supporter)",
+        f"{path}:2: message 1: role: 'coach' is not known: say whose it is: --set roles.coach=seeker (or supporter)",
+        f"{path}:2: message 2: role: 'Mum' is not known: say whose it is: --set roles.Mum=seeker (or supporter)",
+        f"{path}:2: message 3: role: 'coach' is not known: say whose it is: --set roles.coach=seeker (or supporter)",
+        f"{path}:3: language: not said: give --language LANGUAGE, or a field language",
+        *(f"{path}:{line}: {nothing}" for line in (4, 5)),
+        f"{path}:6: trial: a number is expected (got 'x')",
+        f"{path}:7: message 0: role: missing, under all of role, speaker, from, author",
+        f"{path}:8: {nothing}",
+        f"{path}:9: record: expected a JSON object",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("x.csv", "speaker,text\nuser,hi\n", "x.csv:2: dialogue: missing, under all of dialogue_id, "),
+        ("x.csv", "id,who,text\n1,user,hi\n", "x.csv:2: role: missing, under all of role, speaker"),
+        ("x.csv", "id,role,text,language\n1,user,hi,en\n1,witness,hi,en\n", "x.csv:3: role: 'witness' is not known"),
+        ("x.csv", "id,role,text\n1,user\n", "x.csv:2: expected 3 columns"),
+        ("x.json", "[]", "x.json holds no dialogue"),
+        ("x.json", '{"samples": null}', "x.json holds no dialogue"),
+        ("x.json", '{"conversations": "hi"}', "x.json: entry 0: messages or conversations: nothing"),
+        ("x.json", "3", "x.json: entry 0: record: expected a JSON object"),
+        ("x.eval", "no zip", "x.eval: not a readable log of Inspect: "),
+        ("x.jsonl", '{"id": "1", "language": "en", "messages": [{"role": "user", "content": "a"}]}\n' * 2, "duplicate"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(name: str, content: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError) as error:
+        read_dialogues([tmp_path / name])
+    assert told in str(error.value) and str(error.value).startswith(str(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_log_that_inspect_itself_writes_is_read(tmp_path: Path) -> None:
+    from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec, write_eval_log
+    from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
+
+    spec = EvalSpec(created="2026-01-01T00:00:00+00:00", task="t", model="gpt-9", dataset=EvalDataset(), config=EvalConfig())
+    samples = []
+    for id, said in SAID.items():
+        by = {"seeker": ChatMessageUser, "supporter": ChatMessageAssistant}
+        messages = [ChatMessageSystem(content="Be kind."), *(by[who](content=text) for who, text in said)]
+        samples.append(EvalSample(id=id, epoch=1, input="x", target="", messages=messages, metadata=ABOUT[id]))
+    for name in ("given.json", "given.eval"):
+        write_eval_log(EvalLog(status="success", eval=spec, samples=samples), str(tmp_path / name))
+        assert read_given(tmp_path / name, "en").dialogues == EXPECTED
+
+
+def test_our_own_records_stay_strict(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "d.jsonl", EXPECTED)
+    text = (tmp_path / "d.jsonl").read_text()
+    (tmp_path / "d.jsonl").write_text(text.replace('"fields"', '"version": 3, "fields"'))
+    with pytest.raises(UserError, match=r"d\.jsonl:1: version: unknown field"):
+        read_dialogues([tmp_path / "d.jsonl"])
