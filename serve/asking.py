@@ -137,6 +137,7 @@ class DialectClient(Transport):
     ) -> tuple[Completion, dict[str, Any]]:
         """The server's answer, and the request that it was given; what is not known of the server is found out."""
         while True:
+            # A verdict needs a constraint, and which one a server takes is not known before it was tried.
             if question.formed and voice.dialect.constraint is None:
                 await self._find_form(spec, question, voice, None)
             async with voice.adapting:  # a refusal of another call may be looked into
@@ -144,6 +145,7 @@ class DialectClient(Transport):
             body = question.body(dialect, messages)
             if replaced is not None and "seed" in body:  # the same seed would draw the same answer
                 body["seed"] = int(digest([body["seed"], replaced], 7), 16)
+            # Fields with which it has answered before are no news; any other request may be refused, or its fields ignored.
             taken = voice.takes(body)
             try:
                 completion = await self._with_room(spec, question, body, voice)
@@ -176,6 +178,7 @@ class DialectClient(Transport):
                 return True
             if voice.takes(body) or (error.status == 500 and voice.doubted):
                 return False
+            # A refusal that names its cause costs nothing; any other is traced with small questions, up to `PROBES` of them.
             if way := next((way for way in dialect.retreats(spec.endpoint, body, error.told) if way.named), None):
                 voice.dialect = dialect.after(way)
             else:
@@ -212,8 +215,10 @@ class DialectClient(Transport):
             dialect = first.after(*left)
             return next(dialect.retreats(spec.endpoint, small.body(dialect), error.told), None)
 
+        # The small question may pass as it is: then this request was refused for its size or its text, and nothing is left out.
         if await answers("as it was"):
             return first
+        # Leave out one thing after the other until it answers: the last one was a cause, perhaps not the only one.
         left = list[Retreat]()
         while retreat := less(*left):
             left.append(retreat)
@@ -223,6 +228,7 @@ class DialectClient(Transport):
             if error.status == 500:
                 return voice.dialect
             raise Rejected(f"{error}; a small question was refused too: {', '.join(voice.tried)}", error.status, error.told)
+        # Usually it was the only one. Otherwise each of the others is put back, and stays out where the server refuses again.
         if len(left) > 1 and await answers(f"{left[-1].words} alone", left[-1]):
             return first.after(left[-1])
         for retreat in left[-2::-1] if len(left) > 2 else ():
@@ -234,7 +240,7 @@ class DialectClient(Transport):
     async def _find_form(self, spec: ModelSpec, question: Question, voice: Voice, failed: Constraint | None) -> None:
         """Find out how the server holds answers to their form, on a question of its own; `failed` is what may not do it."""
         async with voice.forming:
-            if voice.dialect.constraint == failed:
+            if voice.dialect.constraint == failed:  # else another call has found one while this one waited for the lock
                 for constraint in TRIED:
                     if constraint not in voice.fails and await self._holds(spec, question, voice, constraint):
                         break
@@ -278,6 +284,8 @@ class DialectClient(Transport):
             context = voice.context or spec.context_length
             return int(min(voice.room(spec.reasoning_room, context, body[limit], size), max(most - body[limit], 0)))
 
+        # `room` is what is asked for beyond the reply's own limit. A model that was seen to reason has it from the start; one
+        # whose reply turns out to be nothing but reasoning gets it in a second try.
         if roomy := voice.reasons:
             room = wider()
         while True:
@@ -288,11 +296,13 @@ class DialectClient(Transport):
             try:
                 completion = await self.send(spec, url, question, asked | spec.endpoint.extra_body, doubtful)
             except Rejected as error:
+                # It has answered with as large a limit before: then the room is not what it refuses.
                 if not room or error.status not in UNSUPPORTED or asked[limit] <= voice.largest:
                     raise
                 room, refused = room // 2 if room > _LEAST_ROOM else 0, True
                 continue
             reply = completion.reply
+            # The room itself may have made the context overflow.
             if room and reply.finish_reason == "context_overflow" and not reply.text:
                 room = room * 3 // 4 if room > _LEAST_ROOM else 0
             elif reply.needs_room and not roomy and (room := wider()):

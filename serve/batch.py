@@ -212,6 +212,7 @@ def answered(
                 rate = None if offline else progress.rate()
         return Answers([results[place] for place in sorted(results)], client, rate, client.limits)
 
+    # First without any server: a run whose answers are all in the store starts none, and asks nothing.
     with suppress(NotStored):
         stored = asyncio.run(everything(None, {}))
         desk.done(stored)
@@ -224,6 +225,7 @@ def answered(
             up = {spec.name for spec in phase.specs}
             earlier = {spec.name for before, _ in done for spec in before.specs}
             failed |= phase.failed
+            # What needs a model of a later phase waits for it (None); what needs one of an earlier phase is lost (a reason).
             down: dict[str, str | None] = dict.fromkeys(named - up, "its server is stopped: all others were asked")
             if phase.number < phase.of:
                 down |= dict.fromkeys(named - up - earlier, None)

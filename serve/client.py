@@ -86,6 +86,7 @@ class ChatClient(DialectClient):
         if reply is None or again:
             if self.offline:
                 raise NotStored(key)
+            # How often it was replaced goes into the seed, which would else draw the same answer again.
             replaced = self.store.times_replaced(key) if again else None
             try:
                 if spec.name in self.down:

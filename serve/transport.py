@@ -175,6 +175,7 @@ class Transport:
         server, route, payload = self._server(url), self._route(spec, url), orjson.dumps(body)
         place = url, question.served_name
         lost, limit, rate = self._lost[place], server.limit, server.rate
+        # Dialogues keep the order in which they began: the next turn of an old one goes before the first of a new one.
         begun = self._begun.setdefault(question.session, len(self._begun)) if question.session else 0
         await limit.acquire(begun)
         reply: Reply | None = None
@@ -188,6 +189,7 @@ class Transport:
             while reply is None:
                 self._check_goes_on(call)
                 call.attempts += 1
+                # One call at a time waits for the rate, or a late one could overtake those that wait longer.
                 queued = self.clock()
                 await server.turn.acquire(begun)
                 try:
@@ -207,6 +209,7 @@ class Transport:
                     continue
                 server.patience.answered()
                 rate.settle(reserved, answer.prompt_tokens + answer.completion_tokens or reserved)
+                # An empty answer is no sign of how much the server bears, and is believed only when it comes again.
                 call.empty += answer.empty
                 if not answer.empty and limit.answered(question.purpose, self.clock() - call.sent):
                     limit.adapt(await self._queue(spec, server))
@@ -244,7 +247,7 @@ class Transport:
             patience.answered()
         elif (  # away from everybody, not only from this call
             patience.answers == call.answers
-            and server.url not in self.launched
+            and server.url not in self.launched  # one that this run started is dead, not away
             and patience.lasts(call.route.where, call.route.redact(problem))
         ):
             call.attempts -= 1
@@ -260,13 +263,14 @@ class Transport:
             self.tallies[call.spec.name, call.question.purpose].retries += 1
             await self.sleep(min(wait + self._backoff(call.attempts - 1), left))
             return None
+        # Some servers answer a full context or a policy with a 500: believed once it was said in every try.
         if meaning in ("context_overflow", "content_filter") and (status or 0) >= 500:
             return reply_of_error(meaning)
         cause = problem if isinstance(problem, PassingError) else f"{type(problem).__name__} {problem}"
         message = f"{call.route.where}: gave up after {call.attempts} attempts: {call.route.redact(cause)}"
         if meaning == "passing":
             raise Rejected(message, status, told or "")
-        if not refused:
+        if not refused:  # a refusal says nothing of whether the server is there
             who = call.question.session or str(dict(call.question.sample))
             self._lost[server.url, call.question.served_name].append(who)
         raise ServerLost(message, status, told or "")

@@ -161,10 +161,11 @@ def differences(
         return []
     values = ratio(sums, counts)
     first, second = (values[:, [pair[side] for pair in pairs]] for side in (0, 1))
-    shared = ~np.isnan(first - second)  # [cards, pairs, dimensions]
+    shared = ~np.isnan(first - second)  # [cards, pairs, dimensions]: a card counts where both sides have a value on it
     _, size, dimensions = shared.shape
     there = shared.astype(np.float64)
     inside, number = within_strata(np.where(shared, first - second, 0.0), there, design.strata)
+    # From here on rows are clusters: cards of one source are drawn together, and only clusters count as independent.
     gaps, present = _together(inside, design.clusters), _together(there, design.clusters)
     flat = smoothed_means(gaps.reshape(len(gaps), -1), present.reshape(len(gaps), -1), gap_levels(levels), sides=2)
     draws = with_average(flat.reshape(-1, size, dimensions))
@@ -177,6 +178,7 @@ def differences(
     on_cards = _with_fewest(n)
     strata = np.concatenate([number, number.max(axis=-1, keepdims=True)], axis=-1)
     errors, degrees = cluster_error(parts, on_cards), on_cards - strata.astype(np.float64)
+    # Pairs that share no card at all are compared as two independent samples, after Welch.
     apart = np.logical_not(shared.any(axis=(0, 2)))
     for row in np.flatnonzero(apart):
         sides = [_alone(values[:, place], levels, SEED + side, design.clusters) for side, place in enumerate(pairs[row])]
@@ -187,6 +189,7 @@ def differences(
         counted[row], on_cards[row] = (cards_own + cards_other) * both, np.minimum(cards_own, cards_other)
     columns = [dimensions] if average_only else list(range(dimensions + 1))
     most = float(gap_levels(levels).max())
+    # Tested on all columns, corrected on those that are shown: with `average_only` the dimensions make no family.
     p = student_p(means, errors, on_cards, most, degrees)[:, columns]
     means, first_means, second_means = (part[:, columns].ravel() for part in (means, first_means, second_means))
     draws = draws[:, :, columns].reshape(len(draws), -1)
