@@ -28,7 +28,15 @@ from core.completion import EVERYWHERE, NAMED
 from core.errors import UserError
 from core.files import CONFIGS
 
-_SUFFIXES = (".yaml", ".yml", ".json", ".jsonl", ".csv")  # what ends so is a file, not the name of something bundled
+_SUFFIXES = (
+    ".yaml",
+    ".yml",
+    ".json",
+    ".jsonl",
+    ".csv",
+    ".tsv",
+    ".xlsx",
+)  # what ends so is a file, not the name of something bundled
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,14 @@ class Reads:
             return Path(spec) if spec.endswith(SPEC_FILES) else None
         named = self.kind in ("name", "model") and "/" not in value and Path(value).suffix not in _SUFFIXES
         return None if named else Path(value)
+
+    def beside_config(self, value: str, folder: Path) -> str:
+        """The value as it stands in a config of this folder, seen from the current one: a file that is there goes first."""
+        named, path = named_part(value) if self.kind == "model" else value, self.path(value)
+        with suppress(OSError):  # no path can be like this: who reads it says so
+            if path is not None and (folder / path).exists():
+                return f"{folder / named}{value[len(named) :]}"
+        return value
 
     def problem(self, path: Path) -> str | None:
         """What keeps a path from being read."""

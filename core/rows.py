@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from core.errors import UserError
+from core.errors import UserError, at
 from core.files import explain, json_line, numbered_lines, problems_in, read_json, read_text
 from core.ledger import BuildStep
 from core.names import Spellings
@@ -312,6 +312,36 @@ def read_table(path: Path, model: type[M], what: str, each: Callable[[str, M], N
     if not reader.step.taken:
         raise UserError(f"{path} is empty (columns: {', '.join(model.model_fields)})")
     return records
+
+
+def dict_rows(path: Path, what: str, faults: Faults) -> list[CorpusRow]:
+    """The rows of a table (`.csv`, `.tsv`, `.xlsx`), of JSON lines or of a JSON list as {column: value}; an empty cell is "".
+
+    A row that is none is noted in `faults`. Raises `UserError` where nothing can be read, and for a file of another kind.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in (".json", ".jsonl", ".csv", ".tsv", ".xlsx"):
+        raise UserError(f"{path}: {what} are read from .csv, .tsv, .xlsx, .jsonl or .json")
+    rows: list[CorpusRow] = []
+    if suffix == ".jsonl":
+        for number, line in numbered_lines(path, what):
+            with faults.noting(), at(where := f"{path}:{number}"):
+                rows.append(CorpusRow(where, json_line(line)))
+    elif suffix == ".json":
+        if not isinstance(entries := read_json(path, what), list):
+            raise UserError(f"{path}: expected a JSON list of {what}, found {type(entries).__name__}")
+        rows = [CorpusRow(f"{path}: entry {number}", entry) for number, entry in enumerate(entries)]
+    else:
+        lines = table_lines(path)
+        names = _columns(path, lines, ())
+        for where, cells in lines[1:]:
+            if len(cells) == len(names):
+                rows.append(CorpusRow(where, dict(zip(names, cells, strict=True))))
+            else:
+                faults.found.append(f"{where}: {len(cells)} cells in {len(names)} columns (is there a comma without quotes?)")
+    if not rows and not faults.found:
+        raise UserError(f"{path}: no {what}")
+    return rows
 
 
 def _columns(path: Path, lines: Sequence[tuple[str, list[str]]], needed: Sequence[str]) -> list[str]:

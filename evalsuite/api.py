@@ -21,13 +21,13 @@ from typing import Any
 
 from core.errors import UserError, clean
 from core.files import check_unique, read_jsonl, validated, write_jsonl
-from core.records import Dialogue, Judgement, Language, RoleCard
+from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.specs import ModelSpec
 from core.tables import Estimate, Screen
-from data_prep.profiles import Profile
 from data_prep.scores.human import read_dialogues
 from evalsuite.frames import FrameRecords, row_of
+from evalsuite.given import Models, OneModel, People, dialogues_of, named_models, one_model, people_of, with_rubric
 from evalsuite.report.report import PLUMBING
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
@@ -41,16 +41,10 @@ from evalsuite.runs.judgement_sets import chosen_set, sets_of
 from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics.leaderboard import Board, Score, Tally
 from evalsuite.statistics.paired import rank_text
-from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of
+from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of, supporter_of
 from serve.budget import Budget
-from serve.callables import CALLERS_LOOP, CallableSpec, Model
+from serve.callables import CALLERS_LOOP
 
-AnyModel = str | ModelSpec | Model
-"""A name in configs/models, a spec file, NAME@URL; a spec; or a callable, which is known by its own or its class's name."""
-OneModel = AnyModel | Mapping[str, AnyModel]
-"""The same, or `{name: callable}`."""
-Models = OneModel | Sequence[AnyModel]
-"""One or several."""
 _NOT_HERE = ("gold", "shard", "replay")  # what a config may hold and only the commands do
 
 
@@ -86,6 +80,15 @@ class Results:
     """Supporter → group."""
     floors: Collection[str] = ()
     """Supporters that need no model."""
+
+    def __repr__(self) -> str:
+        """Three lines: what ran, what the models come to, and where the records are."""
+        ran = f"{len({supporter_of(each) for each in self.dialogues})} supporters, {len(self.dialogues)} dialogues"
+        ran += f" ({', '.join(languages_of(self.dialogues))}), {len(self.judgements)} verdicts"
+        means = (f"{one.supporter} {one.scores[AVERAGE].mean:.1f}" for one in self.leaderboard if one.scores[AVERAGE].n)
+        ran += f" on {self.rubric.name}" if self.rubric else ""
+        scores = f"average on 0–100: {', '.join(means)}" if self.rubric else "not scored"
+        return f"{ran}\n{scores}\n{self.folder or 'in memory: `out=FOLDER` keeps it'}"
 
     @property
     def scores(self) -> FrameRecords[Score]:
@@ -127,7 +130,7 @@ def load_run(folder: str | Path, judge: str | None = None) -> Results:
 
 
 def simulate(
-    cards: str | Path | Iterable[RoleCard | Profile],
+    cards: People,
     *,
     supporter: Models,
     seeker: OneModel,
@@ -138,15 +141,16 @@ def simulate(
 ) -> Results:
     """Hold a dialogue on every card (or profile) with every supporter and, where a `judge` is given, score it when it ends.
 
-    `cards`: records, a file of them, or `bundled`. `supporter`: one model or several. `out`: a run folder; the same call again
-    resumes it. `settings`: further fields of a run's config, as `exchanges=3` or `framework="emoharbor"`. `quiet`: no progress
-    on stderr. Warns of what a model failed to answer. Raises `UserError` as `esc-eval run` does.
+    `cards`: records, dicts with a `problem`, a frame with such a column, a file of cards, or `bundled`. `supporter`: one model
+    or several. `out`: a run folder; the same call again resumes it. `settings`: further fields of a run's config, such as
+    `exchanges=3` or `framework="emoharbor"`; a `rubric` may be a name, a file, a dict or a `Rubric`. `quiet`: no progress on
+    stderr. Warns of what a model failed to answer. Raises `UserError` as `esc-eval run` does.
     """
     return _simulation(cards, supporter, seeker, judge, out, quiet, settings).here()
 
 
 async def simulate_async(
-    cards: str | Path | Iterable[RoleCard | Profile],
+    cards: People,
     *,
     supporter: Models,
     seeker: OneModel,
@@ -160,15 +164,15 @@ async def simulate_async(
 
 
 def score(
-    dialogues: str | Path | Results | Iterable[Dialogue],
+    dialogues: str | Path | Results | Iterable[Dialogue | Mapping[str, Any]],
     *,
     judge: OneModel,
     out: str | Path | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> Results:
-    """Score dialogues: records, a file of them, or results. Those of a run folder are scored there, as by one more judge,
-    where no other `out` is given.
+    """Score dialogues: records, dicts with their fields, a file of them, or results. Those of a run folder are scored there, as
+    by one more judge, where no other `out` is given.
 
     `out`, `quiet` and `settings` (`rubric`, `method`, …) are as in `simulate`.
     """
@@ -176,7 +180,7 @@ def score(
 
 
 async def score_async(
-    dialogues: str | Path | Results | Iterable[Dialogue],
+    dialogues: str | Path | Results | Iterable[Dialogue | Mapping[str, Any]],
     *,
     judge: OneModel,
     out: str | Path | None = None,
@@ -247,7 +251,7 @@ class _Work:
 
 
 def _simulation(
-    cards: str | Path | Iterable[RoleCard | Profile],
+    cards: People,
     supporter: Models,
     seeker: OneModel,
     judge: OneModel | None,
@@ -256,9 +260,9 @@ def _simulation(
     settings: Mapping[str, Any],
 ) -> _Work:
     given = dict[str, ModelSpec]()
-    config: dict[str, Any] = {"supporters": _named(supporter, given), "seeker": _one("seeker", seeker, given)}
+    config: dict[str, Any] = {"supporters": named_models(supporter, given), "seeker": one_model("seeker", seeker, given)}
     if judge is not None:
-        config["judge"] = _one("judge", judge, given)
+        config["judge"] = one_model("judge", judge, given)
     model = _framework(settings).config_model
     played = "profiles" if "profiles" in model.model_fields else "cards"
     with ExitStack() as exits:
@@ -266,13 +270,14 @@ def _simulation(
         if isinstance(cards, str | Path):
             config[played] = [str(cards)]
         else:
-            chosen = list(cards)
+            language = settings["languages"][0] if len(settings.get("languages", ())) == 1 else None
+            chosen = people_of(cards, played == "profiles", language)
             check_unique(played, (person.id for person in chosen), "ids")
             write_jsonl(folder / f"{played}.jsonl", chosen)
             config |= {played: [str(folder / f"{played}.jsonl")], "languages": languages_of(chosen)}
         if played not in model.model_fields:
             raise UserError(f"framework {settings.get('framework')}: its config takes no cards, so Python cannot hand it any")
-        resolved = _resolved(config, out or folder / "run", settings, given)
+        resolved = _resolved(config, out or folder / "run", with_rubric(settings, folder), given)
         RunIdentity(resolved).simulate()  # what is wrong is said before anything is started
         if judge is not None:
             RunIdentity(resolved).score()
@@ -281,14 +286,14 @@ def _simulation(
 
 
 def _scoring(
-    dialogues: str | Path | Results | Iterable[Dialogue],
+    dialogues: str | Path | Results | Iterable[Dialogue | Mapping[str, Any]],
     judge: OneModel,
     out: str | Path | None,
     quiet: bool,
     settings: Mapping[str, Any],
 ) -> _Work:
     given = dict[str, ModelSpec]()
-    config: dict[str, Any] = {"judge": _one("judge", judge, given)}
+    config: dict[str, Any] = {"judge": one_model("judge", judge, given)}
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
         if isinstance(dialogues, Results):
@@ -298,13 +303,13 @@ def _scoring(
             path = Path(dialogues)
             chosen = read_dialogues([path])
         else:
-            chosen, path = list(dialogues), folder / "dialogues.jsonl"
+            chosen, path = dialogues_of(dialogues), folder / "dialogues.jsonl"
             if out is not None and (own := Path(out) / "dialogues.jsonl").exists() and read_dialogues([own]) == chosen:
                 path = own
             else:
                 write_jsonl(path, chosen)
         config["languages"] = languages_of(chosen)
-        resolved = _resolved(config, out or folder / "run", settings, given)
+        resolved = _resolved(config, out or folder / "run", with_rubric(settings, folder), given)
         RunIdentity(resolved).score()
         return _Work(resolved, partial(pipeline.score, dialogues=path), quiet, exits.pop_all(), out is not None)
 
@@ -328,39 +333,6 @@ def _framework(settings: Mapping[str, Any]) -> type[DialogueFramework]:
     if not issubclass(framework, DialogueFramework):
         raise UserError(f"framework {name} holds no dialogues and is not for Python: `esc-eval paper {name}`")
     return framework
-
-
-def _one(role: str, model: OneModel, given: dict[str, ModelSpec]) -> str:
-    """How the config names the only model of a role."""
-    names = _named(model, given)
-    if len(names) != 1:
-        raise UserError(f"{role}: one model plays it, not {len(names)}")
-    return names[0]
-
-
-def _named(models: Models, given: dict[str, ModelSpec]) -> list[str]:
-    """How the config names models; specs and callables are put into `given`."""
-    if isinstance(models, Mapping):
-        return [_name(model, name, given) for name, model in models.items()]
-    listed = models if isinstance(models, Sequence) and not isinstance(models, str) else [models]
-    return [_name(model, None, given) for model in listed]
-
-
-def _name(model: AnyModel, name: str | None, given: dict[str, ModelSpec]) -> str:
-    if isinstance(model, str):
-        if name is not None:
-            raise UserError(f"model {name}: {model!r} has a name already: only callables are given one")
-        return model
-    if isinstance(model, ModelSpec):
-        spec = model
-    elif callable(model) or hasattr(model, "reply"):
-        spec = CallableSpec.of(name or str(getattr(model, "__name__", type(model).__name__)), model)
-    else:
-        raise UserError(f"a model is a name, a spec or a callable, not {type(model).__name__}")
-    known = given.setdefault(spec.name, spec)
-    if known is not spec and not (isinstance(known, CallableSpec) and known.is_of(model)):
-        raise UserError(f"two models are named {spec.name}: give one another name: {{'NAME': model}}")
-    return spec.name
 
 
 def _warn(outcome: Outcome) -> None:

@@ -17,6 +17,7 @@ app = program(
 
 for panel, verbs in {
     "Runs": (
+        ("init", "commands.init:init", "Write the files of a first run, to be changed into your own."),
         ("run", "commands.run:run", "Hold dialogues, judge them, measure the judge on the gold set and write the report."),
         ("models", "commands.models:models", "List the models that a role can be given, and what each needs."),
         ("status", "commands.run:status", "Say how far a run is, and what is missing."),

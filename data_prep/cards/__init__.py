@@ -1,10 +1,11 @@
-"""Role cards: read from our JSONL or from the JSON files that ESC-Eval published."""
+"""Role cards: read from our JSONL, from sheets and lists of one's own, or from the JSON files that ESC-Eval published."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -12,6 +13,7 @@ from core.errors import UserError
 from core.files import check_unique, explain, first_object, read_json, read_jsonl
 from core.records import Language, RoleCard, Whole
 from data_prep.bundled import BUNDLED
+from data_prep.cards.own import read_own_cards
 
 _FIELDS = {
     "age": ("Age", "年龄"),
@@ -38,19 +40,25 @@ class _Published(BaseModel):
     language: Literal["english", "chinese"]
 
 
-def load_cards(path: Path) -> list[RoleCard]:
-    """Role cards from a `.jsonl` file of RoleCards, or a `.json` list in ESC-Eval's published form.
+def load_cards(path: Path, language: str | None = None, columns: Mapping[str, str] | None = None) -> list[RoleCard]:
+    """Role cards: RoleCards as JSON lines, ESC-Eval's published JSON, or one's own table or list (`data_prep.cards.own`, which
+    explains `language` and `columns`). What stands in the file decides.
 
     Raises `UserError` with file, line (JSONL) or entry (JSON) and field; for an empty file; and for doubled ids.
     """
-    cards = _published(path) if path.suffix == ".json" else read_jsonl(path, RoleCard, "role card file")
+    if path.suffix == ".json" and (entries := _published_entries(path)):
+        cards = _published(path, entries)
+    elif path.suffix == ".jsonl" and {"source", "card_method"} <= first_object(path, "role card file").keys() and not columns:
+        cards = read_jsonl(path, RoleCard, "role card file")
+    else:
+        return read_own_cards(path, language, columns)
     check_unique(path, (card.id for card in cards), "card ids")
     return cards
 
 
 def is_card_file(path: Path) -> bool:
-    """Whether `load_cards` reads this file, by its ending (ESC-Eval's JSON) or its first line."""
-    return path.suffix == ".json" or "card_method" in first_object(path, "role card file")
+    """Whether `load_cards` reads this file, by its ending (a sheet, a JSON list) or its first line."""
+    return path.suffix != ".jsonl" or "card_method" in first_object(path, "role card file")
 
 
 def bundled_cards(language: Language) -> Path:
@@ -70,12 +78,14 @@ def cardless(name: str, place: str = "PLACE") -> str:
     return f"{name}: no dialogue has a card. A model makes them: {command}"
 
 
-def _published(path: Path) -> list[RoleCard]:
+def _published_entries(path: Path) -> list[Any] | None:
+    """The entries of a JSON list in ESC-Eval's published form; None for other JSON."""
     entries = read_json(path, "role card file")
-    if not isinstance(entries, list):
-        raise UserError(f"{path}: expected a JSON list of cards, found {type(entries).__name__}")
-    if not entries:
-        raise UserError(f"role card file is empty: {path}")
+    published = isinstance(entries, list) and any(isinstance(entry, dict) and "base" in entry for entry in entries)
+    return entries if published else None
+
+
+def _published(path: Path, entries: list[Any]) -> list[RoleCard]:
     cards = []
     for number, entry in enumerate(entries):
         try:

@@ -33,7 +33,9 @@ from serve.batch import Batch
 
 app = Verbs(no_args_is_help=True, help="Role cards by a model: extract, label.")
 CardsOption = Annotated[
-    Path, typer.Option("--cards", help="Role cards: our JSONL, or a JSON file that ESC-Eval published."), IN_FILE
+    Path,
+    typer.Option("--cards", help="Role cards: our JSONL, your own sheet, or a JSON file that ESC-Eval published."),
+    IN_FILE,
 ]
 CARDS, DROPPED, UNREADABLE, CALLS = "cards.jsonl", "dropped.jsonl", "unreadable.jsonl", "calls.sqlite"
 

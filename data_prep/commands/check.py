@@ -44,7 +44,8 @@ def check(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Role cards (our JSONL, or ESC-Eval's JSON), or profiles (our JSONL, or SAGE's file).", metavar="FILE..."
+            help="Role cards (our JSONL, your own sheet, ESC-Eval's JSON), or profiles (our JSONL, or SAGE's file).",
+            metavar="FILE...",
         ),
         IN_FILE,
     ],

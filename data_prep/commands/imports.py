@@ -1,4 +1,4 @@
-"""`import` turns what others published, or people gave, into records: ESC-Eval's clone, profiles, scores, held dialogues."""
+"""`import` turns what others published, or people gave, into records: ESC-Eval's clone, profiles, cards, scores, dialogues."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from core.ledger import Build
 from core.options import OutOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_PLACES
 from core.records import Dialogue
+from data_prep.cards import load_cards
+from data_prep.commands.cards import CARDS
 from data_prep.commands.import_esc_eval import CLONE, FILES, INTERNLM2, import_clone
 from data_prep.profiles import Profile, personamem, sage
 from data_prep.scores.corpora import CORPORA, import_corpus
@@ -24,7 +26,7 @@ _SCORES = ("dialogues.jsonl", "scores.jsonl", "turn_scores.jsonl", "judgements.j
 
 
 def import_(
-    out: Annotated[OutOption, writes("profiles.jsonl", *_SCORES, *FILES)],
+    out: Annotated[OutOption, writes("profiles.jsonl", CARDS, *_SCORES, *FILES)],
     source: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,6 +63,26 @@ def import_(
         typer.Option("--rubric", help="YAML file of a rubric of your own that --gold names. Repeat for more."),
         IN_FILE,
     ] = None,
+    cards: Annotated[
+        Path | None,
+        typer.Option(
+            "--cards",
+            help="Role cards of your own: CSV, TSV, XLSX, JSON or JSON lines with a column problem and, if you like, age, "
+            "gender, occupation, category, language, id. `esc-eval init` writes an example.",
+        ),
+        IN_FILE,
+    ] = None,
+    map_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="OURS=YOURS",
+            help="With --cards: which column of yours is meant (problem=Situation); =Notes leaves one out. Repeat for more.",
+        ),
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option("--language", help="With --cards: the language of cards that name none (default: en).")
+    ] = None,
 ) -> None:
     """Bring what others published, or people gave, into our records. One kind is imported at a time.
 
@@ -77,6 +99,11 @@ def import_(
     that a corpus has). A missing answer gives no score. Malformed rows of corpora are left out; --gold has to be right in every
     row.
 
+    Cards: cards.jsonl. A row without an id gets one from its content, which stays when rows are moved or added. Every fault of
+    the file is told at once, by row and column. `esc-eval run --cards FILE` reads such a file without this step. Example:
+
+    esc-data import --cards cards.xlsx --map problem=Situation --map age=Alter --language de --out runs/cards
+
     Held dialogues (ESC-Eval's section 3.3: each situation is talked over with every supporter): the same with the ratings
     given afterwards; references.jsonl has the corpus's own dialogue of each situation, found by its source_id.
     `esc-eval agree --correlate system --sample source` pairs these ratings with scores of simulated dialogues on cards made
@@ -91,10 +118,22 @@ def import_(
             raise UserError(f"--source: {name} is given twice")
         places[name] = place
     scores = bool(gold or dialogues or rubric)
+    if cards:
+        if places or scores:
+            raise UserError("--cards: cards are imported alone: leave out --source, --gold, --dialogues and --rubric")
+        build = Build(out, "import", settings={"language": language, "map": map_ or []})
+        build.input(cards)
+        made = load_cards(cards, language, _columns(map_ or []))
+        build.step("cards", len(made))
+        build.write(CARDS, made)
+        build.finish(console)
+        return
+    if map_ or language:
+        raise UserError(f"--{'map' if map_ else 'language'} says nothing without --cards")
     kinds = [_PUBLISHED, _PROFILES, CORPORA]
     given = [kind for kind in kinds if set(kind) & places.keys() or (scores and kind is CORPORA)]
     if not places and not gold:
-        raise UserError("nothing to import: give --source NAME=PLACE or --gold FILE")
+        raise UserError("nothing to import: give --source NAME=PLACE, --gold FILE or --cards FILE")
     if len(given) > 1:
         raise UserError("--source: import ESC-Eval's clone, profiles and scores one at a time, each with an --out of its own")
     build = Build(out, "import", settings={"source": [*places]})
@@ -140,6 +179,17 @@ def import_(
                 imported.add(Imported(scores=whole, turn_scores=turns))
             imported.write(build)
     build.finish(console)
+
+
+def _columns(given: list[str]) -> dict[str, str]:
+    """Your column → our field, "" for one to leave out."""
+    columns: dict[str, str] = {}
+    for text in given:
+        field, _, column = text.partition("=")
+        if not column or column in columns:
+            raise UserError(f"--map {text}: write OURS=YOURS, as in problem=Situation, once for each of your columns")
+        columns[column] = field
+    return columns
 
 
 def _import_profiles(places: dict[str, str], build: Build) -> None:

@@ -30,8 +30,8 @@ CardsOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--cards",
-        help="Role cards (our JSONL, or ESC-Eval's JSON); beside --dialogues those that the seekers play, for a rubric that "
-        "rates seekers. Repeat for more.",
+        help="Role cards (our JSONL, your own sheet, ESC-Eval's JSON); beside --dialogues those that the seekers play, for a "
+        "rubric that rates seekers. Repeat for more.",
     ),
     IN_FILE,
 ]

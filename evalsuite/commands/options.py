@@ -67,7 +67,11 @@ RoleModelOption = Annotated[MaybeModel, _setting("model", "--model", panel=_MODE
 SeekerOption = Annotated[MaybeModel, _setting("seeker", "--seeker", panel=_MODELS, metavar="MODEL")]
 ConfigOption = Annotated[InFile, typer.Option("--config", help="What to run; see configs/eval.")]
 CardsOption = Annotated[
-    MaybeFiles, typer.Option("--cards", help="Role cards: our JSONL, or ESC-Eval's published card_high_*.json.")
+    MaybeFiles,
+    typer.Option(
+        "--cards",
+        help="Role cards: your own sheet (CSV, XLSX, JSON with a column problem), our JSONL, or ESC-Eval's card_high_*.json.",
+    ),
 ]
 LimitOption = Annotated[int | None, _setting("limit", "--limit", metavar="N")]
 TrialsOption = Annotated[int | None, _setting("trials", "--trials", metavar="N")]

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from core.errors import UserError
 from core.files import validated
 from core.masking import PlainUrl
-from core.paths import IN_FILE, IN_NAME, IN_SPEC, check_config
+from core.paths import IN_FILE, IN_NAME, IN_SPEC, Reads, check_config
 from core.records import Language, Role
 from core.settings import fields_set, with_settings
 from core.yaml_files import read_yaml
@@ -182,18 +182,32 @@ def load_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] =
     return overridden(path, model, "eval config", overrides, settings)
 
 
+def _beside(config: BaseModel, folder: Path) -> dict[str, Any]:
+    """What a config sets, where the files that lie in its folder are named by their way from here."""
+    values = config.model_dump(exclude_unset=True)
+    for field in values:
+        value = getattr(config, field)
+        if isinstance(value, BaseModel):
+            values[field] = _beside(value, folder)
+        for role in (mark for mark in type(config).model_fields[field].metadata if isinstance(mark, Reads) and value):
+            named = [role.beside_config(text, folder) for text in ([value] if isinstance(value, str) else value)]
+            values[field] = named[0] if isinstance(value, str) else named
+    return values
+
+
 class _Framework(BaseModel):
     framework: str = EvalConfig.model_fields["framework"].default
 
 
 def overridden(path: Path | None, model: type[C], what: str, overrides: dict[str, Any], settings: Sequence[str] = ()) -> C:
     """A config file with what the command line changes: options (None: not given) and `--set FIELD=VALUE`. Errors name file,
-    line and field, or the option. What the config names as an input may not be replaced by the verb that asks."""
+    line and field, or the option. What the config names as an input may not be replaced by the verb that asks. A file that the
+    config names is looked for beside the config, then from the current folder."""
     config = read_yaml(path, model, what) if path else model()
     options = {key: value for key, value in overrides.items() if value is not None}
     for field in options.keys() & fields_set(settings):
         raise UserError(f"--set {field}: an option says it too: keep one")
-    values = with_settings(config.model_dump(exclude_unset=True) | options, settings, model)
+    values = with_settings((_beside(config, path.parent) if path else {}) | options, settings, model)
     chosen = validated(model, values, "command line")
     check_config(chosen)
     return chosen

@@ -15,9 +15,9 @@ from data_prep.profiles import Profile, bundled_profiles, load_profiles
 
 RECORDS: dict[str, type[Played]] = {"cards.jsonl": RoleCard, "profiles.jsonl": Profile}
 PEOPLE = tuple(RECORDS)
-_READERS: dict[type, tuple[str, Callable[[Language], Path], Callable[[Path], list[Any]]]] = {
+_READERS: dict[type, tuple[str, Callable[[Language], Path], Callable[[Path, Language | None], list[Any]]]] = {
     RoleCard: ("card", bundled_cards, load_cards),
-    Profile: ("profile", bundled_profiles, load_profiles),
+    Profile: ("profile", bundled_profiles, lambda path, _: load_profiles(path)),
 }
 P = TypeVar("P", bound=Played)
 
@@ -34,16 +34,18 @@ def load_people(
     limit: int | None,
     shuffled: bool,
     read: dict[tuple[Path, ...], list[Any]],
+    only: Language | None = None,
 ) -> list[P]:
     """The people of these files (or `bundled`), language by language, at most `limit` of each: in file order, or `shuffled` by
-    a hash of their ids. `read` keeps what was read. Raises `UserError` for two of one id, and where nobody is left."""
+    a hash of their ids. `read` keeps what was read; `only` is the language of those that name none. Raises `UserError` for two
+    of one id, and where nobody is left."""
     noun, bundled, load = _READERS[record]
     paths: list[Path] = []
     for name in names:
         paths += [bundled(language) for language in languages] if name == "bundled" else [Path(name)]
     where = ", ".join(map(str, paths))
     if (people := read.get(tuple(paths))) is None:
-        people = read[tuple(paths)] = [person for path in paths for person in load(path)]
+        people = read[tuple(paths)] = [person for path in paths for person in load(path, only)]
         check_unique(where, (person.id for person in people), f"{noun} ids")
     if shuffled:
         people = sorted(people, key=lambda person: digest(person.id))

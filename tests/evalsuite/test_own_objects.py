@@ -1,0 +1,111 @@
+"""Python with objects of one's own: cards as dicts or frames, dialogues as dicts, a rubric object; results in three lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from core.errors import UserError
+from core.files import CONFIGS
+from core.records import Message
+from core.rubrics import Rubric, load_rubric
+from data_prep.cards import bundled_cards, load_cards
+from evalsuite import score, simulate
+from evalsuite.given import people_of
+
+pd: Any = pytest.importorskip("pandas")
+ROWS: list[dict[str, Any]] = [{"problem": "She cannot sleep.", "age": 34}, {"problem": "He lost his job.", "age": None}]
+DIMENSION = {"label": {"en": "Warmth"}, "about": {"en": "Is it warm?"}, "levels": {"en": {0: "no", 2: "yes"}}}
+RUBRIC: dict[str, Any] = {
+    **{"name": "mine", "source": "own", "languages": ["en"], "scale": {"min": 0, "max": 2}, "dimensions": {"warmth": DIMENSION}}
+}
+
+
+def seeker(messages: list[Message]) -> str:
+    return "I lie awake."
+
+
+def supporter(messages: list[Message]) -> str:
+    return "Since when?"
+
+
+def judge(messages: list[Message]) -> str:
+    return "2"
+
+
+@pytest.mark.parametrize("make", [list, pd.DataFrame, pl.DataFrame], ids=["dicts", "pandas", "polars"])
+def test_dicts_and_frames_are_cards(make: Any) -> None:
+    results = simulate(make(ROWS), supporter=supporter, seeker=seeker, languages=["en"], exchanges=1, quiet=True)
+    assert len(results.dialogues) == 2
+    assert [(getattr(card, "problem", None), getattr(card, "age", None)) for card in people_of(make(ROWS), False, "en")] == [
+        ("She cannot sleep.", "34"),
+        ("He lost his job.", ""),
+    ]
+
+
+def test_records_and_dicts_may_be_mixed_in_their_order() -> None:
+    known = load_cards(bundled_cards("en"))[:1]
+    assert [getattr(card, "problem", None) for card in people_of([ROWS[0], *known, ROWS[1]], False, "en")] == [
+        *("She cannot sleep.", known[0].problem, "He lost his job."),
+    ]
+
+
+def test_every_fault_of_dicts_is_told_with_position_and_field() -> None:
+    rows = [{"problem": "She cannot sleep.", "Alter": 3}, {"problem": ""}, {"problem": "x", "quality": "good"}, "a card"]
+    with pytest.raises(UserError) as caught:
+        simulate(rows, supporter=supporter, seeker=seeker, quiet=True)  # type: ignore[arg-type]
+    told = str(caught.value).splitlines()
+    starts = ("cards[3]: ", "cards: unknown column 'Alter'", "cards[1], column problem: is ", "cards[2], column quality: ")
+    assert [line[: len(start)] for line, start in zip(told, starts, strict=True)] == list(starts)
+    with pytest.raises(UserError) as caught:
+        score([{"id": "a"}, {"id": "b", "turns": 3}], judge=judge, quiet=True)
+    assert [line.partition(": ")[0] for line in str(caught.value).splitlines()] == [
+        "dialogues[0]",
+        "dialogues[1]",
+        "dialogues[1]",
+    ]
+    with pytest.raises(UserError, match=r"^profiles\[0\]: .*language"):
+        simulate([{"id": "a"}], supporter=supporter, seeker=seeker, framework="emoharbor", quiet=True)
+
+
+@pytest.mark.parametrize("rubric", [RUBRIC, Rubric.model_validate(RUBRIC)], ids=["dict", "object"])
+def test_a_rubric_is_an_object_or_its_fields(rubric: Any, tmp_path: Path) -> None:
+    results = simulate(
+        ROWS,
+        supporter=supporter,
+        seeker=seeker,
+        judge=judge,
+        rubric=rubric,
+        languages=["en"],
+        exchanges=1,
+        quiet=True,
+        out=tmp_path,
+    )
+    assert results.rubric == Rubric.model_validate(RUBRIC)
+    assert [one.value for one in results.judgements] == [2, 2]
+    with pytest.raises(UserError, match=r"^rubric: scale\.max"):
+        score(results, judge={"other": judge}, rubric=RUBRIC | {"scale": {"min": 0}}, quiet=True)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONFIGS / "rubrics").glob("*.yaml")))
+def test_every_bundled_rubric_survives_being_handed_over(name: str, tmp_path: Path) -> None:
+    from evalsuite.given import with_rubric
+
+    rubric = load_rubric(name)
+    again = load_rubric(with_rubric({"rubric": rubric}, tmp_path)["rubric"])
+    assert again == rubric.model_copy(update={"example": again.example})
+
+
+def test_results_say_in_three_lines_what_ran_what_came_out_and_where(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"seeker": seeker, "rubric": RUBRIC, "languages": ["en"], "exchanges": 1, "quiet": True}
+    kept = simulate(ROWS, supporter={"a": supporter, "b": supporter}, judge=judge, out=tmp_path / "r", **how)
+    assert repr(kept).splitlines() == [
+        "2 supporters, 4 dialogues (en), 4 verdicts on mine",
+        "average on 0–100: a 100.0, b 100.0",
+        str(tmp_path / "r"),
+    ]
+    held = simulate(ROWS, supporter={"a": supporter}, **how)
+    assert repr(held).splitlines()[1:] == ["not scored", "in memory: `out=FOLDER` keeps it"]
