@@ -27,7 +27,17 @@ from core.specs import ModelSpec
 from core.tables import Estimate, Screen
 from data_prep.scores.human import read_dialogues
 from evalsuite.frames import FrameRecords, row_of
-from evalsuite.given import Models, OneModel, People, dialogues_of, named_models, one_model, people_of, with_rubric
+from evalsuite.given import (
+    Models,
+    OneModel,
+    People,
+    given_dialogues,
+    named_models,
+    one_model,
+    only_language,
+    people_of,
+    with_rubric,
+)
 from evalsuite.report.report import PLUMBING
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
@@ -171,8 +181,8 @@ def score(
     quiet: bool = False,
     **settings: Any,
 ) -> Results:
-    """Score dialogues: records, dicts with their fields, a file of them, or results. Those of a run folder are scored there, as
-    by one more judge, where no other `out` is given.
+    """Score dialogues: records, dicts (also in chat format: `{"messages": […]}`), a file of them, or results. Those of a run
+    folder are scored there, as by one more judge, where no other `out` is given.
 
     `out`, `quiet` and `settings` (`rubric`, `method`, …) are as in `simulate`.
     """
@@ -270,8 +280,7 @@ def _simulation(
         if isinstance(cards, str | Path):
             config[played] = [str(cards)]
         else:
-            language = settings["languages"][0] if len(settings.get("languages", ())) == 1 else None
-            chosen = people_of(cards, played == "profiles", language)
+            chosen = people_of(cards, played == "profiles", only_language(settings))
             check_unique(played, (person.id for person in chosen), "ids")
             write_jsonl(folder / f"{played}.jsonl", chosen)
             config |= {played: [str(folder / f"{played}.jsonl")], "languages": languages_of(chosen)}
@@ -303,7 +312,7 @@ def _scoring(
             path = Path(dialogues)
             chosen = read_dialogues([path])
         else:
-            chosen, path = dialogues_of(dialogues), folder / "dialogues.jsonl"
+            chosen, path = given_dialogues(dialogues, settings), folder / "dialogues.jsonl"
             if out is not None and (own := Path(out) / "dialogues.jsonl").exists() and read_dialogues([own]) == chosen:
                 path = own
             else:

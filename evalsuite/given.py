@@ -17,6 +17,7 @@ from core.rows import CorpusRow
 from core.rubrics import Rubric
 from core.specs import ModelSpec
 from data_prep.cards.own import own_cards
+from data_prep.dialogue_files import dialogues_of
 from data_prep.profiles import Profile
 from serve.callables import CallableSpec, Model
 
@@ -88,10 +89,16 @@ def people_of(cards: Any, profiles: bool, language: str | None) -> list[RoleCard
     raise AssertionError("the faults were told")
 
 
-def dialogues_of(dialogues: Any) -> list[Dialogue]:
-    """Dialogues of records or of dicts with their fields, as `people_of`."""
-    with Faults() as faults:
-        return _records(_rows(dialogues), Dialogue, "dialogues", faults)
+def given_dialogues(dialogues: Any, settings: Mapping[str, Any]) -> list[Dialogue]:
+    """Dialogues of records, or of dicts with their fields or in another form (`data_prep.dialogue_files`), as `people_of`."""
+    placed = ((f"dialogues[{place}]", row) for place, row in enumerate(_rows(dialogues)))
+    return dialogues_of(placed, only_language(settings), settings.get("roles"), "own").dialogues
+
+
+def only_language(settings: Mapping[str, Any]) -> str | None:
+    """The language of what names none: that of the settings, where there is one."""
+    languages = settings.get("languages", ())
+    return languages[0] if len(languages) == 1 else None
 
 
 def with_rubric(settings: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:

@@ -109,3 +109,15 @@ def test_results_say_in_three_lines_what_ran_what_came_out_and_where(tmp_path: P
     ]
     held = simulate(ROWS, supporter={"a": supporter}, **how)
     assert repr(held).splitlines()[1:] == ["not scored", "in memory: `out=FOLDER` keeps it"]
+
+
+def test_chats_as_dicts_are_scored_as_records_are() -> None:
+    chats = [{"id": "a", "messages": [{"role": "user", "content": "I lie awake."}, {"role": "assistant", "content": "Why?"}]}]
+    results = score(chats, judge=judge, rubric=RUBRIC, languages=["en"], quiet=True)
+    assert [(turn.role, turn.text) for turn in results.dialogues[0].turns] == [
+        ("seeker", "I lie awake."),
+        ("supporter", "Why?"),
+    ]
+    assert list(score(results.dialogues, judge=judge, rubric=RUBRIC, quiet=True).judgements) == list(results.judgements)
+    with pytest.raises(UserError, match=r"^dialogues\[1\]: message 0: role: 'narrator' is not known"):
+        score([*chats, {"messages": [{"role": "narrator", "content": "x"}]}], judge=judge, languages=["en"], quiet=True)
