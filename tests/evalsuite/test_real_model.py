@@ -28,7 +28,7 @@ def config_file(folder: Path, embedded: Embedded, **changes: Any) -> Path:
     config = demo_config()
     model = str(embedded.spec_file)
     config |= {"seeker": model, "supporters": [model], "judge": model, "languages": ["en"], "limit": 4, "gold": None}
-    config |= {"endpoints": {embedded.spec.name: embedded.url}, "concurrency": 8, "exchanges": 2} | changes
+    config |= {"endpoints": {embedded.spec.name: embedded.url}, "concurrency": 8, "exchanges": 1} | changes
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config))
     return path
@@ -55,7 +55,7 @@ def test_a_run_from_cards_to_report(embedded: Embedded, esc_eval: EscEval, tmp_p
     assert esc_eval("run", "--config", config, "--out", "run") == (0, "")
     dialogues = records(tmp_path / "run" / "dialogues.jsonl")
     assert [d["language"] for d in dialogues] == ["en", "zh"]
-    assert all(len(d["turns"]) == 5 and d["termination"] == "max_turns" for d in dialogues)
+    assert all(len(d["turns"]) == 3 and d["termination"] == "max_turns" for d in dialogues)
     for name, count in (("judgements", 2), ("gold_judgements", 2)):
         judgements = records(tmp_path / "run" / f"{name}.jsonl")
         assert [j["dimension"] for j in judgements] == DIMENSIONS * count
@@ -103,7 +103,7 @@ def test_the_other_methods_of_judging(embedded: Embedded, esc_eval: EscEval, tmp
 def test_killed_and_run_again_equals_undisturbed_and_asks_nothing_twice(embedded: Embedded, tmp_path: Path) -> None:
     config = config_file(tmp_path, embedded, limit=3)
     command = [sys.executable, "-m", "evalsuite.cli", "run", "--config", str(config), "--out"]
-    calls = 3 * 2 * 2 + 3  # three dialogues of two exchanges between two models, and a judgement of each
+    calls = 3 * 2 + 3  # three dialogues of one exchange between two models, and a judgement of each
 
     before = requests_answered(embedded)
     subprocess.run([*command, str(tmp_path / "undisturbed")], check=True, stdout=subprocess.DEVNULL)
