@@ -31,6 +31,11 @@ def plain_name(text: str) -> str:
     return text
 
 
+def in_order(name: str) -> list[str]:
+    """What names are sorted by: a number in them as a number, 2 before 10."""
+    return [part.zfill(20) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
 class Spelt(NamedTuple):
     """Marks a field that names a person or a model: two names of one `kind` may not differ in case alone."""
 

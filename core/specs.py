@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from core.addresses import FORM, SPEC_FILES, address_of, check_key_variable, is_loopback, record_name, secret_of
 from core.endpoints import Endpoint
 from core.errors import UserError, near
-from core.files import CONFIGS, digest, sha256_file
+from core.files import CONFIGS, digest, read_text, sha256_file
 from core.machine import Precision, precision
 from core.records import Language
 from core.settings import Settings
@@ -155,6 +155,9 @@ class ModelSpec(Settings):
     model; it answers at temperature 0, as appendix C.2 says for all, in 512 tokens."""
     context_length: Annotated[int, Field(gt=0, le=2**31)] | None = None
     """Tokens of prompt and reply together. Needed to launch a server."""
+    system: str | None = Field(default=None, exclude_if=lambda system: system is None)
+    """What it is told as a supporter, as a system message: text, or the path of a text file. It replaces what a framework
+    tells supporters."""
     learnt: tuple[str, ...] = Field(default=(), exclude_if=lambda learnt: not learnt)
     """Prompt packs (names in configs/prompts, or folders) in which a judge or a seeker was trained. It is asked in the first
     one; other packs are refused. Empty: a model without such training, which gets full instructions."""
@@ -179,6 +182,9 @@ class ModelSpec(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelSpec:
+        hears = self.endpoint.turn is None or "{messages}" in str(self.endpoint.turn.request)
+        if self.system is not None and (self.floor or not hears):
+            raise ValueError("system: a floor and an agent whose request has no {messages} are told nothing: leave it out")
         if self.floor:
             if self.checkpoint is not None or self.endpoint.base_url is not None or self.roles != ("supporter",):
                 raise ValueError("a floor is only a supporter, without checkpoint and endpoint")
@@ -287,6 +293,21 @@ def place_of(place: str) -> Path:
         return Path(place)
 
 
+def prompt_file(given: str) -> Path | None:
+    """The file of a prompt that may be a text: one that is there, or a word with a suffix, as file names have."""
+    named = len(given.split()) == 1 and Path(given).suffix != ""
+    return Path(given) if named or (len(given.encode()) < 250 and Path(given).is_file()) else None
+
+
+def prompt_text(given: str) -> str:
+    """The text of a prompt, which is given itself or by its file. Raises `UserError` for a missing file, and for nothing."""
+    file = prompt_file(given)
+    text = (read_text(file, "system prompt") if file else given).strip()
+    if not text:
+        raise UserError(f"system prompt {given}: empty")
+    return text
+
+
 def model_names() -> list[str]:
     """The names of all bundled specs."""
     return sorted(path.stem for path in (CONFIGS / "models").glob("*.yaml"))
@@ -316,4 +337,5 @@ def load_spec(name: str) -> ModelSpec:
 def _read_spec(name: str) -> ModelSpec:
     if not name.endswith(SPEC_FILES) and name not in model_names():
         raise UserError(f"unknown model {name[:100]!r}: {near(name[:100], model_names())} (a model that is served: {FORM})")
-    return read_named("models", name, ModelSpec, "model")
+    spec = read_named("models", name, ModelSpec, "model")
+    return spec if spec.system is None else spec.model_copy(update={"system": prompt_text(spec.system)})

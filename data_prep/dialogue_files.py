@@ -7,7 +7,6 @@ Sides are told by the usual names (`user`, `human`, `client` …). Further field
 from __future__ import annotations
 
 import io
-import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ from pydantic import AliasChoices, ConfigDict, Field, ValidationError
 from core.errors import UserError
 from core.files import check_unique, digest, first_object, load_json, problems_in, read_bytes, read_json, read_jsonl
 from core.ledger import BuildStep
-from core.names import one_spelling
+from core.names import in_order, one_spelling
 from core.people_tables import Faults
 from core.records import Dialogue, Role
 from core.rows import CorpusReader, RowModel, read_table
@@ -184,6 +183,6 @@ def _of_table(path: Path) -> Iterator[tuple[str, Any]]:
 
     read_table(path, _Said, "turns of dialogues", each)
     for name, turns in rows.items():
-        turns.sort(key=lambda turn: [part.zfill(20) for part in re.split(r"(\d+)", turn.order or "")])  # 2 before 10
+        turns.sort(key=lambda turn: in_order(turn.order or ""))
         shared = [set((turn.model_extra or {}).items()) for turn in turns]
         yield turns[0].place, {**dict(set.intersection(*shared)), "id": name, "messages": turns}

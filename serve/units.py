@@ -65,19 +65,20 @@ def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[ServerUni
     for spec in {digest(s.model_dump(mode="json")): s for s in specs if s.checkpoint and s.endpoint.base_url is None}.values():
         alone = spec.serve.engine == "transformers"
         shared = [spec.checkpoint, spec.revision, spec.chat_template, spec.serve.model_dump(mode="json")]
-        key = digest([*shared, spec.name if alone else None])
+        key = digest([*shared, spec.served_name() if alone else None])
         adapters = [(spec.served_name(), spec, spec.adapter)] if spec.adapter else []
         for language, by_dimension in (spec.adapters or {}).items():
             adapters += [(spec.served_name(language, dimension), spec, place) for dimension, place in by_dimension.items()]
         if not adapters:
             unit = units.setdefault(key, ServerUnit())
             unit.specs.append(spec)
-            unit.base_names.append(spec.served_name())
+            unit.base_names += [name for name in [spec.served_name()] if name not in unit.base_names]
         for adapter in adapters:
             unit = units.setdefault(f"{key} {adapter[0]}" if split_adapters or alone else key, ServerUnit())
             if spec not in unit.specs:
                 unit.specs.append(spec)
-            unit.adapters.append(adapter)
+            if adapter[0] not in [name for name, *_ in unit.adapters]:  # a variant is its model's adapter
+                unit.adapters.append(adapter)
     return list(units.values())
 
 

@@ -74,7 +74,7 @@ def base_of(spec: Mapping[str, Any]) -> ModelBase:
     # The checkpoint's name tells more than the spec's own.
     names = [name for name in (spec.get("checkpoint"), spec.get("adapter"), served, spec.get("name")) if name]
     families = (family.family for name in names for family in _families() if family.pattern.search(name))
-    return ModelBase(spec.get("checkpoint") or served, next(families, None))
+    return ModelBase(spec.get("checkpoint") or served or spec.get("name"), next(families, None))
 
 
 def likeness(one: ModelBase, other: ModelBase) -> Likeness | None:

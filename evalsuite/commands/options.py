@@ -8,9 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from core.addresses import record_name
 from core.errors import UserError
-from core.paths import InFile, InFiles, MaybeFiles, MaybeModel, MaybeModels, Reads, Writes, check_config
+from core.files import digest
+from core.paths import IN_NAME, InFile, InFiles, MaybeFiles, MaybeModel, MaybeModels, Reads, Writes, check_config
 from core.settings import fields_set
+from core.specs import prompt_file
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.dialogue_framework import DialogueFramework, resolve_config
 from evalsuite.runs.people import PEOPLE
@@ -59,6 +62,17 @@ _MODELS = "Models: a name in configs/models, a spec file, or NAME@URL (NAME@URL#
 SupporterOption = Annotated[
     MaybeModels,
     typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more.", rich_help_panel=_MODELS),
+]
+SystemOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--system",
+        metavar="FILE_OR_TEXT",
+        help="What the models under test are told, as a system message, also in place of EmoHarbor's. Repeat for more: "
+        "every model with every prompt is a supporter, MODEL.PROMPT by the file's name. See variants in the config.",
+        rich_help_panel=_MODELS,
+    ),
+    IN_NAME,
 ]
 JudgesOption = Annotated[
     MaybeModels, typer.Option("--judge", metavar="MODEL", help="Model that scores. Repeat for more.", rich_help_panel=_MODELS)
@@ -144,11 +158,24 @@ def refuse(why: str, **given: object) -> None:
             raise UserError(f"--{name.replace('_', '-')}: {why}")
 
 
+def _prompts(given: Sequence[str]) -> dict[str, dict[str, str]] | None:
+    """`--system` as variants by the names of files; a text is called by its hash. Raises `UserError` for a name twice."""
+    variants: dict[str, dict[str, str]] = {}
+    for prompt in given:
+        file, own = prompt_file(prompt), f"system-{digest(prompt, 6)}"
+        name = record_name(file.stem, own)[:50] if file else own
+        if name in variants:
+            raise UserError(f"--system {prompt}: two prompts are called {name}: give one file another name")
+        variants[name] = {"system": prompt}
+    return variants or None
+
+
 def resolve(
     config: Path,
     settings: Sequence[str] | None = None,
     *,
     language: str | None = None,
+    system: Sequence[str] | None = None,
     **overrides: Any,
 ) -> DialogueFramework:
     """The config with what the command line changes (options that are None were not given); errors name the option."""
@@ -156,6 +183,7 @@ def resolve(
     for name in ("cards", "profiles", "references"):
         overrides[name] = [str(path) for path in overrides.get(name) or ()] or None
     overrides["languages"] = [language] if language else None
+    overrides["variants"] = _prompts(system or ())
     loaded = load_config(config, overrides, settings)
     if loaded.shard and "shard" not in overrides:
         raise UserError(f"{config}: shard: only `esc-eval run` does a part of the work (--shard I/N): leave it out here")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,6 @@ import typer
 from core.errors import UserError, say
 from core.options import console
 from core.paths import Writes
-from core.records import Dialogue
 from core.tables import Table
 from core.wandb_offline import need_wandb
 from evalsuite.commands.options import (
@@ -32,6 +31,8 @@ from evalsuite.report.gates import Gates
 from evalsuite.report.inspect_logs import write_inspect_logs
 from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
+from evalsuite.statistics.by_field import by_field
+from evalsuite.statistics.leaderboard import Tally
 
 
 def report(
@@ -39,6 +40,14 @@ def report(
     gold: PeopleOption = None,
     rubric: OwnRubricOption = None,
     versus: AgainstOption = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Scores by what dialogues have in a field (version, week, country); of two values, the difference. Repeat "
+            "for more.",
+        ),
+    ] = None,
     fail_under: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,8 +71,8 @@ def report(
     """Write report.html, report.json, report.md and every table as CSV (tables/) of a run folder again, from its records.
 
     With --gold, people's scores of these dialogues too, as a leaderboard of their own (table 2 of ESC-Eval). A later report
-    without the option leaves them out. Gates (--fail-under, --fail-if-worse) are for the verdicts of the first judge; their
-    outcome is also in report.junit.xml.
+    without --gold or --by leaves their tables out. Gates (--fail-under, --fail-if-worse) are for the verdicts of the first
+    judge; their outcome is also in report.junit.xml.
     """
     if wandb:
         need_wandb()
@@ -74,11 +83,14 @@ def report(
     judge = first.judge.name if first and first.judge else None
     gates = Gates.parse(fail_under or [], fail_if_worse, first.rubric, judge) if first else None
 
-    def people(dialogues: Sequence[Dialogue]) -> Iterator[Table]:
-        return by_people(dialogues, *people_scores(gold or [], rubric or [], dialogues), config.floors())
+    def more(tally: Tally) -> Iterator[Table]:
+        if gold:
+            yield from by_people(tally.dialogues, *people_scores(gold, rubric or [], tally.dialogues), config.floors())
+        for field in by or ():
+            yield from by_field(tally, field)
 
     with open_run(folder) as opened:
-        content.report_run(opened, console, (), wandb, partial(against, name=versus), people if gold else None)
+        content.report_run(opened, console, (), wandb, partial(against, name=versus), more)
         for path in write_inspect_logs(opened, inspect) if inspect else ():
             console.print(str(path), soft_wrap=True)
     if gates and gates.failed(folder):

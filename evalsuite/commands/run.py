@@ -27,6 +27,7 @@ from evalsuite.commands.options import (
     SeekerOption,
     ShardOption,
     SupporterOption,
+    SystemOption,
     TrialsOption,
     UntilOption,
     resolve,
@@ -49,6 +50,7 @@ def run(
     settings: SetOption = None,
     model: RoleModelOption = None,
     supporter: SupporterOption = None,
+    system: SystemOption = None,
     seeker: SeekerOption = None,
     judge: JudgesOption = None,
     cards: CardsOption = None,
@@ -97,12 +99,14 @@ def run(
     stages = choice("--only", only, STAGES) if only else None
     overrides: dict[str, Any] = {
         **{"model": model, "supporters": supporter, "seeker": seeker, "cards": cards, "language": language, "limit": limit},
-        **{"trials": trials, "until": until, "shard": shard, "out": out},
+        **{"trials": trials, "until": until, "shard": shard, "out": out, "system": system},
     }
     judges = [resolve(config, settings, **overrides, judge=name) for name in judge or (None,)]
     simulated, scored = stages != "score", stages != "simulate"
     if dialogues and simulated:
         raise UserError("--dialogues: dialogues that are there are only judged: give --only score, too")
+    if system and not simulated:
+        raise UserError("--system: no supporter is asked with --only score: leave it out")
     if len(judges) > 1 and not scored:
         raise UserError("--judge: no judge is asked with --only simulate: leave it out")
     if until and only:

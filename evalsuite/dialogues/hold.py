@@ -117,7 +117,8 @@ def utterance(reply: Reply, verbatim: bool = False) -> Utterance:
 
 @dataclass(frozen=True)
 class ModelSide:
-    """A model as seeker or supporter: it is shown the dialogue as its own chat (`core.side_prompts.chat`).
+    """A model as seeker or supporter: it is shown the dialogue as its own chat (`core.side_prompts.chat`). A supporter whose
+    spec has a system message is told that one.
 
     `hidden_opening` leaves that many opening turns out of its history. `lead` is a line of the other side's that stands before
     everything, where this side speaks first: chat templates want a user message to begin with. `verbatim`: white space around
@@ -132,6 +133,10 @@ class ModelSide:
     lead: str | None = None
     verbatim: bool = False
     hears: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.role == "supporter" and self.spec.system is not None:
+            object.__setattr__(self, "system", self.spec.system)
 
     def messages(self, turns: Sequence[Turn]) -> list[Message]:
         """What it is shown of a dialogue."""

@@ -32,11 +32,12 @@ from evalsuite.runs.framework import ScoredRun, entries, framework_of, framework
 from evalsuite.runs.judgement_sets import JudgementSet, sets_of
 from evalsuite.runs.people import read_people
 from evalsuite.runs.run_config import Judged, RunConfig
+from evalsuite.runs.texts import prompt_texts
 from evalsuite.runs.versions import made_with, prices_in
 from evalsuite.statistics import dialogue_costs, discrimination
 from evalsuite.statistics.agreement import agreement_tables, judgements_in_order
 from evalsuite.statistics.between_judges import between_judges
-from evalsuite.statistics.clusters import cards_of, clusters_of
+from evalsuite.statistics.clusters import cards_of, clusters_of, users_of
 from evalsuite.statistics.dialogue_costs import ModelUse, model_uses, use_table
 from evalsuite.statistics.draws import distinct, repeats
 from evalsuite.statistics.judge_figures import JudgeSettings, judge_figures
@@ -85,11 +86,11 @@ def report_run(
     made: Sequence[Outcome] = (),
     wandb: bool = False,
     beside: Callable[[Iterable[Table]], Iterable[Table]] = tuple,
-    people: Callable[[Sequence[Dialogue]], Iterable[Table]] | None = None,
+    more: Callable[[Tally], Iterable[Table]] = lambda _: (),
 ) -> None:
     """Write report.html, report.json, report.md and tables/*.csv into a run's folder, and print the most important tables.
 
-    `people` makes tables of people's scores of the run's dialogues (`by_people`).
+    `more` makes further tables, of people's scores (`by_people`) or by fields of the dialogues (`by_field`).
     `beside` may put other figures beside ours, a paper's for instance. With `wandb`, the same tables and charts go
     there too (see `log_wandb`). Everything comes from the folder's own files, or was just `made`, and is written before it is
     printed: a reader who stops listening (`| head`) costs no file. Raises `UserError` when the folder holds no judgements yet.
@@ -98,9 +99,7 @@ def report_run(
     lost = any(one.lost for one in content.tally.dialogues) or any(one.lost for one in content.tally.verdicts)
     if not lost and not any(stage.get("unfinished") for stage in run.timing().values()):  # a budget's end is nobody's look
         run.look(cards_of(content.tally.dialogues))
-    if people is not None:
-        content = replace(content, tables=[*content.tables, *people(content.tally.dialogues)])
-    content = replace(content, tables=list(beside(content.tables)))
+    content = replace(content, tables=list(beside([*content.tables, *more(content.tally)])))
     paths = write_report(run.folder, content)
     print_brief(content, console)
     if content.plumbing:
@@ -163,7 +162,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
     for judging in judges:
         outcome = outcomes.get(judging.file)
         verdicts += outcome.judgements if outcome else judging.records()
-    tally = Tally(dialogues, verdicts, scored.rubric, config.floors(), level=level)
+    tally = Tally(dialogues, verdicts, scored.rubric, config.floors(), users_of(dialogues), level)
     drawn = {dialogue.id for dialogue in distinct(dialogues)}
     once = tally  # what it has computed is computed once where every dialogue is distinct
     if len(drawn) < len(dialogues):
@@ -235,6 +234,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
             *cost_charts(uses),
             *along_charts,
         ],
+        texts=[*prompt_texts(config.simulated.supporters if config.simulated else [])],
         further_facts=[
             *([] if own is None else [("Wording", f"in our words: {', '.join(own)}" if own else "as published, every part")]),
             *(framework.facts(records) if framework else ()),

@@ -24,6 +24,7 @@ from evalsuite.report.figures import TEMPLATES
 from evalsuite.report.forest import Forest, board_forest, difference_forests, dimension_forest, language_forests
 from evalsuite.report.headlines import agreeing, answer, belief, held, unbeaten, unread
 from evalsuite.report.transcripts import Risks, beside, transcripts
+from evalsuite.runs.texts import TextDiff
 from evalsuite.statistics.contestants import POOLED
 from evalsuite.statistics.leaderboard import Board, Tally
 from evalsuite.statistics.summary import AGREEMENT, languages_of, supporter_of
@@ -74,6 +75,8 @@ class ReportContent:
     risks: Risks = field(default_factory=dict)
     records: Mapping[str, Sequence[BaseModel]] = field(default_factory=dict)
     further_facts: Sequence[tuple[str, str]] = ()
+    texts: Sequence[TextDiff] = ()
+    """Supporters' system messages, and how they differ."""
 
     @property
     def sections(self) -> list[Section]:
@@ -243,6 +246,9 @@ def _markdown(content: ReportContent) -> str:
             parts += ["", f"## {escape_markdown(section.title)}", ""]
             parts += [f"> {section.label}", ""] if section.label else []
             parts += ["\n".join(to_markdown(table) for table in section.tables).rstrip()]
+    parts += ["", "## System prompts"] if content.texts else []
+    for what, lines in content.texts:
+        parts += ["", f"{escape_markdown(what)}:", "", *(f"    {clean(line)}" for line in lines)]
     if content.config:
         fingerprints = content.config.get("fingerprints", {})
         parts += ["", "## Configuration", ""]

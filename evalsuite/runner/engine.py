@@ -85,7 +85,7 @@ class Runner:
         return [by_name[name] for name in dict.fromkeys(s.name for s in specs) if self._ours(by_name[name])]
 
     def _ours(self, spec: ModelSpec) -> bool:
-        return spec.name not in self._given and spec.endpoint.base_url is None
+        return self._given.keys().isdisjoint((spec.name, spec.served_name())) and spec.endpoint.base_url is None
 
     def _phases(self, specs: Sequence[ModelSpec], needs: Mapping[str, int]) -> list[list[ModelSpec]]:
         """Which of the models are up at the same time, those served elsewhere always."""
@@ -144,7 +144,7 @@ class Runner:
         known = {spec.name for spec in specs} | {models.model(name).name for name in models.names}
         if not known.issuperset(self._given) and models.tested:
             # A shard may be given the endpoint of a supporter that only others of its shards speak to.
-            known |= {spec.name for spec in models.supporters}
+            known |= {name for spec in models.supporters for name in (spec.name, spec.served_name())}
         for name in self._given:
             if name not in known and not any(name.startswith(f"{model}.") for model in known):
                 raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, known)}")

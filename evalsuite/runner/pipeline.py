@@ -50,7 +50,7 @@ def simulate(runner: Runner, score: bool) -> Outcome:
             runner.console.print(f"{spec.name} does not speak {', '.join(left_out)}: what is played in it is left out")
     if asked.config.limit is not None and not asked.config.until:
         runner.say(f"at most {asked.config.limit} a language are played (limit); --limit N plays more in the same folder")
-    if score and asked.models.judge.name in {spec.name for spec in asked.models.supporters}:
+    if score and asked.models.judge.served_name() in {spec.served_name() for spec in asked.models.supporters}:
         runner.say(f"{asked.models.judge.name} judges itself too: read its scores with care, or name another with --judge")
     judging = set_of(run, asked.models.judge.name) if score else None
     resolved = _with_held(run, asked, judging)
@@ -105,7 +105,8 @@ def servers(resolved: DialogueFramework, machine: Machine, dialogues: Path | Non
 
     jobs, specs = planned(resolved, dialogues, score)
     lengths = needs(resolved, jobs, score)
-    given = resolved.config.endpoints | {spec.name: spec.endpoint.base_url for spec in specs if spec.endpoint.base_url}
+    given = dict(resolved.config.endpoints)
+    given |= {spec.name: url for spec in specs if (url := spec.endpoint.base_url or given.get(spec.served_name()))}
     launched = list({spec.name: spec for spec in specs if spec.name not in given}.values())
     parts = resolved.models.phases(launched, lengths, machine) if launched else []
     plans = [plan_servers(part, Path("logs"), resolve=False, machine=machine, needs=lengths) for part in parts]

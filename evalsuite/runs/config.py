@@ -15,6 +15,7 @@ from core.masking import PlainUrl
 from core.paths import IN_FILE, IN_NAME, IN_SPEC, Reads, check_config
 from core.records import Language, Role
 from core.settings import fields_set, with_settings
+from core.specs import Sampling
 from core.yaml_files import read_yaml
 from evalsuite.judge.methods import native_method
 from evalsuite.runs.framework import framework_of, frameworks
@@ -51,6 +52,13 @@ class GoldConfig(BaseModel):
     """Sample this many dialogues per language (seed 0)."""
 
 
+class Variant(Sampling):
+    """What one variant of the models under test has otherwise than their specs: a system message, fields of their sampling."""
+
+    system: str | None = None
+    """What the supporter is told: text, or the path of a text file."""
+
+
 def _forbid_unknown(model: type[BaseModel]) -> bool:
     """Have the sections of a model forbid unknown fields where they do not say; whether any had to be changed."""
     kinds = [kind for field in model.model_fields.values() for kind in (field.annotation, *get_args(field.annotation))]
@@ -84,6 +92,9 @@ class EvalConfig(BaseModel):
     """Temperature of the models under test. Default: from their specs (0). Seeker and judge keep their own."""
     max_tokens: Annotated[int, Field(gt=0, le=2**31)] | None = None
     """Longest reply of the models under test, in tokens. Default: from their specs (512). Seeker and judge keep their own."""
+    variants: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=50)], Variant] = {}
+    """Every model under test as several supporters, MODEL.VARIANT each, which differ in a system message or in sampling:
+    variants.warm.temperature=0.7, variants.kind.system=kind.txt."""
     floors: bool = False
     """Add supporters that need no model (silent, parrot, lecture): a model should beat them, and a judge should notice."""
     references: Annotated[list[str], IN_FILE] = []

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from core.addresses import FORM
 from core.errors import UserError
-from core.files import digest
+from core.files import digest, validated
 from core.judge_prompts import check_pack
 from core.machine import Machine
 from core.prompts import load_pack
 from core.records import Language
-from core.specs import ModelSpec, Sampling, load_spec, packs_without_rules
+from core.specs import ModelSpec, Sampling, load_spec, packs_without_rules, prompt_text
 from evalsuite.dialogues.floors import FLOORS, REFERENCE
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.held import Held
@@ -118,25 +118,47 @@ class RunModels:
         return self.model(name).name if name else None
 
     @cached_property
+    def _asked(self) -> list[ModelSpec]:
+        """The models under test that the config names, floors included, before there are variants."""
+        floors = [*FLOORS, *([REFERENCE] if self.config.references else [])] if self.config.floors else []
+        chosen = [*self.tested, *(name for name in floors if name not in self.tested)]
+        return [self._tested(self.sampled(self.model(name), "supporter")) for name in chosen]
+
+    @cached_property
     def supporters(self) -> list[ModelSpec]:
         """The models under test, floors included: those of the run folder first."""
         if not self.tested and not self.config.floors:
             raise UserError(f"no supporter given: name one with --supporter {FORM}, or under `supporters:` in the config")
-        floors = [*FLOORS, *([REFERENCE] if self.config.references else [])] if self.config.floors else []
-        chosen = [*self.tested, *(name for name in floors if name not in self.tested)]
-        specs = [self._tested(self.sampled(self.model(name), "supporter")) for name in chosen]
+        specs = [variant for spec in self._asked for variant in self._variants(spec)]
+        if self.config.mode == "paper" and (self.config.variants or any(spec.system is not None for spec in specs)):
+            raise UserError(
+                "mode paper asks supporters as published: leave out --system, variants and system in specs, or use mode native"
+            )
         names = [spec.name for spec in specs]
         if len(set(names)) < len(names):
             raise UserError(
                 f"supporters: the same name twice in {', '.join(names)}: give one another name in a spec file (name, endpoint)"
             )
-        if not any(set(spec.languages) & set(self.config.languages) for spec in specs[: len(self.tested)] or specs):
+        if not any(set(spec.languages) & set(self.config.languages) for spec in self._asked[: len(self.tested)] or specs):
             spoken = "; ".join(f"{spec.name} speaks {', '.join(spec.languages)}" for spec in specs)
             raise UserError(f"no supporter speaks {', '.join(self.config.languages)} ({spoken}): choose another --language")
         if self._held is None:
             return specs
         new = dict(zip(names, specs, strict=True))
         return [*(new.pop(spec.name, spec) for spec in self._held.supporters), *new.values()]
+
+    def _variants(self, spec: ModelSpec) -> list[ModelSpec]:
+        """The supporters that a model under test is: itself, or one per variant of the config, asked as the same model."""
+        made = list[ModelSpec]()
+        for name, variant in self.config.variants.items() if not spec.floor else ():
+            given = variant.model_dump(exclude_unset=True)
+            system = prompt_text(told) if (told := given.pop("system", None)) is not None else spec.system
+            changes: dict[str, Any] = {"name": f"{spec.name}.{name}", "system": system}
+            changes |= {"endpoint": spec.endpoint.model_copy(update={"model": spec.served_name()})}
+            changes |= {"sampling": Sampling.model_validate(spec.sampling.model_dump() | given)}
+            made.append(spec.model_copy(update=changes))
+            validated(ModelSpec, made[-1].model_dump(exclude_unset=True), f"variants.{name} of {spec.name}")
+        return made or [spec]
 
     def _tested(self, spec: ModelSpec) -> ModelSpec:
         """A supporter's spec with what the config changes of the sampling of all. Raises `UserError` where its replies then
@@ -179,7 +201,7 @@ class RunModels:
             raise UserError(
                 "no supporter given, which the run folder would be named by: name one with --supporter, or use --out"
             )
-        names = [spec.name for spec in self.supporters if not spec.floor] or [spec.name for spec in self.supporters]
+        names = [spec.name for spec in self._asked if not spec.floor] or [spec.name for spec in self._asked]
         together = "+".join(names)
         return together if len(together) <= _LONGEST else f"{names[0][:_LONGEST]}+{len(names) - 1}-{digest(names, 8)}"
 

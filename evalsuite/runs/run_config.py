@@ -36,6 +36,7 @@ class ModelIdentity(_ConfigPart):
     fingerprint: str = ""
     checkpoint: str | None = None
     group: str | None = None
+    system: str | None = None
 
 
 class Hashed(_ConfigPart):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.differences import SHOWN, changed_leaves
+from evalsuite.runs.run_config import ModelIdentity
 from serve.store import system_messages
 
 
@@ -36,6 +37,17 @@ def text_diffs(old: Path, new: Path, configs: tuple[dict[str, Any], dict[str, An
         texts = [text for text in (before, after) if text is not None]
         if not is_hash(where) and all(isinstance(text, str) for text in texts) and max(map(len, texts)) > SHOWN:
             yield TextDiff.between(where, before, after)
+
+
+def prompt_texts(supporters: Sequence[ModelIdentity]) -> Iterator[TextDiff]:
+    """The system messages of a run's supporters, and what the later ones have otherwise than the first."""
+    told: dict[str, list[str]] = {}
+    for spec in supporters:
+        told.setdefault(spec.system or "", []).append(spec.name)
+    first, *later = [*((text, ", ".join(names)) for text, names in told.items() if text)] or [("", "")]
+    for text, names in filter(all, (first, *later)):
+        yield TextDiff(names, [f" {line}" for line in text.splitlines()])
+    yield from (TextDiff.between(f"{first[1]} → {names}", first[0], text) for text, names in later)
 
 
 def is_hash(where: str) -> bool:

@@ -16,6 +16,7 @@ from core.errors import UserError, near
 from core.records import Dialogue
 
 CARD, DIALOGUE = "card", "dialogue"
+USERS = ("user", "user_id")  # fields of given dialogues that say whose they are
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,19 @@ def cluster_key(by: str | None = None) -> Callable[[Dialogue], str]:
     record, where it has anything. Raises `UserError` for what is no field."""
     if by is None or by == CARD:
         return card_of
-    if by not in (fields := {DIALOGUE, *Dialogue.model_fields}):
+    if by not in (fields := {DIALOGUE, *Dialogue.model_fields, *USERS}):
         raise UserError(f"--cluster {by}: no field of a dialogue: {near(by, {CARD, *fields})}")
-    return lambda one: f"{DIALOGUE} {one.id}" if (value := getattr(one, by, None)) is None else f"{by} {value}"
+
+    def key(one: Dialogue) -> str:
+        value = one.fields.get(by, getattr(one, by, None))
+        return f"{DIALOGUE} {one.id}" if value is None else f"{by} {value}"
+
+    return key
+
+
+def users_of(dialogues: Iterable[Dialogue]) -> str | None:
+    """The field that says whose given dialogues are, whom intervals draw with all of theirs; None where nothing says it."""
+    return next((name for dialogue in dialogues for name in USERS if name in dialogue.fields), None)
 
 
 def clusters_of(dialogues: Iterable[Dialogue], by: str | None = None) -> Clusters:
