@@ -28,15 +28,8 @@ from core.completion import EVERYWHERE, NAMED
 from core.errors import UserError
 from core.files import CONFIGS
 
-_SUFFIXES = (
-    ".yaml",
-    ".yml",
-    ".json",
-    ".jsonl",
-    ".csv",
-    ".tsv",
-    ".xlsx",
-)  # what ends so is a file, not the name of something bundled
+# What ends so is a file, not the name of something bundled.
+SUFFIXES = (".yaml", ".yml", ".json", ".jsonl", ".csv", ".tsv", ".xlsx")
 
 
 @dataclass(frozen=True)
@@ -68,21 +61,13 @@ class Reads:
             return None if value.startswith("hf:") else Path(value).expanduser()
         if self.kind == "model" and (spec := named_part(value)) != value:
             return Path(spec) if spec.endswith(SPEC_FILES) else None
-        named = self.kind in ("name", "model") and "/" not in value and Path(value).suffix not in _SUFFIXES
+        named = self.kind in ("name", "model") and "/" not in value and Path(value).suffix not in SUFFIXES
         return None if named else Path(value)
-
-    def beside_config(self, value: str, folder: Path) -> str:
-        """The value as it stands in a config of this folder, seen from the current one: a file that is there goes first."""
-        named, path = named_part(value) if self.kind == "model" else value, self.path(value)
-        with suppress(OSError):  # no path can be like this: who reads it says so
-            if path is not None and (folder / path).exists():
-                return f"{folder / named}{value[len(named) :]}"
-        return value
 
     def problem(self, path: Path) -> str | None:
         """What keeps a path from being read."""
         if self.kind in ("name", "model"):
-            return IN_FILE.problem(path) if path.suffix in _SUFFIXES else None
+            return IN_FILE.problem(path) if path.suffix in SUFFIXES else None
         if self.kind == "place" and self.labelled:
             return None
         if not path.exists():

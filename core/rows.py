@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from core.errors import UserError, at
+from core.errors import UserError
 from core.files import explain, json_line, numbered_lines, problems_in, read_json, read_text
 from core.ledger import BuildStep
 from core.names import Spellings
@@ -314,34 +314,15 @@ def read_table(path: Path, model: type[M], what: str, each: Callable[[str, M], N
     return records
 
 
-def dict_rows(path: Path, what: str, faults: Faults) -> list[CorpusRow]:
-    """The rows of a table (`.csv`, `.tsv`, `.xlsx`), of JSON lines or of a JSON list as {column: value}; an empty cell is "".
-
-    A row that is none is noted in `faults`. Raises `UserError` where nothing can be read, and for a file of another kind.
-    """
-    suffix = path.suffix.lower()
-    if suffix not in (".json", ".jsonl", ".csv", ".tsv", ".xlsx"):
-        raise UserError(f"{path}: {what} are read from .csv, .tsv, .xlsx, .jsonl or .json")
-    rows: list[CorpusRow] = []
-    if suffix == ".jsonl":
-        for number, line in numbered_lines(path, what):
-            with faults.noting(), at(where := f"{path}:{number}"):
-                rows.append(CorpusRow(where, json_line(line)))
-    elif suffix == ".json":
-        if not isinstance(entries := read_json(path, what), list):
-            raise UserError(f"{path}: expected a JSON list of {what}, found {type(entries).__name__}")
-        rows = [CorpusRow(f"{path}: entry {number}", entry) for number, entry in enumerate(entries)]
-    else:
-        lines = table_lines(path)
-        names = _columns(path, lines, ())
-        for where, cells in lines[1:]:
-            if len(cells) == len(names):
-                rows.append(CorpusRow(where, dict(zip(names, cells, strict=True))))
-            else:
-                faults.found.append(f"{where}: {len(cells)} cells in {len(names)} columns (is there a comma without quotes?)")
-    if not rows and not faults.found:
-        raise UserError(f"{path}: no {what}")
-    return rows
+def dict_rows(path: Path, faults: Faults) -> list[CorpusRow]:
+    """The rows of a table (see `core.people_tables`), of JSON lines or of a JSON list; `faults` has what cannot be read."""
+    reader = CorpusReader(BuildStep(path.name), tidy=False)
+    rows = list(reader.records(path) if path.suffix.lower() in (".json", ".jsonl") else _table_rows(path, reader))
+    faults.found += reader.problems
+    faults.found += [f"{row.where}: {row.value}" for row in rows if isinstance(row.value, Malformed)]
+    if not reader.step.taken:
+        raise UserError(f"{path}: no row")
+    return [row for row in rows if not isinstance(row.value, Malformed)]
 
 
 def _columns(path: Path, lines: Sequence[tuple[str, list[str]]], needed: Sequence[str]) -> list[str]:
@@ -355,16 +336,21 @@ def _columns(path: Path, lines: Sequence[tuple[str, list[str]]], needed: Sequenc
 
 
 def _typed_rows(path: Path, model: type[BaseModel], reader: CorpusReader) -> Iterator[CorpusRow]:
-    """The rows of a table as {column: cell}; a row of another length is `Malformed`."""
+    """The rows of a table as {column: cell}, without cells that are empty and may be missing."""
     needed = [name for name, field in model.model_fields.items() if field.is_required()]
     nullable = [name for name in needed if type(None) in get_args(model.model_fields[name].annotation)]
+    for row in _table_rows(path, reader, needed):
+        if isinstance(row.value, dict):
+            value = {name: cell for name, cell in row.value.items() if cell != "" or name in needed}
+            row = CorpusRow(row.where, value | {name: None for name in nullable if value[name] == ""})
+        yield row
+
+
+def _table_rows(path: Path, reader: CorpusReader, needed: Sequence[str] = ()) -> Iterator[CorpusRow]:
+    """The rows of a table as {column: cell}; a row of another length is `Malformed`."""
     lines = table_lines(path)
     names = _columns(path, lines, needed)
     for place, cells in lines[1:]:
-        if len(cells) != len(names):
-            yield reader.row(place, Malformed(f"expected {len(names)} columns"))
-            continue
-        value: dict[str, str | None] = {
-            name: cell for name, cell in zip(names, cells, strict=True) if cell != "" or name in needed
-        }
-        yield reader.row(place, value | {name: None for name in nullable if value[name] == ""})
+        whole = len(cells) == len(names)
+        value = dict(zip(names, cells, strict=True)) if whole else Malformed(f"expected {len(names)} columns")
+        yield reader.row(place, value)

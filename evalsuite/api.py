@@ -27,17 +27,7 @@ from core.specs import ModelSpec
 from core.tables import Estimate, Screen
 from data_prep.scores.human import read_dialogues
 from evalsuite.frames import FrameRecords, row_of
-from evalsuite.given import (
-    Models,
-    OneModel,
-    People,
-    given_dialogues,
-    named_models,
-    one_model,
-    only_language,
-    people_of,
-    with_rubric,
-)
+from evalsuite.given import People, given_dialogues, given_people, with_rubric
 from evalsuite.report.report import PLUMBING
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
@@ -53,7 +43,7 @@ from evalsuite.statistics.leaderboard import Board, Score, Tally
 from evalsuite.statistics.paired import rank_text
 from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of, supporter_of
 from serve.budget import Budget
-from serve.callables import CALLERS_LOOP
+from serve.callables import CALLERS_LOOP, Models, OneModel, named_models, one_model
 
 _NOT_HERE = ("gold", "shard", "replay")  # what a config may hold and only the commands do
 
@@ -280,7 +270,7 @@ def _simulation(
         if isinstance(cards, str | Path):
             config[played] = [str(cards)]
         else:
-            chosen = people_of(cards, played == "profiles", only_language(settings))
+            chosen = given_people(cards, played == "profiles", settings)
             check_unique(played, (person.id for person in chosen), "ids")
             write_jsonl(folder / f"{played}.jsonl", chosen)
             config |= {played: [str(folder / f"{played}.jsonl")], "languages": languages_of(chosen)}

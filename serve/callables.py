@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import re
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
@@ -42,6 +42,12 @@ Model = Callable[..., str | Reply | Awaitable[str | Reply]] | Agent | type[Agent
 """Messages of a chat in, the reply out: its text, or a `Reply` for one with token probabilities or a finish reason. What it
 names as a parameter (dialogue, card, exchange, role) is handed to it, too. An async callable is asked many times at once, any
 other once at a time, in a thread."""
+AnyModel = str | ModelSpec | Model
+"""A name in configs/models, a spec file, NAME@URL; a spec; or a callable, which is known by its own or its class's name."""
+OneModel = AnyModel | Mapping[str, AnyModel]
+"""The same, or `{name: callable}`."""
+Models = OneModel | Sequence[AnyModel]
+"""One or several."""
 
 CALLERS_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("CALLERS_LOOP", default=None)
 """The event loop that async callables belong to, where that is not the one that asks them (`evalsuite.api`)."""
@@ -275,3 +281,36 @@ def _filled(template: Any, known: Mapping[str, Any]) -> Any:
     if alone := _NAMES.fullmatch(template):
         return known.get(alone[1])
     return _NAMES.sub(lambda name: str(known.get(name[1], "")), template)
+
+
+def one_model(role: str, model: OneModel, given: dict[str, ModelSpec]) -> str:
+    """How the config names the only model of a role."""
+    names = named_models(model, given)
+    if len(names) != 1:
+        raise UserError(f"{role}: one model plays it, not {len(names)}")
+    return names[0]
+
+
+def named_models(models: Models, given: dict[str, ModelSpec]) -> list[str]:
+    """How the config names models; specs and callables are put into `given`."""
+    if isinstance(models, Mapping):
+        return [_name(model, name, given) for name, model in models.items()]
+    listed = models if isinstance(models, Sequence) and not isinstance(models, str) else [models]
+    return [_name(model, None, given) for model in listed]
+
+
+def _name(model: AnyModel, name: str | None, given: dict[str, ModelSpec]) -> str:
+    if isinstance(model, str):
+        if name is not None:
+            raise UserError(f"model {name}: {model!r} has a name already: only callables are given one")
+        return model
+    if isinstance(model, ModelSpec):
+        spec = model
+    elif callable(model) or hasattr(model, "reply"):
+        spec = CallableSpec.of(name or str(getattr(model, "__name__", type(model).__name__)), model)
+    else:
+        raise UserError(f"a model is a name, a spec or a callable, not {type(model).__name__}")
+    known = given.setdefault(spec.name, spec)
+    if known is not spec and not (isinstance(known, CallableSpec) and known.is_of(model)):
+        raise UserError(f"two models are named {spec.name}: give one another name: {{'NAME': model}}")
+    return spec.name

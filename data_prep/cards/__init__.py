@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,9 +10,11 @@ from pydantic import BaseModel, ConfigDict
 
 from core.errors import UserError
 from core.files import check_unique, explain, first_object, read_json, read_jsonl
+from core.people_tables import Faults
 from core.records import Language, RoleCard, Whole
+from core.rows import dict_rows
 from data_prep.bundled import BUNDLED
-from data_prep.cards.own import read_own_cards
+from data_prep.cards.own import Columns, own_cards
 
 _FIELDS = {
     "age": ("Age", "年龄"),
@@ -40,7 +41,7 @@ class _Published(BaseModel):
     language: Literal["english", "chinese"]
 
 
-def load_cards(path: Path, language: str | None = None, columns: Mapping[str, str] | None = None) -> list[RoleCard]:
+def load_cards(path: Path, language: str | None = None, columns: Columns | None = None) -> list[RoleCard]:
     """Role cards: RoleCards as JSON lines, ESC-Eval's published JSON, or one's own table or list (`data_prep.cards.own`, which
     explains `language` and `columns`). What stands in the file decides.
 
@@ -51,7 +52,8 @@ def load_cards(path: Path, language: str | None = None, columns: Mapping[str, st
     elif path.suffix == ".jsonl" and {"source", "card_method"} <= first_object(path, "role card file").keys() and not columns:
         cards = read_jsonl(path, RoleCard, "role card file")
     else:
-        return read_own_cards(path, language, columns)
+        with Faults() as faults:
+            return own_cards(dict_rows(path, faults), path, faults, language, columns or {})
     check_unique(path, (card.id for card in cards), "card ids")
     return cards
 

@@ -67,8 +67,7 @@ def import_(
         Path | None,
         typer.Option(
             "--cards",
-            help="Role cards of your own: CSV, TSV, XLSX, JSON or JSON lines with a column problem and, if you like, age, "
-            "gender, occupation, category, language, id. `esc-eval init` writes an example.",
+            help="Your own role cards: CSV, TSV, XLSX, JSON or JSON lines with a column problem; `esc-eval init` writes some.",
         ),
         IN_FILE,
     ] = None,
@@ -77,11 +76,11 @@ def import_(
         typer.Option(
             "--map",
             metavar="OURS=YOURS",
-            help="With --cards: which column of yours is meant (problem=Situation); =Notes leaves one out. Repeat for more.",
+            help="Which column of --cards is meant: problem=Situation; none=Notes leaves one out. Repeat for more.",
         ),
     ] = None,
     language: Annotated[
-        str | None, typer.Option("--language", help="With --cards: the language of cards that name none (default: en).")
+        str | None, typer.Option("--language", help="The language of --cards that name none (default: en).")
     ] = None,
 ) -> None:
     """Bring what others published, or people gave, into our records. One kind is imported at a time.
@@ -99,10 +98,9 @@ def import_(
     that a corpus has). A missing answer gives no score. Malformed rows of corpora are left out; --gold has to be right in every
     row.
 
-    Cards: cards.jsonl. A row without an id gets one from its content, which stays when rows are moved or added. Every fault of
-    the file is told at once, by row and column. `esc-eval run --cards FILE` reads such a file without this step. Example:
+    Cards: cards.jsonl; needed only where columns have other names, since `esc-eval run --cards FILE` reads such files itself:
 
-    esc-data import --cards cards.xlsx --map problem=Situation --map age=Alter --language de --out runs/cards
+    esc-data import --cards cards.xlsx --map problem=Situation --map age=Alter --out runs/cards
 
     Held dialogues (ESC-Eval's section 3.3: each situation is talked over with every supporter): the same with the ratings
     given afterwards; references.jsonl has the corpus's own dialogue of each situation, found by its source_id.
@@ -121,15 +119,14 @@ def import_(
     if cards:
         if places or scores:
             raise UserError("--cards: cards are imported alone: leave out --source, --gold, --dialogues and --rubric")
-        build = Build(out, "import", settings={"language": language, "map": map_ or []})
+        pairs = (name_and_value("--map", text, "OURS=YOURS, as in problem=Situation") for text in map_ or ())
+        made = load_cards(cards, language, {column: field for field, column in pairs})
+        build = Build(out, "import", settings={"language": language, "map": map_})
         build.input(cards)
-        made = load_cards(cards, language, _columns(map_ or []))
         build.step("cards", len(made))
         build.write(CARDS, made)
         build.finish(console)
         return
-    if map_ or language:
-        raise UserError(f"--{'map' if map_ else 'language'} says nothing without --cards")
     kinds = [_PUBLISHED, _PROFILES, CORPORA]
     given = [kind for kind in kinds if set(kind) & places.keys() or (scores and kind is CORPORA)]
     if not places and not gold:
@@ -179,17 +176,6 @@ def import_(
                 imported.add(Imported(scores=whole, turn_scores=turns))
             imported.write(build)
     build.finish(console)
-
-
-def _columns(given: list[str]) -> dict[str, str]:
-    """Your column → our field, "" for one to leave out."""
-    columns: dict[str, str] = {}
-    for text in given:
-        field, _, column = text.partition("=")
-        if not column or column in columns:
-            raise UserError(f"--map {text}: write OURS=YOURS, as in problem=Situation, once for each of your columns")
-        columns[column] = field
-    return columns
 
 
 def _import_profiles(places: dict[str, str], build: Build) -> None:

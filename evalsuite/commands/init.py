@@ -12,15 +12,12 @@ from core.files import CONFIGS, read_bytes, write_bytes
 from core.options import console
 from core.paths import Writes
 
-EXAMPLE = CONFIGS / "init"
-FILES = ("config.yaml", "cards.csv", "rubric.yaml", "prompt.txt")
+EXAMPLE, FILES = CONFIGS / "init", ("config.yaml", "cards.csv", "rubric.yaml", "prompt.txt")
 
 
 def init(
     folder: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="A folder to write to; files that are there are never replaced."),
-        Writes(FILES),
+        Path, typer.Argument(metavar="DIR", help="A folder; files that are there are never replaced."), Writes(FILES)
     ],
 ) -> None:
     """Write the files of a first run: a config, four role cards, a rubric of four questions, and a supporter's system prompt.
@@ -35,5 +32,4 @@ def init(
         raise UserError(f"{folder}: {', '.join(there)}: there already, and nothing is replaced: choose another folder")
     for name in FILES:
         write_bytes(folder / name, read_bytes(EXAMPLE / name, "example"))
-    console.print(f"written: {folder}/ ({', '.join(FILES)}). Now run them:", soft_wrap=True)
-    console.print(f"esc-eval run --config {folder / 'config.yaml'} --model NAME@URL", soft_wrap=True, markup=False)
+    console.print(f"written: {', '.join(FILES)}\nesc-eval run --config {folder}/config.yaml --model NAME@URL", soft_wrap=True)

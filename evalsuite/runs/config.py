@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from core.addresses import named_part
 from core.errors import UserError
 from core.files import validated
 from core.masking import PlainUrl
-from core.paths import IN_FILE, IN_NAME, IN_SPEC, Reads, check_config
+from core.paths import IN_FILE, IN_NAME, IN_SPEC, SUFFIXES, check_config
 from core.records import Language, Role
 from core.settings import fields_set, with_settings
 from core.specs import Sampling
@@ -193,17 +194,15 @@ def load_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] =
     return overridden(path, model, "eval config", overrides, settings)
 
 
-def _beside(config: BaseModel, folder: Path) -> dict[str, Any]:
-    """What a config sets, where the files that lie in its folder are named by their way from here."""
-    values = config.model_dump(exclude_unset=True)
-    for field in values:
-        value = getattr(config, field)
-        if isinstance(value, BaseModel):
-            values[field] = _beside(value, folder)
-        for role in (mark for mark in type(config).model_fields[field].metadata if isinstance(mark, Reads) and value):
-            named = [role.beside_config(text, folder) for text in ([value] if isinstance(value, str) else value)]
-            values[field] = named[0] if isinstance(value, str) else named
-    return values
+def _beside(value: Any, folder: Path) -> Any:
+    """What a config says, where a file that lies in the config's folder is named by its way from here."""
+    if isinstance(value, dict):
+        return {key: _beside(one, folder) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_beside(one, folder) for one in value]
+    named = named_part(value) if isinstance(value, str) else ""
+    there = named.endswith(SUFFIXES) and len(named) < 200 and (folder / named).is_file()
+    return f"{folder / named}{value[len(named) :]}" if there else value
 
 
 class _Framework(BaseModel):
@@ -218,7 +217,9 @@ def overridden(path: Path | None, model: type[C], what: str, overrides: dict[str
     options = {key: value for key, value in overrides.items() if value is not None}
     for field in options.keys() & fields_set(settings):
         raise UserError(f"--set {field}: an option says it too: keep one")
-    values = with_settings((_beside(config, path.parent) if path else {}) | options, settings, model)
+    values = with_settings(
+        _beside(config.model_dump(exclude_unset=True), path.parent if path else Path()) | options, settings, model
+    )
     chosen = validated(model, values, "command line")
     check_config(chosen)
     return chosen

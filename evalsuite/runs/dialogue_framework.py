@@ -178,8 +178,7 @@ class DialogueFramework(Framework):
         """Cards or profiles of files (or `bundled`) in the config's languages, at most `limit` of each, after those that the
         run folder holds; at random for a run that may end early. `every`: in the folder's languages as well."""
         languages = self.languages if every else self.config.languages
-        only = self.config.languages[0] if len(self.config.languages) == 1 else None
-        people = load_people(record, names, languages, limit, self.config.until is not None, self._read, only)
+        people = load_people(record, names, languages, limit, self.config.until is not None, self._read)
         return self.held.people_with(people, self.languages) if self.held else people
 
     def plans(self) -> Iterator[Plan]:

@@ -34,16 +34,15 @@ def load_people(
     limit: int | None,
     shuffled: bool,
     read: dict[tuple[Path, ...], list[Any]],
-    only: Language | None = None,
 ) -> list[P]:
     """The people of these files (or `bundled`), language by language, at most `limit` of each: in file order, or `shuffled` by
-    a hash of their ids. `read` keeps what was read; `only` is the language of those that name none. Raises `UserError` for two
-    of one id, and where nobody is left."""
+    a hash of their ids. `read` keeps what was read. Raises `UserError` for two of one id, and where nobody is left."""
     noun, bundled, load = _READERS[record]
     paths: list[Path] = []
     for name in names:
         paths += [bundled(language) for language in languages] if name == "bundled" else [Path(name)]
     where = ", ".join(map(str, paths))
+    only = languages[0] if len(languages) == 1 else None  # that of people who name none
     if (people := read.get(tuple(paths))) is None:
         people = read[tuple(paths)] = [person for path in paths for person in load(path, only)]
         check_unique(where, (person.id for person in people), f"{noun} ids")

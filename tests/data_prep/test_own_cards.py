@@ -85,10 +85,10 @@ def test_all_faults_are_told_together_by_row_and_column(tmp_path: Path) -> None:
         load_cards(path)
     told = str(caught.value).replace(f"{tmp_path}/", "").splitlines()
     starts = (
-        "mine.csv:6: 7 cells in 6 columns (is there a comma without quotes?)",
-        "mine.csv: unknown column 'Alter': did you mean ",
+        "mine.csv:6: expected 6 columns",
+        "mine.csv: unknown column 'Alter': known: age, ",
         "mine.csv: unknown column 'kategory': did you mean category?",
-        "mine.csv: to map columns: esc-data import --cards mine.csv --map problem=Situation",
+        "mine.csv: to map: esc-data import --cards mine.csv --map problem=Situation",
         "mine.csv:2, column language: ",
         "mine.csv:3, column problem: is missing",
         "mine.csv:5, column id: b is also that of mine.csv:4",
@@ -111,8 +111,8 @@ def test_all_faults_are_told_together_by_row_and_column(tmp_path: Path) -> None:
         ("problem,quality\nShe is ill.,good\n", r":2, column quality: Input should be 'high'"),
         ("problem,Problem\nShe is ill.,x\n", r"two columns are problem: 'Problem' is the second"),
         ("Situation,age\nShe is ill.,30\n", r"no column problem \(found: Situation, age\)"),
-        ("problem,age\n", "no role cards"),
-        ("problem,notes\nShe is ill.,shy\n", r"unknown column 'notes': .*\n.*--map =Notes leaves one out"),
+        ("problem,age\n", "own.csv: no row"),
+        ("problem,notes\nShe is ill.,shy\n", r"unknown column 'notes': .*\n.*none=Notes leaves one out"),
         ("problem,language\n她睡不着。,zh\nShe is ill.,en\n", None),
         ("problem\n妻子离开了他，他整夜睡不着。\n", "the problems are not in English"),
         ("problem\nУ неё болен отец.\n", "the problems are not in English"),
@@ -174,9 +174,9 @@ def test_a_category_is_named_or_its_path_given(text: str, path: tuple[str, ...])
     assert category_of(text) == path
 
 
-def test_an_unknown_category_is_answered_with_near_ones_or_the_areas() -> None:
-    with pytest.raises(UserError, match="did you mean Marriage relationship"):
-        category_of("marriage relations")
+def test_an_unknown_category_is_answered_with_the_areas() -> None:
+    with pytest.raises(UserError, match="did you mean Family and Life"):
+        category_of("Family life")
     with pytest.raises(UserError, match="known: Family and Life, Social Interaction and Others, Work and Study"):
         category_of("Ψ")
 
@@ -184,7 +184,7 @@ def test_an_unknown_category_is_answered_with_near_ones_or_the_areas() -> None:
 @pytest.mark.slow
 def test_import_maps_columns_and_says_what_it_wrote(run: Run) -> None:
     Path("sheet.csv").write_text("Situation;Alter;Notizen\nSie schläft nicht.;34;x\n", encoding="utf-8-sig")
-    mapped = ("--map", "problem=Situation", "--map", "age=alter", "--map", "=Notizen")
+    mapped = ("--map", "problem=Situation", "--map", "age=alter", "--map", "none=Notizen")
     said = ok(run("import", "--cards", "sheet.csv", *mapped, "--language", "zh", "--out", "out"))
     (card,) = load_cards(Path("out/cards.jsonl"))
     assert (card.problem, card.age, card.language, card.source) == ("Sie schläft nicht.", "34", "zh", "sheet")
@@ -196,9 +196,9 @@ def test_import_maps_columns_and_says_what_it_wrote(run: Run) -> None:
     ("words", "message"),
     [
         (("--map", "problem=Lage"), "no column 'lage' to map: known: situation"),
-        (("--map", "problm=Situation"), "a column cannot be mapped to 'problm': did you mean problem"),
+        (("--map", "problm=Situation"), "unknown column 'problm': did you mean problem"),
         (("--map", "Situation"), "--map Situation: write OURS=YOURS"),
-        (("--map", "problem=Situation", "--map", "age=Situation"), "--map age=Situation: write OURS=YOURS"),
+        (("--map", "problem=Situation", "--map", "age=Situation"), "no column problem (found: Situation)"),
         (("--map", "problem=Situation", "--gold", "sheet.csv"), "--cards: cards are imported alone"),
     ],
 )

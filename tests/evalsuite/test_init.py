@@ -66,11 +66,9 @@ def test_a_config_names_the_files_beside_it_and_then_those_from_here(tmp_path: P
     assert (getattr(typed, "cards"), typed.rubric) == (["cards.csv"], "rubric.yaml"), "what is typed is meant from here"  # noqa: B009
 
 
-@pytest.mark.parametrize("config", sorted((CONFIGS / "eval").glob("*.yaml")), ids=lambda path: path.stem)
-def test_bundled_configs_mean_what_they_did(config: Path) -> None:
+def test_bundled_configs_mean_what_they_did() -> None:
     from evalsuite.runs.config import _beside
 
-    values = yaml.safe_load(config.read_text())
-    if values.get("framework") in (None, "esc_eval", "emoharbor"):
-        loaded = load_config(config, {})
-        assert _beside(loaded, config.parent) == loaded.model_dump(exclude_unset=True)
+    for path in (CONFIGS / "eval").glob("*.yaml"):
+        values = yaml.safe_load(path.read_text())
+        assert _beside(values, path.parent) == values

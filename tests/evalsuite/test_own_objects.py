@@ -14,7 +14,7 @@ from core.records import Message
 from core.rubrics import Rubric, load_rubric
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import score, simulate
-from evalsuite.given import people_of
+from evalsuite.given import given_people, with_rubric
 
 pd: Any = pytest.importorskip("pandas")
 ROWS: list[dict[str, Any]] = [{"problem": "She cannot sleep.", "age": 34}, {"problem": "He lost his job.", "age": None}]
@@ -40,7 +40,7 @@ def judge(messages: list[Message]) -> str:
 def test_dicts_and_frames_are_cards(make: Any) -> None:
     results = simulate(make(ROWS), supporter=supporter, seeker=seeker, languages=["en"], exchanges=1, quiet=True)
     assert len(results.dialogues) == 2
-    assert [(getattr(card, "problem", None), getattr(card, "age", None)) for card in people_of(make(ROWS), False, "en")] == [
+    assert [(card.problem, card.age) for card in given_people(make(ROWS), False, {"languages": ["en"]})] == [
         ("She cannot sleep.", "34"),
         ("He lost his job.", ""),
     ]
@@ -48,7 +48,7 @@ def test_dicts_and_frames_are_cards(make: Any) -> None:
 
 def test_records_and_dicts_may_be_mixed_in_their_order() -> None:
     known = load_cards(bundled_cards("en"))[:1]
-    assert [getattr(card, "problem", None) for card in people_of([ROWS[0], *known, ROWS[1]], False, "en")] == [
+    assert [card.problem for card in given_people([ROWS[0], *known, ROWS[1]], False, {"languages": ["en"]})] == [
         *("She cannot sleep.", known[0].problem, "He lost his job."),
     ]
 
@@ -92,8 +92,6 @@ def test_a_rubric_is_an_object_or_its_fields(rubric: Any, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (CONFIGS / "rubrics").glob("*.yaml")))
 def test_every_bundled_rubric_survives_being_handed_over(name: str, tmp_path: Path) -> None:
-    from evalsuite.given import with_rubric
-
     rubric = load_rubric(name)
     again = load_rubric(with_rubric({"rubric": rubric}, tmp_path)["rubric"])
     assert again == rubric.model_copy(update={"example": again.example})
