@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -17,16 +17,8 @@ from data_prep.cards.own import own_cards
 from data_prep.dialogue_files import dialogues_of
 from data_prep.profiles import Profile
 
-
-class Frame(Protocol):
-    """A data frame of pandas or polars."""
-
-    @property
-    def columns(self) -> Any: ...
-
-
-People = str | Path | Iterable[RoleCard | Profile | Mapping[str, Any]] | Frame
-"""A file or `bundled`; records, or dicts with their fields; or a frame with such columns."""
+People = str | Path | Iterable[Any]
+"""A file or `bundled`; records, or dicts with their fields; or a frame of pandas or polars with such columns."""
 
 
 def given_people(cards: Any, profiles: bool, settings: Mapping[str, Any]) -> list[Any]:

@@ -201,7 +201,7 @@ def _beside(value: Any, folder: Path) -> Any:
     if isinstance(value, list):
         return [_beside(one, folder) for one in value]
     named = named_part(value) if isinstance(value, str) else ""
-    there = named.endswith(SUFFIXES) and len(named) < 200 and (folder / named).is_file()
+    there = named.endswith((*SUFFIXES, ".txt")) and len(named) < 200 and (folder / named).is_file()
     return f"{folder / named}{value[len(named) :]}" if there else value
 
 
