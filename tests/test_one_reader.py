@@ -17,6 +17,7 @@ from core.prompts import load_pack
 from core.records import Preference
 from core.rows import CorpusReader
 from core.yaml_files import load_yaml
+from data_prep.cards import load_cards
 from data_prep.scores.held import read_held
 from data_prep.scores.human import COLUMNS, read_comparisons, read_preferences, read_scores
 from data_prep.sources import SOURCES, generic
@@ -107,6 +108,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "JSON": ("x.json", lambda path: read_json(path, "x"), '{"name": "Renée 安娜"}'),
     "YAML": ("x.yaml", lambda path: load_yaml(path, "x"), "name: Renée 安娜\n"),
     "consent": ("t.txt", lambda path: read_text(path, "text"), "Renée 安娜"),
+    "own cards": ("p.csv", load_cards, "problem,language\nRenée 安娜,en\n"),
     "own corpus": ("o.jsonl", lambda path: list(generic.read([path], CorpusReader(BuildStep("x"), strict=True))), OWN_CORPUS),
     "a corpus in many files": ("3.json", corpus("smile"), orjson.dumps(SMILE).decode()),
     "a corpus in CSV": ("e.csv", rows_of_csv, "a,b\nRenée 安娜,1\n"),

@@ -80,6 +80,7 @@ RUBRIC = {
     "scale": {"min": 0, "max": 2},
     "dimensions": {"a": DIMENSION, "b": DIMENSION},
 }
+OWN = {"problem": "She is ill.", "age": 34, "category": "Work and Study", "language": "en"}
 HELD = {key: value for key, value in DIALOGUE.items() if key != "source"} | {"situation": "s", "supporter": "m"}
 CARDS = [json.loads(line) for line in bundled_cards("en").read_text().splitlines()[:2]]
 PROFILES = [json.loads(line) for line in bundled_profiles("en").read_text().splitlines()[:2]]
@@ -87,6 +88,8 @@ SEEDS = [json.loads(line) for line in (BUNDLED / "questionnaire.jsonl").read_tex
 READERS = {
     "cards": Reader(load_cards, ".jsonl", CARDS),
     "published cards": Reader(load_cards, ".json", [PUBLISHED, PUBLISHED | {"id": 2}]),
+    "own cards": Reader(load_cards, ".jsonl", [OWN, OWN | {"problem": "He is ill, too.", "age": "40"}]),
+    "own cards as a list": Reader(load_cards, ".json", [OWN, OWN | {"problem": "He is ill, too."}]),
     "dialogues": Reader(lambda path: read_dialogues([path]), ".jsonl", [DIALOGUE | {"id": "d1"}, DIALOGUE | {"id": "d2"}]),
     "judgements": Reader(read_judgements, ".jsonl", [VERDICT | {"dialogue_id": "d1"}, VERDICT | {"dialogue_id": "d2"}]),
     "gold": Reader(read_gold, ".jsonl", [SCORE, SCORE | {"dialogue_id": "d2"}]),
