@@ -74,7 +74,7 @@ def base_of(spec: Mapping[str, Any]) -> ModelBase:
     # The checkpoint's name tells more than the spec's own.
     names = [name for name in (spec.get("checkpoint"), spec.get("adapter"), served, spec.get("name")) if name]
     families = (family.family for name in names for family in _families() if family.pattern.search(name))
-    return ModelBase(spec.get("checkpoint") or served or spec.get("name"), next(families, None))
+    return ModelBase(spec.get("checkpoint") or served, next(families, None))
 
 
 def likeness(one: ModelBase, other: ModelBase) -> Likeness | None:
@@ -86,7 +86,8 @@ def likeness(one: ModelBase, other: ModelBase) -> Likeness | None:
 
 def alike(one: str, other: str, known: Mapping[str, ModelBase]) -> Likeness | None:
     """How two models are alike, by name and base: one and the same model shares its base, whether or not that is known."""
-    return "same checkpoint" if one == other else likeness(known[one], known[other])
+    same = one == other or one == known[other].checkpoint  # a variant is served as the model that it is of
+    return "same checkpoint" if same else likeness(known[one], known[other])
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,16 @@ def test_two_temperatures_are_two_supporters_of_every_model(esc_eval: EscEval, e
     assert {row["supporter"] for row in rows} == {*models_played, "silent", "parrot", "lecture"}, "floors have no variants"
 
 
+def test_a_judge_of_its_own_variants_is_told_of(esc_eval: EscEval, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("evalsuite.runner.engine.Runner.say", lambda _, text: said.append(text))
+    given = ("run", "--config", "c.yaml", "--supporter", f"judge@{endpoint.url}", "--system", "kind.txt", "--out", "run")
+    assert esc_eval(*given)[0] == 0
+    assert any(line.startswith("judge judges itself too") for line in said)
+    shared = "The judge judge shares its base with judge.kind (same checkpoint): its scores may favour it."
+    assert shared in json.loads(Path("run/report.json").read_text())["summary"]["warnings"]
+
+
 @pytest.mark.slow
 def test_python_takes_variants_too(endpoint: Endpoint) -> None:
     heard = []
