@@ -9,71 +9,52 @@ from __future__ import annotations
 import io
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from core.errors import UserError
 from core.files import check_unique, digest, first_object, load_json, problems_in, read_bytes, read_json, read_jsonl
-from core.ledger import BuildStep
+from core.grouping import group_by
 from core.names import in_order, one_spelling
 from core.people_tables import Faults
 from core.records import Dialogue, Role
-from core.rows import CorpusReader, RowModel, read_table
+from core.rows import CorpusRow, dict_rows
 
 _SIDES = {
     "seeker": "seeker user human client patient usr customer caller visitor help_seeker",
     "supporter": "supporter assistant gpt bot ai model chatgpt counselor counsellor therapist sys listener helper agent",
     "": "system developer tool function observation function_call",  # neither side says it
 }
-_TABLES, _LISTS = (".csv", ".tsv", ".xlsx"), ("messages", "conversations")
+_LISTS = ("messages", "conversations")
+# What a column or field may be called; the first one with a value counts.
 _IDS = ("dialogue_id", "dialogue", "conversation_id", "conversation", "session_id", "session", "thread_id", "id")
-_ROLES = ("role", "speaker", "from", "author")
+_ROLES, _TEXTS = ("role", "speaker", "from", "author"), ("text", "content", "value", "utterance")
+_ORDERS = ("order", "turn", "turn_index", "timestamp", "time")
 _KEPT = set(Dialogue.model_fields) - {"turns", "usage", "fields"}
-
-
-class _Said(RowModel):
-    """A message of a chat, or a row of a table of turns."""
-
-    model_config = ConfigDict(extra="allow", coerce_numbers_to_str=True)
-    dialogue: str | None = Field(default=None, validation_alias=AliasChoices(*_IDS))
-    role: str | None = Field(default=None, validation_alias=AliasChoices(*_ROLES))
-    text: str | list[Any] | None = Field(default=None, validation_alias=AliasChoices("text", "content", "value", "utterance"))
-    order: str | None = Field(default=None, validation_alias=AliasChoices("order", "turn", "turn_index", "timestamp", "time"))
-    place: str = ""
-
-    @property
-    def said(self) -> str:
-        """Its text, of several parts each on a line; a part that is an image or a tool's call has none."""
-        parts = self.text if isinstance(self.text, list) else [self.text or ""]
-        texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
-        return "\n".join(text for text in texts if isinstance(text, str)).strip()
 
 
 @dataclass
 class Given:
-    """Dialogues of a file, and how many messages of which roles were left out of them."""
+    """Dialogues of a file, and what a user should know of the reading, as sentences."""
 
     dialogues: list[Dialogue] = field(default_factory=list)
-    left_out: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def notes(self) -> list[str]:
-        """What a user should know of the reading."""
-        roles = ", ".join(f"{count:,} {role}" for role, count in self.left_out.most_common())
-        return [f"messages left out of {len(self.dialogues):,} dialogues, by role: {roles}"] if roles else []
+    notes: list[str] = field(default_factory=list)
 
 
 def read_given(path: Path, language: str | None = None, roles: Mapping[str, Role] | None = None) -> Given:
     """The dialogues of a file in any of these forms, or in our own; see `dialogues_of`."""
-    other = path.suffix.lower() in (".json", ".eval", *_TABLES)
-    own = not other and not set(_LISTS) & first_object(path, "dialogues").keys()
-    given = Given(read_jsonl(path, Dialogue, "dialogues")) if own else dialogues_of(_values(path), language, roles, path.stem)
-    if not given.dialogues:
-        raise UserError(f"{path} holds no dialogue")
+    known = {*_LISTS, *_ROLES} & first_object(path, "dialogues").keys()
+    if path.suffix.lower() not in (".json", ".eval", ".csv", ".tsv", ".xlsx") and not known:
+        given = Given(read_jsonl(path, Dialogue, "dialogues"))
+    else:
+        with Faults() as faults:
+            rows = _rows(path, faults)
+            with faults.noting():
+                given = dialogues_of(rows, language, roles, path.stem)
     check_unique(path, (dialogue.id for dialogue in given.dialogues), "dialogue ids")
     one_spelling(given.dialogues, path)
     return given
@@ -89,23 +70,24 @@ def dialogues_of(
     """
     sides = {name: side for side, names in _SIDES.items() for name in names.split()}
     sides |= {name.casefold(): side for name, side in (roles or {}).items()}
-    given, times = Given(), Counter[str]()
+    given, times, left_out = Given(), Counter[str](), Counter[str]()
     with Faults() as faults:
         for number, value in enumerate(values):
             where, told = value if isinstance(value, tuple) else (f"dialogue {number}", value)
             try:
                 if isinstance(told, Mapping) and "turns" not in told:
-                    told = {"language": language, "source": source} | _record(told, where, sides, given.left_out)
+                    told = {"language": language, "source": source} | _record(told, where, sides, left_out)
                     if not told["language"]:
                         raise UserError(f"{where}: language: not said: give --language LANGUAGE, or a field language")
-                    said = digest(told["turns"])
-                    times[said] += 1  # two people may say the same
+                    times[said := digest(told["turns"])] += 1  # two people may say the same
                     told = {"id": digest([said, times[said]], 16)} | told
                 given.dialogues.append(Dialogue.model_validate(told))
             except UserError as error:
                 faults.found += str(error).splitlines()
             except ValidationError as error:
                 faults.found += [f"{where}: {problem}" for problem in problems_in(error)]
+    named = ", ".join(f"{count:,} {role}" for role, count in left_out.most_common())
+    given.notes += [f"messages left out of {len(given.dialogues):,} dialogues, by role: {named}"] if named else []
     return given
 
 
@@ -114,15 +96,16 @@ def _record(value: Mapping[str, Any], where: str, sides: Mapping[str, str], left
     listed: list[Any] = next((value[key] for key in _LISTS if isinstance(value.get(key), list)), [])
     replies = [choice.get("message") for choice in (value.get("choices") or [])[:1] if isinstance(choice, Mapping)]
     turns, problems = list[dict[str, str]](), list[str]()
-    for number, one in enumerate([*listed, *replies]):
-        message = _Said.model_validate(one if isinstance(one, Mapping | _Said) else {})
-        role = message.role or ""
+    for number, message in enumerate([*listed, *replies]):
+        place, told = (
+            (message.where, message.value) if isinstance(message, CorpusRow) else (f"{where}: message {number}", message)
+        )
+        role, text = str(_first(told, _ROLES) or ""), _said(_first(told, _TEXTS))
         if (side := sides.get(role.casefold())) is None:
             how = f"{role[:60]!r} is not known: say whose it is: --set roles.{role}=seeker (or supporter)"
-            how = how if role else f"missing, under all of {', '.join(_ROLES)}"
-            problems.append(f"{message.place or f'{where}: message {number}'}: role: {how}")
-        elif side and message.said:
-            turns.append({"role": side, "text": message.said})
+            problems.append(f"{place}: role: {how if role else 'missing, under all of ' + ', '.join(_ROLES)}")
+        elif side and text:
+            turns.append({"role": side, "text": text})
         else:
             left_out[f"{role} without text" if side else role] += 1
     if problems or not turns:
@@ -130,29 +113,53 @@ def _record(value: Mapping[str, Any], where: str, sides: Mapping[str, str], left
     about = value.get("metadata")
     told = {**(about if isinstance(about, Mapping) else {}), **value}
     told |= {"supporter": told.get("supporter") or told.get("model"), "language": told.get("language") or told.get("lang")}
-    kept = {key: told[key] for key in _KEPT if told.get(key)}
-    name = next((str(told[key]) for key in _IDS if told.get(key) not in (None, "")), None)
-    others = told.keys() - {*_KEPT, *_IDS, "lang", "model", "object"}
-    fields = {key: str(told[key]) for key in sorted(others) if isinstance(told[key], str | int | float)}
-    return kept | ({"id": name} if name else {}) | {"turns": turns, "fields": fields}
+    kept = {key: told[key] for key in _KEPT if told.get(key)} | {"turns": turns}
+    kept |= {"id": str(name)} if (name := _first(told, _IDS)) is not None else {}
+    others = sorted(told.keys() - {*_KEPT, *_IDS, "lang", "model", "object"})
+    return kept | {
+        "fields": {key: str(told[key]) for key in others if isinstance(told[key], str | int | float) and told[key] != ""}
+    }
 
 
-def _values(path: Path) -> Iterator[tuple[str, Any]]:
+def _first(value: Any, names: Sequence[str]) -> Any:
+    values = (value.get(name) for name in names) if isinstance(value, Mapping) else ()
+    return next((one for one in values if one not in (None, "")), None)
+
+
+def _said(text: Any) -> str:
+    """The text of a message, of several parts each on a line; a part that is an image or a tool's call has none."""
+    parts = (part.get("text") if isinstance(part, Mapping) else part for part in (text if isinstance(text, list) else [text]))
+    return "\n".join(part for part in parts if isinstance(part, str)).strip()
+
+
+def _rows(path: Path, faults: Faults) -> list[tuple[str, Any]]:
     """What a file holds of each dialogue, with its place."""
     suffix = path.suffix.lower()
-    if suffix in _TABLES:
-        yield from _of_table(path)
-    elif suffix not in (".json", ".eval"):
-        reader = CorpusReader(BuildStep(path.name), strict=True, tidy=False)
-        yield from ((row.where, row.value) for row in reader.jsonl(path))
-    else:
+    if suffix in (".json", ".eval"):
         value = _unzipped(path) if suffix == ".eval" else read_json(path, "dialogues")
         if isinstance(value, dict) and "samples" in value:  # a log of Inspect
             value = [_of_sample(sample, value) for sample in value["samples"] or ()]
         elif isinstance(value, dict):
-            value = value.get("data", value)
-        entries = value if isinstance(value, list) else [value]
-        yield from ((f"{path}: entry {number}", entry) for number, entry in enumerate(entries))
+            value = value.get("data", [value])  # a list of OpenAI's, or one dialogue
+        rows = [CorpusRow(f"{path}: entry {n}", one) for n, one in enumerate(value if isinstance(value, list) else [value])]
+        if not rows:
+            raise UserError(f"{path}: no dialogues")
+    else:
+        rows = dict_rows(path, "dialogues", faults)
+    first = rows[0].value if rows and isinstance(rows[0].value, dict) else {}
+    of_turns = suffix in (".csv", ".tsv", ".xlsx") or (first.keys() & {*_ROLES} and not first.keys() & {*_LISTS})
+    return [*_grouped(rows, faults)] if of_turns else [(row.where, row.value) for row in rows]
+
+
+def _grouped(rows: Sequence[CorpusRow], faults: Faults) -> Iterator[tuple[str, Any]]:
+    """The dialogues of a table of turns, each at its first row. Columns that differ within a dialogue are left out."""
+    for name, turns in group_by(rows, lambda row: _first(row.value, _IDS)).items():
+        if name is None:
+            faults.found += [f"{turn.where}: dialogue: missing, under all of {', '.join(_IDS)}" for turn in turns]
+            continue
+        turns.sort(key=lambda turn: in_order(str(_first(turn.value, _ORDERS) or "")))
+        shared = {key: one for key, one in turns[0].value.items() if all(turn.value.get(key) == one for turn in turns)}
+        yield turns[0].where, {**shared, "id": name, "messages": turns}
 
 
 def _of_sample(sample: Mapping[str, Any], log: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,19 +177,3 @@ def _unzipped(path: Path) -> dict[str, Any]:
             return {**load_json(log.read("header.json")), "samples": [load_json(log.read(name)) for name in names]}
     except (zipfile.BadZipFile, KeyError, NotImplementedError, ValueError) as error:
         raise UserError(f"{path}: not a readable log of Inspect: {error}") from None
-
-
-def _of_table(path: Path) -> Iterator[tuple[str, Any]]:
-    """The dialogues of a table of turns, each at its first row. Columns that differ within a dialogue are left out."""
-    rows: dict[str, list[_Said]] = {}
-
-    def each(where: str, row: _Said) -> None:
-        if row.dialogue is None:
-            raise UserError(f"{where}: dialogue: missing, under all of {', '.join(_IDS)}")
-        rows.setdefault(row.dialogue, []).append(row.model_copy(update={"place": where}))
-
-    read_table(path, _Said, "turns of dialogues", each)
-    for name, turns in rows.items():
-        turns.sort(key=lambda turn: in_order(turn.order or ""))
-        shared = [set((turn.model_extra or {}).items()) for turn in turns]
-        yield turns[0].place, {**dict(set.intersection(*shared)), "id": name, "messages": turns}

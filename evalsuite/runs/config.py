@@ -156,6 +156,8 @@ class EvalConfig(BaseModel):
     """Take all answers from a recorded run and ask no model: `demo`, or a run folder of the same cards, models and prompts."""
     roles: dict[str, Role] = {}
     """Names of speakers in given dialogues, as the sides that they are (roles.coach=supporter), beside the usual ones."""
+    anonymise: bool = False
+    """Replace personal data in given dialogues by its kind before anything is asked, as far as presidio finds it."""
     gold: GoldConfig | None = None
     """A gold set, on which the judge is measured."""
     endpoints: dict[str, PlainUrl] = {}

@@ -170,7 +170,12 @@ class DialogueFramework(Framework):
             from data_prep.dialogue_files import read_given  # a run that holds dialogues reads none
 
             chosen = self.config.languages
-            self._read[path,] = [read_given(path, chosen[0] if len(chosen) == 1 else None, self.config.roles)]
+            found = read_given(path, chosen[0] if len(chosen) == 1 else None, self.config.roles)
+            if self.config.anonymise:
+                from data_prep.personal_data import without_personal_data
+
+                found = without_personal_data(found)
+            self._read[path,] = [found]
         given: Given = self._read[path,][0]
         return replace(given, dialogues=[dialogue for dialogue in given.dialogues if dialogue.language in self.languages])
 

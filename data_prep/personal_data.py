@@ -1,0 +1,66 @@
+"""Personal data in given dialogues, replaced on this machine by its kind (`<URL>`) before anybody is asked (presidio)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from core.errors import need_modules
+from core.records import Dialogue, Language
+from data_prep.dialogue_files import Given
+
+if TYPE_CHECKING:
+    from presidio_analyzer import AnalyzerEngine
+
+SURE = 0.3  # of presidio's scores: below are digits that may be anything
+
+
+def without_personal_data(given: Given) -> Given:
+    """The dialogues with what was found replaced in their turns; the notes say what that was and what can be missed. Raises
+    `UserError` where presidio is not installed."""
+    need_modules("presidio_analyzer", purpose="anonymise")
+    analyzers, found, kept = dict[Language, tuple["AnalyzerEngine", list[str]]](), Counter[str](), list[Dialogue]()
+    for one in given.dialogues:
+        analyzer, _ = analyzers[one.language] = analyzers.get(one.language) or _analyzer(one.language)
+        turns = [turn.model_copy(update={"text": _replaced(turn.text, analyzer, one.language, found)}) for turn in one.turns]
+        kept.append(one.model_copy(update={"turns": tuple(turns)}))
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in found.most_common()) or "nothing found"
+    misses = [note for _, notes in analyzers.values() for note in notes]
+    return Given(kept, [*given.notes, f"personal data replaced: {kinds}; what is worded unusually stays", *misses])
+
+
+def _analyzer(language: Language) -> tuple[AnalyzerEngine, list[str]]:
+    """What finds personal data in a language, and what it cannot find there."""
+    os.environ.setdefault("TLDEXTRACT_PUBLIC_SUFFIX_LIST_URLS", "")  # else a list is downloaded
+    import spacy
+    from presidio_analyzer import AnalyzerEngine, Pattern, PatternRecognizer, RecognizerRegistry
+    from presidio_analyzer.nlp_engine import NlpEngineProvider, NoOpNlpEngine
+
+    registry = RecognizerRegistry(supported_languages=[language])
+    registry.load_predefined_recognizers(languages=[language])
+    number = Pattern(
+        "seven digits or more", r"(?<!\d)\d(?:[ ./()-]{0,2}\d){6,}(?!\d)", SURE
+    )  # of countries that it does not know
+    registry.add_recognizer(PatternRecognizer("NUMBER", patterns=[number], supported_language=language))
+    model = next((name for name in sorted(spacy.util.get_installed_models()) if name.startswith(f"{language}_")), "")
+    models = [{"lang_code": language, "model_name": model}]
+    if model:
+        engine = NlpEngineProvider(nlp_configuration={"nlp_engine_name": "spacy", "models": models}).create_engine()
+    else:
+        registry.remove_recognizer("SpacyRecognizer")
+        engine = NoOpNlpEngine(models)
+    missed = f"{language}: names of people, places and organisations stay: no spaCy model of the language is installed"
+    made = AnalyzerEngine(registry, engine, supported_languages=[language], default_score_threshold=SURE)
+    return made, [missed] * (not model)
+
+
+def _replaced(text: str, analyzer: AnalyzerEngine, language: Language, found: Counter[str]) -> str:
+    parts, at = list[str](), 0
+    for one in sorted(analyzer.analyze(text, language), key=lambda one: (one.start, -one.end, -one.score)):
+        dated = one.entity_type == "DATE_TIME" and not any(map(str.isdigit, text[one.start : one.end]))  # yesterday
+        if one.end > at and not dated:
+            parts += [text[at : one.start], f"<{one.entity_type}>"]
+            found[one.entity_type] += 1
+            at = one.end
+    return "".join([*parts, text[at:]])
