@@ -145,7 +145,7 @@ def _rows(path: Path, faults: Faults) -> list[tuple[str, Any]]:
         if not rows:
             raise UserError(f"{path}: no dialogues")
     else:
-        rows = dict_rows(path, "dialogues", faults)
+        rows = dict_rows(path, faults)
     first = rows[0].value if rows and isinstance(rows[0].value, dict) else {}
     of_turns = suffix in (".csv", ".tsv", ".xlsx") or (first.keys() & {*_ROLES} and not first.keys() & {*_LISTS})
     return [*_grouped(rows, faults)] if of_turns else [(row.where, row.value) for row in rows]

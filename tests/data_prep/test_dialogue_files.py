@@ -203,7 +203,7 @@ def test_all_faults_of_a_file_are_told_together_with_line_and_field(tmp_path: Pa
         ("x.csv", "speaker,text\nuser,hi\n", "x.csv:2: dialogue: missing, under all of dialogue_id, "),
         ("x.csv", "id,who,text\n1,user,hi\n", "x.csv:2: role: missing, under all of role, speaker"),
         ("x.csv", "id,role,text,language\n1,user,hi,en\n1,witness,hi,en\n", "x.csv:3: role: 'witness' is not known"),
-        ("x.csv", "id,role,text\n1,user\n", "x.csv:2: 2 cells in 3 columns"),
+        ("x.csv", "id,role,text\n1,user\n", "x.csv:2: expected 3 columns"),
         ("x.json", "[]", "x.json: no dialogues"),
         ("x.json", '{"samples": null}', "x.json: no dialogues"),
         ("x.json", '{"conversations": "hi"}', "x.json: entry 0: messages or conversations: nothing"),
