@@ -74,10 +74,11 @@ def _told(row: Mapping[Any, Any]) -> dict[str, Any]:
     """What a row says, without what says nothing (null, a frame's NaN, "  "); numbers as text (34.0 is 34)."""
     told = {}
     for column, value in row.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
-            value = f"{value:.0f}" if float(value).is_integer() else str(value)
-        value = value.strip() if isinstance(value, str) else value
-        if value is not None and value != "" and value == value:
+        if isinstance(value, float):
+            value = f"{value:.0f}" if value.is_integer() else "" if value != value else str(value)
+        elif isinstance(value, int | str) and not isinstance(value, bool):
+            value = str(value).strip()
+        if value is not None and value != "":
             told[str(column)] = value
     return told
 
@@ -86,7 +87,11 @@ def _fields_of(found: Sequence[str], where: Path | str, faults: Faults, given: C
     """Which field of `RoleCard` each column holds; `faults` has the columns of which that cannot be said."""
     columns = {column: column.strip().casefold() for column in found}
     mapped = {column.strip().casefold(): field for column, field in given.items()}
-    wrong = [f"no column {name!r} to map: {near(name, columns.values())}" for name in mapped if name not in columns.values()]
+    wrong = [
+        f"no column {name!r} to map, or it is empty: {near(name, columns.values())}"
+        for name in mapped
+        if name not in columns.values()
+    ]
     fields: dict[str, str] = {}
     for column, key in columns.items():
         field = mapped.get(key) or (key if key in RoleCard.model_fields else column)

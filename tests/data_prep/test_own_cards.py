@@ -12,9 +12,11 @@ import openpyxl
 import pytest
 
 from core.errors import UserError
+from core.people_tables import Faults
 from core.records import RoleCard
+from core.rows import CorpusRow
 from data_prep.cards import bundled_cards, load_cards
-from data_prep.cards.own import category_of
+from data_prep.cards.own import category_of, own_cards
 from tests.data_prep.running import Run, ok
 
 PEOPLE: list[dict[str, Any]] = [
@@ -195,7 +197,7 @@ def test_import_maps_columns_and_says_what_it_wrote(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--map", "problem=Lage"), "no column 'lage' to map: known: situation"),
+        (("--map", "problem=Lage"), "no column 'lage' to map, or it is empty: known: situation"),
         (("--map", "problm=Situation"), "unknown column 'problm': did you mean problem"),
         (("--map", "Situation"), "--map Situation: write OURS=YOURS"),
         (("--map", "problem=Situation", "--map", "age=Situation"), "no column problem (found: Situation)"),
@@ -219,3 +221,13 @@ def test_every_field_of_a_card_may_be_a_column(tmp_path: Path) -> None:
     assert set(values) == set(RoleCard.model_fields)
     (tmp_path / "all.csv").write_text(csv_of([values], columns=tuple(values)))
     assert load_cards(tmp_path / "all.csv") == [card]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(34, "34"), (34.0, "34"), (0.5, "0.5"), (12345678901234567890, "12345678901234567890"), (float("nan"), "")],
+)
+def test_numbers_are_texts(value: Any, text: str) -> None:
+    with Faults() as faults:
+        (card,) = own_cards([CorpusRow("a", {"problem": "She is ill.", "age": value})], "rows", faults, "en", {})
+    assert card.age == text
