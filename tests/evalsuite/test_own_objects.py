@@ -56,7 +56,7 @@ def test_records_and_dicts_may_be_mixed_in_their_order() -> None:
 def test_every_fault_of_dicts_is_told_with_position_and_field() -> None:
     rows = [{"problem": "She cannot sleep.", "Alter": 3}, {"problem": ""}, {"problem": "x", "quality": "good"}, "a card"]
     with pytest.raises(UserError) as caught:
-        simulate(rows, supporter=supporter, seeker=seeker, quiet=True)  # type: ignore[arg-type]
+        simulate(rows, supporter=supporter, seeker=seeker, quiet=True)
     told = str(caught.value).splitlines()
     starts = ("cards[3]: ", "cards: unknown column 'Alter'", "cards[1], column problem: is ", "cards[2], column quality: ")
     assert [line[: len(start)] for line, start in zip(told, starts, strict=True)] == list(starts)
