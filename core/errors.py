@@ -91,8 +91,8 @@ def _extras(modules: Iterable[str]) -> list[str]:
     brought: dict[str, set[str]] = {}
     for requirement in needed:
         if match := re.match(r"([A-Za-z0-9._-]+).*extra == ['\"](\w+)", requirement):
-            brought.setdefault(match[2], set()).add(match[1].lower())
-    wanted = {_PACKAGES.get(module, module) for module in modules}
+            brought.setdefault(match[2], set()).add(match[1].lower().replace("_", "-"))
+    wanted = {_PACKAGES.get(module, module).replace("_", "-") for module in modules}
     return [extra for extra, packages in brought.items() if wanted <= packages][:1]
 
 

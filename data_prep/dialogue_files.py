@@ -29,7 +29,7 @@ _SIDES = {
     "supporter": "supporter assistant gpt bot ai model chatgpt counselor counsellor therapist sys listener helper agent",
     "": "system developer tool function observation function_call",  # neither side says it
 }
-_LISTS = ("messages", "conversations")
+_TABLES, _LISTS = (".csv", ".tsv", ".xlsx"), ("messages", "conversations")
 # What a column or field may be called; the first one with a value counts.
 _IDS = ("dialogue_id", "dialogue", "conversation_id", "conversation", "session_id", "session", "thread_id", "id")
 _ROLES, _TEXTS = ("role", "speaker", "from", "author"), ("text", "content", "value", "utterance")
@@ -47,14 +47,14 @@ class Given:
 
 def read_given(path: Path, language: str | None = None, roles: Mapping[str, Role] | None = None) -> Given:
     """The dialogues of a file in any of these forms, or in our own; see `dialogues_of`."""
-    known = {*_LISTS, *_ROLES} & first_object(path, "dialogues").keys()
-    if path.suffix.lower() not in (".json", ".eval", ".csv", ".tsv", ".xlsx") and not known:
-        given = Given(read_jsonl(path, Dialogue, "dialogues"))
-    else:
+    keys = first_object(path, "dialogues").keys()
+    if path.suffix.lower() in (".json", ".eval", *_TABLES) or keys & {*_LISTS, *_ROLES}:
         with Faults() as faults:
             rows = _rows(path, faults)
             with faults.noting():
                 given = dialogues_of(rows, language, roles, path.stem)
+    else:
+        given = Given(read_jsonl(path, Dialogue, "dialogues"))
     check_unique(path, (dialogue.id for dialogue in given.dialogues), "dialogue ids")
     one_spelling(given.dialogues, path)
     return given
@@ -76,9 +76,7 @@ def dialogues_of(
             where, told = value if isinstance(value, tuple) else (f"dialogue {number}", value)
             try:
                 if isinstance(told, Mapping) and "turns" not in told:
-                    told = {"language": language, "source": source} | _record(told, where, sides, left_out)
-                    if not told["language"]:
-                        raise UserError(f"{where}: language: not said: give --language LANGUAGE, or a field language")
+                    told = {"source": source} | _record(told, where, sides, language, left_out)
                     times[said := digest(told["turns"])] += 1  # two people may say the same
                     told = {"id": digest([said, times[said]], 16)} | told
                 given.dialogues.append(Dialogue.model_validate(told))
@@ -91,34 +89,38 @@ def dialogues_of(
     return given
 
 
-def _record(value: Mapping[str, Any], where: str, sides: Mapping[str, str], left_out: Counter[str]) -> dict[str, Any]:
-    """What a value holds of a record. Raises `UserError` with every message whose speaker is not known, and for no message."""
+def _record(
+    value: Mapping[str, Any], where: str, sides: Mapping[str, str], language: str | None, left_out: Counter[str]
+) -> dict[str, Any]:
+    """What a value holds of a record. Raises `UserError` with all faults, one a line."""
     listed: list[Any] = next((value[key] for key in _LISTS if isinstance(value.get(key), list)), [])
     replies = [choice.get("message") for choice in (value.get("choices") or [])[:1] if isinstance(choice, Mapping)]
     turns, problems = list[dict[str, str]](), list[str]()
-    for number, message in enumerate([*listed, *replies]):
-        place, told = (
-            (message.where, message.value) if isinstance(message, CorpusRow) else (f"{where}: message {number}", message)
+    for number, one in enumerate([*listed, *replies]):
+        place, message = (one.where, one.value) if isinstance(one, CorpusRow) else (f"{where}: message {number}", one)
+        role, text = str(_first(message, _ROLES) or ""), _first(message, _TEXTS)
+        parts = (
+            part.get("text") if isinstance(part, Mapping) else part for part in (text if isinstance(text, list) else [text])
         )
-        role, text = str(_first(told, _ROLES) or ""), _said(_first(told, _TEXTS))
+        said = "\n".join(part for part in parts if isinstance(part, str)).strip()  # none of an image or a tool's call
         if (side := sides.get(role.casefold())) is None:
             how = f"{role[:60]!r} is not known: say whose it is: --set roles.{role}=seeker (or supporter)"
             problems.append(f"{place}: role: {how if role else 'missing, under all of ' + ', '.join(_ROLES)}")
-        elif side and text:
-            turns.append({"role": side, "text": text})
+        elif side and said:
+            turns.append({"role": side, "text": said})
         else:
             left_out[f"{role} without text" if side else role] += 1
-    if problems or not turns:
-        raise UserError("\n".join(problems) or f"{where}: {' or '.join(_LISTS)}: nothing that the two sides say")
     about = value.get("metadata")
     told = {**(about if isinstance(about, Mapping) else {}), **value}
-    told |= {"supporter": told.get("supporter") or told.get("model"), "language": told.get("language") or told.get("lang")}
-    kept = {key: told[key] for key in _KEPT if told.get(key)} | {"turns": turns}
-    kept |= {"id": str(name)} if (name := _first(told, _IDS)) is not None else {}
+    spoken = told.get("language") or told.get("lang") or language
+    problems += [] if spoken else [f"{where}: language: not said: give --language LANGUAGE, or a field language"]
+    if problems or not turns:
+        raise UserError("\n".join(problems) or f"{where}: {' or '.join(_LISTS)}: nothing that the two sides say")
     others = sorted(told.keys() - {*_KEPT, *_IDS, "lang", "model", "object"})
-    return kept | {
-        "fields": {key: str(told[key]) for key in others if isinstance(told[key], str | int | float) and told[key] != ""}
-    }
+    fields = {key: str(told[key]) for key in others if isinstance(told[key], str | int | float) and told[key] != ""}
+    named = {"id": _first(told, _IDS), "supporter": _first(told, ("supporter", "model"))}
+    kept = {key: told[key] for key in _KEPT if told.get(key)} | {key: str(one) for key, one in named.items() if one is not None}
+    return kept | {"language": spoken, "turns": turns, "fields": fields}
 
 
 def _first(value: Any, names: Sequence[str]) -> Any:
@@ -126,28 +128,19 @@ def _first(value: Any, names: Sequence[str]) -> Any:
     return next((one for one in values if one not in (None, "")), None)
 
 
-def _said(text: Any) -> str:
-    """The text of a message, of several parts each on a line; a part that is an image or a tool's call has none."""
-    parts = (part.get("text") if isinstance(part, Mapping) else part for part in (text if isinstance(text, list) else [text]))
-    return "\n".join(part for part in parts if isinstance(part, str)).strip()
-
-
 def _rows(path: Path, faults: Faults) -> list[tuple[str, Any]]:
     """What a file holds of each dialogue, with its place."""
-    suffix = path.suffix.lower()
-    if suffix in (".json", ".eval"):
-        value = _unzipped(path) if suffix == ".eval" else read_json(path, "dialogues")
-        if isinstance(value, dict) and "samples" in value:  # a log of Inspect
-            value = [_of_sample(sample, value) for sample in value["samples"] or ()]
-        elif isinstance(value, dict):
-            value = value.get("data", [value])  # a list of OpenAI's, or one dialogue
+    if path.suffix.lower() in (".json", ".eval"):
+        value = read_json(path, "dialogues") if path.suffix.lower() == ".json" else _unzipped(path)
+        if isinstance(value, dict):  # a log of Inspect, a list of OpenAI's, or one dialogue
+            value = [*_samples(value)] if "samples" in value else value.get("data", [value])
         rows = [CorpusRow(f"{path}: entry {n}", one) for n, one in enumerate(value if isinstance(value, list) else [value])]
         if not rows:
             raise UserError(f"{path}: no dialogues")
     else:
         rows = dict_rows(path, faults)
     first = rows[0].value if rows and isinstance(rows[0].value, dict) else {}
-    of_turns = suffix in (".csv", ".tsv", ".xlsx") or (first.keys() & {*_ROLES} and not first.keys() & {*_LISTS})
+    of_turns = path.suffix.lower() in _TABLES or (first.keys() & {*_ROLES} and not first.keys() & {*_LISTS})
     return [*_grouped(rows, faults)] if of_turns else [(row.where, row.value) for row in rows]
 
 
@@ -162,11 +155,12 @@ def _grouped(rows: Sequence[CorpusRow], faults: Faults) -> Iterator[tuple[str, A
         yield turns[0].where, {**shared, "id": name, "messages": turns}
 
 
-def _of_sample(sample: Mapping[str, Any], log: Mapping[str, Any]) -> dict[str, Any]:
-    """A sample of a log of Inspect; every epoch of one is a dialogue."""
-    epoch, model = sample.get("epoch", 1), log.get("eval", {}).get("model")
-    name = f"{sample.get('id')}-{epoch}" if epoch > 1 else sample.get("id")
-    return {"id": name, "model": model, "messages": sample.get("messages"), **(sample.get("metadata") or {})}
+def _samples(log: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The samples of a log of Inspect; every epoch of one is a dialogue."""
+    for one in log["samples"] or ():
+        name = f"{one.get('id')}-{one['epoch']}" if one.get("epoch", 1) > 1 else one.get("id")
+        model = log.get("eval", {}).get("model")
+        yield {"id": name, "model": model, "messages": one.get("messages"), **(one.get("metadata") or {})}
 
 
 def _unzipped(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING
 
 from core.errors import need_modules
@@ -19,17 +20,29 @@ SURE = 0.3  # of presidio's scores: below are digits that may be anything
 def without_personal_data(given: Given) -> Given:
     """The dialogues with what was found replaced in their turns; the notes say what that was and what can be missed. Raises
     `UserError` where presidio is not installed."""
-    need_modules("presidio_analyzer", purpose="anonymise")
-    analyzers, found, kept = dict[Language, tuple["AnalyzerEngine", list[str]]](), Counter[str](), list[Dialogue]()
+    need_modules("presidio_analyzer", "presidio_anonymizer", purpose="anonymise")
+    from presidio_anonymizer import AnonymizerEngine
+
+    replacing, found, kept = AnonymizerEngine(), Counter[str](), list[Dialogue]()
     for one in given.dialogues:
-        analyzer, _ = analyzers[one.language] = analyzers.get(one.language) or _analyzer(one.language)
-        turns = [turn.model_copy(update={"text": _replaced(turn.text, analyzer, one.language, found)}) for turn in one.turns]
+        turns = []
+        for turn in one.turns:
+            marked = _analyzer(one.language)[0].analyze(turn.text, one.language)
+            dated = [
+                span
+                for span in marked
+                if span.entity_type != "DATE_TIME" or any(map(str.isdigit, turn.text[span.start : span.end]))
+            ]
+            replaced = replacing.anonymize(turn.text, dated)
+            found.update(item.entity_type for item in replaced.items)
+            turns.append(turn.model_copy(update={"text": replaced.text}))
         kept.append(one.model_copy(update={"turns": tuple(turns)}))
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in found.most_common()) or "nothing found"
-    misses = [note for _, notes in analyzers.values() for note in notes]
+    misses = [note for language in dict.fromkeys(one.language for one in kept) for note in _analyzer(language)[1]]
     return Given(kept, [*given.notes, f"personal data replaced: {kinds}; what is worded unusually stays", *misses])
 
 
+@cache
 def _analyzer(language: Language) -> tuple[AnalyzerEngine, list[str]]:
     """What finds personal data in a language, and what it cannot find there."""
     os.environ.setdefault("TLDEXTRACT_PUBLIC_SUFFIX_LIST_URLS", "")  # else a list is downloaded
@@ -53,14 +66,3 @@ def _analyzer(language: Language) -> tuple[AnalyzerEngine, list[str]]:
     missed = f"{language}: names of people, places and organisations stay: no spaCy model of the language is installed"
     made = AnalyzerEngine(registry, engine, supported_languages=[language], default_score_threshold=SURE)
     return made, [missed] * (not model)
-
-
-def _replaced(text: str, analyzer: AnalyzerEngine, language: Language, found: Counter[str]) -> str:
-    parts, at = list[str](), 0
-    for one in sorted(analyzer.analyze(text, language), key=lambda one: (one.start, -one.end, -one.score)):
-        dated = one.entity_type == "DATE_TIME" and not any(map(str.isdigit, text[one.start : one.end]))  # yesterday
-        if one.end > at and not dated:
-            parts += [text[at : one.start], f"<{one.entity_type}>"]
-            found[one.entity_type] += 1
-            at = one.end
-    return "".join([*parts, text[at:]])

@@ -206,7 +206,7 @@ def test_all_faults_of_a_file_are_told_together_with_line_and_field(tmp_path: Pa
         ("x.csv", "id,role,text\n1,user\n", "x.csv:2: expected 3 columns"),
         ("x.json", "[]", "x.json: no dialogues"),
         ("x.json", '{"samples": null}', "x.json: no dialogues"),
-        ("x.json", '{"conversations": "hi"}', "x.json: entry 0: messages or conversations: nothing"),
+        ("x.json", '{"conversations": "hi", "language": "en"}', "x.json: entry 0: messages or conversations: nothing"),
         ("x.json", "3", "x.json: entry 0: record: expected a JSON object"),
         ("x.eval", "no zip", "x.eval: not a readable log of Inspect: "),
         ("x.jsonl", '{"id": "1", "language": "en", "messages": [{"role": "user", "content": "a"}]}\n' * 2, "duplicate"),

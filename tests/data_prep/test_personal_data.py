@@ -43,7 +43,7 @@ def given(chats: Path, url: str, **settings: Any) -> tuple[str, ...]:
 def test_what_has_to_be_installed_is_said_and_nothing_is_asked(esc_eval: EscEval, tmp_path: Path) -> None:
     with Endpoint(models=("judge",)) as endpoint:
         code, error = esc_eval(*given(tmp_path / "chats.jsonl", endpoint.url, anonymise=True))
-        assert code == 2 and "anonymise needs presidio_analyzer, not installed here" in error
+        assert code == 2 and "anonymise needs presidio_analyzer, presidio_anonymizer, not installed here" in error
         assert not endpoint.requests and not Path("run").exists()
 
 
