@@ -3,7 +3,7 @@
 Methods: `joint` (native: one request answers all dimensions, one digit each), `per_dimension` (native: one digit), `paper` (one
 dimension, rubric first, as ESC-Eval publishes it, figures 12-19). Rankers are trained on these. Two more are only asked, with
 one request for all dimensions: `bands` (the probability of every score, as FEEL has it) and `json` (a JSON object, as EmoHarbor
-has it).
+has it). `tree` asks the questions of a tree one by one, `tree_once` all of them in one request.
 
 Native prompts go from what is the same everywhere to what changes: the rules of all dimensions (system message), the dialogue,
 the request. A server with a prefix cache then reads the rules once for a whole run and a dialogue once for all dimensions. The
@@ -16,9 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
+from core.files import CONFIGS
 from core.prompts import PromptPack
 from core.records import Dialogue, Language, Message, Turn
 from core.rubrics import Rubric
+from core.scales import NOT_APPLICABLE, word
 
 PromptMethod = Literal["joint", "per_dimension", "paper"]
 SPEAKERS = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
@@ -28,6 +30,20 @@ _INWARDLY = {"en": ", inwardly", "zh": "（心里）"}
 def check_pack(prompts: PromptPack, method: str, languages: Iterable[Language]) -> None:
     """Raise `UserError` for a pack that has no judge's prompts for the method (packs may hold the seeker's alone)."""
     prompts.require(languages, [_system(method), _request(method)])
+
+
+def says_scale(prompts: PromptPack) -> bool:
+    """Whether a pack says what the scale is and how to answer, of any rubric; others take digits, and their texts."""
+    return any(prompts.folder.glob("*/_scale.j2"))
+
+
+def asks(prompts: PromptPack, method: str, rubric: Rubric) -> bool:
+    """Whether a pack asks by this method, and so that a judge learns the rubric's scale: of bundled packs, outside paper
+    mode."""
+    if method == "paper" or says_scale(prompts):
+        return True
+    asked = any(prompts.folder.glob(f"*/{_request(method)}"))
+    return asked and (rubric.told or (rubric.digits and prompts.folder.parent != CONFIGS / "prompts"))
 
 
 def _system(method: str) -> str:
@@ -102,8 +118,10 @@ def _asked_for(rubric: Rubric, language: Language, method: str, dimensions: tupl
     """What the request's template shows of the rubric."""
     scales = [rubric.scale_of(key) for key in dimensions]
     rules = _labelled(rubric, dimensions, language, method)
-    shown: dict[str, object] = {"dimension": rules[0]} if method in ("per_dimension", "paper") else {"dimensions": rules}
-    return shown | {"low": min(scale.min for scale in scales), "high": max(scale.max for scale in scales)}
+    one = method in ("per_dimension", "paper", "tree")
+    shown: dict[str, object] = {"dimension": rules[0]} if one else {"dimensions": rules}
+    low, high = min(scale.min for scale in scales), max(scale.max for scale in scales)
+    return shown | {"low": low, "high": high, "digits": rubric.digits}
 
 
 def _system_message(
@@ -117,7 +135,9 @@ def _system_message(
     rules = _labelled(rubric, dimensions, language, method)
     if method == "per_dimension":  # it sees the rules of all: only so do its requests share the dialogue
         rules = [_rules(rubric, key, language) for key in rubric.dimensions]
-    shown = {} if method == "paper" else {"dimensions": rules}
+    if method.startswith("tree"):  # a question stands where it is asked
+        rules = []
+    shown = {} if method == "paper" else {"dimensions": rules, "method": method, "digits": rubric.digits}
     return prompts.render(language, _system(method), **shown, **more)
 
 
@@ -133,7 +153,8 @@ def _labelled(rubric: Rubric, dimensions: Sequence[str], language: Language, met
     """The rules of dimensions; where their scales differ, with the scale in the label."""
     rules = [_rules(rubric, key, language) for key in dimensions]
     scales = [rubric.scale_of(key) for key in dimensions]
-    if len(set(scales)) > 1 and method != "bands":  # whose template shows every score, and whose answers are found by the label
+    # The template of bands shows every score; and its answers, as all that are no digits, are found by the label.
+    if len(set(scales)) > 1 and method != "bands" and rubric.digits:
         for rule, scale in zip(rules, scales, strict=True):
             rule["label"] = f"{rule['label']} ({scale.min}-{scale.max})"
     return rules
@@ -141,9 +162,23 @@ def _labelled(rubric: Rubric, dimensions: Sequence[str], language: Language, met
 
 def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:
     """What templates show of a dimension. `levels` has every score of its scale, which is how a judge learns it where the
-    dimensions' scales differ; a dash stands for a text that the rubric lacks."""
-    dimension = rubric.dimensions[key]
+    dimensions' scales differ; a dash stands for a text that the rubric lacks. The pack `any_rubric` says what the scale is."""
+    dimension, scale, nothing = rubric.dimensions[key], rubric.scale_of(key), word(NOT_APPLICABLE, language)
+    levels = {scale.name(score, language): text for score, text in rubric.texts(key, language).items()}
+    question = (rubric.questions or {}).get(key)
     return {
+        "names": [*levels],
+        "texts": [(name, text) for name, text in levels.items() if text],
+        "named": bool(scale.levels),
+        "low": f"{scale.min:g}",
+        "high": f"{scale.max:g}",
+        "step": scale.step,
+        "worse": dimension.higher_is == "worse",
+        "nothing": nothing if dimension.not_applicable else "",
+        "leads": [
+            (word(name, language), rubric.dimensions[to.goto].label[language] if to.goto in rubric.dimensions else "")
+            for name, to in (question.answers if question else {}).items()
+        ],
         "key": key,
         "label": dimension.label[language],
         "facet": (dimension.facet or {}).get(language, ""),

@@ -30,13 +30,13 @@ LOST = frozenset({"infrastructure", "rejected"})
 Stopped = Literal["refusal", "empty_reply", "context_overflow"]  # what of a reply is no turn
 Verdict = Literal["a", "b", "tie"]  # which of two is better
 Order = Literal["ab", "ba"]  # which of two was shown first
-_LEVEL = re.compile(r"0|-?[1-9][0-9]{0,2}")
+_LEVEL = re.compile(r"0|-?[1-9][0-9]{0,3}|-?(?:0|[1-9][0-9]{0,2})\.[0-9]{0,2}[1-9]")
 
 
 @cache
 def _level(text: str) -> str:
     if not _LEVEL.fullmatch(text):  # written in one way only: they are looked up by their text
-        raise ValueError("the key is not a whole score")
+        raise ValueError("the key is not a score")
     return text
 
 
@@ -294,15 +294,16 @@ class Judgement(Record):
     expected: _Value | None = None
     """The mean of `distribution`."""
     distribution: dict[_Level, _Probability] | None = None
-    """Probability of each whole score (the score is written as text). Null where the judge gave no token probabilities."""
+    """Probability of each score (the score is written as text). Null where the judge gave no token probabilities."""
     turn: Count | None = None
     """The judged turn, from 0. Null for the whole dialogue."""
     repeat: Count = 0
     """Which repetition of the question this is, from 0."""
     condition: dict[Name, Name] = {}
-    """The experimental condition (mode, order, strategy) and, under `failure`, why there is no verdict."""
+    """The experimental condition (mode, order, strategy) and, under `failure`, why there is no verdict. `verdict`:
+    `not_applicable` or `not_reached` (a question of a tree), where there is nothing to score."""
     method: Name = "given"
-    """How the judge was asked: joint, per_dimension, paper, json, bands; `given` for verdicts from elsewhere."""
+    """How the judge was asked: joint, per_dimension, paper, json, bands, tree, tree_once; `given`: verdicts from elsewhere."""
     raw: str = ""
     """The judge's reply, at most 32,768 characters."""
 
@@ -310,6 +311,12 @@ class Judgement(Record):
     def lost(self) -> bool:
         """Whether there is no verdict because the service failed, not because of what was said."""
         return self.condition.get("failure") in LOST
+
+    @property
+    def unasked(self) -> bool:
+        """Whether there was nothing to score: the judge found that the dimension does not apply, or a tree's question was not
+        reached."""
+        return "verdict" in self.condition
 
     @model_validator(mode="after")
     def _probabilities(self) -> Judgement:

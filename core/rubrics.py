@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Literal
+from graphlib import CycleError
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from core.errors import UserError
 from core.files import CONFIGS
 from core.records import Identifier, Language
+from core.scales import NOT_APPLICABLE, Verdict, not_applicable, word
+from core.scales import Scale as Scale
 from core.settings import Settings
+from core.trees import OUTCOME, TreeQuestion, outcomes, tree_faults
 from core.yaml_files import read_named
 
-
-class Scale(Settings):
-    """Whole scores from `min` to `max`, both included."""
-
-    min: int
-    max: int
-
-    @cached_property
-    def scores(self) -> tuple[int, ...]:
-        return tuple(range(self.min, self.max + 1))
-
-    @property
-    def span(self) -> int:
-        """From the lowest to the highest score, in points."""
-        return self.max - self.min
+Level = Annotated[int | float | str, Field(union_mode="left_to_right")]  # a score, or a level's name
+_OUTCOME = {"en": ("Outcome", "The points of all answers on the way."), "zh": ("结果", "一路上各个回答的得分之和。")}
 
 
 class Dimension(Settings):
-    """One dimension; all texts are per language."""
+    """One dimension; all texts are per language. A sentence in its place is its `about`."""
 
     label: dict[Language, str]
-    """Its name in tables."""
+    """Its name in tables. Default: from its key."""
     # Facet and scale are left out of dumps where there is none: a run folder's config stays as it was before they existed.
     facet: dict[Language, str] | None = Field(default=None, exclude_if=lambda facet: facet is None)
     """The group of dimensions that it belongs to."""
@@ -42,23 +35,32 @@ class Dimension(Settings):
     """Its own scale, where it is not the rubric's."""
     about: dict[Language, str]
     """What is judged."""
-    levels: dict[Language, dict[int, str]] = Field(default={})
-    """What each score means; scores may be left out."""
+    levels: dict[Language, dict[Level, str]] = Field(default={})
+    """What each score (or named level) means; any may be left out."""
+    weight: float = Field(default=1, ge=0, exclude_if=lambda weight: weight == 1)
+    """How much it counts in the average, relative to the others; 0: not at all."""
+    higher_is: Literal["better", "worse"] = Field(default="better", exclude_if=lambda higher: higher == "better")
+    """Which end of the scale is the good one: averages run from 0 (worst) to 100 (best)."""
+    not_applicable: bool = Field(default=False, exclude_if=lambda allowed: not allowed)
+    """Whether a judge may answer that it does not apply to a dialogue: such a verdict is in no mean."""
 
 
 class Rubric(Settings):
-    """A named set of dimensions."""
+    """A named set of dimensions, or a tree of questions. Texts without a language are in `language` (default: en)."""
 
     name: Identifier
     """Stands in every judgement on this rubric."""
-    source: str
+    source: str = Field(default="", exclude_if=lambda source: not source)
     """Which table or figure of which paper the levels follow."""
     languages: tuple[Language, ...]
-    """Every dimension has a label and a description in each of them."""
+    """Every dimension has a label and a description in each of them. Default: the languages of the texts."""
     scale: Scale
     """Of every dimension without one of its own: ask `scale_of`, or `one_scale` where a figure needs the same everywhere."""
     dimensions: dict[Identifier, Dimension]
     """By name, in the order of tables."""
+    questions: dict[Identifier, TreeQuestion] | None = Field(default=None, exclude_if=lambda questions: questions is None)
+    """A tree in place of dimensions; the first question is its root. Each question becomes a dimension of weight 0, and
+    `outcome`, the sum of the points of the answers given, is one more."""
     # Left out of dumps where they say nothing new, as facet and scale are.
     rates: Literal["supporter", "seeker"] = Field(default="supporter", exclude_if=lambda rates: rates == "supporter")
     """Whose part in the dialogue is scored; a seeker is scored against its role card or profile."""
@@ -67,25 +69,62 @@ class Rubric(Settings):
     example: dict[Language, str] = Field(default={}, exclude=True)
     """A dialogue that is scored, for people's guides; no judge is shown it."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _written_out(cls, raw: Any) -> Any:
+        """The short forms in full: texts without a language, dimensions of one sentence, what the texts' languages are, and a
+        tree's questions as dimensions."""
+        if not isinstance(raw, dict):
+            return raw
+        language = raw.get("language", "en")
+        full = {key: value for key, value in raw.items() if key != "language"}
+        if isinstance(asked := full.get("questions"), dict):
+            full["questions"] = asked = {key: _in_full(key, one, language, "text") for key, one in asked.items()}
+            full.setdefault("dimensions", _dimensions_of(asked, full.pop("higher_is", "better")))
+            full.setdefault("scale", {"min": 0, "max": 1})  # which no dimension is on
+        if isinstance(given := full.get("dimensions"), dict):
+            full["dimensions"] = given = {key: _in_full(key, one, language, "about") for key, one in given.items()}
+            ones = [one for one in given.values() if isinstance(one, dict)]
+            texts = [one[field] for one in ones for field in ("label", "about") if isinstance(one.get(field), dict)]
+            full.setdefault("languages", [*dict.fromkeys(code for text in texts for code in text)])
+            if ones and all("scale" in one for one in ones):
+                full.setdefault("scale", ones[-1]["scale"])
+        return full
+
     @model_validator(mode="after")
     def _complete(self) -> Rubric:
-        if not self.dimensions:
-            raise ValueError("dimensions: none given")
-        for place, scale in (("", self.scale), *((f"dimension {key}: ", self.scale_of(key)) for key in self.dimensions)):
-            if scale.min >= scale.max:
-                raise ValueError(f"{place}scale: min {scale.min} is not below max {scale.max}")
+        if faults := [*self._faults()]:
+            raise ValueError("; ".join(faults))
+        return self
+
+    def _faults(self) -> Iterator[str]:
+        if self.questions:
+            yield from tree_faults(self.questions)
+            if self.dimensions and {*self.dimensions} != {*self.questions, OUTCOME}:
+                yield "dimensions: give them or questions"
+        elif not self.dimensions:
+            yield "dimensions: none given"
+        if self.dimensions and not any(dimension.weight for dimension in self.dimensions.values()):
+            yield "dimensions: every weight is 0"
+        for place, scale in (("", self.scale), *((f"dimension {k}: ", d.scale) for k, d in self.dimensions.items() if d.scale)):
+            yield from (f"{place}scale: {fault}" for fault in scale.faults())
         for key, dimension in self.dimensions.items():
             scale = self.scale_of(key)
             for language in self.languages:
                 if language not in dimension.label or language not in dimension.about:
-                    raise ValueError(f"dimension {key}: no {language} label or about")
+                    yield f"dimension {key}: no {language} label or about"
                 if dimension.facet is not None and language not in dimension.facet:
-                    raise ValueError(f"dimension {key}: no {language} facet")
-                if extra := sorted(set(dimension.levels.get(language, {})) - set(scale.scores)):
-                    raise ValueError(
-                        f"dimension {key} ({language}): score {extra[0]} is off the scale, {scale.min} to {scale.max}"
-                    )
-        return self
+                    yield f"dimension {key}: no {language} facet"
+                if not [*scale.faults()]:
+                    known = {*scale.scores, *(scale.levels or ())}
+                    for level in dimension.levels.get(language, {}).keys() - known:
+                        what = "score" if isinstance(level, int | float) else "level"
+                        yield f"dimension {key} ({language}): {what} {level} is off the scale, {scale}"
+
+    @property
+    def title(self) -> str:
+        """Its name, and where it is from if that is said."""
+        return f"{self.name} ({self.source})" if self.source else self.name
 
     def __hash__(self) -> int:  # what differs is told apart by comparison
         return hash(self.name)
@@ -106,9 +145,70 @@ class Rubric(Settings):
         return scales.pop() if len(scales) == 1 else None
 
     @property
-    def scores(self) -> tuple[int, ...]:
+    def scores(self) -> tuple[float, ...]:
         """Every score of any dimension, ascending."""
         return tuple(sorted({score for scale in self.scales.values() for score in scale.scores}))
+
+    @property
+    def counted(self) -> dict[float, str]:
+        """The scores that tables count by, ascending, with their heads: the names of levels that all dimensions share."""
+        scales = {scale.counted for scale in self.scales.values()}
+        named = len(scales) == 1 and bool(self.shared_scale)
+        scores = sorted({score for scale in scales for score in scale.scores})
+        return {score: next(iter(scales)).name(score) if named else f"{score:g}" for score in scores}
+
+    @cached_property
+    def digits(self) -> bool:
+        """Whether every verdict is one digit, so that a judge may answer in digits alone."""
+        applies = not any(dimension.not_applicable for dimension in self.dimensions.values())
+        return applies and not self.questions and all(scale.digits for scale in self.scales.values())
+
+    @cached_property
+    def told(self) -> bool:
+        """Whether verdicts are digits of one scale whose every score has a text: then the texts say what the scale is."""
+        texts = (text for key in self.dimensions for code in self.languages for text in self.texts(key, code).values())
+        return self.digits and self.shared_scale is not None and all(texts)
+
+    @cached_property
+    def weights(self) -> tuple[float, ...] | None:
+        """What every dimension counts in the average; None where all count the same."""
+        weights = tuple(dimension.weight for dimension in self.dimensions.values())
+        return None if len({*weights}) == 1 else weights
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all dimensions are on one scale, with the same end up, and count the same: their scores have a plain mean."""
+        ups = {dimension.higher_is for dimension in self.dimensions.values()}
+        return self.shared_scale is not None and ups == {"better"} and self.weights is None
+
+    def ends(self, dimension: str) -> tuple[float, float]:
+        """The worst and the best score."""
+        scale = self.scale_of(dimension)
+        return (scale.max, scale.min) if self.dimensions[dimension].higher_is == "worse" else (scale.min, scale.max)
+
+    def normalised(self, dimension: str, score: float) -> float:
+        """A score, or a mean of scores, from 0 (worst) to 100 (best)."""
+        worst, best = self.ends(dimension)
+        return (score - worst) * 100 / (best - worst)
+
+    def average(self, figures: Mapping[str, float]) -> float:
+        """The weighted mean of figures by dimension; of those given."""
+        weights = {key: self.dimensions[key].weight for key in figures}
+        return math.fsum(figures[key] * weight for key, weight in weights.items() if weight) / math.fsum(weights.values())
+
+    def answers(self, dimension: str, language: Language) -> dict[str, Verdict]:
+        """What a judge may answer, as it is written in the language, with what it means."""
+        scale = self.scale_of(dimension)
+        answers: dict[str, Verdict] = {scale.name(score, language): score for score in scale.scores}
+        if self.dimensions[dimension].not_applicable:
+            answers[word(NOT_APPLICABLE, language)] = NOT_APPLICABLE
+        return answers
+
+    def verdict(self, dimension: str, text: str) -> Verdict | None:
+        """What a judge's text says of a dimension, in whichever language; None where that is not certain."""
+        if self.dimensions[dimension].not_applicable and not_applicable(text):
+            return NOT_APPLICABLE
+        return self.scale_of(dimension).read(text)
 
     def one_scale(self, purpose: str) -> Scale:
         """The scale that all dimensions are on. Raises `UserError`, which names `purpose`, where they differ."""
@@ -122,14 +222,54 @@ class Rubric(Settings):
         )
 
     def steps(self, dimension: str, halves: bool | None = None) -> list[float]:
-        """What people may give, ascending: whole scores, or halves too (`halves`; without it, as the rubric says)."""
-        scale, parts = self.scale_of(dimension), 2 if (self.halves if halves is None else halves) else 1
-        return [scale.min + step / parts for step in range(parts * scale.span + 1)]
+        """What people may give, ascending: the scale's scores; of whole ones also halves (`halves`; without it, as the rubric
+        says)."""
+        scale = self.scale_of(dimension)
+        if scale.levels or scale.step != 1 or not (self.halves if halves is None else halves):
+            return [*map(float, scale.scores)]
+        return [scale.min + step / 2 for step in range(2 * round(scale.span) + 1)]
 
-    def texts(self, dimension: str, language: Language) -> dict[int, str]:
+    def texts(self, dimension: str, language: Language) -> dict[float, str]:
         """What each score of a dimension means, ascending; "" where the rubric does not say."""
-        levels = self.dimensions[dimension].levels.get(language, {})
-        return {score: levels.get(score, "") for score in self.scale_of(dimension).scores}
+        levels, scale = self.dimensions[dimension].levels.get(language, {}), self.scale_of(dimension)
+        return {score: levels.get(score, levels.get(scale.level(score), "")) for score in scale.scores}
+
+    def named_texts(self, dimension: str, language: Language) -> dict[float, str]:
+        """`texts`, each after the name of its level where the scale has names: for people, who give numbers."""
+        scale, texts = self.scale_of(dimension), self.texts(dimension, language)
+        names = {score: scale.name(score, language) for score in texts if scale.levels}
+        return {score: ": ".join(filter(None, (names.get(score), text))) for score, text in texts.items()}
+
+
+def _in_full(key: object, given: Any, language: str, text: str) -> Any:
+    """A dimension or question with the language of its texts, and with a label."""
+    given = {text: given} if isinstance(given, str) else given
+    if not isinstance(given, dict):
+        return given
+    full = {k: {language: v} if k in ("label", "facet", text) and isinstance(v, str) else v for k, v in given.items()}
+    levels = full.get("levels")
+    if isinstance(levels, dict) and levels and all(isinstance(level, str) for level in levels.values()):
+        full["levels"] = {language: levels}
+    if isinstance(full.get(text), dict):
+        full.setdefault("label", dict.fromkeys(full[text], str(key).replace("_", " ").capitalize()))
+    return full
+
+
+def _dimensions_of(questions: Mapping[str, Any], higher_is: Any) -> dict[str, Any]:
+    """A tree's questions as dimensions, and its outcome; none where its own model will say what is wrong."""
+    try:
+        tree = {str(key): TreeQuestion.model_validate(one) for key, one in questions.items()}
+        sums = outcomes(tree)
+    except (CycleError, ValidationError):
+        return {}
+    asked: dict[str, Any] = {}
+    for key, one in tree.items():
+        scale: Any = "yes_no" if {*one.answers} == {"yes", "no"} else {"levels": [*one.answers]}
+        asked[key] = {"label": one.label, "about": one.text, "scale": scale, "weight": 0}
+    codes = dict.fromkeys(code for one in tree.values() for code in one.text)
+    label, about = ({code: _OUTCOME.get(code, _OUTCOME["en"])[place] for code in codes} for place in (0, 1))
+    sums_scale = {"min": sums[0], "max": max(sums[-1], sums[0] + 1), "step": 0.5 if any(total % 1 for total in sums) else 1}
+    return asked | {OUTCOME: {"label": label, "about": about, "scale": sums_scale, "higher_is": higher_is}}
 
 
 def load_rubric(name: str) -> Rubric:

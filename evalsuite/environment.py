@@ -8,6 +8,7 @@ reward at the end.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -65,7 +66,8 @@ class Rewarded:
 
 
 def judged(dialogue: Dialogue, judgements: Sequence[Judgement], rubric: Rubric) -> float | None:
-    """The mean over the dimensions, each from its scale to 0 to 1: of expected scores where the judge gives probabilities.
+    """The average over the dimensions, each from its scale to 0 (worst) to 1: of expected scores where the judge gives
+    probabilities. What the judge found nothing to score in is left out.
 
     0 where the supporter's refused, empty or overflowing reply ended the dialogue: leaving early must not pay. None where the
     dialogue was lost or one of its verdicts is missing: no reward is better than that of the other dimensions.
@@ -74,14 +76,19 @@ def judged(dialogue: Dialogue, judgements: Sequence[Judgement], rubric: Rubric) 
         return None
     if dialogue.ended_by == "supporter":
         return 0.0
-    values = [(one.dimension, one.value if one.expected is None else one.expected) for one in judgements if one.turn is None]
+    asked = [one for one in judgements if one.turn is None and not one.unasked]
+    values = [(one.dimension, one.value if one.expected is None else one.expected) for one in asked]
     shares: list[float] = []
+    counts: list[float] = []
     for dimension, value in values:
         if value is None:
             return None
-        scale = rubric.scale_of(dimension)
-        shares.append((value - scale.min) / scale.span)
-    return exact_mean(shares) if shares else None
+        worst, best = rubric.ends(dimension)
+        shares.append((value - worst) / (best - worst))
+        counts.append(rubric.dimensions[dimension].weight)
+    if rubric.weights is None:
+        return exact_mean(shares) if shares else None
+    return math.fsum(map(math.prod, zip(shares, counts, strict=True))) / total if (total := math.fsum(counts)) else None
 
 
 @dataclass

@@ -34,7 +34,7 @@ def main(recipe: Recipe[RankArguments]) -> None:
     # Data
     tokenizer = load_tokenizer(recipe)
     train_file, valid_file = Path(data.train_file), Path(data.valid_file)
-    scores = list(rubric_beside(train_file).scores)
+    scores = [*map(int, rubric_beside(train_file).scores)]
     tokens = score_tokens(tokenizer, scores, f"base {recipe.model.model_name_or_path}")
     read = partial(read_rank, dimension=data.dimension, language=data.language)
     prepare = partial(

@@ -39,7 +39,7 @@ def run(recipe: Recipe[Any], test: Path, adapters: dict[str, Path], untrained: b
     rubric, method = rubric_beside(test), method_beside(test)
     examples = read_rank(test, recipe.data.dimension, recipe.data.language)
     tokenizer = load_tokenizer(recipe)
-    tokens = score_tokens(tokenizer, rubric.scores, f"base {recipe.model.model_name_or_path}")
+    tokens = score_tokens(tokenizer, [*map(int, rubric.scores)], f"base {recipe.model.model_name_or_path}")
     model = load_adapted(recipe, adapters)
     limit = getattr(model.config, "max_position_embeddings", None)
     prepared = prepare_rank(test, examples, tokenizer, limit, tokens, over_scale=True)

@@ -128,8 +128,8 @@ def probability_rows(
     """
     triples = zip(values, gold, distributions, strict=True)
     spread = [(shares, round_half_up(g)) for value, g, shares in triples if value is not None and shares]
-    columns = sorted({int(score) for shares, _ in spread for score in shares} | {g for _, g in spread})
-    rows = [[shares.get(str(score), 0.0) for score in columns] for shares, _ in spread]
+    columns = sorted({float(score) for shares, _ in spread for score in shares} | {g for _, g in spread})
+    rows = [[shares.get(f"{score:g}", 0.0) for score in columns] for shares, _ in spread]
     return rows, [columns.index(g) for _, g in spread]
 
 

@@ -148,7 +148,7 @@ def _rows(
     for key in dimensions:
         dimension = rubric.dimensions[key]
         row = {"row": _score_row(dialogue, key), "who": dimension.label[language], "text": _about(rubric, key, language)}
-        rules = "\n".join(f"{score}: {text}" for score, text in rubric.texts(key, language).items())
+        rules = "\n".join(f"{score}: {text}" for score, text in rubric.named_texts(key, language).items())
         rows.append(row | {"rules": rules, "given": given.get(key, "")})
     return [row | {"item": item, "language": language} for row in rows]
 
@@ -187,7 +187,7 @@ def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool) -> list[
     for key, dimension in rubric.dimensions.items():
         for language in languages:
             rows += [[], [key, dimension.label[language], _about(rubric, key, language)]]
-            rows += [["", str(score), text] for score, text in rubric.texts(key, language).items()]
+            rows += [["", str(score), text] for score, text in rubric.named_texts(key, language).items()]
     rows.append([])
     for language in languages:
         rows += [
@@ -239,14 +239,15 @@ def scores_of(dialogue: Dialogue, annotator: str, rubric: Rubric, values: Mappin
 
 def score_in(text: str, dimension: str, rubric: Rubric, halves: bool | None = None) -> float:
     """The score that a cell or a choice says. Raises `UserError` for what is no score of the dimension."""
-    allowed = rubric.steps(dimension, halves)
+    allowed, scale = rubric.steps(dimension, halves), rubric.scale_of(dimension)
     try:
-        value = number_in(text)
+        value = named if scale.levels and (named := scale.read(text)) is not None else number_in(text)
     except ValueError:
         value = math.nan
     if value not in allowed:
         kind = "a whole number" if all(step % 1 == 0 for step in allowed) else "a whole or half number"
-        about = f"is not {kind} from {allowed[0]:g} to {allowed[-1]:g} ({dimension})"
+        what = f"{kind} from {allowed[0]:g} to {allowed[-1]:g}" if scale.whole or scale.step == 0.5 else f"a score of {scale}"
+        about = f"is not {what} ({dimension})"
         raise UserError(f"{text[:40]!r} {about}{changed_cell(text)}")
     return value
 

@@ -56,9 +56,9 @@ def configuration(rubric: Rubric, language: Language, played: bool) -> str:
         about = " ".join(dimension.about[language].split())
         xml.SubElement(view, "Header", value=f"{dimension.label[language]}: {about}")
         choices = xml.SubElement(view, "Choices", name=key, toName=DIALOGUE, choice="single-radio", required="true")
-        texts = rubric.texts(key, language)
+        texts = rubric.named_texts(key, language)
         for step in rubric.steps(key):
-            text = texts.get(int(step), "") if step % 1 == 0 else ""
+            text = texts.get(step, "")
             xml.SubElement(choices, "Choice", alias=f"{step:g}", value=f"{step:g}: {text}" if text else f"{step:g}")
     xml.SubElement(view, "TextArea", name=COMMENT, toName=DIALOGUE, required="false")
     xml.indent(view)

@@ -149,7 +149,7 @@ def cases(
     dimensions' scales differ, or a native method's scores are not one digit.
     """
     scale = rubric.one_scale("a ranker")  # whose loss and figures are over the tokens of one scale
-    if method != "paper" and not 0 <= scale.min < scale.max <= 9:
+    if not rubric.digits and (method != "paper" or rubric.questions or not scale.whole):
         raise UserError(f"rubric {rubric.name}: native methods answer one digit per dimension, the scale must be in 0-9")
     result = []
     for dialogue in dialogues:

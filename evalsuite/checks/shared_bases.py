@@ -21,7 +21,7 @@ from core.statistics.inference import TEST, p_text
 from core.tables import Cell, Table
 from core.yaml_files import read_yaml
 from evalsuite.statistics import paired
-from evalsuite.statistics.contestants import contestants_of, stack
+from evalsuite.statistics.contestants import contestants_of, stack, weighed
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import Scorer, Value, supporter_of
 
@@ -147,8 +147,8 @@ def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value 
             by_side = {one.supporter: one for one in group}
             difference = None
             if "alike" in by_side and "others" in by_side:
-                arrays = stack([by_side["alike"], by_side["others"]])
-                (difference,) = paired.differences(*arrays, [(0, 1)], average_only=True)
+                both = [by_side["alike"], by_side["others"]]
+                (difference,) = paired.differences(*stack(both), [(0, 1)], average_only=True, design=weighed(both))
             spoken = sorted({supporter_of(dialogue) for dialogue in held if dialogue.language == language})
             likes = {supporter: how for supporter in spoken if (how := alike(name, supporter, known))}
             unknown = tuple(supporter for supporter in spoken if sides[supporter] == "unknown")

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 from core.records import Judgement, Language
 from core.rubrics import Rubric
+from core.scales import Scale, spellings
 from evalsuite.judge.judge import OffSum
 
 TOLERANCE = 0.02
 # A number begins where no digit stands before it: tried from every digit of a long number, the search would be quadratic.
-_PAIR = re.compile(r"(?<![0-9])([0-9]{1,9})[ \t]*[=:：][ \t]*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[ \t]*([%％]?)")
+_PAIR = re.compile(r"(?<![0-9.])(-?[0-9]{1,9}(?:\.[0-9]{1,3})?)[ \t]*[=:：][ \t]*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[ \t]*([%％]?)")
 _MARKS = "*" + "".join(filter(str.isspace, map(chr, range(0x3001))))
 _BETWEEN = re.compile(r"[ \t,，;；、|]*")
 
@@ -43,17 +44,27 @@ class BandLine(NamedTuple):
 def read_bands(text: str, rubric: Rubric, language: Language) -> dict[str, BandLine | None]:
     """An answer's line on every dimension of the rubric; None where it cannot be read. A dimension goes by its label or key, in
     any case, bare or with Markdown's marks before and after it."""
+    said = lines_of(text, rubric, list(rubric.dimensions), language)
+    return {key: _read_line(said[key], rubric.scale_of(key)) if key in said else None for key in rubric.dimensions}
+
+
+def lines_of(
+    text: str, rubric: Rubric, names: Sequence[str], language: Language, nameless: Sequence[str] = ()
+) -> dict[str, str]:
+    """What stands behind the colon in the line of each of these dimensions; of none that has no line, or several. `nameless`
+    are further names of every one."""
     lines: dict[str, list[str]] = {}
     for line in text.splitlines():
         head, colon, rest = line.replace("：", ":").partition(":")
         if colon:
             lines.setdefault(head.lstrip(_MARKS + "#>.-0123456789").rstrip(_MARKS).casefold(), []).append(rest.strip(" \t*"))
-    read: dict[str, BandLine | None] = {}
-    for key, dimension in rubric.dimensions.items():
-        names = {key.casefold(), dimension.label[language].casefold()}
-        candidates = [rest for name in names for rest in lines.get(name, [])]
-        read[key] = _read_line(candidates[0], rubric.scale_of(key).scores) if len(candidates) == 1 else None
-    return read
+    said: dict[str, str] = {}
+    for key in names:
+        known = {key, rubric.dimensions[key].label[language], *nameless}
+        candidates = [rest for name in {name.casefold() for name in known} for rest in lines.get(name, [])]
+        if len(candidates) == 1:
+            said[key] = candidates[0]
+    return said
 
 
 def off_sum_share(judgements: Sequence[Judgement], rubric: Rubric) -> float | None:
@@ -63,13 +74,16 @@ def off_sum_share(judgements: Sequence[Judgement], rubric: Rubric) -> float | No
     return 100 * sum(not line.sums_to_one for line in read) / len(read) if read else None
 
 
-def _read_line(text: str, scores: Sequence[int]) -> BandLine | None:
-    pairs = list(_PAIR.finditer(text))
-    if _BETWEEN.fullmatch(_PAIR.sub("", text)) is None or sorted(int(pair[1]) for pair in pairs) != sorted(scores):
+def _read_line(text: str, scale: Scale) -> BandLine | None:
+    for name, score in (scale.levels or {}).items():
+        named = "|".join(map(re.escape, spellings(name)))
+        text = re.sub(rf"(?<!\w)(?:{named})(?=[ \t]*[=:：])", f"{score:g}", text, flags=re.IGNORECASE)
+    pairs, scores = list(_PAIR.finditer(text)), scale.scores
+    if _BETWEEN.fullmatch(_PAIR.sub("", text)) is None or sorted(float(pair[1]) for pair in pairs) != sorted(scores):
         return None
     percent = {bool(pair[3]) for pair in pairs}
-    numbers = {str(int(pair[1])): float(pair[2]) / (100 if pair[3] else 1) for pair in pairs}
+    numbers = {f"{float(pair[1]):g}": float(pair[2]) / (100 if pair[3] else 1) for pair in pairs}
     if len(percent) > 1 or any(number > 1 for number in numbers.values()):
         return None
-    ordered = {str(score): numbers[str(score)] for score in scores}
+    ordered = {f"{score:g}": numbers[f"{score:g}"] for score in scores}
     return BandLine(ordered, sum(ordered.values()))

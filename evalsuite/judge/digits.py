@@ -1,4 +1,4 @@
-"""Methods `paper`, `joint` and `per_dimension`: a judge answers with one digit per dimension.
+"""Methods `paper`, `joint` and `per_dimension`: a judge answers with one digit per dimension, else by `evalsuite.judge.words`.
 
 Where the server reports token probabilities, every score comes with its distribution and expected value.
 """
@@ -10,18 +10,19 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+from core.errors import UserError
 from core.judge_prompts import judge_messages
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric, Scale
+from evalsuite.judge import words
 from evalsuite.judge.json_answers import last_object, names_of, plain, read_answer
 from evalsuite.judge.judge import Judge, NoVerdict
-from evalsuite.judge.methods import Method
+from evalsuite.judge.methods import Method, no_tree
+from evalsuite.judge.words import AROUND, NAMELESS
 from serve.answers import Reply, Tokens, choice_probabilities, sound
 from serve.batch import together
 from serve.questions import Question, closed_object
 
-_AROUND = " .。*`\"'[]()▁Ġ\t\r\n"  # what may stand around a verdict and says nothing
-_NAMELESS = ("score", "rating", "得分", "评分", "分数")  # what a lone dimension is called
 _DIGIT = re.compile("[0-9]")
 _LINE = re.compile(
     r"[#>|*_`\s-]{0,9}(?:[0-9]{1,2}[.)、]\s?)?[*_`|\s\"']{0,9}"
@@ -44,6 +45,8 @@ async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
 
 async def _scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> list[Judgement]:
     """The judgements on the dimensions that one request asks for; `sample` is one dimension, or "all"."""
+    if not judge.rubric.digits:
+        return await words.scored(judge, dialogue, sample, names)
     answer = await _ask(judge, dialogue, sample, names)
     if isinstance(answer, NoVerdict):
         return [judge.judgement(dialogue, name, answer.raw, failure=answer.reason) for name in names]
@@ -96,17 +99,21 @@ def _read(judge: Judge, text: str, names: Sequence[str]) -> list[int] | None:
     """The scores in an answer, one for each dimension; None where they cannot be read."""
     scales = [judge.rubric.scale_of(name) for name in names]
     if judge.method == "paper":
-        score = paper_score(text, scales[0].scores)
+        score = paper_score(text, [int(score) for score in scales[0].scores])
         return None if score is None else [score]
     # Digits alone, or parted by white space or commas; or what a judge that was asked in words says with as little doubt.
-    digits = re.sub(r"[\s,，、]+", "", text.strip(_AROUND))
+    digits = re.sub(r"[\s,，、]+", "", text.strip(AROUND))
     if re.fullmatch(digits_regex(scales), digits, re.ASCII):
         return [int(digit) for digit in digits]
-    found = read_answer(text, judge.rubric).scores if "{" in text else _read_lines(text, judge.rubric, names)
+    found = _digits_in(text, judge.rubric) if "{" in text else _read_lines(text, judge.rubric, names)
     if len(names) == 1 and not found:
-        nameless = [value for key, value in (last_object(text) or {}).items() if plain(key) in _NAMELESS]
+        nameless = [value for key, value in (last_object(text) or {}).items() if plain(key) in NAMELESS]
         return nameless if len(nameless) == 1 and type(nameless[0]) is int and nameless[0] in scales[0].scores else None
     return [found[name] for name in names] if all(name in found for name in names) else None
+
+
+def _digits_in(text: str, rubric: Rubric) -> dict[str, int]:
+    return {name: int(score) for name, score in read_answer(text, rubric).scores.items()}
 
 
 def _read_lines(text: str, rubric: Rubric, names: Sequence[str]) -> dict[str, int]:
@@ -119,7 +126,7 @@ def _read_lines(text: str, rubric: Rubric, names: Sequence[str]) -> dict[str, in
         said = _LINE.fullmatch(line)
         label = plain(said["label"] or "") if said else ""
         key = next((name for name in names if label in names_of(rubric, name)), None)
-        if key is None and len(names) == 1 and label in ("", *_NAMELESS):
+        if key is None and len(names) == 1 and label in ("", *NAMELESS):
             key = names[0]
         if said is None or key is None or key in found:
             return {}
@@ -172,6 +179,19 @@ def of_another_text(reply: Reply) -> bool:
     return not reply.tokens or text not in tokens
 
 
-joint = Method(score)
+def check_joint(rubric: Rubric) -> None:
+    """Raise `UserError` for a tree, and for labels by which no line could be found."""
+    no_tree(rubric)
+    words.check_joint(rubric)
+
+
+def check_paper(rubric: Rubric) -> None:
+    """Raise `UserError` for a scale whose scores the published parser confuses: it looks for a digit anywhere."""
+    no_tree(rubric)
+    if not rubric.digits:
+        raise UserError(f"rubric {rubric.name}: paper mode reads one digit per dimension: leave out mode: paper")
+
+
+joint = Method(score, check=check_joint)
 per_dimension = Method(score, by_dimension=True)
-paper = Method(score, check=lambda rubric: None, by_dimension=True)
+paper = Method(score, check=check_paper, by_dimension=True)

@@ -19,9 +19,10 @@ from typing import Any
 
 from core.judge_prompts import judge_messages, transcript_of_turns
 from core.records import LOST, Dialogue, Judgement, Language, Message
-from core.rubrics import Rubric, Scale
+from core.rubrics import Rubric
+from core.scales import Scale, Verdict, level_name
 from evalsuite.judge.judge import Judge, NoVerdict
-from evalsuite.judge.methods import Method
+from evalsuite.judge.methods import Method, no_tree
 from serve.answers import Reply
 from serve.batch import together
 from serve.questions import Question, closed_object
@@ -31,6 +32,7 @@ _ROOM, _ROOM_EACH = 400, 16  # tokens of a constrained answer: the reason, and a
 _TRAILING_COMMA = r",(?=\s*+[}\]])"
 # A string, the rest of a text after a quotation mark that is never closed, or a comma.
 _STRING_OR_TRAILING_COMMA = re.compile(rf'("(?:[^"\\]|\\.)*+")|("(?:[^"\\]|\\.)*+\\?\Z)|{_TRAILING_COMMA}', re.S)
+_DIGIT, _PLAIN, _ZEROS = re.compile("[0-9]"), re.compile(r"\s*-?[0-9]+(\.[0-9]+)?\s*"), re.compile(r"(?<=[0-9])\.0+(?=\s*$)")
 _BRACES_OF_PROSE = re.compile(r"\{[^{}\"':：]*\}")
 _BRACES = 64  # so many braces of a reply, the last ones, are taken for the beginning of an object
 
@@ -39,7 +41,7 @@ _BRACES = 64  # so many braces of a reply, the last ones, are taken for the begi
 class JsonAnswer:
     """What was read of one reply: scores by dimension, and what is wrong with it ("" where all were read)."""
 
-    scores: Mapping[str, int]
+    scores: Mapping[str, Verdict]
     problem: str
     raw: str
 
@@ -104,7 +106,7 @@ async def _ask(
         served_name=judge.spec.served_name(dialogue.language),
         purpose="judge",
         regex=answer_regex(judge.rubric, dialogue.language),
-        schema=answer_schema(judge.rubric),
+        schema=answer_schema(judge.rubric, dialogue.language),
         held_tokens=_ROOM + _ROOM_EACH * len(keys),
         session=dialogue.id,
         # The first answer has its second chance already.
@@ -115,7 +117,7 @@ async def _ask(
 
 
 def _judgements(
-    judge: Judge, dialogue: Dialogue, place: int | None, raw: str, scores: Mapping[str, int], failure: str | None
+    judge: Judge, dialogue: Dialogue, place: int | None, raw: str, scores: Mapping[str, Verdict], failure: str | None
 ) -> list[Judgement]:
     """One a dimension; what has no score is null, with the failure if there was one."""
     # Verdicts on a part are another scorer's than those on the whole: they are never averaged together.
@@ -128,22 +130,41 @@ def _judgements(
 
 
 def answer_regex(rubric: Rubric, language: Language) -> str:
-    """The answer's schema as a regular expression: keys in the rubric's order, one digit a score, a reason that ends."""
-    scores = ", ".join(f'"{re.escape(key)}": [{scale.min}-{scale.max}]' for key, scale in rubric.scales.items())
+    """The answer's schema as a regular expression: keys in the rubric's order, a score or name each, a reason that ends."""
+    scores = ", ".join(f'"{re.escape(key)}": {_score_regex(rubric, key, language)}' for key in rubric.dimensions)
     return rf'\{{"analysis": "[^"\\\n\r\t]{{1,{_REASON[language]}}}", "evaluation": \{{{scores}\}}\}}'
 
 
-def answer_schema(rubric: Rubric) -> dict[str, Any]:
+def _score_regex(rubric: Rubric, key: str, language: Language) -> str:
+    scale = rubric.scale_of(key)
+    if scale.digits and not rubric.dimensions[key].not_applicable:
+        return f"[{scale.min}-{scale.max}]"
+    written = (json.dumps(answer_value(answer), ensure_ascii=False) for answer in rubric.answers(key, language))
+    return f"({'|'.join(map(re.escape, written))})"
+
+
+def answer_value(answer: str) -> str | float:
+    """An answer as it stands in JSON: a number, or a text."""
+    with suppress(ValueError):
+        return int(answer) if re.fullmatch("-?[0-9]+", answer) else float(answer)
+    return answer
+
+
+def answer_schema(rubric: Rubric, language: Language = "en") -> dict[str, Any]:
     """The same as a JSON schema."""
-    scores = {key: {"type": "integer", "enum": list(scale.scores)} for key, scale in rubric.scales.items()}
+    scores: dict[str, Any] = {}
+    for key, scale in rubric.scales.items():
+        whole = scale.digits and not rubric.dimensions[key].not_applicable
+        values = [answer_value(answer) for answer in rubric.answers(key, language)]
+        scores[key] = {"type": "integer", "enum": list(scale.scores)} if whole else {"enum": values}
     return closed_object({"analysis": {"type": "string"}, "evaluation": closed_object(scores)})
 
 
 def read_answer(text: str, rubric: Rubric) -> JsonAnswer:
     """The scores in a reply. Dimensions may be named by key or label, in any case, with blanks, hyphens or underscores.
 
-    A score is a whole number of the scale, as a number or as text; nothing else is one. Scores may stand under `evaluation` or
-    at the top. A dimension that is named twice with different scores is not read.
+    A score is one of the scale's, as a number or as text; nothing else is one. Scores may stand under `evaluation` or at the
+    top. A dimension that is named twice with different scores is not read.
     """
     answer = last_object(text)
     if answer is None:
@@ -152,18 +173,18 @@ def read_answer(text: str, rubric: Rubric) -> JsonAnswer:
         )
     evaluation = answer.get("evaluation", answer)
     names = {name: key for key in rubric.dimensions for name in names_of(rubric, key)}
-    read: dict[str, set[int | None]] = {}
+    read: dict[str, set[Verdict | None]] = {}
     for name, value in evaluation.items() if isinstance(evaluation, Mapping) else ():
         if key := names.get(plain(name)):
             values = value if isinstance(value, _Twice) else [value]
-            read.setdefault(key, set()).update(_score(one, rubric.scale_of(key)) for one in values)
+            read.setdefault(key, set()).update(_verdict(one, key, rubric) for one in values)
     single = {key: next(iter(values)) for key, values in read.items() if len(values) == 1}
     scores = {key: score for key in rubric.dimensions if (score := single.get(key)) is not None}
     missing: dict[Scale, list[str]] = {}
     for key, scale in rubric.scales.items():
         if key not in scores:
             missing.setdefault(scale, []).append(key)
-    problems = (f"no whole number from {scale.min} to {scale.max} for {', '.join(keys)}" for scale, keys in missing.items())
+    problems = (f"no {_kind(scale)} for {', '.join(keys)}" for scale, keys in missing.items())
     return JsonAnswer(scores, "; ".join(problems), text)
 
 
@@ -207,11 +228,20 @@ def plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).casefold()
 
 
-def _score(value: Any, scale: Scale) -> int | None:
-    if isinstance(value, str) and re.fullmatch(r"\s*\d+(\.0+)?\s*", value, re.ASCII):
-        value = float(value)
-    whole = isinstance(value, int | float) and not isinstance(value, bool) and value in scale.scores
-    return int(value) if whole else None
+def _kind(scale: Scale) -> str:
+    whole = "whole number" if scale.step == 1 else "number"
+    return f"answer ({scale})" if scale.levels else f"{whole} from {scale}"
 
 
-by_json = Method(score)
+def _verdict(value: Any, key: str, rubric: Rubric) -> Verdict | None:
+    """A number or a text (JSON's true is a yes); of a text that is a number, the number."""
+    if isinstance(value, bool):
+        return rubric.verdict(key, level_name(value)) if rubric.scale_of(key).levels else None
+    if isinstance(value, int | float):
+        return rubric.verdict(key, str(value)) if abs(value) < 10_000 else None
+    if not isinstance(value, str) or (_DIGIT.search(value) and not rubric.scale_of(key).levels and not _PLAIN.fullmatch(value)):
+        return None
+    return rubric.verdict(key, _ZEROS.sub("", value))
+
+
+by_json = Method(score, check=no_tree)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from core.errors import UserError
+from core.judge_prompts import says_scale
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric
+from core.scales import NOT_APPLICABLE, Verdict
 from core.specs import ModelSpec
 from evalsuite.judge.methods import method_of
 from serve.answers import Reply
@@ -85,6 +87,11 @@ class Judge:
         if self.spec.adapters is not None and not method.by_dimension:
             raise UserError(f"judge {self.spec.name} has one adapter per dimension: use method per_dimension or paper")
         method.check(self.rubric)
+        if not self.rubric.digits and not says_scale(self.prompts):
+            raise UserError(
+                f"rubric {self.rubric.name}: prompt pack {self.prompts.folder.name} asks for one digit per dimension, which is "
+                "not what this rubric wants: leave out judge_prompts, or write `judge_prompts: any_rubric`"
+            )
 
     async def score(self, dialogue: Dialogue) -> list[Judgement]:
         """One judgement per dimension, in the rubric's order; method `bands` gives as many for each round, and method `json`,
@@ -120,21 +127,24 @@ class Judge:
         dialogue: Dialogue,
         dimension: str,
         raw: str,
-        value: int | None = None,
+        value: Verdict | None = None,
         distribution: dict[str, float] | None = None,
         failure: str | None = None,
         broken: bool = False,
+        not_reached: bool = False,
     ) -> Judgement:
         """The verdict is what the text says, whatever was probable. `broken`: the server's probabilities cannot be true, or are
-        not those of the answer."""
+        not those of the answer. `not_reached`: a question off the way through a tree."""
         condition = {"mode": "paper" if self.method == "paper" else "native"} | ({"failure": failure} if failure else {})
+        if not_reached or value == NOT_APPLICABLE:
+            condition |= {"verdict": "not_reached" if not_reached else "not_applicable"}
         return Judgement(
             dialogue_id=dialogue.id,
             language=dialogue.language,
             judge=self.spec.name,
             rubric=self.rubric.name,
             dimension=dimension,
-            value=value,
+            value=None if value == NOT_APPLICABLE else value,
             expected=expectation(distribution) if distribution else None,
             distribution=distribution,
             repeat=self.repeat,

@@ -20,13 +20,15 @@ METHODS = {
     **{name: f"{_HERE}.digits:{name}" for name in get_args(PromptMethod)},  # a ranker is trained to answer by these
     "json": f"{_HERE}.json_answers:by_json",
     "bands": f"{_HERE}.bands:by_bands",
+    "tree": f"{_HERE}.tree:each",
+    "tree_once": f"{_HERE}.tree:once",
 }
 
 
-def one_digit(rubric: Rubric) -> None:
-    """Raise `UserError` for a rubric whose scores are not one digit each."""
-    if not all(scale.min >= 0 and scale.max <= 9 for scale in rubric.scales.values()):
-        raise UserError(f"rubric {rubric.name}: native methods read one digit per dimension, the scale must be in 0-9")
+def no_tree(rubric: Rubric) -> None:
+    """Raise `UserError` for a tree of questions."""
+    if rubric.questions:
+        raise UserError(f"rubric {rubric.name}: its questions form a tree: use method tree (one call each) or tree_once")
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Method:
 
     score: Callable[[Any, Dialogue], Awaitable[list[Judgement]]]
     """A `Judge` and a dialogue → at least one judgement per dimension."""
-    check: Callable[[Rubric], None] = one_digit
+    check: Callable[[Rubric], None] = no_tree
     """Raises `UserError` for a rubric that cannot be asked for by it."""
     by_dimension: bool = False
     """Whether every request asks for one dimension, which may be one adapter's."""

@@ -170,7 +170,7 @@ def surface_judgements(
         chosen.append({"language": pair[0], "dimension": pair[1], "chosen": best, "valid_acc": reached, "valid_n": len(valid)})
         classes = [int(label) for label in fitted[best].classes_]
         for id, shares in zip(asked, fitted[best].predict_proba(matrix(asked)), strict=True):
-            probabilities = dict(zip(classes, shares.tolist(), strict=True))
+            probabilities: dict[float, float] = dict(zip(classes, shares.tolist(), strict=True))
             distribution = {str(score): probabilities.get(score, 0.0) for score in split.rubric.scores}
             value = float(max(split.rubric.scores, key=lambda score: distribution[str(score)]))  # of equals, the lowest
             judgements.append(_judgement(id, pair, SURFACE, split.rubric, value, distribution))

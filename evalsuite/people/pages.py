@@ -113,7 +113,7 @@ class TaskPage:
         language = self.language(rubric)
         levels, dimension = rubric.texts(name, language), rubric.dimensions[name]
         options = [
-            Option(f"{step:g}", f"{step:g}", levels.get(int(step), "") if step % 1 == 0 else "", answer.value == step)
+            Option(f"{step:g}", rubric.scale_of(name).name(step, language), levels.get(step, ""), answer.value == step)
             for step in rubric.steps(name)
         ]
         given = " / ".join(f"{value:g}" for value in self.task.details.get("given", {}).get(name, ()))

@@ -38,7 +38,7 @@ def distribution_charts(table: Table, rubric: Rubric) -> Iterator[Chart]:
     """Score counts a dimension (`summary.distributions`) as shares of all verdicts; a segment names its score, unreadable ones
     are hatched."""
     names, end = table.columns.index("dimension"), table.columns.index("verdicts")
-    marks = rubric.scores
+    marks = [*rubric.counted.values()]
     reasons = table.columns[names + 1 + len(marks) : end]
     for number, (who, group) in enumerate(groupby(table.rows, key=lambda row: row[:names])):
         rows = list(group)
@@ -47,8 +47,8 @@ def distribution_charts(table: Table, rubric: Rubric) -> Iterator[Chart]:
         shares = (100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)).T
         segments = []
         for place, (mark, column) in enumerate(zip(marks, shares, strict=False)):
-            texts = [str(mark) if share >= 5 else "" for share in column]
-            segments.append(segment(str(mark), f"step-{round(4 * place / (len(marks) - 1))}", "", column.tolist(), texts))
+            texts = [mark if share >= 5 else "" for share in column]
+            segments.append(segment(mark, f"step-{round(4 * place / (len(marks) - 1))}", "", column.tolist(), texts))
         for place, (reason, column) in enumerate(zip(reasons, shares[len(marks) :], strict=True)):
             if column.any():
                 hatch = HATCHES[1 + place % (len(HATCHES) - 1)]
@@ -122,7 +122,7 @@ def confusion_charts(matrices: Mapping[str, Mapping[str, Confusion]], rubric: Ru
             counts = np.array([[*row, unread] for row, unread in zip(matrix.counts, matrix.unread, strict=True)])
             shares = np.round(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), 3).tolist()
             text = [[str(count or "") for count in row] for row in counts.tolist()]
-            axes = {"x": [*map(str, matrix.scores), DASH], "y": [str(score) for score in matrix.scores]}
+            axes = {"x": [*(f"{score:g}" for score in matrix.scores), DASH], "y": [f"{score:g}" for score in matrix.scores]}
             traces.append([trace("cell", **axes, z=shares, text=text, customdata=counts.tolist())])
         yield Chart(
             f"confusion-{language}",

@@ -35,7 +35,7 @@ from evalsuite.runs.run_config import Judged, RunConfig
 from evalsuite.runs.texts import prompt_texts
 from evalsuite.runs.versions import made_with, prices_in
 from evalsuite.statistics import dialogue_costs, discrimination
-from evalsuite.statistics.agreement import agreement_tables, judgements_in_order
+from evalsuite.statistics.agreement import agreement_tables, in_steps, judgements_in_order, noted, step_notes
 from evalsuite.statistics.between_judges import between_judges
 from evalsuite.statistics.clusters import cards_of, clusters_of, users_of
 from evalsuite.statistics.dialogue_costs import ModelUse, model_uses, use_table
@@ -301,8 +301,10 @@ def _gold(
         )
         return of_judges.all(), [*chain.from_iterable(of_all)]
     agreement = next(iter(agreements.values()), {})
-    matrices, bins = confusion(judgements, scores, rubric.scales), calibration(judgements, scores, clusters)
-    tables = [*agreement_tables(agreement, mode, labels, note), *confusion_tables(matrices, labels, note)]
+    matrices = confusion(judgements, scores, rubric.scales)
+    bins = calibration(*in_steps(judgements, scores, rubric), clusters)
+    tables = [noted(table, step_notes(rubric)) for table in agreement_tables(agreement, mode, labels, note)]
+    tables += confusion_tables(matrices, labels, note, rubric=rubric)
     tables += [calibration_table(bins, labels, note)] if bins else []
     drawn = charts.agreement_charts(agreement, rubric, mode, synthetic), charts.confusion_charts(matrices, rubric, synthetic)
     return tables, [*chain(*drawn), *charts.calibration_charts(bins, synthetic)]

@@ -158,12 +158,12 @@ class ReportContent:
         dialogues, verdicts = self.tally.dialogues, self.tally.verdicts
         cards, profiles = {d.card_id for d in dialogues if d.card_id}, {d.profile_id for d in dialogues if d.profile_id}
         people = [f"{len(ids):,} {name}" for ids, name in ((cards, "role cards"), (profiles, "profiles")) if ids]
-        asked = [judgement for judgement in verdicts if not judgement.lost]
+        asked = [judgement for judgement in verdicts if not (judgement.lost or judgement.unasked)]
         read = sum(judgement.value is not None for judgement in asked)
         rubric = self.tally.rubric
         facts = [
             ("Framework", f"{self.framework}, {self.mode} mode"),
-            ("Rubric", f"{rubric.name} ({rubric.source})"),
+            ("Rubric", rubric.title),
             ("Supporters", ", ".join(sorted({supporter_of(d) for d in dialogues}))),
             ("Seekers played by", ", ".join(sorted({d.simulator for d in dialogues if d.simulator}))),
             ("Judged by", ", ".join(sorted({one.scorer.name for one in self.tally.contestants}))),

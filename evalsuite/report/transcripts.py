@@ -40,11 +40,11 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
     `risks` maps dialogue id → place of a turn → what it is about: such dialogues are shown only after a content warning, and
     their opening is not in the list. `risky_cards` are cards whose problem speaks of such things: the list of cards shows only
     their ids. A row ends in its scores (scorer by scorer, the mean verdict on every dimension, turns and repeats averaged, and
-    their average, null where nothing was read or the dimensions' scales differ) and its trial.
+    their average, null where nothing was read or the dimensions are not alike) and its trial.
     """
     dialogues, rubric = tally.dialogues, tally.rubric
     places = {name: index for index, name in enumerate(rubric.dimensions)}
-    marks_of = {name: [str(score) for score in rubric.scale_of(name).scores] for name in rubric.dimensions}
+    marks_of = {name: [f"{score:g}" for score in rubric.scale_of(name).scores] for name in rubric.dimensions}
     scored_by = [scorer_of(judgement) for judgement in tally.verdicts]
     scorers = {scorer: index for index, scorer in enumerate(sorted(set(scored_by)))}
     verdicts: dict[str, list[Any]] = {}
@@ -100,14 +100,16 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
         "risky_cards": [clean(key) for key, card in cards.items() if load_lexicon(card.language).danger(card.problem)],
         "scorers": [clean(scorer.name) for scorer in scorers],
         "scores": list(rubric.scores),
-        "averaged": rubric.shared_scale is not None,
+        "averaged": rubric.alike,
         "dimensions": [
             {
                 "label": d.label,
-                "scores": list(rubric.scale_of(key).scores),
-                "levels": {code: list(rubric.texts(key, code).values()) for code in d.levels},
+                "scores": list(scale.scores),
+                "levels": {
+                    code: [*rubric.named_texts(key, code).values()] for code in d.levels or (scale.levels and d.label) or ()
+                },
             }
-            for key, d in rubric.dimensions.items()
+            for key, d, scale in ((key, d, rubric.scale_of(key)) for key, d in rubric.dimensions.items())
         ],
     }
 
@@ -139,6 +141,6 @@ def _scores(marks: Sequence[Sequence[Any]], scorers: int, rubric: Rubric) -> lis
     for first in range(0, len(read), width):
         means = [sum(values) / len(values) if values else None for values in read[first : first + width]]
         known = [mean for mean in means if mean is not None]
-        average = sum(known) / width if rubric.shared_scale and len(known) == width else None
+        average = sum(known) / width if rubric.alike and len(known) == width else None
         figures += [None if figure is None else round(figure, 2) for figure in (*means, average)]
     return figures

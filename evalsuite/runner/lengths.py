@@ -58,7 +58,7 @@ def _judge_prompt(resolved: DialogueFramework, count: Callable[[str], int]) -> i
     if resolved.method == "json":  # shows what depends on the dialogue
         return count(resolved.rubric.model_dump_json()) // len(resolved.rubric.languages) + UNSEEN
     dimensions = list(resolved.rubric.dimensions)
-    asked = [[name] for name in dimensions] if resolved.method in ("per_dimension", "paper") else [dimensions]
+    asked = [[name] for name in dimensions] if resolved.method in ("per_dimension", "paper", "tree") else [dimensions]
     longest = 0
     for language in resolved.languages:
         shortest = Dialogue(id="-", language=language, source="-", turns=(Turn(role="seeker", text="-"),))

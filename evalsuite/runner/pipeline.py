@@ -168,10 +168,10 @@ def score_gold(runner: Runner) -> Outcome:
     write_jsonl(run.folder / "gold_scores.jsonl", scores)
     write_lines(judging.folder / "gold_judgements.jsonl", outcome.judgements.lines())
     if resolved.shard is None:  # a part's would pass for the whole's; `esc-eval merge` makes it
-        from evalsuite.statistics.agreement import agreement
+        from evalsuite.statistics.agreement import agreement, in_steps
         from evalsuite.statistics.clusters import clusters_of
 
-        agreed = agreement(list(outcome.judgements), scores, clusters_of(dialogues))
+        agreed = agreement(*in_steps(outcome.judgements, scores, resolved.rubric), clusters_of(dialogues))
         write_json(judging.folder / "agreement.json", {"agreement": agreed})
     return outcome
 

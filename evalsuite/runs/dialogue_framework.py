@@ -128,7 +128,7 @@ class DialogueFramework(Framework):
     @cached_property
     def judge_pack(self) -> str:
         """The pack that the judge is asked in, by name."""
-        return judge_pack(self.models, self.method)
+        return judge_pack(self.models, self.method, self.rubric)
 
     @cached_property
     def judge_prompts(self) -> PromptPack:

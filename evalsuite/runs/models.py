@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from core.addresses import FORM
 from core.errors import UserError
 from core.files import digest, validated
-from core.judge_prompts import check_pack
+from core.judge_prompts import asks, check_pack
 from core.machine import Machine
 from core.prompts import load_pack
 from core.records import Language
+from core.rubrics import Rubric
 from core.specs import ModelSpec, Sampling, load_spec, packs_without_rules, prompt_text
 from evalsuite.dialogues.floors import FLOORS, REFERENCE
 from evalsuite.runs.config import EvalConfig
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from evalsuite.runs.recording import Recording
 
 PACK = "esc_eval"  # for plain seekers and judges
+ANY = "any_rubric"  # for plain judges, where that does not say what the scale is
 _LONGEST = 80  # characters of a run folder's name
 Role = Literal["seeker", "supporter", "judge"]
 
@@ -221,9 +223,9 @@ def seeker_pack(models: RunModels) -> str:
     return next(filter(None, packs), wanted or PACK)
 
 
-def judge_pack(models: RunModels, method: str) -> str:
-    """The pack of the judge, by name; a plain model's states the rules. Raises `UserError` for a pack that the judge's spec
-    does not claim, and for a method that it was not trained for."""
+def judge_pack(models: RunModels, method: str, rubric: Rubric) -> str:
+    """The pack of the judge, by name; a plain model's states the rules, and the scale where their texts do not. Raises
+    `UserError` for a pack that the judge's spec does not claim, and for a method that it was not trained for."""
     judge, wanted = models.judge, (models.config.judge_prompts or "").rstrip("/") or None
     if wanted is not None:
         load_pack(wanted)  # what is wrong with the pack itself comes first
@@ -238,7 +240,7 @@ def judge_pack(models: RunModels, method: str) -> str:
             f"judge {judge.name} has not learnt the prompt pack {pack}, which leaves the rules out "
             f"(it is {ranker}'s): leave out judge_prompts, or write `learnt: [{pack}]` into its spec if it was"
         )
-    return pack
+    return pack if wanted or asks(load_pack(pack), method, rubric) else ANY
 
 
 def _of_seeker(models: RunModels, method: str) -> str | None:

@@ -93,7 +93,7 @@ def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
     Raises `UserError` before anything is written when a shard is missing, doubled or unfinished, when shards come from
     different configs, and when dialogues are missing or in two shards.
     """
-    from evalsuite.statistics.agreement import agreement  # a run that claims its shard loads no statistics
+    from evalsuite.statistics.agreement import agreement, in_steps  # a run that claims its shard loads no statistics
     from evalsuite.statistics.clusters import clusters_of
     from evalsuite.statistics.summary import sums_of
 
@@ -136,7 +136,9 @@ def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
             write_jsonl(sets[number].folder / "gold_judgements.jsonl", of_gold)
             scores = read_jsonl(out / "gold_scores.jsonl", HumanScore, "gold scores")
             clusters = clusters_of(read_jsonl(out / "gold_dialogues.jsonl", Dialogue, "gold dialogues"))
-            write_json(sets[number].folder / "agreement.json", {"agreement": agreement(of_gold, scores, clusters)})
+            rubric = next((judged.rubric for judged in parts[0].config.judged.values()), None)
+            agreed = agreement(*in_steps(of_gold, scores, rubric), clusters)
+            write_json(sets[number].folder / "agreement.json", {"agreement": agreed})
         used_by, failures = [part.run.usage() for part in parts], [part.run.failures() for part in parts]
         for stage in dict.fromkeys(stage for of_part in used_by for stage in of_part):
             used = sums_of(of_part.get(stage, {}) for of_part in used_by)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from core.errors import UserError
 from core.records import HumanScore, Judgement
 from core.rubrics import Rubric
+from core.scales import COUNTED
 from core.statistics.accuracy import FIGURES, dimension_figures
 from core.statistics.means import comparable, exact_mean, mean_of_all
 from core.tables import Cell, Estimate, Table, per_cent
@@ -25,6 +27,36 @@ from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
 
 Item = tuple[str, str, int | None]  # dialogue id, dimension, turn (None: the dialogue as a whole)
 Paired = dict[str, Dimensions]  # by language
+
+
+def in_steps(
+    judgements: Iterable[Judgement], gold: Iterable[HumanScore], rubric: Rubric | None
+) -> tuple[list[Judgement], list[HumanScore]]:
+    """Both sides, scores of scales that are not whole (halves, levels with numbers of their own) being how many steps they are
+    above the lowest: so the figures' "equal" and "within one" are those of the scale."""
+    scales = {key: scale for key, scale in (rubric.scales if rubric else {}).items() if not scale.whole}
+
+    def steps(record: Any) -> Any:
+        if (scale := scales.get(record.dimension)) is None or record.value is None or record.rubric != rubric.name:  # type: ignore[union-attr]
+            return record
+        spread = getattr(record, "distribution", None)
+        told = {"distribution": {f"{scale.place(float(s)):g}": p for s, p in spread.items()}} if spread else {}
+        return record.model_copy(update={"value": scale.place(record.value)} | told)
+
+    return [*map(steps, judgements)], [*map(steps, gold)]
+
+
+def step_notes(rubric: Rubric | None) -> list[str]:
+    """What ACC_soft is on scales whose steps are not points, or too fine for it."""
+    scales = rubric.scales.values() if rubric else ()
+    notes = ["ACC and ACC_soft count steps of the scale, not points: ACC_soft is within one step."]
+    fine = "A scale has more than 11 scores: equal ones are rare on it, and Spearman says more than ACC, ACC_soft or kappa."
+    return notes * any(not scale.whole for scale in scales) + [fine] * any(len(scale.scores) > COUNTED for scale in scales)
+
+
+def noted(table: Table, notes: Iterable[str]) -> Table:
+    """The table with further notes."""
+    return replace(table, notes=(*table.notes, *notes))
 
 
 def refuse_doubled(where: str, keys: Iterable[tuple[Any, ...]]) -> None:
@@ -41,7 +73,7 @@ def item_of(record: Judgement | HumanScore) -> Item:
 
 def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paired:
     """One judge's verdicts with the mean gold of their items: dimensions in their order of appearance, verdicts sorted by item.
-    Those that were lost with a server are left out: nobody knows what they would have been.
+    Those that were lost with a server are left out: nobody knows what they would have been. So are those with nothing to score.
 
     Raises `UserError` when the verdicts are of several judges, for items without a partner on the other side, and for gold on
     several rubrics or in another language.
@@ -62,7 +94,7 @@ def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paire
         if languages[item] != j.language:
             raise UserError(f"dialogue {j.dialogue_id}: judged as {j.language}, its gold scores are {languages[item]}")
         pairs = pairs_of[j.language][j.dimension]
-        if not j.lost:
+        if not (j.lost or j.unasked):
             pairs.append((j, golden[item]))
     return dict(sorted(pairs_of.items()))
 
@@ -108,8 +140,11 @@ def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore], clust
     for language, dimensions in paired(judgements, gold).items():
         rows = {name: dimension_figures(*columns_of(of)) | {"lost": lost[language, name]} for name, of in dimensions.items()}
         average = {metric: mean_of_all(row[metric] for row in rows.values()) for metric in FIGURES}
+        unasked = Counter(j.dimension for j in judgements if j.language == language and j.unasked)
+        for name in unasked:
+            rows[name]["unasked"] = unasked[name]
         counts: dict[str, Any] = {key: sum(row[key] for row in rows.values()) for key in ("n", "read", "lost", "gold_rounded")}
-        rows[AVERAGE] = average | counts
+        rows[AVERAGE] = average | counts | ({"unasked": unasked.total()} if unasked else {})
         further = zip(rows.items(), interval_figures(dimensions, clusters), strict=True)
         result[language] = {name: row | intervals for (name, row), intervals in further}
     return result
@@ -137,6 +172,10 @@ def agreement_tables(
         ]
         if lost := rows[AVERAGE].get("lost"):
             notes.append(f"{lost} verdicts were lost with a server and are in no figure: run the same command again.")
+        if unasked := rows[AVERAGE].get("unasked"):
+            notes.append(
+                f"{unasked} verdicts are that the dimension does not apply (or its question was not reached): left out."
+            )
         if rounded := rows[AVERAGE]["gold_rounded"]:
             notes.append(f"{rounded} gold scores are not whole: ACC, ACC_soft and kappa are on the rounded gold (halves up).")
         title = f"Agreement with gold, {language}" + (f" ({note})" if note else "")

@@ -29,6 +29,7 @@ class Contestant:
 
     `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one. `readable`
     counts its dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and under `average` all.
+    `weights` [dimensions] are those of the average, None where all count the same.
     `said` maps card → what was said in its dialogues. `dialogues` maps dialogue → what `cards` are the sums of, by id; none of
     `POOLED`.
     """
@@ -42,6 +43,7 @@ class Contestant:
     read: Counter[str] = field(default_factory=Counter)
     said: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
     dialogues: dict[str, Floats] = field(default_factory=dict)
+    weights: Floats | None = None
 
     def alike(self, other: Contestant) -> bool:
         """Whether the scorer is the same, and what was said on every card that both have."""
@@ -59,13 +61,14 @@ def contestants_of(
     """Every language × scorer × supporter with its scores, sorted by them (English first).
 
     A dialogue's repeats and turns are averaged first, so that each dialogue counts once; trials in which the very same was said
-    (at temperature 0) are one dialogue. A score s becomes (s − min) / (max − min) × 100 of its dimension's scale. `value` says
+    (at temperature 0) are one dialogue. Scores become 0 (worst) to 100 (best) of their dimension's scale. `value` says
     whether verdicts or their expectations (from token probabilities) are taken.
     Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
     """
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
     said = {dialogue.id: tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}
     first = first_draws(dialogues)
+    weights = None if rubric.weights is None else np.array(rubric.weights)
     columns = {name: index for index, name in enumerate(rubric.dimensions)}
     contestants: dict[tuple[Language, Scorer, str], Contestant] = {}
     verdicts: dict[tuple[Language, Scorer, str], dict[str, list[list[float]]]] = defaultdict(
@@ -76,8 +79,8 @@ def contestants_of(
         if dialogue is None:
             raise UserError(f"judgement by {judgement.judge}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
         key = dialogue.language, scorer_of(judgement), supporter_of(dialogue)
-        contestant = contestants.get(key) or contestants.setdefault(key, Contestant(*key))
-        contestant.asked[judgement.dimension] += not judgement.lost
+        contestant = contestants.get(key) or contestants.setdefault(key, Contestant(*key, weights=weights))
+        contestant.asked[judgement.dimension] += not (judgement.lost or judgement.unasked)
         contestant.read[judgement.dimension] += judgement.value is not None
         figures = verdicts[key][first[dialogue.id]]
         if judgement.value is None:
@@ -85,14 +88,14 @@ def contestants_of(
         figure = judgement.value if value == "value" else judgement.expected
         if figure is not None:
             figures[columns[judgement.dimension]].append(figure)
-    scales = [(scale.min, scale.span) for scale in rubric.scales.values()]
+    names = list(rubric.dimensions)
     for key, contestant in contestants.items():
         for counts in (contestant.asked, contestant.read):
             counts[AVERAGE] = counts.total()
         # Sorted, so that no figure depends on the order in which records came in.
         for id, figures in sorted(verdicts[key].items()):
             card = card_of(by_id[id])
-            scores = [(exact_mean(of) - low) * 100 / span if of else 0 for of, (low, span) in zip(figures, scales, strict=True)]
+            scores = [rubric.normalised(name, exact_mean(of)) if of else 0 for of, name in zip(figures, names, strict=True)]
             row = contestant.dialogues[id] = np.array([scores, [bool(of) for of in figures]], dtype=float)
             contestant.cards[card] = contestant.cards.get(card, 0.0) + row
             contestant.readable[card] += any(figures)
@@ -119,14 +122,21 @@ def design_of(contestants: Sequence[Contestant]) -> paired.Design:
     """How the rows of `stack` were drawn; strata are languages, where several are pooled."""
     rows = sorted({card for one in contestants for card in one.cards})
     languages = np.unique([row.partition(_IN)[2] for row in rows], return_inverse=True)[1]
-    return paired.Design(clusters_in([row.partition(_IN)[0] for row in rows]), languages if languages.any() else None)
+    strata = languages if languages.any() else None
+    return paired.Design(clusters_in([row.partition(_IN)[0] for row in rows]), strata, contestants[0].weights)
+
+
+def weighed(contestants: Sequence[Contestant]) -> paired.Design:
+    """A design whose rows are clusters, with the weights of the average."""
+    return paired.Design(weights=contestants[0].weights if contestants else None)
 
 
 def pooled(contestants: Sequence[Contestant]) -> list[Contestant]:
     """Every scorer × supporter over all its languages."""
     together: dict[tuple[Scorer, str], Contestant] = {}
     for one in contestants:
-        whole = together.setdefault((one.scorer, one.supporter), Contestant(POOLED, one.scorer, one.supporter))
+        of_all = Contestant(POOLED, one.scorer, one.supporter, weights=one.weights)
+        whole = together.setdefault((one.scorer, one.supporter), of_all)
         for card in one.cards:
             row = f"{card}{_IN}{one.language}"
             whole.cards[row], whole.readable[row], whole.said[row] = one.cards[card], one.readable[card], one.said[card]

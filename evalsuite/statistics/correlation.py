@@ -223,17 +223,17 @@ def _golden(gold: Sequence[HumanScore], places: _Places) -> dict[tuple[Language,
 
 def _with_average(side: Values, rubric: Rubric | None) -> Values:
     """The dimensions, and where there are several `average` (unless one has that name) over the units that have them all. There
-    is none where the rubric has several scales and lacks one of the dimensions."""
+    is none where the dimensions are not alike and the rubric lacks one of them."""
     if len(side) < 2 or AVERAGE in side:
         return side
     units = set.intersection(*(set(scores) for scores in side.values()))
-    scales = rubric.scales if rubric and not rubric.shared_scale else None
-    if scales is None:
+    if rubric is None or rubric.alike:
         return side | {AVERAGE: means_by((unit, scores[unit]) for scores in side.values() for unit in units)}
-    if not scales.keys() >= side.keys():
+    if not rubric.dimensions.keys() >= side.keys():
         return side
-    points = ((unit, 100 * (scores[unit] - scales[d].min) / scales[d].span) for d, scores in side.items() for unit in units)
-    return side | {AVERAGE: means_by(points)}
+    points = {unit: {d: rubric.normalised(d, scores[unit]) for d, scores in side.items()} for unit in units}
+    counted = {d for d in side if rubric.dimensions[d].weight}
+    return side | ({AVERAGE: {unit: rubric.average(of) for unit, of in points.items()}} if counted else {})
 
 
 def _units(side: Values) -> set[Unit]:

@@ -275,7 +275,7 @@ def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrim
         sums, counts = stack(rivals)
         ratings = ratio(sums, counts)
         columns = {name: ratings[:, :, place] for place, name in enumerate(rubric.dimensions)}
-        columns |= {AVERAGE: ratings.mean(axis=2)} if len(columns) > 1 else {}
+        columns |= {AVERAGE: paired.average_of(ratings, rivals[0].weights)} if len(columns) > 1 else {}
         names = [one.supporter for one in rivals]
         rows += [
             RunDiscrimination(language, scorer, name, discriminate(matrix, names, (0, 100))) for name, matrix in columns.items()

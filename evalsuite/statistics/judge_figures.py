@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from core.statistics.accuracy import FIGURES
 from core.statistics.bootstrap import SEED, SMOOTHED, interval
 from core.statistics.means import mean_of_all
 from core.tables import Cell, Estimate, Table, file_keys, per_cent
-from evalsuite.statistics.agreement import agreement_tables, item_of, paired, unreadable
+from evalsuite.statistics.agreement import agreement_tables, in_steps, item_of, noted, paired, step_notes, unreadable
 from evalsuite.statistics.agreement_intervals import average_draws, drawn_units
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
 from evalsuite.statistics.judge_tests import ALL, beaten, compare, comparison_tables
@@ -84,6 +84,9 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: JudgeS
     note = "synthetic gold, scores hold by construction" if is_synthetic else ""
     families = seed_families(judges) if settings.seeds else {}
     references = [name for reference in settings.references for name in _named(reference, [*families, *judges])]
+    points = scores
+    given, judges = judges, {name: in_steps(verdicts, (), rubric)[0] for name, verdicts in judges.items()}
+    scores = in_steps((), points, rubric)[1]
     figures = against_gold(judges, scores, settings.clusters)
     means = {name: _mean_of_runs([figures[member] for member in members]) for name, members in families.items()}
     differences = compare(judges, scores, mode, families, references, settings.clusters, settings.averages)
@@ -102,11 +105,11 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: JudgeS
     keys = file_keys(judges)
     for name, verdicts in judges.items():
         golden = gold_of(verdicts, scores)
-        matrices = confusion(verdicts, golden, rubric.scales if rubric else None)
+        matrices = confusion(given[name], gold_of(verdicts, points), rubric.scales if rubric else None)
         tail = f"_{keys[name]}" if len(judges) > 1 else ""
         about = "; ".join(part for part in (name if tail else "", note) if part)
         tables.judges.extend(agreement_tables(figures[name], mode, labels, about, f"agreement{tail}"))
-        tables.counts.extend(confusion_tables(matrices, labels, about, f"confusion{tail}"))
+        tables.counts.extend(confusion_tables(matrices, labels, about, f"confusion{tail}", rubric))
         described[name] = {
             **{"judge": verdicts[0].judge, "rubric": verdicts[0].rubric, "method": verdicts[0].method},
             "condition": dict(scorer_of(verdicts[0]).condition),
@@ -114,6 +117,8 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: JudgeS
             "confusion": {language: {d: m._asdict() for d, m in of.items()} for language, of in matrices.items()},
             "calibration": [part._asdict() for part in calibration(verdicts, golden, settings.clusters)],
         }
+    for of in (tables.first, tables.judges):
+        of[:] = [noted(table, step_notes(rubric)) for table in of]
     result: dict[str, Any] = {"mode": mode, "synthetic_gold": is_synthetic}
     if len(figures) == 1:
         result["agreement"] = next(iter(figures.values()))
@@ -124,8 +129,7 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: JudgeS
         result["seeds"] = {name: {"judges": families[name], "agreement": mean} for name, mean in means.items()}
     if settings.left_out:
         result["left_out"] = settings.left_out
-        noted = ([replace(table, notes=(*table.notes, settings.left_out)) for table in part] for part in vars(tables).values())
-        tables = JudgeTables(*noted)
+        tables = JudgeTables(*([noted(table, [settings.left_out]) for table in part] for part in vars(tables).values()))
     return result, tables
 
 

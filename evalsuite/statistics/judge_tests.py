@@ -98,7 +98,7 @@ def _on_shared(
     runs: Sequence[Sequence[Judgement]], gold: Sequence[HumanScore], shared: set[Item], mode: str
 ) -> Iterator[Paired]:
     """All runs' verdicts on shared items, of the same languages, dimensions and items in the same order."""
-    unread = {item_of(j) for run in runs for j in run if (j.value is None if mode == "native" else j.lost)}
+    unread = {item_of(j) for run in runs for j in run if (j.value is None if mode == "native" else j.lost or j.unasked)}
     order = {item: place for place, item in enumerate(item_of(j) for j in runs[0])}
     for run in runs:
         kept = sorted((j for j in run if item_of(j) in shared), key=lambda j: order[item_of(j)])

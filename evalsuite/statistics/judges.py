@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from core.errors import UserError
 from core.grouping import group_by
 from core.records import HumanScore, Judgement
-from core.rubrics import Scale
+from core.rubrics import Rubric, Scale
 from core.statistics.accuracy import majority, probability_rows, round_half_up, sureness
 from core.statistics.bootstrap import RESAMPLES, SEED, SHARES, SMOOTHED, Floats, estimate, smoothed_means
 from core.tables import Cell, Estimate, Table, per_cent
 from evalsuite.statistics.agreement import agreement, item_of, mean_gold, paired, refuse_partnerless, shown, unreadable
 from evalsuite.statistics.agreement_intervals import Dimensions, Pair, columns_of, drawn_units
 from evalsuite.statistics.clusters import DIALOGUES, Clusters
-from evalsuite.statistics.summary import AGREEMENT, AVERAGE, scorer_of
+from evalsuite.statistics.summary import AGREEMENT, AVERAGE, counted_note, scorer_of
 
 Judges = dict[str, list[Judgement]]  # name → verdicts
 Figures = Mapping[str, Any]  # what `agreement` gives for one judge
@@ -137,10 +137,10 @@ def _majorities(gold: Sequence[HumanScore], language: str, dimensions: Sequence[
 class Confusion(NamedTuple):
     """How verdicts fall on gold: `counts[i][j]` items of gold `scores[i]` got `scores[j]`, `unread[i]` no readable verdict.
 
-    Gold and verdicts that are not whole count as the nearest score, halves up.
+    Gold and verdicts between two scores count as the nearest one, halves up; of a scale of more than 11 scores, eleven count.
     """
 
-    scores: list[int]
+    scores: list[float]
     counts: list[list[int]]
     unread: list[int]
 
@@ -153,52 +153,57 @@ def confusion(
     The scores of a dimension's scale are rows and columns; without `scales`, those from the lowest to the highest that occurs
     anywhere. Errors are those of `evalsuite.agreement.paired`, and `UserError` for a score off the scale.
     """
-    cells: dict[str, dict[str, Counter[tuple[int, int | None]]]] = {}
+    cells: dict[str, dict[str, Counter[tuple[float, float | None]]]] = {}
     for language, dimensions in paired(judgements, gold).items():
         cells[language] = {dimension: Counter() for dimension in dimensions}
         for dimension, pairs in dimensions.items():
             scale = scales[dimension] if scales else None
+            nearest = scale.counted.nearest if scale else round_half_up
             for j, mean in pairs:
-                cell = round_half_up(mean), None if j.value is None else round_half_up(j.value)
-                if scale and not {*cell} <= {*scale.scores, None}:
+                if scale and not all(value is None or scale.min <= value <= scale.max for value in (mean, j.value)):
                     raise UserError(
                         f"dialogue {j.dialogue_id}, dimension {dimension}: {j.judge} gave {j.value}, gold is {mean:g}, but "
                         f"rubric {j.rubric} runs from {scale.min} to {scale.max}: are both on the same rubric?"
                     )
-                cells[language][dimension][cell] += 1
+                cells[language][dimension][nearest(mean), None if j.value is None else nearest(j.value)] += 1
     every = {score for of in cells.values() for counts in of.values() for pair in counts for score in pair if score is not None}
-    anywhere = range(min(every), max(every) + 1) if every else ()
+    anywhere = range(round(min(every)), round(max(every)) + 1) if every else ()
     matrices: dict[str, dict[str, Confusion]] = {}
     for language, of in cells.items():
-        axes = {dimension: [*(scales[dimension].scores if scales else anywhere)] for dimension in of}
+        axes = {dimension: [*(scales[dimension].counted.scores if scales else anywhere)] for dimension in of}
         matrices[language] = {dimension: _matrix(counts, axes[dimension]) for dimension, counts in of.items()}
         if len({*map(tuple, axes.values())}) == 1:
             matrices[language][POOLED] = _matrix(sum(of.values(), Counter()), next(iter(axes.values())))
     return matrices
 
 
-def _matrix(counts: Counter[tuple[int, int | None]], axis: list[int]) -> Confusion:
+def _matrix(counts: Counter[tuple[float, float | None]], axis: list[float]) -> Confusion:
     return Confusion(axis, [[counts[g, v] for v in axis] for g in axis], [counts[g, None] for g in axis])
 
 
 def confusion_tables(
-    matrices: Mapping[str, Mapping[str, Confusion]], labels: Mapping[str, str], note: str = "", key: str = "confusion"
+    matrices: Mapping[str, Mapping[str, Confusion]],
+    labels: Mapping[str, str],
+    note: str = "",
+    key: str = "confusion",
+    rubric: Rubric | None = None,
 ) -> Iterator[Table]:
     """One table per language: a row per dimension and gold score, a column per verdict (a dash where it is off the dimension's
     scale), unreadable ones in their own."""
     for language, dimensions in matrices.items():
         rows: list[dict[str, Cell]] = []
         axis = sorted({score for matrix in dimensions.values() for score in matrix.scores})
+        name = {score: f"{score:g}" for score in axis} | (rubric.counted if rubric else {})
         for dimension, matrix in dimensions.items():
             for score, counts, unread in zip(*matrix, strict=True):
                 count_of = dict(zip(matrix.scores, counts, strict=True))
-                rows.append({"Dimension": labels.get(dimension, dimension), "Gold": str(score)})
-                rows[-1] |= {str(verdict): count_of.get(verdict) for verdict in axis}
+                rows.append({"Dimension": labels.get(dimension, dimension), "Gold": name[score]})
+                rows[-1] |= {name[verdict]: count_of.get(verdict) for verdict in axis}
                 rows[-1] |= {"unreadable": unread, "n": sum(counts) + unread}
         note_below = "Counts. Columns are the judge's verdicts. What is not whole counts as the nearest score, halves up."
         title = f"Verdicts by gold score, {language}" + (f" ({note})" if note else "")
-        heads = ("Dimension", "Gold", *map(str, axis), "unreadable", "n")
-        yield Table.of(f"{key}_{language}", title, rows, [note_below], AGREEMENT, heads=heads)
+        heads = ("Dimension", "Gold", *(name[verdict] for verdict in axis), "unreadable", "n")
+        yield Table.of(f"{key}_{language}", title, rows, [note_below, *counted_note(rubric)], AGREEMENT, heads=heads)
 
 
 # --- calibration ----------------------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def leaderboard(
         ]
         title = f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else "")
         yield Table.of(f"leaderboard-{language}", title, lines, notes, SCORES)
-        if (own := rubric.shared_scale) and own.min:  # as the tables of such a rubric's paper are printed
+        if rubric.alike and (own := rubric.shared_scale) and own.min:  # as the tables of such a rubric's paper are printed
             title = f"Leaderboard on {own.min}–{own.max}, {language}"
             note = f"The board above on the rubric's own scale, {own.min} to {own.max}."
             scaled = [{head: _on(own, cell) for head, cell in line.items()} for line in lines]
@@ -250,6 +250,8 @@ def score_cells(block: Sequence[Score], rubric: Rubric) -> dict[str, Cell]:
 def ends(rubric: Rubric, top: int) -> str:
     """Which scores become 0 and `top`."""
     scale = rubric.shared_scale
+    if any(dimension.higher_is == "worse" for dimension in rubric.dimensions.values()):
+        return f"each dimension's worst score → 0, its best → {top}: higher is better throughout"
     return f"{scale.min} → 0, {scale.max} → {top}" if scale else f"each dimension's lowest score → 0, its highest → {top}"
 
 
@@ -262,11 +264,15 @@ def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterato
         f"Mean score on 0–100 ({ends(rubric, 100)}), [{SMOOTHED} over cards (dialogues without a card: "
         "themselves)], n = dialogues with a readable verdict."
     )
-    yield f"{AVERAGE}: unweighted mean of the dimensions; its n counts dialogues with any readable verdict."
+    weights = [f"{dimension_label(rubric, key)} {one.weight:g}" for key, one in rubric.dimensions.items()]
+    kind = f"mean of the dimensions, weighted {', '.join(weights)}" if rubric.weights else "unweighted mean of the dimensions"
+    yield f"{AVERAGE}: {kind}; its n counts dialogues with any readable verdict."
     if any(cell.estimate.mean is not None and cell.estimate.low is None for cell in cells):
         yield (
             "No interval is given at n = 1, or where all dialogues are on one card, nor of an average over such a dimension."
         )
+    if any(dimension.not_applicable for dimension in rubric.dimensions.values()) or rubric.questions:
+        yield "Verdicts that a dimension does not apply, and questions not reached, are in no mean and in no parse rate."
     if any(cell.read < cell.asked for cell in cells):
         yield "Unreadable verdicts are in no mean; they lower the parse rate. Those that were lost with a server do not."
     if value == "expected":

@@ -68,10 +68,11 @@ Clusters = NDArray[np.intp] | None  # of each card its cluster, from 0; None whe
 
 class Design(NamedTuple):
     """How cards were drawn: the cluster of each card, and its stratum (language), both from 0. None: every card is a cluster;
-    there is one stratum."""
+    there is one stratum. `weights` [dimensions] are those of the average; None: all count the same."""
 
     clusters: Clusters = None
     strata: NDArray[np.intp] | None = None
+    weights: Floats | None = None
 
 
 PLAIN = Design()
@@ -116,11 +117,11 @@ def card_estimates(
     sums, counts = _together(sums, design.clusters), _together(counts, design.clusters)
     cards, contestants, dimensions = sums.shape
     flat = smoothed_means(sums.reshape(cards, -1), counts.reshape(cards, -1), levels)
-    draws = with_average(flat.reshape(-1, contestants, dimensions))
+    draws = with_average(flat.reshape(-1, contestants, dimensions), design.weights)
     totals = counts.sum(axis=0)
-    means = with_average(ratio(sums.sum(axis=0), totals))
+    means = with_average(ratio(sums.sum(axis=0), totals), design.weights)
     sizes = np.concatenate([totals, np.asarray(readable)[:, None]], axis=1)
-    on_cards = _with_fewest((counts > 0).sum(axis=0))
+    on_cards = _with_fewest((counts > 0).sum(axis=0), design.weights)
     found = estimates(means.ravel(), draws.reshape(len(draws), -1), sizes.ravel(), on_cards.ravel(), level)
     return [found[row * (dimensions + 1) :][: dimensions + 1] for row in range(contestants)]
 
@@ -131,10 +132,10 @@ def by_card(values: Floats, cards: Sequence[str]) -> tuple[Floats, Floats]:
     return _together(np.nan_to_num(values), clusters), _together((~np.isnan(values)).astype(np.float64), clusters)
 
 
-def over_cards(values: Floats, cards: Sequence[str], levels: Floats = POINTS) -> list[Estimate]:
+def over_cards(values: Floats, cards: Sequence[str], levels: Floats = POINTS, weights: Floats | None = None) -> list[Estimate]:
     """`card_estimates` of dialogues × columns (NaN: no value) on these cards; n counts dialogues."""
     readable = int((~np.isnan(values)).any(axis=1).sum())
-    return card_estimates(*by_card(values[:, None], cards), [readable], levels)[0]
+    return card_estimates(*by_card(values[:, None], cards), [readable], levels, Design(weights=weights))[0]
 
 
 def differences(
@@ -149,8 +150,8 @@ def differences(
 ) -> list[Difference]:
     """Every pair's difference on every dimension and on the average (with `average_only`, on that alone), in order of pairs.
 
-    A card counts once: a contestant's observations on it are averaged first. The average's difference is the unweighted mean of
-    the dimensions', each over its own shared cards. Intervals: `smoothed_means` over cards, none where `card_estimates` has
+    A card counts once: a contestant's observations on it are averaged first. The average's difference is the mean of the
+    dimensions', each over its own shared cards. Intervals: `smoothed_means` over cards, none where `card_estimates` has
     none; each side may have any of `levels` on a card that nobody has seen.
     p: `student_p` over cards, `beside_interval`. Holm's correction runs over the averages of the pairs of one of `families`
     (all pairs are one where these are not given), and apart from them over the dimensions. A pair whose family is None is not
@@ -168,20 +169,20 @@ def differences(
     # From here on rows are clusters: cards of one source are drawn together, and only clusters count as independent.
     gaps, present = _together(inside, design.clusters), _together(there, design.clusters)
     flat = smoothed_means(gaps.reshape(len(gaps), -1), present.reshape(len(gaps), -1), gap_levels(levels), sides=2)
-    draws = with_average(flat.reshape(-1, size, dimensions))
+    draws = with_average(flat.reshape(-1, size, dimensions), design.weights)
     means, parts, n = contributions(gaps, present)
     first_means, second_means, means, parts = (
-        with_average(part)
+        with_average(part, design.weights)
         for part in (*(contributions(np.where(shared, side, 0.0), there)[0] for side in (first, second)), means, parts)
     )
     counted = np.concatenate([shared.sum(axis=0), shared.any(axis=2).sum(axis=0)[:, None]], axis=1)
-    on_cards = _with_fewest(n)
+    on_cards = _with_fewest(n, design.weights)
     strata = np.concatenate([number, number.max(axis=-1, keepdims=True)], axis=-1)
     errors, degrees = cluster_error(parts, on_cards), on_cards - strata.astype(np.float64)
     # Pairs that share no card at all are compared as two independent samples, after Welch.
     apart = np.logical_not(shared.any(axis=(0, 2)))
     for row in np.flatnonzero(apart):
-        sides = [_alone(values[:, place], levels, SEED + side, design.clusters) for side, place in enumerate(pairs[row])]
+        sides = [_alone(values[:, place], levels, SEED + side, design) for side, place in enumerate(pairs[row])]
         (first_means[row], own, cards_own, drawn), (second_means[row], other, cards_other, drawn_other) = sides
         means[row], draws[:, row] = first_means[row] - second_means[row], drawn - drawn_other
         errors[row], degrees[row] = welch(own, other, (cards_own, cards_other))
@@ -217,18 +218,18 @@ def differences(
     ]
 
 
-def _alone(values: Floats, levels: Floats, seed: int, clusters: Clusters) -> tuple[Floats, Floats, NDArray[np.intp], Floats]:
+def _alone(values: Floats, levels: Floats, seed: int, design: Design) -> tuple[Floats, Floats, NDArray[np.intp], Floats]:
     """Of one contestant's values [cards, dimensions] by itself, the average last: means, errors, clusters, and draws."""
     present = ~np.isnan(values)
-    sums, counts = (_together(part, clusters) for part in (np.nan_to_num(values), present.astype(np.float64)))
+    sums, counts = (_together(part, design.clusters) for part in (np.nan_to_num(values), present.astype(np.float64)))
     kept = counts.any(axis=1)
     if not kept.any():
         nothing = np.full(values.shape[1] + 1, np.nan)
         return nothing, nothing, np.zeros(len(nothing), dtype=np.intp), nothing
     means, parts, n = contributions(sums[kept], counts[kept])
-    drawn = _with_fewest(n)
-    draws = with_average(smoothed_means(sums[kept], counts[kept], levels, seed))
-    return with_average(means), cluster_error(with_average(parts), drawn), drawn, draws
+    drawn, of = _with_fewest(n, design.weights), design.weights
+    draws = with_average(smoothed_means(sums[kept], counts[kept], levels, seed), of)
+    return with_average(means, of), cluster_error(with_average(parts, of), drawn), drawn, draws
 
 
 def _together(values: Floats, clusters: Clusters) -> Floats:
@@ -274,14 +275,22 @@ def rank_text(rank: tuple[int, int] | None) -> str | None:
     return None if rank is None else str(rank[0]) if rank[0] == rank[1] else f"{rank[0]}–{rank[1]}"
 
 
-def with_average(values: Floats) -> Floats:
-    """Append the unweighted mean of the last axis; NaN where one is missing, since averages over fewer do not compare."""
-    return np.concatenate([values, values.mean(axis=-1, keepdims=True)], axis=-1)
+def average_of(values: Floats, weights: Floats | None = None) -> Floats:
+    """The mean of the last axis; NaN where one that counts is missing, since averages over fewer do not compare."""
+    if weights is None:
+        return np.asarray(values.mean(axis=-1))
+    return np.asarray(values[..., weights > 0] @ (weights[weights > 0] / weights.sum()))
 
 
-def _with_fewest(cards: NDArray[np.intp]) -> NDArray[np.intp]:
+def with_average(values: Floats, weights: Floats | None = None) -> Floats:
+    """Append `average_of` to the last axis."""
+    return np.concatenate([values, average_of(values, weights)[..., None]], axis=-1)
+
+
+def _with_fewest(cards: NDArray[np.intp], weights: Floats | None) -> NDArray[np.intp]:
     """Append the least of the last axis: on how many cards the part of an average rests that has the fewest."""
-    return np.concatenate([cards, cards.min(axis=-1, keepdims=True)], axis=-1)
+    counted = cards if weights is None else cards[..., weights > 0]
+    return np.concatenate([cards, counted.min(axis=-1, keepdims=True)], axis=-1)
 
 
 def _none(value: float) -> float | None:

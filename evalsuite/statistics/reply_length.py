@@ -78,7 +78,7 @@ def replies_of(dialogues: Sequence[Dialogue], contestants: Iterable[Contestant])
         own = np.array([lengths[id] for id in one.dialogues], dtype=float)
         answered = ~np.isnan(own)
         sums, counts = np.array([*one.dialogues.values()])[answered].swapaxes(0, 1)
-        scores = with_average(np.where(counts > 0, sums, np.nan))
+        scores = with_average(np.where(counts > 0, sums, np.nan), one.weights)
         ids = [*compress(one.dialogues, answered)]
         found.append(Replies(one.language, one.scorer, one.supporter, ids, [cards[id] for id in ids], own[answered], scores))
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -27,7 +26,8 @@ AVERAGE = "average"
 Value = Literal["value", "expected"]
 
 UNREADABLE, LOST, BROKEN = "unreadable", "lost", "broken probabilities"
-_OUTCOMES = ("failure", "probabilities")  # keys of a judgement's condition that are no experimental condition
+_OUTCOMES = ("failure", "probabilities", "verdict")  # keys of a judgement's condition that are no experimental condition
+UNASKED = ("not_applicable", "not_reached")  # nothing to score: these are no fault of the judge's
 # Why verdicts are missing, and the words for many of them.
 MISSING = {
     UNREADABLE: "could not be read",
@@ -35,6 +35,8 @@ MISSING = {
     "context_overflow": "did not fit the judge's context",
     "no_supporter_turn": "had no reply to judge",
     LOST: "were lost with a server",
+    "not_applicable": "were judged not applicable",
+    "not_reached": "were not reached in a tree of questions",
 }
 
 
@@ -87,13 +89,24 @@ def why_missing(judgement: Judgement) -> str | None:
     """Why a verdict is missing: a key of `MISSING`, or another that `condition.failure` names; None where there is one."""
     if judgement.value is not None:
         return None
-    return LOST if judgement.lost else judgement.condition.get("failure", UNREADABLE)
+    told = judgement.condition
+    return LOST if judgement.lost else told.get("verdict") or told.get("failure", UNREADABLE)
 
 
 def missing(judgements: Iterable[Judgement]) -> dict[str, int]:
     """How many verdicts are missing, by reason; those of `MISSING` come first."""
     counts = Counter(filter(None, map(why_missing, judgements)))
     return {reason: counts[reason] for reason in dict.fromkeys([*MISSING, *sorted(counts)]) if counts[reason]}
+
+
+def counted_note(rubric: Rubric | None) -> list[str]:
+    """What columns of scores are, where a scale has too many for a column each."""
+    fine = any(scale is not scale.counted for scale in (rubric.scales.values() if rubric else ()))
+    return ["Of a scale of more than 11 scores, each counts as the nearest of 11 evenly spaced ones."] * fine
+
+
+def _words(reason: str) -> str:
+    return reason.replace("_", " ")
 
 
 def broken(judgements: Iterable[Judgement]) -> int:
@@ -124,7 +137,7 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
     distort every mean.
     """
     scales = rubric.scales
-    levels = {name: {*map(str, scale.scores)} for name, scale in scales.items()}
+    levels = {name: {f"{score:g}" for score in scale.scores} for name, scale in scales.items()}
     for judgement in judgements:
         if judgement.rubric != rubric.name:
             continue
@@ -134,7 +147,7 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
         else:
             figures = [("value", judgement.value), ("expected", judgement.expected)]
             if not levels[judgement.dimension].issuperset(judgement.distribution or ()):
-                figures += [("distribution", int(score)) for score in judgement.distribution or ()]
+                figures += [("distribution", float(score)) for score in judgement.distribution or ()]
             for field, figure in figures:
                 if figure is not None and not scale.min <= figure <= scale.max:
                     problem = f"{field}: {figure:g} is off the scale {scale.min} to {scale.max} of rubric {rubric.name}"
@@ -221,7 +234,7 @@ def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: It
             yield f"{count:,} of {usage.calls:,} replies of the {role} {model} were cut off: raise {raised}{reasons}"
     by_judge: dict[str, Counter[float | None]] = defaultdict(Counter)
     for judgement in judgements:
-        if not judgement.lost and judgement.condition.get("failure") is None:
+        if not (judgement.lost or judgement.unasked) and judgement.condition.get("failure") is None:
             by_judge[judgement.judge][judgement.value] += 1
     for judge, values in by_judge.items():
         verdicts, unread = values.total(), values.pop(None, 0)
@@ -284,8 +297,9 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     """How often each score was given, per language, scorer and dimension. Unreadable verdicts have a column, and so have those
     that are missing for another reason or came with broken probabilities (these are also counted by their score), if any.
 
-    Verdicts between two scores (ensembles give such) count as the nearest one, halves upwards. A score that is not on a
-    dimension's scale has a dash.
+    Verdicts between two scores (ensembles give such) count as the nearest one, halves upwards; of a scale of more than 11
+    scores, eleven count. A score that is not on a dimension's scale has a dash. Verdicts without anything to score also have
+    their share, of all but those that were lost.
     """
     groups: dict[tuple[Language, Scorer], dict[str, list[Judgement]]] = {}
     for judgement in checked(judgements, rubric):
@@ -295,15 +309,19 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     reasons = list(dict.fromkeys([UNREADABLE, *missing(verdicts)]))
     unsound = [BROKEN] if broken(verdicts) else []
     several = len({scorer for _, scorer in groups}) > 1
+    heads_of, nothing = rubric.counted, [reason for reason in reasons if reason in UNASKED]
     rows: list[dict[str, Cell]] = []
     for language, scorer in sorted(groups):
         for dimension, of_dimension in groups[language, scorer].items():
-            scores = Counter(math.floor(judgement.value + 0.5) for judgement in of_dimension if judgement.value is not None)
-            scale, without = rubric.scale_of(dimension).scores, missing(of_dimension)
+            scale, without = rubric.scale_of(dimension).counted, missing(of_dimension)
+            scores = Counter(scale.nearest(judgement.value) for judgement in of_dimension if judgement.value is not None)
             rows.append({"language": language} | scorer.column(several) | {"dimension": dimension_label(rubric, dimension)})
-            rows[-1] |= {str(score): scores[score] if score in scale else None for score in rubric.scores}
-            rows[-1] |= {reason.replace("_", " "): without.get(reason, 0) for reason in reasons}
-            rows[-1] |= {"verdicts": len(of_dimension)} | {reason: broken(of_dimension) for reason in unsound}
+            rows[-1] |= {head: scores[score] if score in scale.scores else None for score, head in heads_of.items()}
+            rows[-1] |= {_words(reason): without.get(reason, 0) for reason in reasons}
+            asked = len(of_dimension) - without.get(LOST, 0)
+            shares = {_words(reason) + " %": 100 * without.get(reason, 0) / asked if asked else None for reason in nothing}
+            rows[-1] |= {"verdicts": len(of_dimension)} | shares | {reason: broken(of_dimension) for reason in unsound}
     note = "Broken probabilities: they cannot be true, or are not certain to be the answer's; the score in the text stands."
-    heads = ("language", "dimension", *map(str, rubric.scores), *(reason.replace("_", " ") for reason in reasons), "verdicts")
-    return Table.of("distributions", "Scores given", rows, [note] * len(unsound), SCORES, heads=() if rows else heads)
+    heads = ("language", "dimension", *heads_of.values(), *map(_words, reasons), "verdicts")
+    notes = [*[note] * len(unsound), *counted_note(rubric)]
+    return Table.of("distributions", "Scores given", rows, notes, SCORES, heads=() if rows else heads)

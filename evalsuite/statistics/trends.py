@@ -100,16 +100,18 @@ def trends(
                 scores[rows[id], number - 1] = np.where(counts > 0, sums, np.nan)
         on_cards = [card_of(by_id[id]) for id in rows]
         readable = (~np.isnan(scores)).any(axis=2).sum(axis=0)
+        design = paired.Design(weights=None if rubric.weights is None else np.array(rubric.weights))
+        means = paired.card_estimates(*paired.by_card(scores, on_cards), readable.tolist(), design=design)
         points = [
             Point(at, name, estimate, sum(length >= at for length in reached))
-            for at, row in enumerate(paired.card_estimates(*paired.by_card(scores, on_cards), readable.tolist()), start=1)
+            for at, row in enumerate(means, start=1)
             for name, estimate in zip(names, row, strict=True)
         ]
-        result.append(Trend(language, scorer, supporter, points, _slopes(scores, on_cards, names)))
+        result.append(Trend(language, scorer, supporter, points, _slopes(scores, on_cards, names, design)))
     return result
 
 
-def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str]) -> dict[str, paired.Difference]:
+def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str], design: paired.Design) -> dict[str, paired.Difference]:
     """Slopes are contestants that compete with no slope at all."""
     scored = ~np.isnan(scores)
     counts = scored.sum(axis=1)
@@ -120,7 +122,7 @@ def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str]) -> dict[
     np.divide((centred * np.where(scored, scores, 0.0)).sum(axis=1), squares, out=slopes, where=squares > 0)
     sums, counts = paired.by_card(np.stack([slopes, np.where(np.isnan(slopes), np.nan, 0.0)], axis=1), cards)
     most = 100 / max(scores.shape[1] - 1, 1)  # from the lowest score in the first round to the highest in the last
-    differences = paired.differences(sums, counts, [(0, 1)], levels=scale_levels(0, most))
+    differences = paired.differences(sums, counts, [(0, 1)], levels=scale_levels(0, most), design=design)
     return dict(zip(names, differences, strict=True))
 
 

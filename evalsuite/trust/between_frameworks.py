@@ -54,18 +54,25 @@ class Averages:
 
 
 def averages_of(
-    title: str, people: str, names: Sequence[str], sums: Floats, counts: Floats, families: Sequence[str | None] | None = None
+    title: str,
+    people: str,
+    names: Sequence[str],
+    sums: Floats,
+    counts: Floats,
+    families: Sequence[str | None] | None = None,
+    weights: Floats | None = None,
 ) -> Averages:
     """From sums and counts of scores, [cards, supporters, dimensions]: cards are drawn whole. Each supporter has a score of its
     own on the half card that nobody has seen: else it would cancel in differences. `families` of pairs as `paired.differences`
     has them."""
     totals = counts.sum(axis=0)
-    seen = np.divide(sums.sum(axis=0), totals, out=np.full(totals.shape, np.nan), where=totals > 0).mean(axis=1)
+    seen = paired.average_of(np.divide(sums.sum(axis=0), totals, out=np.full(totals.shape, np.nan), where=totals > 0), weights)
     flat = sums.reshape(len(sums), -1), counts.reshape(len(sums), -1)
-    draws = smoothed_means(*flat, POINTS, blocks=len(names)).reshape(RESAMPLES, *totals.shape).mean(axis=2)
+    draws = paired.average_of(smoothed_means(*flat, POINTS, blocks=len(names)).reshape(RESAMPLES, *totals.shape), weights)
     pairs = list(combinations(range(len(names)), 2))
-    differences = paired.differences(sums, counts, pairs, average_only=True, families=families)
-    means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0).mean(axis=2)
+    design = paired.Design(weights=weights)
+    differences = paired.differences(sums, counts, pairs, average_only=True, families=families, design=design)
+    means = paired.average_of(np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0), weights)
     gaps = [means[:, a] - means[:, b] for a, b in pairs]
     spreads = [float(known.var(ddof=1)) if len(known := gap[~np.isnan(gap)]) > 1 else 0.0 for gap in gaps]
     return Averages(title, people, names, seen, draws, len(sums), differences, spreads)
@@ -95,11 +102,12 @@ class FrameworkScores:
         if not read:
             return None
         families = [family(*pair, self.floors) for pair in combinations(read.values(), 2)]
-        return averages_of(self.title, self.people, list(read), *stack(list(read.values())), families)
+        rivals = list(read.values())
+        return averages_of(self.title, self.people, list(read), *stack(rivals), families, rivals[0].weights)
 
     def unread(self, language: Language) -> str | None:
         """Why it ranks nobody, where its judge was asked and no supporter has readable verdicts."""
-        asked = [one for one in self.judgements if one.language == language and not one.lost]
+        asked = [one for one in self.judgements if one.language == language and not (one.lost or one.unasked)]
         if not asked or self.averages(language) is not None:
             return None
         read = sum(one.value is not None for one in asked)

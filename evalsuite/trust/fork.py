@@ -33,7 +33,7 @@ from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics import paired
-from evalsuite.statistics.contestants import contestants_of, stack
+from evalsuite.statistics.contestants import contestants_of, stack, weighed
 from evalsuite.statistics.summary import AVERAGE, dimension_at, dimension_label
 from serve.batch import answered
 from serve.client import ChatClient
@@ -246,7 +246,8 @@ def score_differences(forked: Forked, rubric: Rubric) -> list[paired.Difference]
     by_side = {one.supporter: one for one in contestants}
     if not {forked.changed, forked.as_it_was} <= by_side.keys():
         return []
-    return paired.differences(*stack([by_side[forked.changed], by_side[forked.as_it_was]]), [(0, 1)])
+    sides = [by_side[forked.changed], by_side[forked.as_it_was]]
+    return paired.differences(*stack(sides), [(0, 1)], design=weighed(sides))
 
 
 def fork_sheet(forked: Forked, rubric: Rubric, facts: Sequence[tuple[str, str]], checkpoints: Sequence[str | None]) -> Sheet:
@@ -298,15 +299,15 @@ def fork_sheet(forked: Forked, rubric: Rubric, facts: Sequence[tuple[str, str]],
 
 def _tree(forked: Forked, rubric: Rubric) -> Branch:
     """The trunk with two branches, and a leaf for every draw."""
-    averages: dict[str, list[float]] = {}
+    averages: dict[str, dict[str, float]] = {}
     for judgement in forked.judgements:
         if judgement.value is not None:
-            scale = rubric.scale_of(judgement.dimension)
-            averages.setdefault(judgement.dialogue_id, []).append((judgement.value - scale.min) * 100 / scale.span)
+            points = rubric.normalised(judgement.dimension, judgement.value)
+            averages.setdefault(judgement.dialogue_id, {})[judgement.dimension] = points
 
     def leaf(dialogue: Dialogue) -> Branch:
         scores = averages.get(dialogue.id)
-        said = f"{AVERAGE} {fmt(sum(scores) / len(scores), 1)}" if scores else "not scored"
+        said = f"{AVERAGE} {fmt(rubric.average(scores), 1)}" if scores else "not scored"
         return Branch(
             f"draw {dialogue.trial + 1}", f"{said}; ended {ENDINGS[dialogue.termination]}", dialogue.turns[forked.turn + 1 :]
         )

@@ -24,7 +24,7 @@ from core.tables import PARTED, Cell, Estimate, Table
 from evalsuite.checks.shared_bases import AS_IS, HEALTH, as_they_are
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import clusters_of
-from evalsuite.statistics.contestants import Contestant, contestants_of, stack
+from evalsuite.statistics.contestants import Contestant, contestants_of, stack, weighed
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.reply_length import ALL, NOTES, LengthBias, LengthEffect
 from evalsuite.statistics.summary import AVERAGE, Scorer, dimension_at, dimension_label, scorer_of
@@ -87,7 +87,7 @@ def asking_shifts(tally: Tally) -> list[Shift]:
         pairs = [(b, a) for a, b in combinations(range(len(field)), 2) if field[a].scorer.judge == field[b].scorer.judge]
         shifts += [
             Shift(language, field[one.second].scorer, field[one.first].scorer, dimension_at(tally.rubric, one.dimension), one)
-            for one in paired.differences(*stack(field), pairs)
+            for one in paired.differences(*stack(field), pairs, design=weighed(field))
             if one.estimate.n and not one.unpaired
         ]
     return shifts
@@ -159,7 +159,7 @@ def injection_effects(tally: Tally) -> list[InjectionEffect]:
             raise UserError(f"{what}: `esc-eval judge-card` asks for them")
         by_variant = _by_variant(tally, verdicts)
         ordered = [by_variant[variant] for variant in variants]
-        found = paired.differences(*stack(ordered), [(1, 0), (2, 0), (2, 1)], families=(1, 2, 3))
+        found = paired.differences(*stack(ordered), [(1, 0), (2, 0), (2, 1)], families=(1, 2, 3), design=weighed(ordered))
         names = len(found) // 3
         for neutral, injected, effect in zip(found[:names], found[names:-names], found[-names:], strict=True):
             name = dimension_at(tally.rubric, effect.dimension)
@@ -189,8 +189,9 @@ def floor_effects(tally: Tally) -> list[FloorEffect]:
         if not floors or AS_IS not in by_variant:
             continue
         pairs = [(0, place) for place in range(1, 1 + len(floors))]
-        arrays = stack([by_variant[name] for name in (AS_IS, *floors)])
-        for name, one in zip(floors, paired.differences(*arrays, pairs, average_only=True), strict=True):
+        ordered = [by_variant[name] for name in (AS_IS, *floors)]
+        found = paired.differences(*stack(ordered), pairs, average_only=True, design=weighed(ordered))
+        for name, one in zip(floors, found, strict=True):
             rows.append(FloorEffect(language, judge, name.removeprefix(FLOOR), one))
     return rows
 
@@ -345,8 +346,8 @@ def injection_kinds(tally: Tally) -> Iterator[tuple[Cell, ...]]:
         for name, of_text in sorted(group_by(verdicts, lambda j: j.condition["injection"]).items()):
             by_variant = _by_variant(tally, of_text)
             if len(by_variant) == 2:
-                arrays = stack([by_variant[INJECTED], by_variant[NEUTRAL]])
-                (effect,) = paired.differences(*arrays, [(0, 1)], average_only=True)
+                both = [by_variant[INJECTED], by_variant[NEUTRAL]]
+                (effect,) = paired.differences(*stack(both), [(0, 1)], average_only=True, design=weighed(both))
                 yield language, judge.name, name, effect.estimate
 
 

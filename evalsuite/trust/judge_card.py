@@ -20,7 +20,7 @@ from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, calibration_chart
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.runs.run_config import RunConfig
-from evalsuite.statistics.agreement import agreement, agreement_tables, paired
+from evalsuite.statistics.agreement import agreement, agreement_tables, in_steps, paired
 from evalsuite.statistics.agreement_intervals import Dimensions, drawn_units, hit_counts
 from evalsuite.statistics.clusters import Clusters, clusters_of
 from evalsuite.statistics.contestants import contestants_of
@@ -99,8 +99,9 @@ def judge_card(asked: JudgeCardInput) -> Sheet:
     """The card as a page."""
     rubric, labels = asked.rubric, {name: dimension_label(asked.rubric, name) for name in asked.rubric.dimensions}
     cards = clusters_of((*asked.dialogues, *asked.probed_dialogues))
-    figures = agreement(asked.given, asked.gold, cards)
-    pairs, bins = paired(asked.given, asked.gold), calibration(asked.given, asked.gold, cards)
+    stepped = in_steps(asked.given, asked.gold, rubric)
+    figures = agreement(*stepped, cards)
+    pairs, bins = paired(*stepped), calibration(*stepped, cards)
     probed = Tally(asked.probed_dialogues, asked.probed, rubric)
     floors, repeats = health.floor_effects(probed), [*health.repeats(probed)]
     shifts, injections = health.asking_shifts(probed), health.injection_effects(probed)
@@ -151,7 +152,7 @@ def judge_card(asked: JudgeCardInput) -> Sheet:
             *(f"{LANGUAGES[one.language]}, {one.name}: {one.finding}." for one in checks if one.outcome == FAULT),
         ],
         main=[BOARD],
-        facts=[*asked.facts, ("Rubric", f"{rubric.name} ({rubric.source})"), ("Generated", time.strftime("%Y-%m-%d %H:%M"))],
+        facts=[*asked.facts, ("Rubric", rubric.title), ("Generated", time.strftime("%Y-%m-%d %H:%M"))],
         tables=[table for table in tables if table.rows],
         charts=[chart for chart in calibration_charts(bins, asked.synthetic) if bins],
         figures={
@@ -265,7 +266,7 @@ def _by_family(differences: Sequence[Difference], both_sides: bool) -> list[tupl
 
 
 def _readable(asked: JudgeCardInput, cards: Clusters, language: Language) -> JudgeCheck:
-    verdicts = [j for j in (*asked.given, *asked.probed) if j.language == language and not j.lost]
+    verdicts = [j for j in (*asked.given, *asked.probed) if j.language == language and not (j.lost or j.unasked)]
     found = health.share_beside([j.value is not None for j in verdicts], [cards[j.dialogue_id] for j in verdicts])
     finding = f"{_spoken(found.estimate)} % of {found.estimate.n:,} verdicts could be read"
     return _least("readable", language, finding, found, health.GOOD)

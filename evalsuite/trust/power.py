@@ -18,6 +18,7 @@ from evalsuite.report.charts import LANGUAGES, Chart, bar_panels
 from evalsuite.report.figures import curve, panels, trace
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
+from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.comparison import RunRecords
 from evalsuite.statistics.components import (
@@ -52,7 +53,8 @@ def observations_of(runs: Sequence[RunRecords]) -> dict[Language, list[Observati
                     said = "\n".join(turn.text for turn in dialogue.turns) or str(dialogue.trial)
                     seeker = dialogue.simulator or dialogue.source
                     where = (supporter_of(dialogue), card_of(dialogue), seeker, one.scorer.name, said)
-                    found.setdefault(one.language, {})[where] = Observation(*where, float((sums / counts).mean()))
+                    average = float(paired.average_of(sums / counts, one.weights))
+                    found.setdefault(one.language, {})[where] = Observation(*where, average)
     return {language: list(every.values()) for language, every in found.items()}
 
 

@@ -55,7 +55,7 @@ class Injection(Settings):
     def text(self, variant: str, scale: Scale) -> str:
         """The text of a variant for a rubric's scale."""
         raw = self.injected if variant == INJECTED else self.neutral
-        return raw.replace("{high}", str(scale.max)).replace("{low}", str(scale.min))
+        return raw.replace("{high}", scale.name(scale.max)).replace("{low}", scale.name(scale.min))
 
 
 class InjectionSet(Settings):

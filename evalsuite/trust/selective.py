@@ -157,7 +157,7 @@ def spoken_verdicts(
 ) -> Iterator[Spoken]:
     """A run's verdicts on whole dialogues that were not lost, where the judge speaks and where it says nothing."""
     place = list(rubric.dimensions).index
-    whole = (one for one in judgements if one.turn is None and not one.lost)
+    whole = (one for one in judgements if one.turn is None and not (one.lost or one.unasked))
     for one in sorted(whole, key=lambda one: (one.language, place(one.dimension), one.dialogue_id)):
         kept = found.get(one.language, SILENT).speaks(max((one.distribution or {}).values(), default=0.0))
         names = {"dialogue_id": one.dialogue_id, "language": one.language, "judge": one.judge, "dimension": one.dimension}

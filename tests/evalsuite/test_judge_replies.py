@@ -25,14 +25,19 @@ from serve.answers import Reply
 from serve.client import ChatClient
 from serve.failures import ServerLost, Unreadable
 from serve.reading import read_reply, split_reasoning
+from tests.evalsuite.rubrics import RUBRICS as SHAPES
 from tests.serve.test_client import spec
 
 ESC_EVAL, FEEL, EMOHARBOR = map(load_rubric, ("esc_eval", "feel", "emoharbor"))
-RUBRICS = {"joint": ESC_EVAL, "per_dimension": ESC_EVAL, "paper": ESC_EVAL, "bands": FEEL, "json": EMOHARBOR}
-PACKS = {"bands": "feel", "json": "emoharbor"}
+TREE, WORDS = SHAPES["tree"], SHAPES["mixed"]
+RUBRICS = {
+    **{"joint": ESC_EVAL, "per_dimension": ESC_EVAL, "paper": ESC_EVAL, "bands": FEEL, "json": EMOHARBOR},
+    **{"tree": TREE, "tree_once": TREE, "joint, words": WORDS, "per_dimension, words": WORDS, "json, words": WORDS},
+}
+PACKS = {"bands": "feel", "json": "emoharbor", "joint": "esc_eval", "per_dimension": "esc_eval", "paper": "esc_eval"}
 turns = (Turn(role="seeker", text="I lost my job."), Turn(role="supporter", text="I am sorry."))
 DIALOGUE = Dialogue(id="d", language="en", source="test", turns=turns)
-LABELS = [d.label["en"] for rubric in (ESC_EVAL, FEEL, EMOHARBOR) for d in rubric.dimensions.values()]
+LABELS = [d.label["en"] for rubric in (ESC_EVAL, FEEL, EMOHARBOR, SHAPES["mixed"]) for d in rubric.dimensions.values()]
 
 
 class Scripted(ChatClient):
@@ -51,7 +56,17 @@ class Scripted(ChatClient):
 # --- fuzz -------------------------------------------------------------------------------------------------------------------
 
 _words = st.sampled_from(
-    [*"0123456789=:,;%{}[]\"'\\ \n\t*-.，：", "3333333", "evaluation", "0=0.25", "NaN", "</think>", "\ud83d", *LABELS]
+    [
+        *"0123456789=:,;%{}[]\"'\\ \n\t*-.，：",
+        "3333333",
+        "evaluation",
+        "0=0.25",
+        "NaN",
+        "</think>",
+        "\ud83d",
+        "yes",
+        *LABELS,
+    ]
 )
 _texts = st.lists(_words | st.text(max_size=8), max_size=30).map("".join)
 _bands = st.lists(st.sampled_from(["0", "0.25", ".5", "1", "25%", "7", "x"]), min_size=4, max_size=4).map(
@@ -97,7 +112,7 @@ def body_of(drawn: dict[str, Any]) -> bytes:
 
 async def judged(method: str, body: bytes) -> list[Judgement]:
     judge_spec = spec()
-    judge = Judge(Scripted(body), judge_spec, RUBRICS[method], load_pack(PACKS.get(method, "esc_eval")), method)
+    judge = Judge(Scripted(body), judge_spec, RUBRICS[method], load_pack(PACKS.get(method, "any_rubric")), method.split(",")[0])
     return await judge.score(DIALOGUE)
 
 
@@ -116,11 +131,12 @@ async def test_no_reply_is_an_exception_or_a_score_that_it_does_not_hold(method:
         if j.value is None:
             assert j.distribution is None
             continue
-        assert not refused and rubric.scale.min <= j.value <= rubric.scale.max
+        scale = rubric.scale_of(j.dimension)
+        assert not refused and scale.min <= j.value <= scale.max
         if method == "bands":
             assert j.value == pytest.approx(sum(int(s) * p for s, p in (j.distribution or {}).items()))
-        else:
-            assert str(int(j.value)) in j.raw
+        elif j.dimension != "outcome":
+            assert scale.name(j.value) in j.raw.casefold()
             assert j.distribution is None or j.distribution[str(int(j.value))] > 0
 
 
@@ -133,6 +149,11 @@ VERDICTS: dict[str, str] = {
     "paper": "3",
     "bands": "\n".join(f"{d.label['en']}: 0=0.10 1=0.20 2=0.30 3=0.40" for d in FEEL.dimensions.values()),
     "json": json.dumps({"analysis": "so", "evaluation": dict.fromkeys(EMOHARBOR.dimensions, 3)}),
+    "tree": "yes",
+    "tree_once": "Spoken: yes\nAsked: partly\nHelpline: no",
+    "joint, words": "Warmth: 3\nHelped: yes\nOften: again and again",
+    "per_dimension, words": "Warmth: 3\nHelped: no\nOften: once",
+    "json, words": json.dumps({"analysis": "so", "evaluation": {"warmth": 3, "helped": "no", "often": "once"}}),
 }
 WRAPPED: dict[str, Callable[[str], dict[str, Any]]] = {
     "field": lambda text: {"content": text, "reasoning_content": THOUGHT},
@@ -176,13 +197,17 @@ async def values(method: str, message: dict[str, Any], **choice: Any) -> list[fl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", WRAPPED)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", VERDICTS)
 async def test_a_verdict_is_the_same_behind_reasoning_of_every_shape(method: str, shape: str) -> None:
     wanted = await values(method, {"content": VERDICTS[method]})
     assert None not in wanted and wanted == await values(method, WRAPPED[shape](VERDICTS[method]))
 
 
-@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_tried() -> None:
+    assert {name.partition(",")[0] for name in VERDICTS} == {name.partition(",")[0] for name in RUBRICS} == set(METHODS)
+
+
+@pytest.mark.parametrize("method", VERDICTS)
 async def test_reasoning_that_was_cut_off_is_no_verdict(method: str) -> None:
     verdict = VERDICTS[method]
     for message in ({"content": f"<think>{verdict}"}, {"content": "", "reasoning_content": verdict}):
@@ -357,4 +382,4 @@ def test_parsers_end_on_a_megabyte_of_anything(parser: str, shape: str) -> None:
 async def test_a_megabyte_is_cut_before_it_is_read(method: str) -> None:
     text = "3 " * 500_000
     found = await judged(method, body_of({"content": text, "logprobs": None, "finish": "stop", "refusal": None}))
-    assert {j.raw for j in found} == {text[:LONGEST] + CUT}
+    assert {j.raw for j in found if not j.unasked} == {text[:LONGEST] + CUT}

@@ -52,10 +52,10 @@ SILENT: list[tuple[str, str, Any, str]] = [
     ("judgements", "condition", {"mode": "a\nb"}, f"condition.mode: {NAME}"),
     ("judgements", "distribution", {"2": 1.5, "3": -0.5}, "distribution.3: Input should be greater than or equal to 0"),
     ("judgements", "distribution", {"3": True}, f"distribution.3: {TRUE}"),
-    ("judgements", "distribution", {"high": 1.0}, "distribution.high.[key]: the key is not a whole score"),
-    ("judgements", "distribution", {"0.5": 1.0}, "distribution.0.5.[key]: the key is not a whole score"),
-    ("judgements", "distribution", {"03": 1.0}, "distribution.03.[key]: the key is not a whole score"),
-    ("judgements", "distribution", {"\u0663": 1.0}, "[key]: the key is not a whole score"),
+    ("judgements", "distribution", {"high": 1.0}, "distribution.high.[key]: the key is not a score"),
+    ("judgements", "distribution", {"0.50": 1.0}, "distribution.0.50.[key]: the key is not a score"),
+    ("judgements", "distribution", {"03": 1.0}, "distribution.03.[key]: the key is not a score"),
+    ("judgements", "distribution", {"\u0663": 1.0}, "[key]: the key is not a score"),
     ("gold", "value", True, f"value: {TRUE}"),
     ("gold", "turn", True, f"turn: {TRUE}"),
     ("gold", "annotator", "a\x00", f"annotator: {NAME}"),
@@ -289,7 +289,7 @@ def test_files_of_benchmarks(form: str, files: list[str], message: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    "change", [{"distribution": {"high": 1.0}}, {"distribution": {"0.5": 1.0}}, {"value": True}, {"judge": "\x00"}]
+    "change", [{"distribution": {"high": 1.0}}, {"distribution": {"0.50": 1.0}}, {"value": True}, {"judge": "\x00"}]
 )
 def test_agree_says_it_in_one_line(change: dict[str, Any], esc_eval: EscEval, tmp_path: Path) -> None:
     READ["gold"].write(tmp_path / "g.jsonl", READ["gold"].sound)

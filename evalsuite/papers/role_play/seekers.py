@@ -200,7 +200,8 @@ class _SeekerRating(NamedTuple):
 def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubric: Rubric) -> Iterator[_SeekerRating]:
     for judgement in checked(judgements, rubric):
         scorer = scorer_of(judgement).name
-        yield _SeekerRating(scorer, judgement.dialogue_id, judgement.dimension, judgement.value, judgement.lost)
+        left = judgement.lost or judgement.unasked
+        yield _SeekerRating(scorer, judgement.dialogue_id, judgement.dimension, judgement.value, left)
     human = [score for score in scores if score.rubric == rubric.name]
     count = len({score.annotator for score in human})
     people = f"people ({count} {'annotator' if count == 1 else 'annotators'})"
@@ -266,8 +267,9 @@ def _row(
     means = np.full((len(places), len(columns)), np.nan)
     for place, values in scores.items():
         means[place] = exact_mean(values)
-    low, span = (np.array([getattr(scale, end) for scale in rubric.scales.values()]) for end in ("min", "span"))
-    cells = over_cards((means - low) * PRINTED / span, [card_of(known[name]) for name in places], scale_levels(0, PRINTED))
+    worst, best = np.array([rubric.ends(name) for name in rubric.dimensions]).T
+    cards, weights = [card_of(known[name]) for name in places], None if rubric.weights is None else np.array(rubric.weights)
+    cells = over_cards((means - worst) * PRINTED / (best - worst), cards, scale_levels(0, PRINTED), weights)
     answered = sum(not rating.lost for rating in ratings)
     read = 100 * sum(rating.value is not None for rating in ratings) / answered if answered else None
     average, shared = cells[-1], rubric.shared_scale

@@ -58,7 +58,8 @@ function focusOn(question, scroll = true) {
 
 function show(question, answer) {
   const value = answer.cannot ? "cannot" : answer.choice ?? (answer.value === null ? null : String(answer.value));
-  question.querySelectorAll("input").forEach((input) => { input.checked = input.value === value; });
+  question.querySelectorAll("input[type=radio]").forEach((input) => { input.checked = input.value === value; });
+  question.querySelectorAll("input[type=number]").forEach((input) => { input.value = value === "cannot" ? "" : value ?? ""; });
 }
 
 function save(question, value) {
@@ -70,8 +71,17 @@ function save(question, value) {
   queued(question, () => answer, (current) => show(question, current));
 }
 
+// A number and "cannot" exclude each other; a number off the scale is not saved, and the browser says why.
+function changed(question, input) {
+  const numbers = [...question.querySelectorAll("input[type=number]")];
+  if (input.type !== "number") numbers.forEach((one) => { one.value = ""; });
+  else if (input.value === "" || !input.reportValidity()) return;
+  else question.querySelectorAll("input[type=radio]").forEach((one) => { one.checked = false; });
+  save(question, input.value);
+}
+
 questions.forEach((question) => {
-  question.addEventListener("change", (event) => { if (event.target.matches("textarea")) return; focusOn(question, false); save(question, event.target.value); });
+  question.addEventListener("change", (event) => { if (event.target.matches("textarea")) return; focusOn(question, false); changed(question, event.target); });
   question.addEventListener("focusin", () => focusOn(question, false));
 });
 document.querySelectorAll("[data-rated]").forEach((turn) => {
@@ -88,10 +98,10 @@ function pick(question, input) {
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.target.matches("textarea, input[type=text]") || event.ctrlKey || event.metaKey || event.altKey || !questions.length) return;
+  if (event.target.matches("textarea, input[type=text], input[type=number]") || event.ctrlKey || event.metaKey || event.altKey || !questions.length) return;
   const place = Math.max(0, questions.findIndex((one) => one.classList.contains("current")));
   const question = questions[place];
-  const inputs = [...question.querySelectorAll("input:not([value=cannot])")];
+  const inputs = [...question.querySelectorAll("input[type=radio]:not([value=cannot])")];
   if (/^[0-9]$/.test(event.key)) {
     pick(question, question.classList.contains("choice") ? inputs[Number(event.key) - 1] : inputs.find((one) => one.value === event.key));
   } else if (event.key === "ArrowLeft" || event.key === "ArrowRight") {

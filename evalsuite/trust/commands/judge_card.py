@@ -26,7 +26,7 @@ from evalsuite.runs.folder import open_run
 from evalsuite.runs.judgement_sets import JudgementSet, chosen_set
 from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.runs.versions import versions
-from evalsuite.statistics.agreement import judgements_in_order, paired
+from evalsuite.statistics.agreement import in_steps, judgements_in_order, paired
 from evalsuite.statistics.clusters import clusters_of
 from evalsuite.statistics.judges import gold_of
 from evalsuite.trust.health import AS_IS
@@ -172,7 +172,7 @@ def _keeping(asked: JudgeCardInput, accuracy: float, out: Path | None) -> tuple[
         raise UserError("--accuracy: the judge was asked about no gold: run with a gold set (gold: in the config)")
     given = [verdict for verdict in asked.given if verdict.turn is None]
     clusters = clusters_of([*asked.dialogues, *asked.probed_dialogues])
-    cases = cases_of(paired(given, gold_of(given, asked.gold)), asked.rubric, clusters)
+    cases = cases_of(paired(*in_steps(given, gold_of(given, asked.gold), asked.rubric)), asked.rubric, clusters)
     found = {language: threshold_for(every, accuracy) for language, every in by_language(cases).items()}
     own = [verdict for verdict in asked.probed if "variant" not in verdict.condition]
     spoken = [*spoken_verdicts(found, own, asked.rubric)]

@@ -1,0 +1,88 @@
+"""Trees of questions: an answer leads to another question or to the end, and adds its points to the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from core.records import Language
+from core.scales import level_name
+from core.settings import Settings
+
+END = "END"
+OUTCOME = "outcome"  # the dimension that a tree has beside its questions
+
+
+class TreeAnswer(Settings):
+    """Where an answer leads; written `yes: next_question` where it has no points."""
+
+    goto: str = END
+    """The next question, or END."""
+    points: int | float = Field(default=0, exclude_if=lambda points: points == 0)
+    """What it adds to the outcome, in whole or half points. Only the answers that end have any: each end is an outcome."""
+
+
+class TreeQuestion(Settings):
+    """One question of a tree."""
+
+    label: dict[Language, str]
+    """Its name in tables."""
+    text: dict[Language, str]
+    """What is asked."""
+    answers: dict[str, TreeAnswer] = Field(min_length=2)
+    """Answer → where it leads."""
+
+    @field_validator("answers", mode="before")
+    @classmethod
+    def _short(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {level_name(name): {"goto": to} if isinstance(to, str) else to for name, to in given.items()}
+
+
+Tree = Mapping[str, TreeQuestion]
+
+
+def tree_faults(tree: Tree) -> Iterator[str]:
+    """Everything that keeps a tree from being asked, as `questions.KEY…: what is wrong`."""
+    for key, question in tree.items():
+        if key in (END, OUTCOME):
+            yield f"questions.{key}: the name has a meaning of its own: rename the question"
+        for name, answer in question.answers.items():
+            if answer.goto not in tree and answer.goto != END:
+                yield f"questions.{key}.answers.{name}.goto: no question {answer.goto!r}: write one of {', '.join(tree)}, {END}"
+            if answer.points * 2 % 1:
+                yield f"questions.{key}.answers.{name}.points: {answer.points} is no whole or half number"
+    leads = {key: {one.goto for one in question.answers.values()} & set(tree) for key, question in tree.items()}
+    try:
+        TopologicalSorter(leads).prepare()
+    except CycleError as error:
+        yield f"questions: a circle, {' → '.join(reversed(error.args[1]))}: let one of these answers lead elsewhere"
+        return
+    reached = set(list(tree)[:1])
+    for key in order(tree)[::-1]:
+        reached |= leads[key] if key in reached else set()
+    for key in tree:
+        if key not in reached:
+            yield f"questions.{key}: no answer leads to it from the first question: lead to it or leave it out"
+    if len(outcomes(tree)) < 2:
+        yield "questions: every way through has the same points: give some answers points, which add up to the outcome"
+
+
+def order(tree: Tree) -> list[str]:
+    """The questions of a tree without circles, each after all that it leads to."""
+    leads = {key: {one.goto for one in question.answers.values()} & set(tree) for key, question in tree.items()}
+    return [*TopologicalSorter(leads).static_order()]
+
+
+def outcomes(tree: Tree) -> list[float]:
+    """The sums of points that ways from the first question to an end have, ascending."""
+    sums: dict[str, set[float]] = {END: {0}}
+    for key in order(tree):
+        sums[key] = {
+            one.points + rest for one in tree[key].answers.values() for rest in sums.get(one.goto, ())
+        }  # goto: END, or a question before
+    return sorted(sums[next(iter(tree))]) if tree else []

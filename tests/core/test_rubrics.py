@@ -1,0 +1,185 @@
+"""Rubric files: short forms, scales of every kind, trees; and every fault of a file in one error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import UserError
+from core.rubrics import Rubric, load_rubric
+from core.scales import NOT_APPLICABLE, Scale
+from tests.evalsuite.rubrics import RUBRICS, TEXTS
+
+
+def loaded(tmp_path: Path, text: str) -> Rubric:
+    (tmp_path / "mine.yaml").write_text(text)
+    return load_rubric(str(tmp_path / "mine.yaml"))
+
+
+def fault(tmp_path: Path, text: str) -> str:
+    with pytest.raises(UserError) as caught:
+        loaded(tmp_path, text)
+    return str(caught.value)
+
+
+def test_ten_lines_are_a_rubric(tmp_path: Path) -> None:
+    rubric = loaded(tmp_path, TEXTS["1-10"])
+    assert len(TEXTS["1-10"].strip().splitlines()) < 10
+    assert (rubric.languages, rubric.title, rubric.scale.scores) == (("en",), "to_ten", tuple(range(1, 11)))
+    warmth = rubric.dimensions["warmth"]
+    assert (warmth.label, warmth.about) == ({"en": "Warmth"}, {"en": "How warm the supporter sounds."})
+
+
+def test_plain_texts_are_of_the_language_that_the_file_names(tmp_path: Path) -> None:
+    rubric = loaded(
+        tmp_path, "name: x\nlanguage: zh\nscale: {min: 0, max: 1}\ndimensions:\n  a: {label: 温暖, about: 有多温暖}\n"
+    )
+    assert rubric.languages == ("zh",) and rubric.dimensions["a"].label == {"zh": "温暖"}
+
+
+@pytest.mark.parametrize("kind", RUBRICS)
+def test_a_rubric_is_the_same_after_it_was_written_down(kind: str) -> None:
+    rubric = RUBRICS[kind]
+    assert Rubric.model_validate_json(rubric.model_dump_json()) == rubric
+    assert Rubric.model_validate(rubric.model_dump(mode="json")) == rubric
+
+
+def test_what_a_rubric_does_not_use_is_not_in_its_dump() -> None:
+    """Run folders of before these fields keep their config, byte for byte."""
+    plain = load_rubric("esc_eval").model_dump_json()
+    assert not [name for name in ("step", "weight", "higher_is", "not_applicable", "questions") if f'"{name}"' in plain]
+    assert '"scale":{"min":0,"max":4}' in plain
+
+
+def test_scores_of_every_kind_of_scale() -> None:
+    assert Scale(min=0, max=2, step=0.5).scores == (0, 0.5, 1, 1.5, 2)
+    assert [f"{score:g}" for score in Scale(min=-1, max=1, step=0.1).scores][:3] == ["-1", "-0.9", "-0.8"]
+    assert RUBRICS["levels"].scale.scores == (0, 1, 3)
+    assert RUBRICS["yes or no"].answers("blames", "zh") == {"否": 0, "是": 1, "不适用": NOT_APPLICABLE}
+
+
+@given(st.floats(0, 3), st.sampled_from(["levels", "halves", "1-10"]))
+def test_the_nearest_score_is_nearest_by_steps(value: float, kind: str) -> None:
+    scale = RUBRICS[kind].scale
+    value += scale.min
+    at = scale.place(scale.nearest(value))
+    assert abs(at - scale.place(value)) <= 0.5 + 1e-9 and scale.scores[round(at)] == scale.nearest(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dimension", "text", "wanted"),
+    [
+        ("1-10", "warmth", "10", 10),
+        ("1-10", "warmth", "7/10", 7),
+        ("1-10", "warmth", "7.0", 7),
+        ("1-10", "warmth", "7/5", None),
+        ("1-10", "warmth", "11", None),
+        ("1-10", "warmth", "7.5", None),
+        ("1-10", "warmth", "n/a", None),
+        ("halves", "warmth", "3.5", 3.5),
+        ("halves", "warmth", "3.50 / 4", 3.5),
+        ("halves", "plan", "N/A", NOT_APPLICABLE),
+        ("yes or no", "asks", "Yes", 1),
+        ("yes or no", "asks", "是", 1),
+        ("yes or no", "asks", "1", None),
+        ("levels", "listens", "Now and then", 1),
+        ("levels", "listens", "often, I think", None),
+    ],
+)
+def test_an_answer_is_a_score_or_nothing(kind: str, dimension: str, text: str, wanted: object) -> None:
+    assert RUBRICS[kind].verdict(dimension, text) == wanted
+
+
+def test_points_run_from_the_worst_score_to_the_best() -> None:
+    rubric = RUBRICS["1-10"]
+    assert [rubric.normalised("warmth", score) for score in (1, 5.5, 10)] == [0, 50, 100]
+    assert [rubric.normalised("pressure", score) for score in (1, 5.5, 10)] == [100, 50, 0]
+    assert rubric.average({"warmth": 100, "pressure": 0}) == 25 and not rubric.alike
+
+
+def test_a_tree_is_its_questions_and_an_outcome() -> None:
+    rubric = RUBRICS["tree"]
+    assert [*rubric.dimensions] == ["spoken", "asked", "helpline", "outcome"]
+    assert rubric.scales["spoken"].levels == {"no": 0, "yes": 1} and rubric.scales["asked"].scores == (0, 1, 2)
+    outcome = rubric.scale_of("outcome")
+    assert (outcome.min, outcome.max, outcome.step) == (0, 3, 0.5), "0, 1, 1.5, 2.5 and 3 are possible"
+    assert rubric.weights == (0, 0, 0, 1) and rubric.ends("outcome") == (3, 0)
+
+
+FAULTY = """
+name: mine
+scale: {min: 5, max: 1}
+dimensions:
+  warmth: {about: How warm., levels: {9: Warm.}, scale: {min: 0, max: 4}}
+  plan: {about: {zh: 计划}, label: {zh: 计划}, scale: {min: 0, max: 1, step: 0.3}}
+  fine: {about: How fine., scale: {min: 0, max: 100, step: 0.01}}
+  often: {about: How often., scale: {levels: [never, often]}, levels: {seldom: Seldom.}}
+"""
+LOOSE_ENDS = """
+name: mine
+questions:
+  first: {text: First, answers: {yes: secnd, no: END}}
+  second: {text: Second, answers: {yes: END, no: {points: 0.3}}}
+  outcome: {text: Third, answers: {yes: END, no: END}}
+"""
+
+
+def test_every_fault_of_a_rubric_is_told_at_once(tmp_path: Path) -> None:
+    told = fault(tmp_path, FAULTY)
+    for wanted in (
+        f"{tmp_path}/mine.yaml",
+        "scale: min 5 is not below max 1",
+        "dimension warmth (en): score 9 is off the scale, 0 to 4",
+        "dimension warmth: no zh label or about",
+        "dimension plan: no en label or about",
+        "dimension plan: scale: step 0.3 does not lead from 0 to 1",
+        "dimension fine: scale: step 0.01: more than 1,001 scores",
+        "dimension often (en): level seldom is off the scale, never, often",
+    ):
+        assert wanted in told
+
+
+def test_every_fault_of_a_tree_is_told_at_once(tmp_path: Path) -> None:
+    told = fault(tmp_path, LOOSE_ENDS)
+    for wanted in (
+        "questions.first.answers.yes.goto: no question 'secnd': write one of first, second, outcome, END",
+        "questions.second.answers.no.points: 0.3 is no whole or half number",
+        "questions.outcome: the name has a meaning of its own",
+        "questions.second: no answer leads to it from the first question",
+    ):
+        assert wanted in told
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            "name: x\nquestions:\n  a: {text: A, answers: {yes: b, no: END}}\n  b: {text: B, answers: {yes: a, no: END}}\n",
+            "questions: a circle, a → b → a: let one of these answers lead elsewhere",
+        ),
+        (
+            "name: x\nquestions:\n  a: {text: A, answers: {yes: END}}\n",
+            "questions.a.answers: Dictionary should have at",
+        ),
+        ("name: x\nquestions:\n  a: {text: A, answers: {yes: END, no: END}}\n", "every way through has the same points"),
+        ("name: x\nscale: {levels: [a, a]}\ndimensions: {a: b}\n", "levels: name two or more, each once"),
+        ("name: x\nscale: {levels: {a: 2, b: 1}}\ndimensions: {a: b}\n", "their numbers have to rise"),
+        ("name: x\nscale: {levels: {a: 2, b: c}}\ndimensions: {a: b}\n", "give each level a number"),
+        ("name: x\nscale: yes_no\ndimensions: {a: {about: b, weight: 0}}\n", "dimensions: every weight is 0"),
+        ("name: x\nscale: yes_no\ndimensions: {}\n", "dimensions: none given"),
+        ("name: x\ndimensions: {a: b}\n", "scale: Field required"),
+    ],
+)
+def test_a_rubric_that_cannot_be_asked_is_refused(tmp_path: Path, text: str, wanted: str) -> None:
+    assert wanted in fault(tmp_path, text)
+
+
+def test_yes_and_no_need_no_quotation_marks() -> None:
+    """YAML reads them as truth values."""
+    assert yaml.safe_load("yes") is True
+    levels = {"scale": {"levels": [False, True]}, "dimensions": {"a": "b"}, "name": "x"}
+    assert Rubric.model_validate(levels).scale.levels == {"no": 0, "yes": 1}
