@@ -277,6 +277,13 @@ def load_rubric(name: str) -> Rubric:
     return read_named("rubrics", name, Rubric, "rubric")
 
 
+def flat_rubric(name: str, purpose: str) -> Rubric:
+    """The same, where a tree of questions cannot be used. Raises `UserError`, which names `purpose`, for one."""
+    if (rubric := load_rubric(name)).questions:
+        raise UserError(f"rubric {rubric.name}: {purpose} needs a rubric with dimensions; this one's questions form a tree")
+    return rubric
+
+
 def known_rubric(name: str) -> Rubric | None:
     """The rubric where `name` is one of configs/rubrics or a YAML file; None for a name that only somebody's records have."""
     bundled = (CONFIGS / "rubrics" / f"{name}.yaml").is_file()

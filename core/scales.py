@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -88,20 +89,20 @@ class Scale(Settings):
         steps = "" if self.step == 1 else f" in steps of {self.step:g}"
         return ", ".join(self.levels) if self.levels else f"{self.min} to {self.max}{steps}"
 
-    @property
+    @cached_property
     def whole(self) -> bool:
         """Whether scores are whole numbers, each one above the one before."""
         return self.scores == tuple(range(round(self.min), round(self.max) + 1))
 
     def place(self, score: float) -> float:
         """How many steps above the lowest score, in between as well: what is compared where steps are counted."""
-        return float(np.interp(score, self.scores, range(len(self.scores))))
+        return score - self.min if self.whole else float(np.interp(score, self.scores, range(len(self.scores))))
 
     def nearest(self, score: float) -> float:
         """The score of the scale nearest by steps, halves up."""
-        return self.scores[int(np.floor(self.place(score) + 0.5))]
+        return self.scores[math.floor(self.place(score) + 0.5)]
 
-    @cached_property
+    @property
     def counted(self) -> Scale:
         """The scale that tables count by: of more than `COUNTED` scores, so many evenly spaced ones."""
         return self if len(self.scores) <= COUNTED else Scale(min=self.min, max=self.max, step=self.span / (COUNTED - 1))

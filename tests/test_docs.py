@@ -264,10 +264,14 @@ def test_the_corpus_reader_shown_reads(tmp_path: Path) -> None:
     assert (post.text, post.reply, reader.step.dropped.total()) == ("I cannot sleep.", "Since when?", 1)
 
 
-def test_the_rubric_shown_is_one(tmp_path: Path) -> None:
-    (shown,) = (block for block in blocks((ROOT / "docs/evaluate.md").read_text(), "yaml") if "dimensions:" in block)
-    (tmp_path / "mine.yaml").write_text(shown)
-    assert list(load_rubric(str(tmp_path / "mine.yaml")).dimensions) == ["warmth"]
+def test_the_rubrics_shown_are_some(tmp_path: Path) -> None:
+    shown = [block for block in blocks((ROOT / "docs/evaluate.md").read_text(), "yaml") if "name:" in block]
+    for name, block in zip(("short", "tree"), shown, strict=True):
+        (tmp_path / f"{name}.yaml").write_text(block)
+    short, tree = (load_rubric(str(tmp_path / f"{name}.yaml")) for name in ("short", "tree"))
+    assert list(short.dimensions) == ["warmth", "pressure"] and len(shown[0].strip().splitlines()) <= 10
+    assert list(tree.dimensions) == ["spoken", "asked", "helpline", "outcome"]
+    assert tree.scale_of("outcome").scores == (0, 1, 2, 3)
 
 
 def test_score_files_shown_are_read(tmp_path: Path) -> None:

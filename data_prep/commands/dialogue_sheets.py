@@ -15,7 +15,7 @@ from core.ledger import Build
 from core.names import Spellings, composed
 from core.options import console
 from core.records import Dialogue, HumanScore
-from core.rubrics import Rubric, load_rubric
+from core.rubrics import Rubric, flat_rubric
 from core.tables import to_console
 from data_prep.cards.sheets import columns_of, refuse_to_overwrite, remove_unanswered
 from data_prep.played import load_played, played_text
@@ -41,7 +41,7 @@ def export_scores(scored: ScoredSheet, annotators: list[str], each: int, out: Pa
     """Write one sheet per annotator, as CSV and XLSX, and the rules as guide.txt; each dialogue goes to `each` of them."""
     if not annotators:
         raise UserError("name who scores the dialogues: --annotator NAME, once for each (or --form label-studio)")
-    rules = load_rubric(scored.rubric)
+    rules = flat_rubric(scored.rubric, "a sheet")
     build = Build(out, "sheet export", seed, {"rubric": rules.name, "each": each})
     loaded, played = _to_score(scored, rules, build)
     sheets = annotation.assign(loaded, annotators, each, seed)
@@ -59,7 +59,7 @@ def export_scores(scored: ScoredSheet, annotators: list[str], each: int, out: Pa
 
 def export_tasks(scored: ScoredSheet, out: Path) -> None:
     """Write the same for Label Studio: tasks to import and a labelling configuration, for each language of the dialogues."""
-    rules = load_rubric(scored.rubric)
+    rules = flat_rubric(scored.rubric, "a sheet")
     build = Build(out, "sheet export", settings={"rubric": rules.name})
     loaded, played = _to_score(scored, rules, build)
     for language in rules.languages:
@@ -74,7 +74,7 @@ def export_tasks(scored: ScoredSheet, out: Path) -> None:
 def import_scores(scored: ScoredSheet, files: list[Path], mode: Mode, out: Path) -> None:
     """Annotators' and reviewers' sheets, and Label Studio's exports → OUT/scores.jsonl (every annotator's) and accepted.jsonl
     (settled); what waits → OUT/review.csv, .xlsx. A form is told by its columns."""
-    rules = load_rubric(scored.rubric)
+    rules = flat_rubric(scored.rubric, "a sheet")
     exports = [path for path in files if path.suffix.lower() == ".json"]
     reviews = [path for path in files if path not in exports and "given" in columns_of(path, annotation.SHEET)]
     _check_files([path for path in files if path not in (*exports, *reviews)], files)
@@ -233,7 +233,7 @@ def _first_round(
     dialogues: Sequence[Path], scores: Sequence[Path], rubric: str, build: Build
 ) -> tuple[Rubric, list[HumanScore], list[Dialogue]]:
     """The rubric, its first-round scores (whole or half, of people whose names can name a file), and the dialogues."""
-    rules = load_rubric(rubric)
+    rules = flat_rubric(rubric, "a sheet")
     spoken = read_dialogues(dialogues)
     check = RubricCheck([Path(rubric)] if rubric.endswith((".yaml", ".yml")) else [], spoken)
     first_round: list[HumanScore] = []

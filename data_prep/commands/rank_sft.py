@@ -18,7 +18,7 @@ from core.options import OutOption, SeedOption, console, writes
 from core.paths import IN_FILE, IN_NAME
 from core.prompts import load_pack
 from core.records import Dialogue, HumanScore
-from core.rubrics import load_rubric
+from core.rubrics import flat_rubric
 from data_prep.scores import synthetic
 from data_prep.scores.human import read_dialogues, read_scores
 from data_prep.scores.rank_sft import SHARES, SplitMethod, cases, describe, mean_targets, narrowed, split_cases
@@ -77,7 +77,7 @@ def rank_sft(
     construction; the rules are in data_prep/scores/synthetic_rules.py. They are written to dialogues.jsonl and scores.jsonl.
     """
     chosen = [name.strip() for name in dimensions.split(",") if name.strip()]
-    ranker_rubric, pack = narrowed(load_rubric(rubric), chosen), load_pack(prompts)
+    ranker_rubric, pack = narrowed(flat_rubric(rubric, "a ranker"), chosen), load_pack(prompts)
     settings: dict[str, Any] = {
         "rubric": ranker_rubric.model_dump(mode="json"),
         "prompts": {"pack": prompts, "fingerprint": pack.fingerprint()},

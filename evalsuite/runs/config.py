@@ -105,13 +105,14 @@ class EvalConfig(BaseModel):
     rubric: Annotated[str, IN_NAME] = "esc_eval"
     """The rubric for scoring: a name in configs/rubrics, or a file."""
     method: Annotated[str, AfterValidator(native_method)] = "joint"
-    """How the judge is asked: all dimensions at once, one at a time, JSON with reasons, or band probabilities."""
+    """How the judge is asked: all dimensions at once, one at a time, JSON with reasons, or band probabilities; a tree of
+    questions one by one (tree) or at once (tree_once)."""
     prompts: Annotated[str | None, IN_NAME] = None
     """Prompt pack with the seeker's instructions, by name (configs/prompts) or folder. Default: the first in `learnt` of the
     seeker's spec, or `esc_eval`."""
     judge_prompts: Annotated[str | None, IN_NAME] = None
     """Prompt pack with the judge's questions, by name (configs/prompts) or folder. Default: the first in `learnt` of the
-    judge's spec, or the seeker's pack, or `esc_eval`; the latter two state the rules. Rarely needed."""
+    judge's spec, or the seeker's pack, or `esc_eval`, or for rubrics of other scales `any_rubric`. Rarely needed."""
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
     """Languages to play and judge."""
     limit: Annotated[int, Field(gt=0, le=10**6)] | None = None

@@ -25,11 +25,11 @@ from serve.answers import Reply
 from serve.client import ChatClient
 from serve.failures import ServerLost, Unreadable
 from serve.reading import read_reply, split_reasoning
-from tests.evalsuite.rubrics import RUBRICS as SHAPES
+from tests.evalsuite.rubrics import RUBRICS as KINDS
 from tests.serve.test_client import spec
 
 ESC_EVAL, FEEL, EMOHARBOR = map(load_rubric, ("esc_eval", "feel", "emoharbor"))
-TREE, WORDS = SHAPES["tree"], SHAPES["mixed"]
+TREE, WORDS = KINDS["tree"], KINDS["mixed"]
 RUBRICS = {
     **{"joint": ESC_EVAL, "per_dimension": ESC_EVAL, "paper": ESC_EVAL, "bands": FEEL, "json": EMOHARBOR},
     **{"tree": TREE, "tree_once": TREE, "joint, words": WORDS, "per_dimension, words": WORDS, "json, words": WORDS},
@@ -37,7 +37,7 @@ RUBRICS = {
 PACKS = {"bands": "feel", "json": "emoharbor", "joint": "esc_eval", "per_dimension": "esc_eval", "paper": "esc_eval"}
 turns = (Turn(role="seeker", text="I lost my job."), Turn(role="supporter", text="I am sorry."))
 DIALOGUE = Dialogue(id="d", language="en", source="test", turns=turns)
-LABELS = [d.label["en"] for rubric in (ESC_EVAL, FEEL, EMOHARBOR, SHAPES["mixed"]) for d in rubric.dimensions.values()]
+LABELS = [d.label["en"] for rubric in (ESC_EVAL, FEEL, EMOHARBOR, KINDS["mixed"]) for d in rubric.dimensions.values()]
 
 
 class Scripted(ChatClient):

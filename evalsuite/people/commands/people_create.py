@@ -15,7 +15,7 @@ from core.names import composed
 from core.options import SetOption, console, name_and_value
 from core.paths import IN_FILE, MaybeFile, MaybeFiles, MaybeModels, MaybeName, Reads, Writes
 from core.records import Language
-from core.rubrics import Rubric, load_rubric
+from core.rubrics import Rubric, flat_rubric
 from core.settings import Settings
 from core.specs import load_spec
 from data_prep.cards.sheets import write_csv
@@ -143,7 +143,7 @@ def create(
     """
     need_people()
     design = overridden(config, StudyConfig, "study", {"rubric": rubric, "supporters": supporter}, settings or ())
-    rules = load_rubric(design.rubric) if design.rubric else None
+    rules = flat_rubric(design.rubric, "a study") if design.rubric else None
     if design.second_round and design.reviewers:
         raise UserError("second_round, reviewers: either the raters score again, or reviewers decide: leave out one")
     if design.supporters:
