@@ -22,6 +22,7 @@ from tests.demo import demo_config
 from tests.endpoint import Endpoint
 from tests.evalsuite.records import make_dialogue
 from tests.evalsuite.rubrics import RUBRICS, rubric_file
+from tests.people_study import Client, links, served, write_dialogues
 
 
 def verdicts(rubric: Rubric, dialogue: str, supporter_values: dict[str, float | str | None], **more: Any) -> list[Judgement]:
@@ -189,3 +190,35 @@ def test_a_judges_card_is_made_on_one_scale_and_refused_elsewhere(esc_eval: EscE
                 assert code == 0, error
             else:
                 assert code == 2 and "needs all dimensions on one scale" in error
+
+
+@pytest.mark.slow
+def test_people_in_a_study_see_the_same_scales(esc_eval: EscEval, tmp_path: Path) -> None:
+    """Buttons with the names of levels, a number field for 101 scores; nothing off the scale is taken."""
+    write_dialogues(tmp_path / "talks.jsonl", 1)
+    for kind, right, wrong in (("levels", 3, 2), ("0-100", 57, 57.5), ("halves", 2.5, 2.25)):
+        given = ("--dialogues", "talks.jsonl", "--rubric", rubric_file(tmp_path, kind))
+        folder = tmp_path / RUBRICS[kind].name
+        assert esc_eval("people", "create", folder.name, *given, "--raters", 2) == (0, "")
+        with served(folder) as (address, _):
+            rater = Client(address).enter(next(path for who, path in links(folder).items() if who != "organiser"))
+            task = rater.tasks()[0]
+            page = rater.request("GET", f"/task/{task}")[1]
+            question = next(iter(RUBRICS[kind].dimensions))
+            assert rater.put(task, question, value=right)[0] == 200
+            assert rater.put(task, question, value=wrong)[0] == 422
+        if kind == "0-100":
+            assert '<input type="number" aria-label="Warmth" min="0" max="100" step="1.0"' in page
+            assert page.count('type="radio"') == 2, "that nobody can say"
+        elif kind == "levels":
+            assert all(f"<b>{name}</b>" in page for name in ("never", "now and then", "often"))
+        else:
+            assert "<b>0.5</b> <span></span>" in page and "Warm throughout." in page
+
+
+@pytest.mark.slow
+def test_a_tree_is_refused_where_people_or_rankers_would_take_it(esc_eval: EscEval, tmp_path: Path) -> None:
+    write_dialogues(tmp_path / "talks.jsonl", 1)
+    given = ("--dialogues", "talks.jsonl", "--rubric", rubric_file(tmp_path, "tree"))
+    code, error = esc_eval("people", "create", "study", *given, "--raters", 1)
+    assert code == 2 and "a study needs a rubric with dimensions; this one's questions form a tree" in error
