@@ -265,7 +265,11 @@ def test_the_corpus_reader_shown_reads(tmp_path: Path) -> None:
 
 
 def test_the_rubrics_shown_are_some(tmp_path: Path) -> None:
-    shown = [block for block in blocks((ROOT / "docs/evaluate.md").read_text(), "yaml") if "\ndimensions:" in block or "\nquestions:" in block]
+    shown = [
+        block
+        for block in blocks((ROOT / "docs/evaluate.md").read_text(), "yaml")
+        if "\ndimensions:" in block or "\nquestions:" in block
+    ]
     for name, block in zip(("short", "tree"), shown, strict=True):
         (tmp_path / f"{name}.yaml").write_text(block)
     short, tree = (load_rubric(str(tmp_path / f"{name}.yaml")) for name in ("short", "tree"))

@@ -76,19 +76,18 @@ class Powered:
 @dataclass(frozen=True)
 class LabelledScores:
     """Sums over the dialogues of each card, [cards, contestants, dimensions]: the judge's points and their number over all
-    dialogues; and over those that people scored, each times its weight, people's points, the judge's, and the weights.
-    `weights` [dimensions] are those of the average."""
+    dialogues; and over those that people scored, each times its weight, people's points, the judge's, and the weights."""
 
     judge: Floats
     judged: Floats
     people: Floats
     judge_there: Floats
     weight: Floats
-    weights: Floats | None = None
 
 
-def powered(scored: LabelledScores, tuning: Floats | None = None) -> Powered:
-    """Estimates of a board's contestants, at the λ of `tuning` [dimensions] where it is given."""
+def powered(scored: LabelledScores, tuning: Floats | None = None, weights: Floats | None = None) -> Powered:
+    """Estimates of a board's contestants, at the λ of `tuning` [dimensions] where it is given. `weights` [dimensions] are those
+    of the average."""
     judge, judge_parts, _ = contributions(scored.judge, scored.judged)
     people, own, cards = contributions(scored.people, scored.weight)
     there, there_parts, _ = contributions(scored.judge_there, scored.weight)
@@ -111,7 +110,7 @@ def powered(scored: LabelledScores, tuning: Floats | None = None) -> Powered:
         # Half a card more, of any level by people, and by the judge one level off.
         spread = (1 - used) ** 2 * np.square(POINTS - np.clip(means, 0, 100)[..., None]).mean(axis=-1) + (used * POINTS[1]) ** 2
         unseen = np.sqrt(UNSEEN * (UNSEEN + 1) / ((clusters + UNSEEN) * (clusters + UNSEEN + 1)) * spread)
-        return Corrected(*(paired.with_average(part, scored.weights) for part in (means, parts, unseen)))
+        return Corrected(*(paired.with_average(part, weights) for part in (means, parts, unseen)))
 
     none = np.zeros(len(tuning))
     alone, both = at(none, np.zeros(own.shape[::2])), at(tuning, apart)
@@ -305,7 +304,7 @@ def _scored(
                 weight[row, column] += share
                 labels[column] += bool(share.any())
     evenly = all(len({weights.get(id, 1.0) for id in of_people.keys() & one.cards.keys()}) < 2 for one, of_people in pairs)
-    return LabelledScores(judge, judged, people, there, weight, rivals[0].weights), labels, evenly
+    return LabelledScores(judge, judged, people, there, weight), labels, evenly
 
 
 def _board(
@@ -316,10 +315,10 @@ def _board(
     evenly: bool,
     floors: Collection[str],
 ) -> PoweredBoard:
-    found = powered(scored)
+    found = powered(scored, weights=rivals[0].weights)
     people, both = (estimates(found, side, labels) for side in (found.people, found.both))
     dialogues = [int(count) for count in scored.judged.sum(axis=0).max(axis=1)]
-    judge = paired.card_estimates(scored.judge, scored.judged, dialogues, design=paired.Design(weights=scored.weights))
+    judge = paired.card_estimates(scored.judge, scored.judged, dialogues, design=paired.Design(weights=rivals[0].weights))
     order = sorted(range(len(rivals)), key=lambda place: -np.nan_to_num(found.both.means[place, -1], nan=-1.0))
     pairs = list(combinations(order, 2))
     families = [family(rivals[one], rivals[other], floors) for one, other in pairs]
