@@ -7,6 +7,7 @@ Sides are told by the usual names (`user`, `human`, `client` …). Further field
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from core.errors import UserError
-from core.files import check_unique, digest, first_object, load_json, problems_in, read_bytes, read_json, read_jsonl
+from core.files import check_unique, digest, first_object, problems_in, read_bytes, read_json, read_jsonl
 from core.grouping import group_by
 from core.names import in_order, one_spelling
 from core.people_tables import Faults
@@ -110,8 +111,9 @@ def _record(
             turns.append({"role": side, "text": said})
         else:
             left_out[f"{role} without text" if side else role] += 1
-    about = value.get("metadata")
-    told = {**(about if isinstance(about, Mapping) else {}), **value}
+    told = dict(value)
+    for part in (value.get("metadata"), value.get("fields")):
+        told = {**part, **told} if isinstance(part, Mapping) else told
     spoken = told.get("language") or told.get("lang") or language
     problems += [] if spoken else [f"{where}: language: not said: give --language LANGUAGE, or a field language"]
     if problems or not turns:
@@ -131,7 +133,7 @@ def _first(value: Any, names: Sequence[str]) -> Any:
 def _rows(path: Path, faults: Faults) -> list[tuple[str, Any]]:
     """What a file holds of each dialogue, with its place."""
     if path.suffix.lower() in (".json", ".eval"):
-        value = read_json(path, "dialogues") if path.suffix.lower() == ".json" else _unzipped(path)
+        value = _content(path)
         if isinstance(value, dict):  # a log of Inspect, a list of OpenAI's, or one dialogue
             value = [*_samples(value)] if "samples" in value else value.get("data", [value])
         rows = [CorpusRow(f"{path}: entry {n}", one) for n, one in enumerate(value if isinstance(value, list) else [value])]
@@ -163,11 +165,14 @@ def _samples(log: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"id": name, "model": model, "messages": one.get("messages"), **(one.get("metadata") or {})}
 
 
-def _unzipped(path: Path) -> dict[str, Any]:
-    """A log of Inspect (.eval): what its header says, with its samples."""
+def _content(path: Path) -> Any:
+    """What a JSON file holds, or a log of Inspect in a zip. Inspect writes NaN where nothing was scored."""
+    raw, loose = read_bytes(path, "dialogues"), json.JSONDecoder().decode
     try:
-        with zipfile.ZipFile(io.BytesIO(read_bytes(path, "log of Inspect"))) as log:
-            names = sorted(name for name in log.namelist() if name.startswith("samples/"))
-            return {**load_json(log.read("header.json")), "samples": [load_json(log.read(name)) for name in names]}
-    except (zipfile.BadZipFile, KeyError, NotImplementedError, ValueError) as error:
-        raise UserError(f"{path}: not a readable log of Inspect: {error}") from None
+        if path.suffix.lower() == ".json":
+            return loose(raw.decode()) if b"NaN" in raw else read_json(path, "dialogues")
+        with zipfile.ZipFile(io.BytesIO(raw)) as log:
+            samples = sorted(name for name in log.namelist() if name.startswith("samples/"))
+            return {**loose(log.read("header.json").decode()), "samples": [loose(log.read(name).decode()) for name in samples]}
+    except (zipfile.BadZipFile, KeyError, NotImplementedError, RecursionError, ValueError) as error:
+        raise UserError(f"{path}: not a readable log: {error}") from None

@@ -25,9 +25,10 @@ from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.specs import ModelSpec
 from core.tables import Estimate, Screen
+from data_prep.dialogue_files import read_given
 from data_prep.scores.human import read_dialogues
 from evalsuite.frames import FrameRecords, row_of
-from evalsuite.given import People, given_dialogues, given_people, with_rubric
+from evalsuite.given import People, given_dialogues, given_people, only_language, with_rubric
 from evalsuite.report.report import PLUMBING
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
@@ -300,7 +301,7 @@ def _scoring(
             dialogues = dialogues.dialogues
         if isinstance(dialogues, str | Path):
             path = Path(dialogues)
-            chosen = read_dialogues([path])
+            chosen = read_given(path, only_language(settings), settings.get("roles")).dialogues
         else:
             chosen, path = given_dialogues(dialogues, settings), folder / "dialogues.jsonl"
             if out is not None and (own := Path(out) / "dialogues.jsonl").exists() and read_dialogues([own]) == chosen:

@@ -32,16 +32,16 @@ def given_people(cards: Any, profiles: bool, settings: Mapping[str, Any]) -> lis
     with Faults() as faults:
         dicts = [row.model_dump() if isinstance(row, RoleCard) else row for row in rows]
         places = [CorpusRow(f"cards[{n}]", row) for n, row in enumerate(dicts)]
-        return own_cards(places, "cards", faults, _only_language(settings), {})
+        return own_cards(places, "cards", faults, only_language(settings), {})
 
 
 def given_dialogues(dialogues: Any, settings: Mapping[str, Any]) -> list[Dialogue]:
     """Dialogues of records, or of dicts in any form that `data_prep.dialogue_files` knows. Raises `UserError` as with cards."""
     placed = ((f"dialogues[{place}]", row) for place, row in enumerate(_rows(dialogues)))
-    return dialogues_of(placed, _only_language(settings), settings.get("roles"), "own").dialogues
+    return dialogues_of(placed, only_language(settings), settings.get("roles"), "own").dialogues
 
 
-def _only_language(settings: Mapping[str, Any]) -> str | None:
+def only_language(settings: Mapping[str, Any]) -> str | None:
     """The language of what names none: that of the settings, where there is one."""
     languages = settings.get("languages", ())
     return languages[0] if len(languages) == 1 else None

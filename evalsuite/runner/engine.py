@@ -110,7 +110,7 @@ class Runner:
         wanted = self._launches(specs)
         if alone:
             self._end_all_but(wanted)
-        missing = [spec for spec in wanted if spec.name not in self.endpoints]
+        missing = [spec for spec in wanted if self.endpoints.keys().isdisjoint((spec.name, spec.served_name()))]
         if not missing:
             return {}
         from serve.checkpoints.places import commits  # what starts servers is loaded when one is to be started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -105,7 +106,7 @@ def of_xlsx() -> bytes:
 
 
 def inspect_log() -> dict[str, Any]:
-    samples = [{"id": id, "epoch": 1, "messages": chat(id), "metadata": ABOUT[id], "scores": {}} for id in SAID]
+    samples = [{"id": id, "epoch": 1, "messages": chat(id), "metadata": ABOUT[id], "scores": {"x": math.nan}} for id in SAID]
     return {"version": 2, "status": "success", "eval": {"model": "gpt-9"}, "samples": samples}
 
 
@@ -208,7 +209,7 @@ def test_all_faults_of_a_file_are_told_together_with_line_and_field(tmp_path: Pa
         ("x.json", '{"samples": null}', "x.json: no dialogues"),
         ("x.json", '{"conversations": "hi", "language": "en"}', "x.json: entry 0: messages or conversations: nothing"),
         ("x.json", "3", "x.json: entry 0: record: expected a JSON object"),
-        ("x.eval", "no zip", "x.eval: not a readable log of Inspect: "),
+        ("x.eval", "no zip", "x.eval: not a readable log: "),
         ("x.jsonl", '{"id": "1", "language": "en", "messages": [{"role": "user", "content": "a"}]}\n' * 2, "duplicate"),
     ],
 )

@@ -14,6 +14,7 @@ import yaml
 
 from core.errors import UserError
 from core.records import Dialogue
+from evalsuite.api import score
 from evalsuite.statistics.by_field import by_field
 from evalsuite.statistics.clusters import users_of
 from evalsuite.statistics.leaderboard import Tally
@@ -112,6 +113,15 @@ def test_what_was_left_out_and_what_is_wrong_is_said_before_anything_is_asked(
     assert not endpoint.requests and not (tmp_path / "run").exists()
     assert esc_eval(*given, "--set", "roles.Mum=seeker")[0] == 0
     assert len(endpoint.requests) == 2
+
+
+@pytest.mark.slow
+def test_python_scores_a_file_of_any_form(endpoint: Endpoint, tmp_path: Path) -> None:
+    write(tmp_path / "chats.jsonl", production(3))
+    results = score(tmp_path / "chats.jsonl", judge=f"judge@{endpoint.url}", languages=["en"])
+    assert [one.supporter for one in results.dialogues] == ["ours"] * 3 and len(endpoint.requests) == 3
+    with pytest.raises(UserError, match="language: not said"):
+        score(tmp_path / "chats.jsonl", judge=f"judge@{endpoint.url}")
 
 
 def scored(scores: list[tuple[dict[str, str], int]], **more: Any) -> Tally:

@@ -19,6 +19,7 @@ from inspect_ai.log import EvalLog, read_eval_log
 
 from core.files import read_jsonl
 from core.records import Dialogue, Judgement
+from data_prep.dialogue_files import read_given
 from tests.conftest import EscEval
 from tests.demo import demo_config
 from tests.endpoint import Answer, Endpoint
@@ -78,6 +79,8 @@ def test_a_run_is_exported_as_logs_that_inspect_reads(esc_eval: EscEval, run: Pa
         read = [v.value for v in verdicts if v.dialogue_id in ids and v.dimension == score.name and v.value is not None]
         assert (score.scored_samples, score.unscored_samples) == (len(read), 3 - len(read))
         assert not read or score.metrics["mean"].value == pytest.approx(sum(read) / len(read))
+    read_again = read_given(Path("logs/esc_eval_embedded.eval")).dialogues
+    assert read_again == [dialogue.model_copy(update={"usage": None}) for dialogue in dialogues]
     assert any(score.unscored_samples for score in log.results.scores), "the script has unreadable verdicts: draw another"
     used = json.loads((run / "usage.json").read_text())["simulate"]["supporter"]["embedded"]
     assert log.stats.role_usage["supporter"].output_tokens == used["completion_tokens"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from core.errors import UserError
+from core.files import CONFIGS
 from core.records import Turn
 from core.settings import with_settings
 from core.specs import ModelSpec, load_spec
@@ -18,6 +19,7 @@ from evalsuite.api import simulate
 from evalsuite.dialogues.hold import ModelSide
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import resolve_config
+from evalsuite.runs.framework import framework_of
 from evalsuite.runs.identity import identity
 from evalsuite.runs.texts import prompt_texts
 from serve.units import units_of
@@ -176,6 +178,23 @@ def test_a_prompt_replaces_what_a_framework_tells_supporters_and_nobody_else() -
     for role, system in (("supporter", KIND), ("seeker", "the framework's")):
         side = ModelSide(spec, role, "d", system="the framework's")  # type: ignore[arg-type]
         assert side.system == side.messages(turns)[0]["content"] == system
+
+
+@pytest.mark.parametrize("config", ["demo", "emoharbor"])
+def test_every_framework_tells_supporters_the_prompt(config: str) -> None:
+    settings = yaml.safe_load((CONFIGS / "eval" / f"{config}.yaml").read_text()) | {
+        "out": "run",
+        "mode": "native",
+        "gold": None,
+    }
+    models: dict[str, Any] = {role: "a@http://127.0.0.1:1/v1" for role in ("model", "seeker", "judge")} | {"supporters": []}
+    variants = {"kind": {"system": KIND}, "plain": {}}
+    model = framework_of(settings.get("framework", "esc_eval")).config_model
+    resolved = resolve_config(
+        cast(EvalConfig, model.model_validate(settings | models | {"floors": False, "variants": variants}))
+    )
+    told = {plan.opening.supporter: cast(ModelSide, plan.supporter_side).system for plan in resolved.plans()}
+    assert told.pop("a.kind") == KIND and KIND not in told.values() and list(told) == ["a.plain"]
 
 
 def test_variants_of_a_checkpoint_share_its_server() -> None:
