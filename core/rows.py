@@ -351,6 +351,5 @@ def _table_rows(path: Path, reader: CorpusReader, needed: Sequence[str] = ()) ->
     lines = table_lines(path)
     names = _columns(path, lines, needed)
     for place, cells in lines[1:]:
-        whole = len(cells) == len(names)
-        value = dict(zip(names, cells, strict=True)) if whole else Malformed(f"expected {len(names)} columns")
-        yield reader.row(place, value)
+        wrong = Malformed(f"expected {len(names)} columns, found {len(cells)} (put texts with a comma in quotes)")
+        yield reader.row(place, dict(zip(names, cells, strict=True)) if len(cells) == len(names) else wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from core.rubrics import Rubric, load_rubric
 from data_prep.cards import bundled_cards, load_cards
 from evalsuite import score, simulate
 from evalsuite.given import given_people, with_rubric
+from tests.endpoint import Answer, Endpoint
+from tests.test_docs import blocks
 
 pd: Any = pytest.importorskip("pandas")
 ROWS: list[dict[str, Any]] = [{"problem": "She cannot sleep.", "age": 34}, {"problem": "He lost his job.", "age": None}]
@@ -119,3 +122,13 @@ def test_chats_as_dicts_are_scored_as_records_are() -> None:
     assert list(score(results.dialogues, judge=judge, rubric=RUBRIC, quiet=True).judgements) == list(results.judgements)
     with pytest.raises(UserError, match=r"^dialogues\[1\]: message 0: role: 'narrator' is not known"):
         score([*chats, {"messages": [{"role": "narrator", "content": "x"}]}], judge=judge, languages=["en"], quiet=True)
+
+
+def test_the_ten_lines_of_the_document_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-test")
+    shown = blocks((Path(__file__).parents[2] / "docs" / "python.md").read_text(), "python")[0]
+    with Endpoint(lambda body, count: Answer("Warmth: 9"), ("gpt-4.1",)) as endpoint:
+        names: dict[str, Any] = {"my_model": supporter}
+        exec(re.sub(r"https://[^#\"]*", endpoint.url, shown), names)
+    assert repr(names["results"]).splitlines()[1:] == ["average on 0–100: supporter 88.9", "runs/mine"]
