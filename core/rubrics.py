@@ -76,7 +76,7 @@ class Rubric(Settings):
         tree's questions as dimensions."""
         if not isinstance(raw, dict):
             return raw
-        language = raw.get("language", "en")
+        language = str(raw.get("language", "en"))
         full = {key: value for key, value in raw.items() if key != "language"}
         if isinstance(asked := full.get("questions"), dict):
             full["questions"] = asked = {key: _in_full(key, one, language, "text") for key, one in asked.items()}
@@ -191,10 +191,11 @@ class Rubric(Settings):
         worst, best = self.ends(dimension)
         return (score - worst) * 100 / (best - worst)
 
-    def average(self, figures: Mapping[str, float]) -> float:
-        """The weighted mean of figures by dimension; of those given."""
+    def average(self, figures: Mapping[str, float]) -> float | None:
+        """The weighted mean of the figures that are given, by dimension; None where none of them counts."""
         weights = {key: self.dimensions[key].weight for key in figures}
-        return math.fsum(figures[key] * weight for key, weight in weights.items() if weight) / math.fsum(weights.values())
+        total = math.fsum(weights.values())
+        return math.fsum(figures[key] * weight for key, weight in weights.items()) / total if total else None
 
     def answers(self, dimension: str, language: Language) -> dict[str, Verdict]:
         """What a judge may answer, as it is written in the language, with what it means."""

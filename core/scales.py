@@ -44,8 +44,8 @@ class Scale(Settings):
         given = raw["levels"]
         numbers = given if isinstance(given, dict) else {name: place for place, name in enumerate(given)}
         levels = {level_name(name): number for name, number in numbers.items()}
-        if len(levels) < max(2, len(given)):
-            raise ValueError("levels: name two or more, each once")
+        if len({name.casefold() for name in levels} - _NOTHING) < max(2, len(given)):
+            raise ValueError("levels: name two or more, each once; n/a is not a level, but `not_applicable: true`")
         if not all(isinstance(number, int | float) for number in levels.values()):
             raise ValueError("levels: give each level a number, as in {never: 0, often: 2}, or list the names alone")
         if [*levels.values()] != sorted({*levels.values()}):

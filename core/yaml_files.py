@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from core.errors import UserError, near
-from core.files import CONFIGS, DEEPEST, explain, read_text
+from core.files import CONFIGS, DEEPEST, problems_in, read_text
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -72,7 +72,7 @@ def read_yaml(path: Path, model: type[M], what: str) -> M:
         return model.model_validate(value)
     except ValidationError as error:
         location = error.errors(include_url=False)[0]["loc"]
-        raise UserError(f"{path}{_line_of(path, location)}: {explain(error)}") from None
+        raise UserError(f"{path}{_line_of(path, location)}: {'; '.join(problems_in(error))}") from None
 
 
 def read_named(folder: str, name: str, model: type[M], what: str) -> M:

@@ -8,10 +8,10 @@ reward at the end.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +78,15 @@ def judged(dialogue: Dialogue, judgements: Sequence[Judgement], rubric: Rubric) 
         return 0.0
     asked = [one for one in judgements if one.turn is None and not one.unasked]
     values = [(one.dimension, one.value if one.expected is None else one.expected) for one in asked]
-    shares: list[float] = []
-    counts: list[float] = []
+    shares: dict[str, list[float]] = {}
     for dimension, value in values:
         if value is None:
             return None
         worst, best = rubric.ends(dimension)
-        shares.append((value - worst) / (best - worst))
-        counts.append(rubric.dimensions[dimension].weight)
+        shares.setdefault(dimension, []).append((value - worst) / (best - worst))
     if rubric.weights is None:
-        return exact_mean(shares) if shares else None
-    return math.fsum(map(math.prod, zip(shares, counts, strict=True))) / total if (total := math.fsum(counts)) else None
+        return exact_mean(chain.from_iterable(shares.values())) if shares else None
+    return rubric.average({dimension: exact_mean(of) for dimension, of in shares.items()})
 
 
 @dataclass

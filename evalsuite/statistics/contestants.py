@@ -45,6 +45,10 @@ class Contestant:
     dialogues: dict[str, Floats] = field(default_factory=dict)
     weights: Floats | None = None
 
+    def complete(self, counts: Floats) -> bool:
+        """Whether counts [dimensions] have all that the average needs."""
+        return bool((counts if self.weights is None else counts[self.weights > 0]).all())
+
     def alike(self, other: Contestant) -> bool:
         """Whether the scorer is the same, and what was said on every card that both have."""
         shared = self.said.keys() & other.said.keys()

@@ -232,8 +232,8 @@ def _with_average(side: Values, rubric: Rubric | None) -> Values:
     if not rubric.dimensions.keys() >= side.keys():
         return side
     points = {unit: {d: rubric.normalised(d, scores[unit]) for d, scores in side.items()} for unit in units}
-    counted = {d for d in side if rubric.dimensions[d].weight}
-    return side | ({AVERAGE: {unit: rubric.average(of) for unit, of in points.items()}} if counted else {})
+    averages = {unit: average for unit, of in points.items() if (average := rubric.average(of)) is not None}
+    return side | ({AVERAGE: averages} if averages else {})
 
 
 def _units(side: Values) -> set[Unit]:

@@ -98,7 +98,7 @@ class FrameworkScores:
 
     def averages(self, language: Language) -> Averages | None:
         """Over the framework's own dimensions, of supporters with readable verdicts on all of them; None where none has."""
-        read = {name: one for name, one in self.contestants(language).items() if stack([one])[1].any(axis=0).all()}
+        read = {name: one for name, one in self.contestants(language).items() if one.complete(stack([one])[1].sum(axis=(0, 1)))}
         if not read:
             return None
         families = [family(*pair, self.floors) for pair in combinations(read.values(), 2)]

@@ -307,7 +307,8 @@ def _tree(forked: Forked, rubric: Rubric) -> Branch:
 
     def leaf(dialogue: Dialogue) -> Branch:
         scores = averages.get(dialogue.id)
-        said = f"{AVERAGE} {fmt(rubric.average(scores), 1)}" if scores else "not scored"
+        average = rubric.average(scores or {})
+        said = "not scored" if average is None else f"{AVERAGE} {fmt(average, 1)}"
         return Branch(
             f"draw {dialogue.trial + 1}", f"{said}; ended {ENDINGS[dialogue.termination]}", dialogue.turns[forked.turn + 1 :]
         )

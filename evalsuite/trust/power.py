@@ -13,6 +13,7 @@ import numpy as np
 
 from core.records import Language
 from core.statistics.inference import ALPHA, TEST
+from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate, Table
 from evalsuite.report.charts import LANGUAGES, Chart, bar_panels
 from evalsuite.report.figures import curve, panels, trace
@@ -49,11 +50,11 @@ def observations_of(runs: Sequence[RunRecords]) -> dict[Language, list[Observati
         for one in contestants_of(run.dialogues, whole, run.rubric, card_of=lambda dialogue: dialogue.id):
             for id, (sums, counts) in one.cards.items():
                 dialogue = known[id]
-                if counts.all():
+                if one.complete(counts):
                     said = "\n".join(turn.text for turn in dialogue.turns) or str(dialogue.trial)
                     seeker = dialogue.simulator or dialogue.source
                     where = (supporter_of(dialogue), card_of(dialogue), seeker, one.scorer.name, said)
-                    average = float(paired.average_of(sums / counts, one.weights))
+                    average = float(paired.average_of(ratio(sums, counts), one.weights))
                     found.setdefault(one.language, {})[where] = Observation(*where, average)
     return {language: list(every.values()) for language, every in found.items()}
 

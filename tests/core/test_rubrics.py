@@ -143,6 +143,12 @@ def test_every_fault_of_a_rubric_is_told_at_once(tmp_path: Path) -> None:
         assert wanted in told
 
 
+def test_fields_of_the_wrong_kind_are_told_at_once(tmp_path: Path) -> None:
+    told = fault(tmp_path, "name: mine\nscale: {min: low, max: 4}\ndimensions:\n  a: {about: b, weight: -1, higher: worse}\n")
+    for wanted in ("mine.yaml:2: ", "scale.min", "dimensions.a.weight", "dimensions.a.higher: unknown field"):
+        assert wanted in told
+
+
 def test_every_fault_of_a_tree_is_told_at_once(tmp_path: Path) -> None:
     told = fault(tmp_path, LOOSE_ENDS)
     for wanted in (

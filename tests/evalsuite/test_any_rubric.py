@@ -260,6 +260,17 @@ def test_a_reward_is_of_the_outcome_and_worse_is_less() -> None:
     assert rewarded(talk, verdicts(spoken=0, asked=None, helpline=None, outcome=0), TREE) == 1
 
 
+def test_a_reward_is_weighted_and_leaves_out_what_does_not_apply() -> None:
+    def verdict(rubric: Rubric, key: str, value: float | None, **condition: str) -> Judgement:
+        base = {"dialogue_id": "d", "language": "en", "judge": "j", "rubric": rubric.name}
+        return Judgement.model_validate(base | {"dimension": key, "value": value, "condition": condition})
+
+    talk, ten, checks = make_dialogue("d"), RUBRICS["1-10"], RUBRICS["yes or no"]
+    assert rewarded(talk, [verdict(ten, "warmth", 10), verdict(ten, "pressure", 10)], ten) == 0.25
+    assert rewarded(talk, [verdict(checks, "asks", 1), verdict(checks, "blames", None, verdict="not_applicable")], checks) == 1
+    assert rewarded(talk, [verdict(checks, "asks", 1), verdict(checks, "blames", None)], checks) is None
+
+
 def test_bundled_rubrics_are_asked_as_they_were() -> None:
     """One scale of digits whose every score has a text: the packs that state them say what the scale is."""
     names = ("esc_eval", "esc_eval_human", "feel", "emoharbor", "epitome", "role_play", "risk_response", "summary")
