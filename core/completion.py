@@ -60,6 +60,6 @@ NAMED: dict[str, Complete] = {
 EVERYWHERE: dict[str, Complete] = {
     "--config": _configs,
     "RUN": _runs,
-    "--language": _one_of("en", "zh"),
+    "--language": _of("languages"),
     "--mode": _one_of("native", "paper"),
 }

@@ -17,19 +17,23 @@ from functools import lru_cache
 from typing import Literal
 
 from core.files import CONFIGS
+from core.languages import words
 from core.prompts import PromptPack
 from core.records import Dialogue, Language, Message, Turn
 from core.rubrics import Rubric
 from core.scales import NOT_APPLICABLE, word
 
 PromptMethod = Literal["joint", "per_dimension", "paper"]
-SPEAKERS = {"en": {"seeker": "Seeker", "supporter": "Supporter"}, "zh": {"seeker": "求助者", "supporter": "支持者"}}
-_INWARDLY = {"en": ", inwardly", "zh": "（心里）"}
 
 
 def check_pack(prompts: PromptPack, method: str, languages: Iterable[Language]) -> None:
     """Raise `UserError` for a pack that has no judge's prompts for the method (packs may hold the seeker's alone)."""
-    prompts.require(languages, [_system(method), _request(method)])
+    prompts.require(languages, templates_of(method))
+
+
+def templates_of(method: str) -> list[str]:
+    """The templates of the judge's system message and request."""
+    return [_system(method), _request(method)]
 
 
 def says_scale(prompts: PromptPack) -> bool:
@@ -66,8 +70,8 @@ def transcript_of_turns(turns: Sequence[Turn], language: Language, states: bool 
     With `states`, what the seeker thought (`state.text`) stands before what it then said, as a block of the same number;
     `thought` is what it thinks now, before its next turn.
     """
-    names, blocks = SPEAKERS[language], []
-    inwardly = names["seeker"] + _INWARDLY[language]
+    names, blocks = words(language), []
+    inwardly = names.seeker + names.inwardly
     for number, turn in enumerate(turns, start=1):
         if states and (before := str((turn.state or {}).get("text", "")).strip()):
             blocks.append(f"[{number}] {inwardly}: {_indented(before)}")
@@ -176,12 +180,12 @@ def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:
         "worse": dimension.higher_is == "worse",
         "nothing": nothing if dimension.not_applicable else "",
         "leads": [
-            (word(name, language), rubric.dimensions[to.goto].label[language] if to.goto in rubric.dimensions else "")
+            (word(name, language), rubric.label(to.goto, language) if to.goto in rubric.dimensions else "")
             for name, to in (question.answers if question else {}).items()
         ],
         "key": key,
-        "label": dimension.label[language],
-        "facet": (dimension.facet or {}).get(language, ""),
-        "about": dimension.about[language],
+        "label": rubric.label(key, language),
+        "facet": rubric.facet(key, language),
+        "about": rubric.about(key, language),
         "levels": [(score, text or "–") for score, text in rubric.texts(key, language).items()],
     }

@@ -1,21 +1,25 @@
-"""Prompt packs: jinja2 text templates in configs/prompts/PACK/{en,zh} (or a user's own folder of that shape)."""
+"""Prompt packs: jinja2 text templates in configs/prompts/PACK/LANGUAGE (or a user's own folder of that shape).
+
+Languages add to packs in their own folders (`core.languages`). A template that a language lacks is taken from English.
+"""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from jinja2 import StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError, pass_eval_context
+from jinja2 import Environment, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError, pass_eval_context
 from jinja2.filters import do_replace
-from jinja2.loaders import FileSystemLoader
+from jinja2.loaders import ChoiceLoader, FileSystemLoader
 from jinja2.nodes import EvalContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from core.errors import UserError, near
 from core.files import CONFIGS, digest, read_object, read_text, sha256_file
+from core.languages import ENGLISH, folders, lineage, name_of, tell
 from core.records import Language
 
 # What a template does with its values is the template's mistake.
@@ -37,20 +41,40 @@ class PromptPack:
             packs = (p.name for p in (CONFIGS / "prompts").iterdir() if p.is_dir())
             raise UserError(f"unknown prompt pack {name[:100]!r}: {near(name[:100], packs)}")
         _check_files(self.folder)
-        self._environments = {
-            language.name: ImmutableSandboxedEnvironment(
-                loader=FileSystemLoader(language),
+        self._environments: dict[str, ImmutableSandboxedEnvironment] = {}
+        self._values: dict[str, object] = {}
+
+    def places(self, language: Language) -> list[Path]:
+        """The folders with templates in the language, the first of which counts; English is not among those of others."""
+        own = [self.folder / code for code in lineage(language)]
+        added = [folder / "prompts" / self.folder.name for folder in folders(language)]
+        return [place for place in (*own, *added) if place.is_dir()]
+
+    def file(self, language: Language, template: str) -> Path | None:
+        """The file of a template in the language; None where English stands in."""
+        return next((path for place in self.places(language) if (path := place / template).is_file()), None)
+
+    def of_dialogues(self, paper: bool) -> list[str]:
+        """The English files that are no judge's; those of the published procedure where it is followed."""
+        names = sorted(path.name for path in (self.folder / ENGLISH).glob("[!_]*"))
+        return [name for name in names if not name.startswith("judge") and (paper or "paper" not in name)]
+
+    def _environment(self, language: Language) -> ImmutableSandboxedEnvironment:
+        if language not in self._environments:
+            places = self.places(language)
+            for place in places:
+                _check_files(place)
+            english = [] if language == ENGLISH else [_English(self.folder / ENGLISH, language)]
+            environment = ImmutableSandboxedEnvironment(
+                loader=ChoiceLoader([FileSystemLoader(places), *english]),
                 undefined=StrictUndefined,
                 trim_blocks=True,
                 lstrip_blocks=True,
                 auto_reload=False,  # a run asks what its config was claimed with; and looking costs every call
             )
-            for language in self.folder.iterdir()
-            if language.is_dir()
-        }
-        for environment in self._environments.values():
             environment.filters["replace"] = _replace
-        self._values: dict[str, object] = {}
+            self._environments[language] = environment
+        return self._environments[language]
 
     def own_wording(self, languages: Iterable[Language], parts: Mapping[str, Sequence[str]]) -> list[str]:
         """Which parts (name → patterns of their files) are not word for word what an import found published: all of them, in a
@@ -75,8 +99,8 @@ class PromptPack:
     def render(self, language: Language, template: str, **values: object) -> str:
         """A template's text; `UserError` names the pack's file when it is missing or broken."""
         try:
-            return self._environments[language].get_template(template).render(**(self._values | values)).strip()
-        except (KeyError, TemplateNotFound):
+            return self._environment(language).get_template(template).render(**(self._values | values)).strip()
+        except TemplateNotFound:
             raise UserError(f"prompt pack has no file {self._file(language, template)}") from None
         except TemplateSyntaxError as error:
             raise UserError(f"{self._file(language, template)}:{error.lineno}: {error.message}") from None
@@ -96,13 +120,31 @@ class PromptPack:
         """Raise `UserError` for the first of these templates that the pack lacks."""
         for language in languages:
             for template in templates:
-                if not self._file(language, template).is_file():
+                if not (self.file(language, template) or (self.folder / ENGLISH / template).is_file()):
                     raise UserError(f"prompt pack has no file {self._file(language, template)}")
 
     def fingerprint(self) -> str:
         """A hash of every file of the pack: part of a run's config, so that an edited prompt is seen as another run."""
         files = sorted(p for p in self.folder.rglob("*") if p.is_file())
         return digest([[p.relative_to(self.folder).as_posix(), read_text(p, "prompt")] for p in files], 16)
+
+
+def in_language(text: str, language: Language) -> str:
+    """An English template for dialogues in a language: what it asks for "in English" it asks for in that language."""
+    return re.sub(r"\bin English\b", f"in {name_of(language)}", text)
+
+
+class _English(FileSystemLoader):
+    """English templates for dialogues in another language."""
+
+    def __init__(self, folder: Path, language: Language) -> None:
+        super().__init__(folder)
+        self._language = language
+
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
+        text, file, fresh = super().get_source(environment, template)
+        tell(self._language, f"prompt {Path(self.searchpath[0]).parent.name}/{template}")
+        return in_language(text, self._language), file, fresh
 
 
 @pass_eval_context

@@ -10,16 +10,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from core.files import digest
+from core.languages import Language as Language
 from core.names import Spelt, plain_name
 from core.numbers import number_of
 
-Language = Literal["en", "zh"]
-LANGUAGES: tuple[Language, ...] = get_args(Language)
 Role = Literal["seeker", "supporter"]
 Message = dict[Literal["role", "content"], str]  # of a chat, as an endpoint takes it
 # How a dialogue ended. `infrastructure`: a server was lost. `rejected`: a server worked, but answered one call with an error

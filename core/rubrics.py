@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from core.errors import UserError
 from core.files import CONFIGS
+from core.languages import lineage, of, texts, words
 from core.records import Identifier, Language
 from core.scales import NOT_APPLICABLE, Verdict, not_applicable, word
 from core.scales import Scale as Scale
@@ -20,7 +21,6 @@ from core.trees import OUTCOME, TreeQuestion, outcomes, tree_faults
 from core.yaml_files import read_named
 
 Level = Annotated[int | float | str, Field(union_mode="left_to_right")]  # a score, or a level's name
-_OUTCOME = {"en": ("Outcome", "The points of all answers on the way."), "zh": ("结果", "一路上各个回答的得分之和。")}
 
 
 class Dimension(Settings):
@@ -232,7 +232,7 @@ class Rubric(Settings):
 
     def texts(self, dimension: str, language: Language) -> dict[float, str]:
         """What each score of a dimension means, ascending; "" where the rubric does not say."""
-        levels, scale = self.dimensions[dimension].levels.get(language, {}), self.scale_of(dimension)
+        levels, scale = self._text(dimension, "levels", language) or {}, self.scale_of(dimension)
         return {score: levels.get(score, levels.get(scale.level(score), "")) for score in scale.scores}
 
     def named_texts(self, dimension: str, language: Language) -> dict[float, str]:
@@ -240,6 +240,32 @@ class Rubric(Settings):
         scale, texts = self.scale_of(dimension), self.texts(dimension, language)
         names = {score: scale.name(score, language) for score in texts if scale.levels}
         return {score: ": ".join(filter(None, (names.get(score), text))) for score, text in texts.items()}
+
+    def label(self, dimension: str, language: Language = "en") -> str:
+        """A dimension's name in tables."""
+        return str(self._text(dimension, "label", language))
+
+    def about(self, dimension: str, language: Language) -> str:
+        """What is judged on a dimension."""
+        return str(self._text(dimension, "about", language))
+
+    def facet(self, dimension: str, language: Language) -> str:
+        """The group that a dimension belongs to; "" where the rubric has none."""
+        return str(self._text(dimension, "facet", language) or "")
+
+    def speaks(self, language: Language) -> bool:
+        """Whether it has texts in the language, here or in the language's folder."""
+        own = any(code in self.languages for code in lineage(language))
+        return own or set(self.dimensions) <= set(texts(language, f"rubrics/{self.name}.yaml"))
+
+    def _text(self, dimension: str, field: str, language: Language) -> Any:
+        """The rubric's text in the language, else that of the language's folder, else that in English (`core.languages`)."""
+        own = getattr(self.dimensions[dimension], field) or {}
+        for code in lineage(language) if own else ():
+            kept = texts(code, f"rubrics/{self.name}.yaml").get(dimension, {}).get(field)
+            if code in own or kept is not None:
+                return own.get(code, kept)
+        return of(own, language, f"texts of rubric {self.name}") if own else None
 
 
 def _in_full(key: object, given: Any, language: str, text: str) -> Any:
@@ -268,7 +294,7 @@ def _dimensions_of(questions: Mapping[str, Any], higher_is: Any) -> dict[str, An
         scale: Any = "yes_no" if {*one.answers} == {"yes", "no"} else {"levels": [*one.answers]}
         asked[key] = {"label": one.label, "about": one.text, "scale": scale, "weight": 0}
     codes = dict.fromkeys(code for one in tree.values() for code in one.text)
-    label, about = ({code: _OUTCOME.get(code, _OUTCOME["en"])[place] for code in codes} for place in (0, 1))
+    label, about = ({code: words(code)[word] for code in codes} for word in ("outcome", "outcome_about"))
     sums_scale = {"min": sums[0], "max": max(sums[-1], sums[0] + 1), "step": 0.5 if any(total % 1 for total in sums) else 1}
     return asked | {OUTCOME: {"label": label, "about": about, "scale": sums_scale, "higher_is": higher_is}}
 

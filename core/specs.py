@@ -13,6 +13,7 @@ from core.addresses import FORM, SPEC_FILES, address_of, check_key_variable, is_
 from core.endpoints import Endpoint
 from core.errors import UserError, near
 from core.files import CONFIGS, digest, read_text, sha256_file
+from core.languages import PAPER_LANGUAGES, lineage
 from core.machine import Precision, precision
 from core.records import Language
 from core.settings import Settings
@@ -134,8 +135,8 @@ class ModelSpec(Settings):
     """What serves it, with which chat template, and why: for people."""
     roles: tuple[PlayRole, ...] = ("seeker", "supporter", "judge")
     """The roles that it can play."""
-    languages: tuple[Language, ...] = ("en", "zh")
-    """The languages that it speaks."""
+    languages: tuple[Language, ...] = PAPER_LANGUAGES
+    """The languages that it speaks. A spec that does not say is asked in any."""
     checkpoint: str | None = None
     """A hub id, a folder, or `embedded:NAME` for the model in this package. Null: it exists only behind an endpoint."""
     revision: str | None = None
@@ -219,6 +220,10 @@ class ModelSpec(Settings):
         """The texts that name its adapters: none, one, or one per language and dimension."""
         by_dimension = (self.adapters or {}).values()
         return [*filter(None, [self.adapter]), *(place for places in by_dimension for place in places.values())]
+
+    def speaks(self, language: Language) -> bool:
+        """Whether it can be asked in a language: all models can whose specs do not say."""
+        return "languages" not in self.model_fields_set or not set(self.languages).isdisjoint(lineage(language))
 
     def served_name(self, language: Language | None = None, dimension: str | None = None) -> str:
         """The `model` of a request."""

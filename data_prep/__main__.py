@@ -14,6 +14,7 @@ for name, place, about in (
     ("import", "imports:import_", "Bring what others published, or people gave, into our records."),
     ("cards", "cards:app", "Role cards by a model: extract, label."),
     ("profiles", "profiles:app", "Profiles of seekers by a model: build."),
+    ("language", "language:language", "Lay out the texts of another language (new), or say what is missing (check)."),
     ("check", "check:check", "Say what role cards or profiles hold, and what they may have been made from."),
     ("sheet", "sheet:app", "Sheets that people fill in: export, import."),
     ("role-sft", "role_sft:role_sft", "Build the simulator's training set."),

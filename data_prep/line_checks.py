@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from core.files import CONFIGS
+from core.languages import PAPER_LANGUAGES, cut, lineage
 from core.patterns import Patterns
 from core.records import Language
 from core.yaml_files import load_yaml
@@ -40,10 +41,16 @@ def says(patterns: tuple[str, ...], line: str) -> bool:
 
 
 def units(line: str, language: Language) -> list[str]:
-    """What length and distinct-n count: lower-cased words (en); Chinese characters and runs of Latin letters or digits (zh)."""
+    """What length and distinct-n count: lower-cased words (en); Chinese characters and runs of Latin letters or digits (zh);
+    others as `core.languages.cut` does."""
     if language == "en":
         return re.findall(r"\w+(?:'\w+)*", line.lower().replace("’", "'"))
-    return re.findall(r"[一-鿿]|[a-z0-9]+", line.lower())
+    return re.findall(r"[一-鿿]|[a-z0-9]+", line.lower()) if language == "zh" else cut(line, language)
+
+
+def knows(language: Language) -> bool:
+    """Whether there are phrases in the language, so that finding none says something."""
+    return lineage(language)[-1] in PAPER_LANGUAGES
 
 
 def distinct(lines: Sequence[Sequence[str]], n: int) -> float | None:

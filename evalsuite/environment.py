@@ -224,7 +224,7 @@ class Environment:
             )
             for spec in specs
             for plan in (self.plans[person] for person in people)
-            if plan.opening.language in spec.languages
+            if spec.speaks(plan.opening.language)
         ]
 
         async def one(plan: Plan) -> Rewarded:

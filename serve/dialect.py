@@ -16,6 +16,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from core.endpoints import Constraint, Endpoint, MaxTokensField
+from core.languages import name_of
 from core.specs import ModelSpec
 from serve.answers import Reply
 from serve.reading import looks_like_reasoning
@@ -33,7 +34,6 @@ _COUNTED = 64  # answers over which prompts are compared with what the server co
 _LONG = 256  # tokens from which a prompt may have been cut
 _BYTES = 10  # of text a token: no tokeniser makes longer ones of conversation
 FORMS = "response_format|schema|structured_outputs"  # how a refusal names a constraint
-_LANGUAGES = {"en": "English", "zh": "Chinese"}
 
 
 class Retreat(NamedTuple):
@@ -255,5 +255,5 @@ def assumed(spec: ModelSpec, context: int | None) -> str:
     degrees = spec.sampling.temperature
     temperature = "the server's own temperature" if degrees is None else f"temperature {degrees:g}"
     drawn = f"{temperature}, at most {spec.sampling.max_tokens} tokens a reply"
-    speaks = " and ".join(_LANGUAGES[language] for language in spec.languages)
+    speaks = " and ".join(map(name_of, spec.languages)) if "languages" in spec.model_fields_set else "any language"
     return "; ".join([*known, f"assumed: it speaks {speaks}; replies are drawn at {drawn}"])

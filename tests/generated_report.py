@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from core.files import write_json, write_jsonl
-from core.records import Dialogue, HumanScore, Judgement, Language, RoleCard, Termination, Turn, Usage
+from core.languages import PAPER_LANGUAGES
+from core.records import Dialogue, HumanScore, Judgement, RoleCard, Termination, Turn, Usage
 from core.rubrics import load_rubric
 from core.tables import Table
 from evalsuite.report.breakdowns import breakdowns
@@ -153,7 +154,7 @@ def _made(cards: int, supporters: tuple[tuple[str, float], ...], poison: bool, w
     own_cards: dict[str, RoleCard] = {}
     dialogues: list[Dialogue] = []
     judgements: list[Judgement] = []
-    for language in get_args(Language):
+    for language in PAPER_LANGUAGES:
         for number in range(cards):
             name = f"card-{language}-{number:03d}" + (INJECTIONS[number].translate(NO_CONTROL) if poison else "")
             problem = SEEKER[language][number % 5] + bad

@@ -185,7 +185,7 @@ class Desk:
 
 def leaf(language: str, number: int) -> str:
     leaves = [*load_taxonomy().leaves.values()]
-    return leaves[number % len(leaves)].label(language)  # type: ignore[arg-type]
+    return leaves[number % len(leaves)].label(language)
 
 
 def human(folder: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from core.files import CONFIGS
-from core.prompts import PromptPack
+from core.languages import words
+from core.prompts import PromptPack, load_pack
 from core.rubrics import load_rubric
 from core.specs import load_spec
 from core.yaml_files import load_yaml, read_yaml
@@ -37,7 +38,11 @@ CPU = ("--use_cpu", "true")  # without a GPU the trainer's settings refuse bf16 
 
 def compile_template(path: Path) -> None:
     pack = PromptPack(str(path.parents[1]))
-    pack._environments[path.parent.name].get_template(path.name)
+    pack._environment(path.parent.name).get_template(path.name)
+
+
+def compile_translation(path: Path) -> None:
+    load_pack(path.parent.name)._environment(path.parents[2].name).get_template(path.name)
 
 
 def parse_constraints(path: Path) -> None:
@@ -84,6 +89,12 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "profiles/labels.yaml": lambda path: load_yaml(path, "labels of profiles"),
     "profiles/sage.yaml": lambda path: load_yaml(path, "words of SAGE's profiles"),
     "profiles/scenarios.yaml": load_vocabulary,
+    "language_names.yaml": lambda path: load_yaml(path, "names of languages"),
+    "languages/*/words.yaml": lambda path: words(path.parent.name),
+    "languages/*/trades.yaml": lambda path: load_yaml(path, "trades"),
+    "languages/*/floors.yaml": lambda path: load_yaml(path, "floors"),
+    "languages/*/rubrics/*.yaml": lambda path: load_yaml(path, "texts of a rubric"),  # more in tests/core/test_languages.py
+    "languages/*/prompts/*/*": compile_translation,
     "prompts/*/*/*": compile_template,
     "rubrics/*.yaml": lambda path: load_rubric(str(path)),
     "serve/[!a]*.yaml": lambda path: load_yaml(path, "words of servers"),
@@ -92,7 +103,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "health/families.yaml": lambda path: read_yaml(path, Families, "model families"),
     "health/injections.yaml": load_injections,
     "reported/*/*.yaml": lambda path: load_reported(path.parent.name).table(path.stem.removeprefix("table_")),
-    "risk/*.yaml": lambda path: load_lexicon("en" if path.stem == "en" else "zh"),
+    "risk/*.yaml": lambda path: load_lexicon(path.stem),
     "serve/architectures.yaml": build_architectures,
     "train/esc_*.yaml": parse_recipe_file,
 }

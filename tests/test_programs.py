@@ -98,7 +98,7 @@ def test_verbs_options_and_values_are_completed(completed: Callable[[str], list[
         "esc-eval run --judge embedded-r": ["embedded-ranker"],
         "esc-eval run --judge judge-": ["judge-of-mine.yaml"],
         "esc-eval run --supporter ./judge": ["./judge-of-mine.yaml"],
-        "esc-eval run --language ": ["en", "zh"],
+        "esc-eval run --language ": ["de", "en", "es", "hi", "zh"],
         "esc-eval report ": ["runs/esc_eval/a", "runs/mine"],
         "esc-eval leaderboard runs/mine runs/e": ["runs/esc_eval/a"],
         "esc-eval agree --rubric emo": ["emoharbor"],

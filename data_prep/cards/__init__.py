@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from core.errors import UserError
 from core.files import check_unique, explain, first_object, read_json, read_jsonl
+from core.languages import words
 from core.people_tables import Faults
 from core.records import Language, RoleCard, Whole
 from core.rows import dict_rows
@@ -70,8 +71,8 @@ def bundled_cards(language: Language) -> Path:
 
 def card_text(card: RoleCard) -> str:
     """The card as people read it: a headed line for each field that it has."""
-    place, colon = (0, ": ") if card.language == "en" else (1, "：")
-    return "\n".join(f"{names[place]}{colon}{text}" for name, names in _FIELDS.items() if (text := getattr(card, name)))
+    said = words(card.language)
+    return "\n".join(f"{said[name]}{said.colon}{text}" for name in _FIELDS if (text := getattr(card, name)))
 
 
 def cardless(name: str, place: str = "PLACE") -> str:

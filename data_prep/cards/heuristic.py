@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from core.files import CONFIGS, digest
+from core.languages import counts, cut, lineage, texts, words
 from core.ledger import BuildStep
 from core.records import Language, Post, RoleCard, SupportDialogue
 from core.yaml_files import load_yaml
@@ -19,12 +20,11 @@ TOO_SHORT = "situation too short"
 FEELING_ONLY = "situation names a feeling only"
 # What a situation needs before it can say who did what. Of ESConv's 1,300 situations 63 have fewer than five words, and nearly
 # all of those repeat the label ("academic pressure"); from five on most say that something happened.
-LEAST = {"en": 5, "zh": 8}  # words; Chinese characters
+LEAST = {"words": 5, "characters": 8}
 
 _WORDS = load_yaml(CONFIGS / "card_situations.yaml", "words of situations")
 # A situation made of nothing else names a state and no event: it is dropped, as figure 8's filter would do.
 _FEELING_WORDS = frozenset(f"{_WORDS['feelings']} {_WORDS['fillers']}".split())
-_GENDER_WORDS = {"en": {"female": "female", "male": "male"}, "zh": {"female": "女", "male": "男"}}
 
 
 def card_id(source: str, source_id: str) -> str:
@@ -54,37 +54,43 @@ def unfit(situation: str, language: Language) -> str | None:
     """Why a situation makes no card: none there, fewer than `LEAST` words (characters), feelings only (en). None if fit."""
     if not situation:
         return NO_SITUATION
-    words = re.findall(r"[\w'-]+", situation.lower().replace("’", "'"))
-    size = len(words) if language == "en" else len(re.findall(r"[一-鿿]", situation))
-    if size < LEAST[language]:
+    said = re.findall(r"[\w'-]+", situation.lower().replace("’", "'")) if language == "en" else cut(situation, language)
+    size = sum(not word.isascii() for word in said) if counts(language) == "characters" else len(said)
+    if size < LEAST[counts(language)]:
         return TOO_SHORT
-    return FEELING_ONLY if language == "en" and _FEELING_WORDS.issuperset(words) else None
+    return FEELING_ONLY if language == "en" and _FEELING_WORDS.issuperset(said) else None
+
+
+def _stated(what: str, language: Language) -> list[str]:
+    """Patterns of what people state about themselves; none in languages that have none (`statements.yaml` in the folder)."""
+    own = texts(language, "statements.yaml")
+    found: list[str] = next((_WORDS[what][code] for code in lineage(language) if code in _WORDS[what]), own.get(what, []))
+    return found
 
 
 def stated_age(text: str, language: Language) -> str:
     """The age that the writer gives as their own, 10 to 99 in digits; "" where none or several are given."""
     if not re.search(r"\d\d", text):  # as most texts, in a third of the time
         return ""
-    ages = {match["age"] for pattern in _WORDS["age"][language] for match in re.finditer(pattern, text)}
+    ages = {match["age"] for pattern in _stated("age", language) for match in re.finditer(pattern, text)}
     return ages.pop() if len(ages) == 1 else ""
 
 
 def stated_gender(text: str, language: Language) -> str:
     """female or male (女, 男) where the writer says so of themselves in plain words; "" otherwise."""
-    matches = [match for pattern in _WORDS["gender"][language] for match in re.finditer(pattern, text)]
+    matches = [match for pattern in _stated("gender", language) for match in re.finditer(pattern, text)]
     genders = {"female" if match["female"] else "male" for match in matches}
-    return _GENDER_WORDS[language][genders.pop()] if len(genders) == 1 else ""
+    return words(language)[genders.pop()] if len(genders) == 1 else ""
 
 
 def card_of_situation(item: SupportDialogue, situation: str) -> RoleCard:
     """A card whose problem is the situation as a sentence, then the corpus's labels as sentences of their own."""
     dialogue, language = item.dialogue, item.language
-    names = ("Kind of trouble", "Main feeling") if language == "en" else ("烦恼的种类", "主要情绪")
-    colon, stop, space = (": ", ".", " ") if language == "en" else ("：", "。", "")
-    sentences = [situation if situation[-1] in ".!?…。！？\"'”’" else situation + stop]
-    for name, label in zip(names, (item.problem, item.emotion), strict=True):
+    said = words(language)
+    sentences = [situation if situation[-1] in ".!?…。！？।؟\"'”’" else situation + said.stop]
+    for name, label in ((said.trouble, item.problem), (said.feeling, item.emotion)):
         if bare := label.strip().rstrip(".。"):  # some corpora's labels are sentences
-            sentences.append(f"{name}{colon}{bare}{stop}")
+            sentences.append(f"{name}{said.colon}{bare}{said.stop}")
     source_id = dialogue.source_id or dialogue.id
     return RoleCard(
         id=card_id(dialogue.source, source_id),
@@ -92,7 +98,7 @@ def card_of_situation(item: SupportDialogue, situation: str) -> RoleCard:
         age=item.age or stated_age(situation, language),
         gender=item.gender or stated_gender(situation, language),
         occupation=item.occupation,
-        problem=space.join(sentences),
+        problem=said.space.join(sentences),
         source=dialogue.source,
         source_id=source_id,
         card_method="heuristic",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from core.judge_prompts import transcript
+from core.languages import asked_in
 from core.ledger import BuildStep
 from core.prompts import load_pack
 from core.records import Identifier, Language, Number, Post, Record, RoleCard, SupportDialogue
@@ -30,11 +31,7 @@ UNANSWERED: dict[str, str] = {"infrastructure": "no answer", "rejected": "reject
 CARD_TOKENS = 900  # the longest card at a token a character; specs of simulators and judges allow less
 # What a constrained server may write: the four lines that `parse_card_text` reads, with an end even for a weak model:
 # no published card is longer.
-_CARD_LINES = {
-    "en": r"Age: [^\n]{1,90}\nGender: (male|female|not mentioned)\nOccupation: [^\n]{1,130}\nProblem: [^\n]{1,600}",
-    "zh": r"年龄：[^\n]{1,20}\n性别：(男|女|未提及)\n职业：[^\n]{1,40}\n问题：[^\n]{1,200}",
-}
-_SITUATION = {"en": "Situation: ", "zh": "处境："}
+_LONGEST = {"words": (90, 130, 600), "characters": (20, 40, 200)}  # characters of age, occupation, problem
 
 
 class Unread(Record):
@@ -145,10 +142,19 @@ def extraction_prompt(item: SupportDialogue | Post) -> Prompt:
     if isinstance(item, Post):
         text = pack.render(language, "extract_post.j2", data=item.text)
     else:
-        head = f"{_SITUATION[language]}{item.situation}\n\n" if item.situation else ""
+        head = f"{asked_in(language).situation}{asked_in(language).colon}{item.situation}\n\n" if item.situation else ""
         data = head + transcript(item.dialogue)
         text = pack.render(language, "extract_dialogue.j2", data=data, situated=bool(item.situation))
-    return Prompt(system, text, regex=_CARD_LINES[language])
+    return Prompt(system, text, regex=_card_lines(language))
+
+
+def _card_lines(language: Language) -> str:
+    said = asked_in(language)
+    age, occupation, problem = _LONGEST[said.counts]
+    return (
+        rf"{said.age}{said.colon}[^\n]{{1,{age}}}\n{said.gender}{said.colon}({said.male}|{said.female}|{said.unknown})\n"
+        rf"{said.occupation}{said.colon}[^\n]{{1,{occupation}}}\n{said.problem}{said.colon}[^\n]{{1,{problem}}}"
+    )
 
 
 def read_card(item: SupportDialogue | Post, reply: Reply) -> RoleCard | Unread:

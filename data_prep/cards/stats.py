@@ -20,7 +20,8 @@ from rich.text import Text
 
 from core import page
 from core.files import explain, read_bytes, sha256_file, write_text
-from core.records import LANGUAGES, Language, RoleCard
+from core.languages import PAPER_LANGUAGES, in_order, name_of
+from core.records import Language, RoleCard
 from core.tables import Cell, Table
 from data_prep.cards.taxonomy import Taxonomy
 
@@ -99,7 +100,7 @@ def stages_of(files: Sequence[Path]) -> StageCounts:
             counts.notes.append(f"{path} changed after its manifest was written: its stages are not counted")
             continue
         for row in manifest.steps:  # steps named `STAGE LANGUAGE` are what the cards commands write
-            for stage, language in product(STAGES, LANGUAGES):
+            for stage, language in product(STAGES, PAPER_LANGUAGES):
                 if row.step == f"{stage} {language}":
                     counts.counts[stage, language] += row.out
         for name in map(Path, manifest.inputs):
@@ -112,10 +113,11 @@ def table6(cards: Sequence[RoleCard], stages: StageCounts) -> Table:
     """Cards a stage and a quality by language, with the paper's row below each."""
     quality = Counter((card.language, _quality(card)) for card in cards)
     rows: list[tuple[Cell, ...]] = []
-    for language, name in zip(LANGUAGES, ("English", "Chinese"), strict=True):
+    for language in in_order([*PAPER_LANGUAGES, *(card.language for card in cards)]):
+        name = name_of(language)
         counts = [stages.of(stage, language) for stage in STAGES]
         rows.append((name, "here", *counts, *(quality[language, kind] for kind in QUALITIES)))
-        rows.append((name, "paper", *TABLE6[language], None))
+        rows += [(name, "paper", *TABLE6[language], None)] if language in TABLE6 else []
     columns = ("Language", "", *STAGES.values(), "High", "Middle", "Not rated")
     return Table("table6", "Role cards at each stage (table 6)", columns, tuple(rows), (*stages.notes, *NOTES6))
 

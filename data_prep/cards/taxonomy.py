@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from core.files import CONFIGS
+from core.languages import lineage
 from core.records import Language
 from core.settings import Settings
 from core.yaml_files import read_yaml
@@ -18,14 +19,14 @@ Path3 = tuple[str, str, str]  # English names of levels 1 to 3
 
 
 class Labelled(Settings):
-    """What has a name in both languages."""
+    """What has a name in English and in Chinese; other languages take the English one."""
 
     en: Annotated[str, Field(min_length=1)]
     zh: Annotated[str, Field(min_length=1)]
 
     def label(self, language: Language) -> str:
         """Its name in a language; `en` is the name that records use."""
-        return self.en if language == "en" else self.zh
+        return self.zh if lineage(language)[-1] == "zh" else self.en
 
 
 class Leaf(Labelled):

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from core.errors import UserError
+from core.languages import in_order
 from core.ledger import Build, BuildStep
 from core.options import (
     ModelIfAnyOption,
@@ -20,7 +21,7 @@ from core.options import (
 )
 from core.paths import IN_FILE, IN_NAME
 from core.prompts import load_pack
-from core.records import LANGUAGES, Language, Post, RoleCard, SupportDialogue
+from core.records import Language, Post, RoleCard, SupportDialogue
 from core.specs import EMBEDDED_PREFIX, load_spec
 from core.verbs import Verbs
 from data_prep.cards import cardless, load_cards
@@ -140,8 +141,7 @@ def label(
 
 def steps_of(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Language, BuildStep]:
     """A step for each language that occurs; `check` finds stages by these names."""
-    present = set(languages)
-    return {language: build.step(f"{stage} {language}") for language in LANGUAGES if language in present}
+    return {language: build.step(f"{stage} {language}") for language in in_order(languages)}
 
 
 def batch_of(model: str, out: Path, subject: str = "cards") -> Batch:

@@ -13,10 +13,11 @@ from rich.text import Text
 
 from core.errors import UserError
 from core.files import check_unique
+from core.languages import in_order
 from core.ledger import Build
 from core.options import OutIfAnyOption, console, writes
 from core.paths import IN_FILE
-from core.records import LANGUAGES, RoleCard
+from core.records import RoleCard
 from core.tables import to_console
 from data_prep.cards import load_cards
 from data_prep.cards import stats as card_stats
@@ -148,8 +149,8 @@ def _search(cards: Sequence[RoleCard], data: Sequence[Path], build: Build, keep:
             "flagged": len({match.card_id for match in flagged if match.language == language}),
             "by_chance": by_chance(cards_of[language], dialogues_of[language], language),
         }
-        for language in LANGUAGES
-        if cards_of[language] and dialogues_of[language]
+        for language in in_order(cards_of)
+        if dialogues_of[language]
     }
     build.figures |= figures
     _report(cards, documents, matches, figures)
@@ -158,14 +159,18 @@ def _search(cards: Sequence[RoleCard], data: Sequence[Path], build: Build, keep:
     text = "clean: no dialogue matches a card"
     if flagged:
         alike = len({match.document_id for match in flagged})
-        low, high = (sum(row["by_chance"][end] for row in figures.values()) for end in (0, 1))
-        text = f"FLAGGED: {alike} dialogues match {len({m.card_id for m in flagged})} cards; {_by_chance(low, high)}"
+        measured = [row["by_chance"] for row in figures.values()]
+        chance = None if None in measured else (sum(low for low, _ in measured), sum(high for _, high in measured))
+        text = f"FLAGGED: {alike} dialogues match {len({m.card_id for m in flagged})} cards; {_by_chance(chance)}"
     console.print(text, soft_wrap=True)
     return bool(flagged)
 
 
-def _by_chance(low: float, high: float) -> str:
+def _by_chance(chance: tuple[float, float] | None) -> str:
     """How many cards; decimals only where they matter."""
+    if chance is None:
+        return "how many by chance alone was not measured in this language"
+    low, high = chance
     few, most = (f"{value:.0f}" if high >= 10 else f"{value:.1f}" for value in (low, high))
     return f"{few} to {most} by chance alone"
 
@@ -185,7 +190,7 @@ def _report(
         console.print(f"{language}: {len(ids)} cards, {among} dialogues", soft_wrap=True)
         if among:
             counts = figures[language]
-            console.print(f"  {counts['flagged']} cards flagged; {_by_chance(*counts['by_chance'])}", soft_wrap=True)
+            console.print(f"  {counts['flagged']} cards flagged; {_by_chance(counts['by_chance'])}", soft_wrap=True)
             scores = {match.card_id: match.score for match in best}
             by_card = [scores.get(id, 0.0) for id in ids]
             quantiles = "  ".join(f"{name} {np.quantile(by_card, share):.2f}" for name, share in _QUANTILES.items())

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from core.errors import UserError, near
 from core.files import check_unique, sha256_file, write_json, write_text
+from core.languages import in_order
 from core.ledger import Build
 from core.names import Spellings, composed
 from core.options import console
@@ -49,10 +50,7 @@ def export_scores(scored: ScoredSheet, annotators: list[str], each: int, out: Pa
     for name, assigned in sheets.items():
         for file in annotation.write_sheet(build.folder, name, assigned, rules, played):
             build.output(file, len(assigned))
-    languages = {dialogue.language for dialogue in loaded}
-    annotation.write_guide(
-        build.folder / "guide.txt", rules, [language for language in rules.languages if language in languages]
-    )
+    annotation.write_guide(build.folder / "guide.txt", rules, in_order(dialogue.language for dialogue in loaded))
     build.output("guide.txt")
     build.finish(console)
 
@@ -62,12 +60,12 @@ def export_tasks(scored: ScoredSheet, out: Path) -> None:
     rules = flat_rubric(scored.rubric, "a sheet")
     build = Build(out, "sheet export", settings={"rubric": rules.name})
     loaded, played = _to_score(scored, rules, build)
-    for language in rules.languages:
-        if spoken := [dialogue for dialogue in loaded if dialogue.language == language]:
-            write_json(build.folder / f"tasks_{language}.json", label_studio.tasks(spoken, played))
-            build.output(f"tasks_{language}.json", len(spoken))
-            write_text(build.folder / f"labels_{language}.xml", label_studio.configuration(rules, language, bool(played)))
-            build.output(f"labels_{language}.xml")
+    for language in in_order(dialogue.language for dialogue in loaded):
+        spoken = [dialogue for dialogue in loaded if dialogue.language == language]
+        write_json(build.folder / f"tasks_{language}.json", label_studio.tasks(spoken, played))
+        build.output(f"tasks_{language}.json", len(spoken))
+        write_text(build.folder / f"labels_{language}.xml", label_studio.configuration(rules, language, bool(played)))
+        build.output(f"labels_{language}.xml")
     build.finish(console)
 
 
@@ -125,8 +123,6 @@ def _to_score(scored: ScoredSheet, rubric: Rubric, build: Build) -> tuple[list[D
     build.input(*scored.dialogues)
 
     def unscored(dialogue: Dialogue) -> str | None:
-        if dialogue.exchanges and dialogue.language not in rubric.languages:
-            raise UserError(f"dialogue {dialogue.id}: rubric {rubric.name} has no {dialogue.language} text")
         return None if dialogue.exchanges else "no answer of a supporter"
 
     dialogues = build.step("dialogues").sieve(read_dialogues(scored.dialogues), unscored)

@@ -14,10 +14,11 @@ from pydantic import BaseModel
 
 from core.errors import UserError
 from core.files import sha256_file, write_bytes
+from core.languages import PAPER_LANGUAGES
 from core.ledger import Build
 from core.options import console
 from core.prompts import PUBLISHED, PromptPack
-from core.records import LANGUAGES, Language, RoleCard
+from core.records import Language, RoleCard
 from core.rows import CorpusReader
 from core.side_prompts import SUPPORTER_PAPER
 from data_prep.cards import load_cards
@@ -87,7 +88,7 @@ def import_clone(folder: Path, internlm2: Path | None, build: Build) -> None:
         "greeting": prompts.greeting,
         "judge's message": prompts.judge,
     }
-    missing = [f"{kind} ({lang}) in the scripts" for kind, by in found.items() for lang in LANGUAGES if lang not in by]
+    missing = [f"{kind} ({lang}) in the scripts" for kind, by in found.items() for lang in PAPER_LANGUAGES if lang not in by]
     for name in (*clone.missing(), *missing):
         console.print(f"not found: {name}")
     if prompts.judge and internlm2 is None:

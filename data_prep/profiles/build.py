@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from core.files import check_unique, explain, read_jsonl
+from core.languages import asked_in, of
 from core.ledger import BuildStep
 from core.prompts import load_pack
 from core.records import Identifier, Language, Name, Record, RoleCard
@@ -40,6 +41,7 @@ from serve.batch import Batch
 
 PACK = "profiles"
 TEMPERATURE = 0.7
+_WORDS = "words of profiles"
 REJECTED = "the model's review found it inconsistent"
 _TOKENS = 1500  # the longest step at a token a character; specs of simulators and judges allow less
 StepName = Literal["demographics", "preferences", "counselling", "script", "review"]
@@ -104,9 +106,9 @@ def prompt(seed: Seed, profile: Profile, step: StepName) -> Prompt:
         "age": "[1-9][0-9]",
         "mbti": "[EI][SN][TF][JP]",
         "scenario": "(" + "|".join(str(number) for number, _ in enumerate(kinds, start=1)) + ")",
-        **dict.fromkeys(TRAITS["en"], "(" + "|".join(LEVELS[language].values()) + ")"),
+        **dict.fromkeys(TRAITS["en"], "(" + "|".join(of(LEVELS, language, _WORDS).values()) + ")"),
     }
-    colon, lines = ": " if language == "en" else "：", []
+    colon, lines = asked_in(language).colon, []
     for key, heading in headings(step, language).items():
         most = _LINES[step][key]
         lines.append(f"{heading}{colon}" + (closed[key] if most is None else rf"[^\n]{{1,{most}}}"))
@@ -115,7 +117,8 @@ def prompt(seed: Seed, profile: Profile, step: StepName) -> Prompt:
 
 def headings(step: StepName, language: Language) -> dict[str, str]:
     """The line headings of a step by field, in order; none for steps that are not answered line by line."""
-    return {key: (HEADINGS[language] | TRAITS[language])[key] for key in _LINES.get(step, {})}
+    named = of(HEADINGS, language, _WORDS) | of(TRAITS, language, _WORDS)
+    return {key: named[key] for key in _LINES.get(step, {})}
 
 
 def read(seed: Seed, profile: Profile, step: StepName, reply: Reply) -> Profile | Unread:
@@ -150,10 +153,10 @@ def _added(seed: Seed, profile: Profile, step: StepName, text: str) -> Profile:
     if step == "demographics":
         age = years(seed.age) or years(values["age"])
         if age is None:
-            raise ValueError(f"{HEADINGS[language]['age']}: no number of years")
+            raise ValueError(f"{of(HEADINGS, language, _WORDS)['age']}: no number of years")
         update = {"demographics": {**fields, "age": age, "gender": seed.gender or values["gender"]}}
     elif step == "preferences":
-        by_word = {word: level for level, word in LEVELS[language].items()}
+        by_word = {word: level for level, word in of(LEVELS, language, _WORDS).items()}
         traits = {key: by_word.get(word := fields.pop(key), word) for key in TRAITS["en"]}
         big_five = seed.big_five or BigFive.model_validate(traits)
         update = {"preferences": {**fields, "mbti": seed.mbti or values["mbti"], "big_five": big_five.model_dump()}}
@@ -161,7 +164,7 @@ def _added(seed: Seed, profile: Profile, step: StepName, text: str) -> Profile:
         keys = load_vocabulary().keys
         number = re.match(r"\d+", values["scenario"])
         if number is None or not 1 <= int(number[0]) <= len(keys):
-            raise ValueError(f"{HEADINGS[language]['scenario']}: no number from 1 to {len(keys)}")
+            raise ValueError(f"{of(HEADINGS, language, _WORDS)['scenario']}: no number from 1 to {len(keys)}")
         update = {"counselling": {**fields, "scenario": seed.topic or keys[int(number[0]) - 1]}}
     return Profile.model_validate(profile.model_dump() | update)
 
@@ -234,7 +237,7 @@ def seed_of_card(card: RoleCard) -> Seed:
 
 def seed_text(seed: Seed) -> str:
     """What the person said of themselves, as headed lines; the first step reads it, later ones read the profile."""
-    names, colon = HEADINGS[seed.language], ": " if seed.language == "en" else "："
+    names, colon = of(HEADINGS, seed.language, _WORDS), asked_in(seed.language).colon
     keys = ("age", "gender", "occupation", "nationality", "relationship", "problem")
     return "\n".join(f"{names[key]}{colon}{getattr(seed, key)}" for key in keys if getattr(seed, key))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from core.errors import near
+from core.languages import PAPER_LANGUAGES
 from core.tables import Cell, Table
 from data_prep.profiles.record import Profile
 from data_prep.profiles.vocabulary import Vocabulary
@@ -68,7 +69,7 @@ def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[tuple[Kind, str
             yield "missing", name, "empty"
     if case.scenario and case.scenario not in vocabulary.keys:
         yield "wrong", "counselling.scenario", f"unknown {case.scenario!r}: {near(case.scenario, vocabulary.keys)}"
-    if (profile.language == "zh") != bool(_HAN.search(case.problem)):
+    if profile.language in PAPER_LANGUAGES and (profile.language == "zh") != bool(_HAN.search(case.problem)):
         yield "wrong", "counselling.problem", f"is not in the profile's language, {profile.language}"
     if likes.mbti and likes.big_five and _AGAINST[likes.mbti[0]] == likes.big_five.extraversion:
         yield "look", "preferences.mbti", f"{likes.mbti}, yet extraversion is {likes.big_five.extraversion}"

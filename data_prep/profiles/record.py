@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from core.files import CONFIGS
+from core.languages import of, words
 from core.records import Identifier, Language, Name, Record, Whole
 from core.yaml_files import load_yaml
 from data_prep.profiles.vocabulary import load_vocabulary
@@ -100,23 +101,24 @@ def profile_text(profile: Profile, language: Language, simple: bool = False) -> 
     4.1.1).
     """
     who, likes, case = profile.demographics, profile.preferences, profile.counselling
-    colon, comma, semicolon = (": ", ", ", "; ") if language == "en" else ("：", "，", "；")
+    said, heads = words(language), of(HEADINGS, language, "headings of profiles")
+    traits, named = of(TRAITS, language, "words of profiles"), of(LEVELS, language, "words of profiles")
     levels = likes.big_five.model_dump() if likes.big_five else {}
     values: dict[str, str] = {
         **who.model_dump(include={"name", "gender", "occupation", "nationality", "relationship"}),
         "age": "" if who.age is None else str(who.age),
         "mbti": likes.mbti or "",
-        "big_five": comma.join(f"{TRAITS[language][trait]} {LEVELS[language][level]}" for trait, level in levels.items()),
-        "traits": semicolon.join(likes.traits),
-        "habits": semicolon.join(likes.habits),
-        "hobbies": semicolon.join(likes.hobbies),
+        "big_five": said.comma.join(f"{traits[trait]} {named[level]}" for trait, level in levels.items()),
+        "traits": said.semicolon.join(likes.traits),
+        "habits": said.semicolon.join(likes.habits),
+        "hobbies": said.semicolon.join(likes.hobbies),
         "speech_style": likes.speech_style,
         "scenario": load_vocabulary().label(case.scenario, language) if case.scenario else "",
         "problem": case.problem,
         "state": case.state,
-        "goals": semicolon.join(case.goals),
-        "roles": semicolon.join(case.roles),
+        "goals": said.semicolon.join(case.goals),
+        "roles": said.semicolon.join(case.roles),
         "script": profile.scenario,
     }
-    wanted = [key for key in HEADINGS[language] if values[key] and (key in _SIMPLE or not simple)]
-    return "\n".join(f"{HEADINGS[language][key]}{colon}{values[key]}" for key in wanted)
+    wanted = [key for key in heads if values[key] and (key in _SIMPLE or not simple)]
+    return "\n".join(f"{heads[key]}{said.colon}{values[key]}" for key in wanted)

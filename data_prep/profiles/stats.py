@@ -12,13 +12,12 @@ from typing import get_args
 
 from core import page
 from core.files import write_text
-from core.records import LANGUAGES
+from core.languages import PAPER_LANGUAGES, in_order
 from core.tables import Cell, Table
 from data_prep.profiles.record import LEVELS, TRAITS, Mbti, Profile
 from data_prep.profiles.vocabulary import Vocabulary
 
 _NOT_GIVEN = "not given"
-_COLUMNS = (*LANGUAGES, "All")
 # Gender is free text; the plain words of both languages count together, all others as they stand.
 _GENDERS = {"female": ("female", "woman", "女", "女性"), "male": ("male", "man", "男", "男性")}
 
@@ -47,7 +46,7 @@ def tables(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[Table]:
 def gaps(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[str]:
     """What no profile of a language covers, a line each: age groups, MBTI types, kinds of problem."""
     scopes: dict[str, list[Profile]] = {
-        language: [profile for profile in profiles if profile.language == language] for language in LANGUAGES
+        language: [profile for profile in profiles if profile.language == language] for language in _languages(profiles)
     }
     scopes = {language: members for language, members in scopes.items() if members}
     scopes = {"all": list(profiles), **scopes} if len(scopes) > 1 else scopes
@@ -58,6 +57,10 @@ def gaps(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[str]:
             if missing := [name for name in wanted if name not in values]:
                 lines.append(f"{scope}: no profile with {len(missing)} of {len(wanted)} {what}: {', '.join(missing)}")
     return lines
+
+
+def _languages(profiles: Sequence[Profile]) -> list[str]:
+    return in_order([*PAPER_LANGUAGES, *(profile.language for profile in profiles)])
 
 
 def _closed_lists(vocabulary: Vocabulary) -> dict[str, tuple[Callable[[Profile], str], Sequence[str]]]:
@@ -90,12 +93,15 @@ def _counted(
     others = {name for name, _ in counted} - set(closed) - {_NOT_GIVEN}
     names = [*closed, *sorted(others, key=lambda name: (-counted[name, "All"], name))]
     names += [_NOT_GIVEN] if counted[_NOT_GIVEN, "All"] else []
-    rows: list[tuple[Cell, ...]] = [(name, *(counted[name, column] for column in _COLUMNS)) for name in names]
-    return Table(f"profile-{key}", title, ("", *_COLUMNS), tuple(rows))
+    columns = (*_languages(profiles), "All")
+    rows: list[tuple[Cell, ...]] = [(name, *(counted[name, column] for column in columns)) for name in names]
+    return Table(f"profile-{key}", title, ("", *columns), tuple(rows))
 
 
 def _summary(profiles: Sequence[Profile], vocabulary: Vocabulary) -> Table:
-    scopes = [[profile for profile in profiles if profile.language == language] for language in LANGUAGES] + [list(profiles)]
+    scopes = [[profile for profile in profiles if profile.language == language] for language in _languages(profiles)] + [
+        list(profiles)
+    ]
     values = {name: value for name, (value, _) in _closed_lists(vocabulary).items()}
     counted: dict[str, tuple[Callable[[Profile], str], int | None]] = {
         "Profiles": (lambda profile: profile.id, 100),
@@ -112,7 +118,7 @@ def _summary(profiles: Sequence[Profile], vocabulary: Vocabulary) -> Table:
         "Paper: section 2.1; its Chinese set. Which twelve kinds of problem it has besides the four that it names is lost.",
         "Figure 8 also counts emotional states; here they are free text, which is not counted.",
     )
-    return Table("profile-summary", "Profiles", ("", *_COLUMNS, "Paper"), tuple(rows), notes)
+    return Table("profile-summary", "Profiles", ("", *_languages(profiles), "All", "Paper"), tuple(rows), notes)
 
 
 def write_page(path: Path, tables: Sequence[Table], gaps: Sequence[str], files: Sequence[str], total: int) -> None:

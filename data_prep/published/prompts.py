@@ -22,7 +22,8 @@ from typing import Any
 
 from core.errors import UserError
 from core.files import CONFIGS, read_bytes
-from core.records import LANGUAGES, Language
+from core.languages import PAPER_LANGUAGES
+from core.records import Language
 from core.side_prompts import SUPPORTER_PAPER
 
 # The published names of the dimensions (keys of the score files, names of the adapters) and ours.
@@ -92,7 +93,7 @@ def pack_files(prompts: PublishedPrompts) -> dict[str, bytes]:
     git.
     """
     files: dict[str, str] = {}
-    for language in LANGUAGES:
+    for language in PAPER_LANGUAGES:
         if language in prompts.seeker:
             files[f"{language}/seeker_system.j2"] = prompts.seeker[language]
         if language in prompts.greeting:

@@ -40,6 +40,7 @@ from scipy import sparse
 
 from core.errors import UserError
 from core.files import read_jsonl
+from core.languages import PAPER_LANGUAGES, counts, cut
 from core.ledger import BuildStep
 from core.records import Dialogue, Identifier, Language, Number, Record, RoleCard, RolePlay, Turn, Whole
 from core.rows import CorpusReader
@@ -51,19 +52,19 @@ THRESHOLD = 1.0
 # Shares of ESC-Eval's cards that are flagged among so many dialogues, or more, of which none is their source: the lowest and
 # the highest over corpora of questions, posts and support dialogues (en: six, zh: two), by `python -m tests.bench
 # false-alarms`. Role play in English gives fewer; so do cards of more words and corpora with several dialogues of a scenario.
-BY_CHANCE: dict[Language, tuple[tuple[int, float, float], ...]] = {
-    "en": ((30, 0.086, 0.285), (100, 0.130, 0.266), (300, 0.149, 0.180), (800, 0.107, 0.163), (1500, 0.099, 0.155)),
-    "zh": ((30, 0.153, 0.218), (100, 0.071, 0.109), (300, 0.044, 0.072), (800, 0.032, 0.065), (1500, 0.030, 0.054)),
-}
+# Other languages were not measured.
+_EN = ((30, 0.086, 0.285), (100, 0.130, 0.266), (300, 0.149, 0.180), (800, 0.107, 0.163), (1500, 0.099, 0.155))
+_ZH = ((30, 0.153, 0.218), (100, 0.071, 0.109), (300, 0.044, 0.072), (800, 0.032, 0.065), (1500, 0.030, 0.054))
+BY_CHANCE: dict[Language, tuple[tuple[int, float, float], ...]] = dict(zip(PAPER_LANGUAGES, (_EN, _ZH), strict=True))
 # Set where about one in nine of the published cards that were made elsewhere raises an alarm among ESConv's dialogues. The form
 # of the score was chosen with an eye on the planted pairs, so their figures are a little kind to it.
 _LEVEL = 1.55
-_SCALE: dict[Language, float] = {"en": 0.47, "zh": 0.70}  # overlap of unrelated dialogues on one topic, about
+_SCALE = {"words": 0.47, "characters": 0.70}  # overlap of unrelated dialogues on one topic, about
 _CERTAIN = 1.5  # an overlap that no unrelated dialogue of ESConv or SmileChat reaches
 _RIVALS = slice(1, 11)  # ranks 2 to 11
 _KEPT = 200  # best documents of a card that are looked at; no more can be flagged
 _K1, _B = 1.5, 0.75
-_LENGTH: dict[Language, float] = {"en": 180, "zh": 690}  # terms in a dialogue of ESConv, of SmileChat (means, rounded)
+_LENGTH = {"words": 180, "characters": 690}  # terms in a dialogue of ESConv, of SmileChat (means, rounded)
 _BLOCK = 2048  # documents scored at once: bounds memory at cards * block * 4 bytes
 
 _WORD = re.compile(r"[a-z0-9]+")
@@ -138,18 +139,25 @@ def contaminated(matches: Iterable[Match]) -> list[Match]:
     return [match for match in matches if match.flagged]
 
 
-def by_chance(cards: int, dialogues: int, language: Language) -> tuple[float, float]:
+def by_chance(cards: int, dialogues: int, language: Language) -> tuple[float, float] | None:
     """How many of so many cards are flagged among so many dialogues of which none is a card's source: fewest and most.
 
     The extremes over the corpora of `BY_CHANCE`, at the largest size there that is not above `dialogues` (or the smallest).
+    None for a language that was not measured.
     """
+    if language not in BY_CHANCE:
+        return None
     rows = BY_CHANCE[language]
     _, low, high = max((row for row in rows if row[0] <= dialogues), default=rows[0])
     return cards * low, cards * high
 
 
 def terms(text: str, language: Language) -> list[str]:
-    """The words (en) or character pairs (zh, with its Latin words) that are searched, in order, stop words left out."""
+    """The words (en) or character pairs (zh, with its Latin words) that are searched, in order, stop words left out. Other
+    languages are cut in the same two ways, and have no stop words here."""
+    if language not in PAPER_LANGUAGES:
+        parts = cut(text, language)
+        return parts if counts(language) == "words" else [a + b for a, b in pairwise(parts)]
     text = text.lower()
     words = [word for word in _WORD.findall(text) if word not in _STOP_EN]
     if language == "en":
@@ -164,9 +172,9 @@ def _count(documents: Iterable[Sequence[str]], index: Mapping[str, int]) -> tupl
     that some card has are counted: a document costs memory for its share in the cards' words."""
     columns, values, ends, lengths = array("i"), array("f"), array("q", [0]), array("f")
     for words in documents:
-        counts = Counter(index[word] for word in words if word in index)
-        columns.extend(counts.keys())
-        values.extend(counts.values())
+        counted = Counter(index[word] for word in words if word in index)
+        columns.extend(counted.keys())
+        values.extend(counted.values())
         ends.append(len(columns))
         lengths.append(len(words))
     parts = (np.array(values, np.float32), np.array(columns, np.int32), np.array(ends, np.int64))
@@ -177,17 +185,22 @@ def _exchanges(base: SyntheticBase) -> list[str]:
     return ["\n".join([exchange.seeker, *(segment.text for segment in exchange.reply)]) for exchange in base.exchanges]
 
 
+def _bundled(language: Language) -> Language:
+    """The language of the bundled dialogues that a card is compared with, too."""
+    return language if language in PAPER_LANGUAGES else "en"
+
+
 @cache
 def _everyday(language: Language) -> list[list[str]]:
     """The terms of each exchange of the bundled bases: everyday words of seekers and supporters, for word statistics."""
-    return [terms(text, language) for base in load_bases(language) for text in _exchanges(base)]
+    return [terms(text, language) for base in load_bases(_bundled(language)) for text in _exchanges(base)]
 
 
 @cache
 def _rivals(language: Language) -> list[list[str]]:
     """The terms of bundled dialogues whole: what a card resembles by chance, where few documents are searched."""
-    plays = read_jsonl(BUNDLED / f"role_play_{language}.jsonl", RolePlay, "bundled role play")
-    texts = ["\n".join(_exchanges(base)) for base in load_bases(language)]
+    plays = read_jsonl(BUNDLED / f"role_play_{_bundled(language)}.jsonl", RolePlay, "bundled role play")
+    texts = ["\n".join(_exchanges(base)) for base in load_bases(_bundled(language))]
     texts += ["\n".join(line.text for line in play.lines) for play in plays]
     return [terms(text, language) for text in texts]
 
@@ -221,9 +234,9 @@ def _overlaps(queries: Sequence[set[str]], texts: Sequence[str], language: Langu
     for column, query in enumerate(queries):
         rows = [index[word] for word in sorted(query)]
         if rows:
-            weights[rows, column] = (rarity[rows] / np.sqrt(rarity[rows].sum()) / _SCALE[language])[:, None]
+            weights[rows, column] = (rarity[rows] / np.sqrt(rarity[rows].sum()) / _SCALE[counts(language)])[:, None]
     by_query = weights.tocsr()
-    length = _K1 * (1 - _B + _B * lengths / _LENGTH[language])
+    length = _K1 * (1 - _B + _B * lengths / _LENGTH[counts(language)])
     best: list[list[tuple[int, float]]] = [[] for _ in queries]
     for start in range(0, len(lengths), _BLOCK):
         block = table[start : start + _BLOCK]

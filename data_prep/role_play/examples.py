@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from core.errors import UserError, need_modules
+from core.languages import words
 from core.markers import markers_in
 from core.prompts import PromptPack
 from core.records import Identifier, Language, Message, Name, Record, RoleCard, RolePlay, SupportDialogue, Whole
@@ -116,7 +117,7 @@ def support_draft(item: SupportDialogue, card: RoleCard, prompts: PromptPack) ->
 def role_play_draft(item: RolePlay, general: PromptPack) -> Draft:
     """A general dialogue as the character sees it. Partners' lines carry their names where there is more than one partner."""
     several = len({line.name for line in item.lines if line.role == "partner"}) > 1
-    colon = "：" if item.language == "zh" else ": "
+    colon = words(item.language).colon
     lines = []
     for line in item.lines:
         role = "assistant" if line.role == "character" else "user"

@@ -25,7 +25,7 @@ from typing import Literal
 from core.errors import UserError, at
 from core.files import CONFIGS, digest, write_text
 from core.grouping import group_by
-from core.judge_prompts import SPEAKERS
+from core.languages import in_order, of, words
 from core.ledger import BuildStep
 from core.numbers import number as number_in
 from core.people_tables import Faults, changed_cell
@@ -142,12 +142,11 @@ def _rows(
     language, item = dialogue.language, item_of(dialogue)
     rows = []
     if text := played.get(dialogue.id):
-        rows.append({"row": f"{item} seeker", "who": _wording()["played"][language], "text": text})
+        rows.append({"row": f"{item} seeker", "who": of(_wording()["played"], language, "words of score sheets"), "text": text})
     for number, turn in enumerate(dialogue.turns, start=1):
-        rows.append({"row": f"{item} turn {number}", "who": f"{number} {SPEAKERS[language][turn.role]}", "text": turn.text})
+        rows.append({"row": f"{item} turn {number}", "who": f"{number} {words(language)[turn.role]}", "text": turn.text})
     for key in dimensions:
-        dimension = rubric.dimensions[key]
-        row = {"row": _score_row(dialogue, key), "who": dimension.label[language], "text": _about(rubric, key, language)}
+        row = {"row": _score_row(dialogue, key), "who": rubric.label(key, language), "text": _about(rubric, key, language)}
         rules = "\n".join(f"{score}: {text}" for score, text in rubric.named_texts(key, language).items())
         rows.append(row | {"rules": rules, "given": given.get(key, "")})
     return [row | {"item": item, "language": language} for row in rows]
@@ -158,7 +157,7 @@ def _score_row(dialogue: Dialogue, dimension: str) -> str:
 
 
 def _about(rubric: Rubric, key: str, language: Language) -> str:
-    return " ".join(rubric.dimensions[key].about[language].split())
+    return " ".join(rubric.about(key, language).split())
 
 
 def _write(
@@ -176,7 +175,7 @@ def _write(
         if scale:
             numbers = [number for number, _ in run]
             choices.append(SheetChoice("score", numbers[0], numbers[-1], places[scale]))
-    languages = [language for language in rubric.languages if any(row["language"] == language for row in rows)]
+    languages = in_order(row["language"] for row in rows)
     return write_both(folder, name, form, rows, choices, {"rules": _rules(rubric, languages, halves)})
 
 
@@ -184,14 +183,15 @@ def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool) -> list[
     """The scores in column A from row 2; then every dimension with its levels, and how to fill in the sheet."""
     of_scale = {scale: rubric.steps(key, halves) for key, scale in rubric.scales.items()}
     rows = [["score", "", ""], *([f"{score:g}", "", ""] for scores in of_scale.values() for score in scores)]
-    for key, dimension in rubric.dimensions.items():
+    for key in rubric.dimensions:
         for language in languages:
-            rows += [[], [key, dimension.label[language], _about(rubric, key, language)]]
+            rows += [[], [key, rubric.label(key, language), _about(rubric, key, language)]]
             rows += [["", str(score), text] for score, text in rubric.named_texts(key, language).items()]
     rows.append([])
     for language in languages:
         rows += [
-            ["", "", _wording()[line][language]] for line in ("halves" if halves else "whole", rubric.rates, "alone", "care")
+            ["", "", of(_wording()[line], language, "words of score sheets")]
+            for line in ("halves" if halves else "whole", rubric.rates, "alone", "care")
         ]
         rows += [[], *(["", "", line] for line in rubric.example.get(language, "").splitlines())]
     return rows

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 
 from core.errors import UserError, at, near
 from core.files import read_json, validated
-from core.judge_prompts import SPEAKERS
+from core.languages import words
 from core.ledger import BuildStep
 from core.people_tables import Faults
 from core.records import Dialogue, HumanScore, Identifier, Language, Name, Whole
@@ -33,7 +33,7 @@ def tasks(dialogues: Sequence[Dialogue], played: Texts) -> list[dict[str, Any]]:
         {
             "data": {
                 "item": item_of(dialogue),
-                "turns": [{"author": SPEAKERS[dialogue.language][turn.role], "text": turn.text} for turn in dialogue.turns],
+                "turns": [{"author": words(dialogue.language)[turn.role], "text": turn.text} for turn in dialogue.turns],
                 "played": played.get(dialogue.id, ""),
             }
         }
@@ -48,13 +48,13 @@ def configuration(rubric: Rubric, language: Language, played: bool) -> str:
     if played:
         xml.SubElement(view, "Text", name="who", value="$played")
     xml.SubElement(view, "Paragraphs", name=DIALOGUE, value="$turns", layout="dialogue", nameKey="author", textKey="text")
-    for key, dimension in rubric.dimensions.items():
+    for key in rubric.dimensions:
         if key in (DIALOGUE, COMMENT, "who"):
             raise UserError(
                 f"rubric {rubric.name}: dimension {key!r}: the name is another field's in Label Studio's configuration"
             )
-        about = " ".join(dimension.about[language].split())
-        xml.SubElement(view, "Header", value=f"{dimension.label[language]}: {about}")
+        about = " ".join(rubric.about(key, language).split())
+        xml.SubElement(view, "Header", value=f"{rubric.label(key, language)}: {about}")
         choices = xml.SubElement(view, "Choices", name=key, toName=DIALOGUE, choice="single-radio", required="true")
         texts = rubric.named_texts(key, language)
         for step in rubric.steps(key):

@@ -133,8 +133,6 @@ def _unused(score: HumanScore, dialogues: dict[str, Dialogue], rubric: Rubric, s
     dialogue = dialogues.get(score.dialogue_id)
     if dialogue is None:
         return "no such dialogue"
-    if dialogue.language not in rubric.languages:
-        return f"the rubric has no {dialogue.language} text"
     if dialogue.lost or not dialogue.exchanges:
         return "dialogue that no judge is asked about (no answered seeker turn, or a server failed)"
     return None

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from core.files import read_jsonl
+from core.languages import PAPER_LANGUAGES, words
 from core.records import Dialogue, HumanScore, Language, Record, Turn, dialogue_id
 from core.yaml_files import read_yaml
 from data_prep.bundled import BUNDLED
@@ -113,7 +114,6 @@ _RANK = {
     for kind in names.split()
 } | {"friend": 5, "encouragement": 5}
 _PUSH = 3.0
-_GLUE: dict[Language, str] = {"en": " ", "zh": ""}  # what stands between two sentences, and between two words
 
 
 @dataclass
@@ -244,9 +244,9 @@ def _order(draft: _Draft, pools: Pools) -> list[SyntheticReply]:
         if is_list:
             parts.insert(lead, LabelledPart("list_intro", rng.choice(pools.list_intro)))
         if index in cut:
-            glue = _GLUE[draft.base.language]
-            words = _pieces(parts[-1].text, glue)
-            rest = glue.join(words[: max(1, int(len(words) * rng.uniform(0.35, 0.65)))])
+            glue = words(draft.base.language).space
+            pieces = _pieces(parts[-1].text, glue)
+            rest = glue.join(pieces[: max(1, int(len(pieces) * rng.uniform(0.35, 0.65)))])
             parts[-1] = replace(parts[-1], text=rest.rstrip(" .,;:!?…，。；：！？、"), cut=True)
         replies.append(SyntheticReply(tuple(parts), listed=is_list))
     salad = rng.sample(range(5), plan.salad)
@@ -263,7 +263,7 @@ def _render(replies: Sequence[SyntheticReply], language: Language, rng: random.R
 
     A part said again is shuffled alike, so that what repeats in a dialogue still does, and pairs of words tell no salad.
     """
-    glue = _GLUE[language]
+    glue = words(language).space
     salads: dict[str, str] = {}
 
     def text(part: LabelledPart, salad: bool) -> str:
@@ -306,14 +306,15 @@ def construct(
 
 @cache
 def build(seed: int = 0, languages: tuple[Language, ...] = ("en", "zh")) -> tuple[tuple[Dialogue, ...], tuple[HumanScore, ...]]:
-    """The score set: one dialogue of 5 exchanges for each base and recipe, and 7 scores (0–4) for each dialogue.
+    """The score set: one dialogue of 5 exchanges for each base and recipe, and 7 scores (0–4) for each dialogue; only
+    English and Chinese have bases.
 
     `source_id` is `<base id>/<recipe>`, so that a split can keep the variants of one base together. Made once per process: it
     takes seconds.
     """
     dialogues: list[Dialogue] = []
     scores: list[HumanScore] = []
-    for language in languages:
+    for language in (one for one in languages if one in PAPER_LANGUAGES):
         bases, pools = load_bases(language), load_pools(language)
         for base in bases:
             others = [b for b in bases if b.id != base.id]

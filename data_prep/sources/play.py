@@ -124,7 +124,7 @@ def rolebench(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
                     raise Dropped("no question or no reply")
                 if not character:
                     raise Malformed("role: empty")
-                asking = {"en": "Someone", "zh": "提问者"}[language]  # the corpus does not say who asks
+                asking = "提问者" if language == "zh" else "Someone"  # the corpus does not say who asks
                 lines = [(asking, raw.question), (character, reply)]
                 yield play("rolebench", f"{name}/{position}", language, character, lines)
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from pydantic import Field, field_validator
 
 from core.files import CONFIGS, digest
 from core.grouping import group_by
+from core.languages import file_of, in_order, lineage, name_of
 from core.patterns import Patterns
 from core.records import Dialogue, Language
 from core.settings import Settings
@@ -124,8 +126,17 @@ def _overlaps(span: tuple[int, int], masks: Iterable[tuple[int, int]]) -> bool:
 
 @lru_cache
 def load_lexicon(language: Language) -> Lexicon:
-    """The lexicon of a language from configs/risk."""
-    return read_yaml(CONFIGS / "risk" / f"{language}.yaml", Lexicon, "risk lexicon")
+    """The lexicon of a language from configs/risk, or risk.yaml in its folder; one that finds nothing where there is none."""
+    if path := _lexicon_file(language):
+        return read_yaml(path, Lexicon, "risk lexicon")
+    none = Patterns(())
+    replies = ReplyPatterns.model_construct(care=none, help=none)
+    return Lexicon.model_construct(language=language, seeker=dict.fromkeys(CATEGORIES, none), not_meant=none, supporter=replies)
+
+
+def _lexicon_file(language: Language) -> Path | None:
+    bundled = (path for code in lineage(language) if (path := CONFIGS / "risk" / f"{code}.yaml").is_file())
+    return next(bundled, None) or file_of(language, "risk.yaml")
 
 
 @dataclass(frozen=True)
@@ -207,8 +218,10 @@ class RiskCount:
 
 
 def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Iterator[RiskCount]:
-    """A row per language and supporter, also for supporters who met no risk turn (their shares are undefined)."""
-    groups = group_by(dialogues, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
+    """A row per language and supporter, also for supporters who met no risk turn (their shares are undefined); none for
+    languages without patterns."""
+    known = [dialogue for dialogue in dialogues if _lexicon_file(dialogue.language)]
+    groups = group_by(known, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
     for (language, supporter), members in sorted(groups.items()):
         met = [risk for risk in risks if risk.group == (language, supporter)]
         answered = [risk for risk in met if risk.answer is not None]
@@ -228,6 +241,12 @@ def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Iterator[
         )
 
 
+def unsearched(dialogues: Iterable[Dialogue]) -> str:
+    """What to say of languages in which danger is not looked for; "" where there are none."""
+    names = [name_of(language) for language in in_order(d.language for d in dialogues) if not _lexicon_file(language)]
+    return f"No danger is looked for in {', '.join(names)}: there are no patterns (risk.yaml)." if names else ""
+
+
 def _share(answered: Sequence[RiskTurn], so: Callable[[RiskTurn], bool]) -> Estimate:
     if not answered:
         return Estimate(None, None, None, 0)
@@ -235,12 +254,13 @@ def _share(answered: Sequence[RiskTurn], so: Callable[[RiskTurn], bool]) -> Esti
     return over_cards(np.array([[100.0 * so(risk)] for risk in answered]), cards, 100 * SHARES)[0]
 
 
-def table(rows: Sequence[RiskCount]) -> Table:
-    """The counts."""
+def table(rows: Sequence[RiskCount], unsearched: str = "") -> Table:
+    """The counts, with what was not searched."""
     notes = [
         f"Shares: in per cent of the answered risk turns (n), [{SMOOTHED} over cards]. A reply can show care and refer to "
         "help. A turn may count in several categories.",
         NOT_EVIDENCE,
+        *filter(None, [unsearched]),
     ]
     body = [
         {"supporter": row.supporter, "language": row.language, "dialogues": row.dialogues}

@@ -12,10 +12,12 @@ from math import nan
 import numpy as np
 
 from core.grouping import group_by
+from core.languages import in_order, name_of
 from core.records import Dialogue, RoleCard
 from core.statistics.bootstrap import SHARES, SMOOTHED
 from core.tables import Cell, Estimate, Table
-from evalsuite.checks.simulator_rules import CHECKS, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
+from data_prep.line_checks import knows
+from evalsuite.checks.simulator_rules import CHECKS, COUNTED, EARLY, EVERYTHING, REPEATED, Finding, lines_of, told_at_once
 from evalsuite.statistics.clusters import card_of
 from evalsuite.statistics.paired import over_cards
 from evalsuite.statistics.summary import seeker_of, supporter_of
@@ -40,7 +42,8 @@ def audit(dialogues: Sequence[Dialogue], cards: Mapping[str, RoleCard]) -> list[
         if not any(lines_of(dialogue)):
             continue
         card = cards.get(dialogue.id)
-        findings = {name: check(dialogue, card) for name, (_, check) in CHECKS.items()}
+        known = knows(dialogue.language)
+        findings = {name: check(dialogue, card) if known or name in COUNTED else None for name, (_, check) in CHECKS.items()}
         audited.append(Audited(dialogue, findings, told_at_once(dialogue, card)))
     return audited
 
@@ -68,6 +71,9 @@ def audit_table(audited: Sequence[Audited]) -> Table:
         f"card's problem. The last column is the mean share.",
         f"Repeats itself: {REPEATED:.0%} or more of a line's runs of three words (zh: characters) stand in one earlier line.",
     ]
+    unknown = in_order(one.dialogue.language for one in audited if not knows(one.dialogue.language))
+    if unknown:
+        notes.append(f"There are no phrases to look for in {', '.join(map(name_of, unknown))}: those checks are left out.")
     return Table.of("simulator_audit", "What seekers do that people do not", rows, notes, SECTION)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import islice
 
+from core.languages import texts
 from core.records import Count, Dialogue, Identifier, Language, Record, RoleCard
 from data_prep.cards.heuristic import stated_age, stated_gender
 from data_prep.line_checks import MACHINE, SUPPORTER, phrase, searched, units
@@ -71,46 +72,6 @@ _UNMEANT = re.compile(
     re.I,
 )
 
-# What may stand before a trade; other words ("a bad driver") speak of how somebody does something, not of a trade.
-_KIND = (
-    r"(?:(?:full|part)[- ]time|self[- ]employed|freelance|professional|retired|former|senior|junior|assistant|head|chief|lead|"
-    r"licen[cs]ed|registered|qualified|certified|trained|young|old|single|married|(?:under)?grad(?:uate)?|college|university|"
-    r"(?:high|middle|primary|elementary|secondary|grad|graduate|law|med(?:ical)?|nursing)[- ]school|medical|law|nursing|"
-    r"ph\.?d|doctoral|master'?s|(?:first|second|third|fourth|final)[- ]year|english|maths?|science|music|art|history|school|"
-    r"kindergarten|public|private|substitute|staff|night|icu|er|hospital|family|delivery|uber|cab|line|pastry|web|data)"
-)
-# (what a seeker says it is, what its card says when that is right); only trades that are named in one plain word.
-_TRADES: dict[Language, tuple[tuple[str, str], ...]] = {
-    "en": (
-        (r"student", r"student|pupil|school|college|universit|degree|exam|graduat|phd|master"),
-        (r"teacher", r"teach|tutor|school|professor|educat|lectur"),
-        (r"nurse", r"nurs|hospital|health|medic"),
-        (r"doctor|physician", r"doctor|physician|surgeon|medic|hospital|resident|gp\b"),
-        (r"lawyer|attorney", r"law|attorney|solicitor|barrister|legal"),
-        (r"(?:software )?(?:engineer|developer)|programmer", r"engineer|develop|program|software|\bit\b|tech|cod"),
-        (r"accountant", r"account|financ|bookkeep|audit"),
-        (r"(?:taxi |truck |bus |lorry )?driver", r"driv|taxi|truck|bus|lorry|haul|deliver"),
-        (r"waiter|waitress|chef|cook", r"wait|chef|cook|restaurant|kitchen|caf|baker"),
-        (r"stay[- ]at[- ]home (?:mom|mum|dad|mother|father)|housewife", r"home|house|mother|father|mom|mum|dad|parent"),
-    ),
-    "zh": (
-        (r"(?:大|高中|初中|中|小)?学生|研究生|博士生", r"学|生|考研|复读|高三|高考|博士|硕士"),
-        (r"(?:小学|中学|高中|大学|幼儿园)?(?:老师|教师)", r"老师|教师|教|幼师|学校"),
-        (r"护士|医生", r"护|医|药"),
-        (r"律师", r"律|法"),
-        (r"程序员|工程师|码农", r"程序|工程|开发|软件|互联网|技术|IT"),
-        (r"会计", r"会计|财|审计|出纳"),
-        (r"(?:出租车|货车|公交)?司机", r"司机|车|运输|快递|外卖"),
-        (r"公务员", r"公务|政府|机关|体制|事业"),
-        (r"家庭主妇|全职(?:妈妈|太太)", r"主妇|全职|妈妈|母亲|家长|无业"),
-    ),
-}
-_SELF: dict[Language, str] = {
-    "en": r"\bI(?:'m| am| work as| am working as|'m working as)(?: just| only| still| currently)? an? "
-    rf"(?:{_KIND} ){{0,2}}?"
-    r"(?P<trade>%s)\b(?!'s)",
-    "zh": r"(?<![和跟像])我(?:现在|目前|就|只)?是(?:一[名位个])?(?P<trade>%s)(?=[,，。.!！;；\s]|$)",
-}
 _AGES = (  # words of cards and the ages they may mean, generously
     (r"teen|adolescent|少年", 10, 19),
     (r"young|青年|青壮年|年轻", 15, 44),
@@ -164,16 +125,18 @@ def _contradictions(text: str, card: RoleCard) -> Iterator[str]:
         and gender != stated
     ):
         yield f"gender {stated}, card: {card.gender}"
-    if card.occupation and _any_trade(card.language).search(text):
-        for trade, fits in _TRADES[card.language]:
-            match = re.search(_SELF[card.language] % trade, text, re.I)
+    known = texts(card.language, "trades.yaml")
+    if card.occupation and known and _any_trade(card.language).search(text):
+        for trade, fits in known["trades"].items():
+            match = re.search(known["self"] % trade, text, re.I)
             if match and not re.search(fits, f"{card.occupation} {card.problem}", re.I):
                 yield f"occupation {match['trade']}, card: {card.occupation}"
 
 
 @lru_cache
 def _any_trade(language: Language) -> re.Pattern[str]:
-    return re.compile(_SELF[language] % "|".join(trade for trade, _ in _TRADES[language]), re.I)
+    said = texts(language, "trades.yaml")
+    return re.compile(said["self"] % "|".join(said["trades"]), re.I)
 
 
 def age_range(text: str) -> tuple[int, int] | None:
@@ -270,6 +233,7 @@ def plays_supporter(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
 
 
 Check = Callable[[Dialogue, RoleCard | None], list[Finding] | None]
+COUNTED = ("says_everything", "repeats_itself")  # these look for no phrases: they work in any language
 CHECKS: dict[str, tuple[str, Check]] = {
     "leaves_card": ("leaves the card %", leaves_card),
     "reveals_model": ("reveals a model %", reveals_model),

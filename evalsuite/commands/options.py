@@ -11,12 +11,15 @@ import typer
 from core.addresses import record_name
 from core.errors import UserError
 from core.files import digest
+from core.languages import check_language
 from core.paths import IN_NAME, InFile, InFiles, MaybeFiles, MaybeModel, MaybeModels, Reads, Writes, check_config
+from core.records import RoleCard
 from core.settings import fields_set
 from core.specs import prompt_file
+from data_prep.profiles import Profile
 from evalsuite.runs.config import EvalConfig, load_config
 from evalsuite.runs.dialogue_framework import DialogueFramework, resolve_config
-from evalsuite.runs.people import PEOPLE
+from evalsuite.runs.people import PEOPLE, languages_with
 
 RECORDS = (
     *(*PEOPLE, "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
@@ -91,7 +94,10 @@ LimitOption = Annotated[int | None, _setting("limit", "--limit", metavar="N")]
 TrialsOption = Annotated[int | None, _setting("trials", "--trials", metavar="N")]
 UntilOption = Annotated[str | None, _setting("until", "--until", metavar="decided")]
 ShardOption = Annotated[str | None, _setting("shard", "--shard", metavar="I/N")]
-LanguageOption = Annotated[str | None, typer.Option("--language", help="en or zh; without it, those of the config.")]
+LanguageOption = Annotated[
+    str | None,
+    typer.Option("--language", help="One language (en, zh, de, pt-BR). Default: those of the config, or of your cards."),
+]
 JudgedByOption = Annotated[
     str | None, typer.Option("--judge", help="Whose verdicts: a judge of the run. Needed where several scored it.")
 ]
@@ -176,13 +182,15 @@ def resolve(
     *,
     language: str | None = None,
     system: Sequence[str] | None = None,
+    dialogues: Sequence[Path] = (),
     **overrides: Any,
 ) -> DialogueFramework:
-    """The config with what the command line changes (options that are None were not given); errors name the option."""
+    """The config with what the command line changes (options that are None were not given); errors name the option. Without
+    --language, cards, profiles and `dialogues` in other languages than the config's are played, or scored, in theirs."""
     settings = settings or ()
     for name in ("cards", "profiles", "references"):
         overrides[name] = [str(path) for path in overrides.get(name) or ()] or None
-    overrides["languages"] = [language] if language else None
+    overrides["languages"] = [check_language("--language", language)] if language else None
     overrides["variants"] = _prompts(system or ())
     loaded = load_config(config, overrides, settings)
     if loaded.shard and "shard" not in overrides:
@@ -192,6 +200,9 @@ def resolve(
     if overrides.get("model") and loaded.seeker and loaded.judge and loaded.supporters:
         raise UserError(f"--model: {config} names a model for every role: use --supporter, --seeker and --judge")
     resolved = resolve_config(loaded)
+    if not language and "languages" not in fields_set(settings):
+        people: dict[type[Any], Sequence[str]] = {RoleCard: overrides["cards"] or (), Profile: overrides["profiles"] or ()}
+        loaded.languages = languages_with(loaded.languages, people, dialogues, resolved._read)
     if loaded.out is None:
         loaded.out = str(resolved.out)
         check_config(loaded)

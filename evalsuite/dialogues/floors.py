@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from core.records import Dialogue, Turn
+from core.languages import of, texts
+from core.records import Dialogue, Language, Turn
 from core.specs import Floor
 from evalsuite.dialogues.hold import Plan, Utterance
 from serve.questions import Models
@@ -43,9 +44,17 @@ def _line(floor: Floor, text: str, turns: Sequence[Turn]) -> str:
     return heard[-1] if heard and floor.kind == "parrot" else text
 
 
-def answered_by(floor: Floor, dialogue: Dialogue) -> Dialogue:
+def text_of(floor: Floor, name: str, language: Language) -> str:
+    """What a floor says in a language, by its spec or floors.yaml in the language's folder; "" for one without any text."""
+    own = texts(language, "floors.yaml")
+    if name in own and language not in floor.text:
+        return str(own[name])
+    return of(floor.text, language, f"text of floor {name}") if floor.text else ""
+
+
+def answered_by(floor: Floor, name: str, dialogue: Dialogue) -> Dialogue:
     """A held dialogue with the floor's lines in the place of the supporter's answers; what the seeker says stays as it was."""
-    text, turns = floor.text.get(dialogue.language, ""), list(dialogue.turns)
+    text, turns = text_of(floor, name, dialogue.language), list(dialogue.turns)
     for place, turn in enumerate(turns):
         if turn.role == "supporter" and any(before.role == "seeker" for before in turns[:place]):
             turns[place] = turn.model_copy(update={"text": _line(floor, text, turns[:place])})
@@ -69,6 +78,6 @@ def with_floor(plan: Plan, floor: Floor | None, replies: Mapping[Source, Sequenc
     opening = plan.opening
     said = replies.get((opening.source, opening.source_id or ""), ())
     given = sum(turn.role == "supporter" for turn in opening.turns)
-    side = FloorSide(floor, floor.text.get(opening.language, ""), said, given)
+    side = FloorSide(floor, text_of(floor, opening.supporter, opening.language), said, given)
     exchanges = min(plan.exchanges, len(said)) if floor.kind == "reference" else plan.exchanges
     return replace(plan, supporter_side=side, exchanges=exchanges)

@@ -60,7 +60,7 @@ def lines_of(
             lines.setdefault(head.lstrip(_MARKS + "#>.-0123456789").rstrip(_MARKS).casefold(), []).append(rest.strip(" \t*"))
     said: dict[str, str] = {}
     for key in names:
-        known = {key, rubric.dimensions[key].label[language], *nameless}
+        known = {key, rubric.label(key, language), *nameless}
         candidates = [rest for name in {name.casefold() for name in known} for rest in lines.get(name, [])]
         if len(candidates) == 1:
             said[key] = candidates[0]

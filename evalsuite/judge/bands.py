@@ -113,7 +113,7 @@ def _lines(rubric: Rubric, language: Language, number: str, written: Callable[[s
         scores = " ".join(f"{written(scale.name(score, language))}={number}" for score in scale.scores)
         nothing = dimension.not_applicable and written is escaped
         told = f"({scores}|{word(NOT_APPLICABLE, language)})" if nothing else scores
-        yield f"{written(dimension.label[language])}: {told}"
+        yield f"{written(rubric.label(key, language))}: {told}"
 
 
 by_bands = Method(score, check=check_labels)

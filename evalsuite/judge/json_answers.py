@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.judge_prompts import judge_messages, transcript_of_turns
+from core.languages import words
 from core.records import LOST, Dialogue, Judgement, Language, Message
 from core.rubrics import Rubric
 from core.scales import Scale, Verdict, level_name
@@ -27,7 +28,6 @@ from serve.answers import Reply
 from serve.batch import together
 from serve.questions import Question, closed_object
 
-_REASON: dict[Language, int] = {"en": 300, "zh": 120}  # characters of a constrained `analysis`
 _ROOM, _ROOM_EACH = 400, 16  # tokens of a constrained answer: the reason, and a dimension's name with its score
 _TRAILING_COMMA = r",(?=\s*+[}\]])"
 # A string, the rest of a text after a quotation mark that is never closed, or a comma.
@@ -132,7 +132,7 @@ def _judgements(
 def answer_regex(rubric: Rubric, language: Language) -> str:
     """The answer's schema as a regular expression: keys in the rubric's order, a score or name each, a reason that ends."""
     scores = ", ".join(f'"{re.escape(key)}": {_score_regex(rubric, key, language)}' for key in rubric.dimensions)
-    return rf'\{{"analysis": "[^"\\\n\r\t]{{1,{_REASON[language]}}}", "evaluation": \{{{scores}\}}\}}'
+    return rf'\{{"analysis": "[^"\\\n\r\t]{{1,{words(language).reason}}}", "evaluation": \{{{scores}\}}\}}'
 
 
 def _score_regex(rubric: Rubric, key: str, language: Language) -> str:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from core.errors import UserError, need_modules
 from core.files import read_jsonl
+from core.languages import PAPER_LANGUAGES, cut
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric, load_rubric
 from core.statistics.accuracy import majority
@@ -110,8 +111,13 @@ def judged_items(verdicts: Iterable[Judgement], split: Split) -> dict[LanguageDi
 
 def features(dialogue: Dialogue) -> list[float]:
     """The numbers that `FEATURES` names."""
-    unit = _WORD if dialogue.language == "en" else _SIGN
-    said = {role: [unit.findall(t.text.lower()) for t in dialogue.turns if t.role == role] for role in ("supporter", "seeker")}
+
+    def parts(text: str) -> list[str]:
+        if dialogue.language not in PAPER_LANGUAGES:
+            return cut(text, dialogue.language)
+        return (_WORD if dialogue.language == "en" else _SIGN).findall(text.lower())
+
+    said = {role: [parts(t.text) for t in dialogue.turns if t.role == role] for role in ("supporter", "seeker")}
     replies = [" ".join(turn.text.lower().split()) for turn in dialogue.turns if turn.role == "supporter"]
     row = [float(len(dialogue.turns))]
     for turns in said.values():

@@ -133,7 +133,7 @@ def lines(
 ) -> str:
     """A line for each dimension under its label, with what `answer` makes of its possible answers."""
     return ("\\n" if written is escaped else "\n").join(
-        f"{written(rubric.dimensions[name].label[language])}: {answer(rubric.answers(name, language))}" for name in names
+        f"{written(rubric.label(name, language))}: {answer(rubric.answers(name, language))}" for name in names
     )
 
 
@@ -142,7 +142,7 @@ def check_lines(rubric: Rubric, found: Callable[[Language], Mapping[str, Any]], 
     it. `found` reads an answer of the asked form in a language."""
     for language in rubric.languages:
         for key in rubric.dimensions.keys() - found(language).keys():
-            label = rubric.dimensions[key].label[language]
+            label = rubric.label(key, language)
             raise UserError(
                 f"rubric {rubric.name}: dimensions.{key}.label.{language}: {label!r}: method {method} finds a line by label "
                 "or key: a label is nobody else's, has no colon and begins with a letter"

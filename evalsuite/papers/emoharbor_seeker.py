@@ -12,6 +12,7 @@ from typing import Any
 
 from core.errors import UserError
 from core.judge_prompts import transcript_of_turns
+from core.languages import asked_in, words
 from core.prompts import PromptPack
 from core.records import Dialogue, Language, RoleCard, Turn
 from core.specs import ModelSpec
@@ -22,11 +23,7 @@ from serve.batch import together
 from serve.failures import Unanswered
 from serve.questions import Models, Question
 
-_LABELS: dict[Language, dict[str, str]] = {
-    "en": {"appraisal": "Appraisal", "emotion": "Emotion", "goal": "Goal"},
-    "zh": {"appraisal": "认知", "emotion": "情绪", "goal": "目标"},
-}
-_COLON = {"en": ": ", "zh": "："}
+_PARTS = ("appraisal", "emotion", "goal")
 _NOTHING = {"none", "无", ""}
 _MARKS = "\"'“”‘’「」『』*`()（）.。!！~～…,，;； \t\r\n"
 
@@ -34,7 +31,7 @@ _MARKS = "\"'“”‘’「」『』*`()（）.。!！~～…,，;； \t\r\n"
 def initial_state(profile: Profile) -> str:
     """What is before the chat (algorithm 1, line 2): the profile's emotional state and goals; "" where it has neither."""
     parts = [profile.counselling.state, *profile.counselling.goals]
-    return ("; " if profile.language == "en" else "；").join(part for part in parts if part)
+    return words(profile.language).semicolon.join(part for part in parts if part)
 
 
 def card_of(profile: Profile) -> RoleCard:
@@ -76,7 +73,7 @@ def triple(text: str, language: Language) -> dict[str, str | None]:
     """Appraisal, emotion and goal (equation 2) from three labelled lines; null for a part that has no line of its own, has two
     of them, or is said to be absent."""
     parts: dict[str, str | None] = {}
-    for part, label in _LABELS[language].items():
+    for part, label in ((part, asked_in(language)[part]) for part in _PARTS):
         lines = re.findall(rf"^[ \t*\-]*{label}[ \t*]*[:：](.*)$", text, re.M | re.I)
         said = lines[0].strip(" \t*").strip() if len(lines) == 1 else ""
         parts[part] = None if said.rstrip(".。").casefold() in _NOTHING else said
@@ -179,7 +176,8 @@ class PlayedPerson:
 
 def triple_regex(language: Language) -> str:
     """What a constrained server may answer when it is asked for appraisal, emotion and goal."""
-    return r"\n".join(rf"{label}{_COLON[language]}[^\n]{{1,120}}" for label in _LABELS[language].values())
+    said = asked_in(language)
+    return r"\n".join(rf"{said[part]}{said.colon}[^\n]{{1,120}}" for part in _PARTS)
 
 
 def unthought(dialogue: Dialogue) -> list[int]:

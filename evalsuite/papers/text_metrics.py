@@ -3,7 +3,7 @@ people.
 
 BLEU-1/2/4 (sacrebleu), ROUGE-1/2/L F1 (rouge-score), METEOR (nltk) and Distinct-1/2 (Li et al., NAACL 2016), all on 0–100. The
 papers do not say how they counted; `signature` says how it was done here. English is counted in words, Chinese twice: in
-characters and in jieba's words.
+characters and in jieba's words, every other language in the words or characters that sacrebleu cuts it into (`units`).
 
 - A refused, empty or overflowing reply counts with the text there is: without any, 0 against its reference.
 - A reply that was never given (the server failed) is measured by nothing.
@@ -26,12 +26,13 @@ from typing import Any, Literal
 import numpy as np
 
 from core.errors import need_modules
-from core.files import cache_dir
 from core.grouping import group_by
+from core.languages import cut as cut_by_language
 from core.records import Judgement, Language
 from core.statistics.bootstrap import LEVEL, PERCENTILE, POINTS, SMOOTHED, Floats, estimate, resampled_means, smoothed_means
 from core.tables import Cell, Estimate, Table, json_record
 from data_prep.responses import Response
+from evalsuite.papers.text_units import BLEU_TOKENIZER, Unit, bleu_with, tokenize, units
 
 BLEU_ORDERS = {"bleu_1": 1, "bleu_2": 2, "bleu_4": 4}
 ROUGES = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # rouge-score's names
@@ -48,10 +49,6 @@ LABELS = {
     "distinct_2": "Distinct-2",
 }
 RUBRIC = "text_metrics"
-
-Unit = Literal["word", "character", "jieba"]
-UNITS: dict[Language, tuple[Unit, ...]] = {"en": ("word",), "zh": ("character", "jieba")}
-_BLEU_TOKENIZER: dict[Unit, str] = {"word": "13a", "character": "zh", "jieba": "none"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,13 @@ class Sample:
 
 def need_metrics(languages: Iterable[Language]) -> None:
     """Raise one `UserError` when a package that these languages' figures need is not installed."""
-    need_modules("sacrebleu", "rouge_score", "nltk", *(["jieba"] if "zh" in languages else []), purpose="counting text metrics")
+    need_modules(
+        "sacrebleu",
+        "rouge_score",
+        "nltk",
+        *(["jieba"] if any("jieba" in units(language) for language in languages) else []),
+        purpose="counting text metrics",
+    )
 
 
 def measure(responses: Iterable[Response]) -> list[Sample]:
@@ -82,7 +85,7 @@ def measure(responses: Iterable[Response]) -> list[Sample]:
     """
     replies = [response for response in responses if not response.lost]
     need_metrics({response.language for response in replies})
-    return [_sample(response, unit) for response in replies for unit in UNITS[response.language]]
+    return [_sample(response, unit) for response in replies for unit in units(response.language)]
 
 
 def _sample(response: Response, unit: Unit) -> Sample:
@@ -101,7 +104,7 @@ def _sample(response: Response, unit: Unit) -> Sample:
         return Sample(response, unit, values, ngrams, None)
     against = tokenize(reference, unit)
     # One pass at order 4 holds the counts of the lower orders too. Already cut texts are not cut again ("none").
-    counted = _bleu("none", True).sentence_score(" ".join(tokens), [" ".join(against)])
+    counted = bleu_with("none", True).sentence_score(" ".join(tokens), [" ".join(against)])
     stats = (*counted.counts, *counted.totals, counted.sys_len, counted.ref_len)
     for metric, order in BLEU_ORDERS.items():
         values[metric] = bleu_of(stats, order, effective=True)
@@ -110,7 +113,9 @@ def _sample(response: Response, unit: Unit) -> Sample:
     if not values["rouge_2"] and not _rouge(unit).score(reference, reference)["rouge2"].fmeasure:
         values["rouge_2"] = None  # no pair of words that a reply could share
     synonyms = (_synonyms() if unit == "word" else None) or _NO_SYNONYMS
-    values["meteor"] = 100 * float(single_meteor_score(against, tokens, stemmer=_stems(), wordnet=synonyms))
+    values["meteor"] = 100 * float(
+        single_meteor_score(against, tokens, stemmer=_stems() if unit in BLEU_TOKENIZER else _NO_STEMS, wordnet=synonyms)
+    )
     return Sample(response, unit, values, ngrams, stats)
 
 
@@ -119,37 +124,10 @@ def rouge_l(text: str, reference: str, unit: Unit) -> float:
     return float(_rouge(unit).score(reference, text)["rougeL"].fmeasure)
 
 
-@lru_cache(maxsize=4096)  # references come back once a supporter
-def tokenize(text: str, unit: Unit) -> tuple[str, ...]:
-    """A text's tokens, case kept: sacrebleu's 13a (words) or `zh` (characters; Latin words stay whole), or jieba's words."""
-    if unit == "jieba":
-        return tuple(token for token in _jieba().lcut(text) if token.strip())
-    return tuple(_bleu(_BLEU_TOKENIZER[unit], False).tokenizer(text.rstrip()).split())
-
-
-@cache
-def _jieba() -> Any:
-    import jieba
-
-    jieba.setLogLevel("WARNING")  # else it reports its loading on stderr
-    words = jieba.Tokenizer()
-    # Its parsed dictionary is kept between runs, by default in a folder where anyone could have put one.
-    cache_dir().mkdir(parents=True, exist_ok=True)
-    words.tmp_dir = str(cache_dir())
-    return words
-
-
-@cache
-def _bleu(tokenizer: str, effective: bool) -> Any:
-    from sacrebleu.metrics import BLEU
-
-    return BLEU(tokenize=tokenizer, effective_order=effective)
-
-
 def bleu_of(stats: Sequence[int], order: int, effective: bool) -> float:
     """BLEU of an order from the statistics of order 4. `effective` (single replies): orders that a short text lacks are left
     out of the mean."""
-    counted = _bleu("none", effective)
+    counted = bleu_with("none", effective)
     score = counted.compute_bleu(
         correct=list(stats[:order]),
         total=list(stats[4 : 4 + order]),
@@ -171,16 +149,19 @@ def _rouge(unit: Unit) -> Any:
 
 @dataclass(frozen=True)
 class _RougeTokens:
-    """rouge-score's own tokenizer knows only a–z and 0–9; for Chinese: the same idea (lower case, no punctuation)."""
+    """rouge-score's own tokenizer knows only a–z and 0–9; for other scripts: the same idea (lower case, no punctuation)."""
 
     unit: Unit
 
     def tokenize(self, text: str) -> list[str]:
+        if self.unit == "13a":
+            return cut_by_language(text, "en")
         return [token.lower() for token in tokenize(text, self.unit) if any(sign.isalnum() for sign in token)]
 
 
 # In the place of WordNet where its data are not there, or say nothing about the language.
 _NO_SYNONYMS = SimpleNamespace(synsets=lambda word: [])
+_NO_STEMS = SimpleNamespace(stem=lambda word: word)  # Porter's are English
 
 
 @cache
@@ -209,21 +190,24 @@ def signature(unit: Unit) -> dict[str, str]:
     version = importlib.metadata.version
     bleu = {}
     for name, effective in (("bleu", False), ("bleu of one reply", True)):
-        counted = _bleu(_BLEU_TOKENIZER[unit], effective)
+        counted = bleu_with(BLEU_TOKENIZER.get(unit, unit), effective)
         counted.corpus_score(["a"], [["a"]])  # it signs only what it has scored
         signed = counted.get_signature()
         if unit == "jieba":
             signed.update("tok", f"jieba-{version('jieba')}")
         bleu[name] = str(signed)
     cut = {"word": "own tokenizer", "character": "characters without punctuation", "jieba": "jieba's words without punctuation"}
-    if unit != "word":
+    parts = cut.get(unit, "words or characters without punctuation")
+    if unit not in cut:
+        matchers = "exact; no stems and no synonyms for this language"
+    elif unit != "word":
         matchers = "exact, Porter stems of Latin words; no synonyms for Chinese"
     else:
         # nltk asks WordNet about what its stemmer left: words that a stem is not (happy, happi) find no synonym.
         synonyms = "WordNet synonyms of stems" if _synonyms() else "no synonyms (no WordNet data here)"
         matchers = f"exact, Porter stems, {synonyms}"
     return bleu | {
-        "rouge": f"rouge-score {version('rouge-score')}: F1, lower case, {cut[unit]}, no stemming",
+        "rouge": f"rouge-score {version('rouge-score')}: F1, lower case, {parts}, no stemming",
         "meteor": f"nltk {version('nltk')}: {matchers}; lower case, BLEU's tokens, alpha 0.9, beta 3, gamma 0.5",
         "distinct": "different n-grams / n-grams; BLEU's tokens, case kept",
     }
@@ -294,7 +278,7 @@ def figures(samples: Iterable[Sample]) -> Iterator[Figure]:
         groups[key][sample.response.dialogue_id].append(sample)
     for (language, supporter, unit), by_dialogue in sorted(groups.items()):
         dialogues = [by_dialogue[id] for id in sorted(by_dialogue)]
-        corpus = _corpus_bleu(dialogues) | {metric: _corpus_distinct(dialogues, metric) for metric in DISTINCT_ORDERS}
+        corpus = _corpusbleu_with(dialogues) | {metric: _corpus_distinct(dialogues, metric) for metric in DISTINCT_ORDERS}
         levels: tuple[tuple[Level, _Found], ...] = (("corpus", corpus), ("responses", _means(dialogues)))
         for level, values in levels:
             yield from (Figure(language, supporter, unit, metric, level, *values[metric]) for metric in values)
@@ -319,7 +303,7 @@ def _means(dialogues: Sequence[Sequence[Sample]]) -> _Found:
     return means
 
 
-def _corpus_bleu(dialogues: Sequence[Sequence[Sample]]) -> _Found:
+def _corpusbleu_with(dialogues: Sequence[Sequence[Sample]]) -> _Found:
     """BLEU over all replies with a reference. Like sacrebleu's, it is 0 where no reply is as long as its order."""
     stats = [known for dialogue in dialogues if (known := [sample.bleu for sample in dialogue if sample.bleu is not None])]
     if not stats:

@@ -1,4 +1,4 @@
-"""The pages: Jinja templates with everything escaped, in the two languages of the interface."""
+"""The pages: Jinja templates with everything escaped, in the rater's language."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 import jinja2
 from pydantic import RootModel
 
+from core.languages import ENGLISH, PAPER_LANGUAGES, direction, lineage, of, own_name, texts
 from core.records import Dialogue, Language
 from core.rubrics import Rubric
 from core.yaml_files import read_yaml
+from evalsuite.people.questionnaire import Questionnaire
 from evalsuite.people.store import RaterAnswer
 from evalsuite.people.study import COMMENT, Content, Study
 from evalsuite.people.tables import TaskRow
@@ -21,13 +23,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 class _Words(RootModel[dict[Language, dict[str, Any]]]):
-    """Both languages' words."""
+    """Words by language."""
 
 
 @cache
 def words(language: Language) -> dict[str, Any]:
-    """What the pages say in a language."""
-    return read_yaml(TEMPLATES / "words.yaml", _Words, "words of the pages").root[language]
+    """What the pages say in a language: its own words (pages.yaml in its folder), and English ones for what is missing."""
+    bundled, own = read_yaml(TEMPLATES / "words.yaml", _Words, "words of the pages").root, texts(language, "pages.yaml")
+    return {**bundled[ENGLISH], **own} if own else of(bundled, language, "pages.yaml, the words of raters' pages")
 
 
 @cache
@@ -37,8 +40,10 @@ def _environment() -> jinja2.Environment:
 
 
 def render(name: str, language: Language, **values: Any) -> str:
-    """A page."""
-    return _environment().get_template(name).render(words=words(language), language=language, **values)
+    """A page. Without words of its own a language has an English one, in which dialogues stand in theirs."""
+    shown = language if {*lineage(language)} & {*PAPER_LANGUAGES} or texts(language, "pages.yaml") else ENGLISH
+    told = {"words": words(language), "language": shown, "direction": direction, "name": own_name}
+    return _environment().get_template(name).render(**told, **values)
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,15 @@ class TaskPage:
             written, group = None if ask.scale else answer.text or "", name.partition(".")[0]
             about = words(self.interface)["optional"] if ask.optional else ""
             return PageQuestion(
-                name, None, ask.text[self.interface], about, options, answer.cannot, version, words=written, group=group
+                name,
+                None,
+                Questionnaire.text(ask, self.interface),
+                about,
+                options,
+                answer.cannot,
+                version,
+                words=written,
+                group=group,
             )
         if self.study.kind == "choose":
             texts, told = self.study.questions[name], words(self.interface)
@@ -111,18 +124,18 @@ class TaskPage:
         rubric = self.study.rubric
         assert rubric is not None, "a study that rates has a rubric"
         language = self.language(rubric)
-        levels, dimension = rubric.texts(name, language), rubric.dimensions[name]
+        levels = rubric.texts(name, language)
         options = [
             Option(f"{step:g}", rubric.scale_of(name).name(step, language), levels.get(step, ""), answer.value == step)
             for step in rubric.steps(name)
         ]
         given = " / ".join(f"{value:g}" for value in self.task.details.get("given", {}).get(name, ()))
         own = self.task.details.get("own", {}).get(name)
-        about = " ".join(dimension.about[language].split())
+        about = " ".join(rubric.about(name, language).split())
         return PageQuestion(
             name,
             turn,
-            dimension.label[language],
+            rubric.label(name, language),
             about,
             options,
             answer.cannot,

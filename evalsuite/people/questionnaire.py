@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from pydantic import Field, model_validator
 
+from core.languages import of
 from core.records import Language
 from core.settings import Settings
 from data_prep.profiles.build import Seed, draft
@@ -64,9 +65,14 @@ class Questionnaire(Settings):
         groups = {"person": self.person, "before": self.talk | self.mood, "after": self.mood}
         return {f"{group}.{key}": ask for group, asks in groups.items() for key, ask in asks.items()}
 
+    @staticmethod
+    def text(ask: Ask, language: Language) -> str:
+        """What is asked."""
+        return of(ask.text, language, "text of a questionnaire")
+
     def words(self, ask: Ask, language: Language) -> tuple[str, ...]:
         """What the places of a question's scale mean."""
-        return self.scales[ask.scale][language] if ask.scale else ()
+        return of(self.scales[ask.scale], language, "scale of a questionnaire") if ask.scale else ()
 
     def profile(self, id: str, language: Language, told: Told) -> Profile:
         """The profile of who talks; the feelings before the talk are its state."""
@@ -76,7 +82,8 @@ class Questionnaire(Settings):
             said[name] = text.strip() if value is None else self.words(ask, language)[int(value) - 1]
         known = {key: said.get(f"before.{key}") or said.get(f"person.{key}", "") for key in _IN_WORDS}
         interests = tuple(part for part in re.split(r"\s*[,;，；、\n]\s*", known.pop("interests")) if part)
-        state = "; ".join(f"{ask.text[language]}: {felt}" for key, ask in self.mood.items() if (felt := said[f"before.{key}"]))
+        feelings = ((ask, said[f"before.{key}"]) for key, ask in self.mood.items())
+        state = "; ".join(f"{self.text(ask, language)}: {felt}" for ask, felt in feelings if felt)
         profile = draft(Seed(id=id, language=language, interests=interests, big_five=self._big_five(told), **known))
         return profile.model_copy(update={"counselling": profile.counselling.model_copy(update={"state": state})})
 

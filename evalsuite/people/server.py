@@ -144,7 +144,7 @@ def overview(request: Request) -> Response:
         return _organisers_page(request, session)
     store, study = request.app.state.store, request.app.state.study
     language = rater.language
-    values = {"csrf": session.csrf, "switch": True}
+    values = {"csrf": session.csrf, "switch": rater.other}
     if study.consent and not rater.consented:
         text = study.consent.get(language) or next(iter(study.consent.values()))
         return HTMLResponse(render("consent.html", language, text=text, **values))
@@ -186,7 +186,7 @@ def task_page(request: Request, id: int, rater: Rater, store: Database) -> Respo
             talk=talk,
             due=bool(talk and talk.due(list(answers))),
             csrf=request.state.session.csrf,
-            switch=True,
+            switch=rater.other,
             locked=task.submitted,
             number=place + 1,
             all=len(mine),

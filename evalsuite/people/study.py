@@ -25,11 +25,6 @@ Kind = Literal["rate", "choose", "chat"]
 Per = Literal["dialogue", "turn"]
 _NAME = re.compile(r"\w[\w.-]{0,60}")
 COMMENT = "comment"  # the question under which a task's comment is kept; no dimension may have its name
-OVERALL: Mapping[Language, str] = {"en": "Which of the two is better?", "zh": "哪一个更好？"}
-CLOSER: Mapping[Language, str] = {
-    "en": "In which of the two is the seeker more like a real person?",
-    "zh": "哪一段里的求助者更像真人？",
-}
 
 
 class Chat(BaseModel):
@@ -154,8 +149,6 @@ def rated_items(
         expected[ids[check.dialogue_id]][check.dimension] = check.value
     items: Items = []
     for dialogue in dialogues:
-        if dialogue.language not in rubric.languages:
-            raise UserError(f"dialogue {dialogue.id}: rubric {rubric.name} has no {dialogue.language} text")
         if all(turn.role != rubric.rates for turn in dialogue.turns):
             raise UserError(f"dialogue {dialogue.id}: the {rubric.rates}, who is rated, says nothing in it")
         text = played_text(dialogue, dict(played)) if rubric.rates == "seeker" else ""

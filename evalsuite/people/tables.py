@@ -43,7 +43,13 @@ class RaterRow(TableBase):
     @property
     def language(self) -> Language:
         """What the pages are in."""
-        return "zh" if self.interface == "zh" else "en"
+        return self.interface
+
+    @property
+    def other(self) -> Language:
+        """What the pages may be in instead: English, or from there the rater's own language (Chinese if that is English)."""
+        own = self.languages[0] if self.languages[0] != "en" else "zh"
+        return own if self.interface == "en" else "en"
 
 
 class SessionRow(TableBase):

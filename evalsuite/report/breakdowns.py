@@ -8,9 +8,10 @@ import numpy as np
 
 from core.errors import clean
 from core.grouping import group_by
+from core.languages import name_of
 from core.records import RoleCard
 from core.tables import Table, fmt
-from evalsuite.report.charts import LANGUAGES, Chart, bar_panels
+from evalsuite.report.charts import Chart, bar_panels
 from evalsuite.report.figures import Figure, label, panels, trace
 from evalsuite.statistics.categories import by_category, category_tables
 from evalsuite.statistics.dialogue_costs import THOUSAND, ModelUse
@@ -45,7 +46,7 @@ def _length_chart(replies: Sequence[Replies], effects: Sequence[LengthEffect]) -
         drawn_all = drawn_all and step == 1
         means = [(xs[known].mean(), ys[known].mean(), f"{who}, mean") for who, xs, ys, known in read if known.any()]
         traces.append([_dots("dialogue", points[::step]), _dots("supporter", means)])
-        name = LANGUAGES[language] + (f", {clean(names[scorer])}" if len(names) > 1 else "")
+        name = name_of(language) + (f", {clean(names[scorer])}" if len(names) > 1 else "")
         titles.append(f"{name}: correlation {fmt(pooled[language, scorer])}")
     if titles:
         yield Chart(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from core.errors import clean
+from core.languages import name_of
 from core.rubrics import Rubric
 from core.tables import DASH, Estimate, Table
 from evalsuite.report.figures import HATCHES, Figure, dots, error, named_rows, panels, segment, trace
@@ -18,7 +19,6 @@ from evalsuite.statistics.judges import POOLED, Bin, Confusion
 from evalsuite.statistics.summary import dimension_label
 
 SYNTHETIC_GOLD = "Synthetic gold, scores hold by construction"
-LANGUAGES = {"en": "English", "zh": "Chinese", "mul": "all languages"}
 
 Agreement = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
@@ -55,7 +55,7 @@ def distribution_charts(table: Table, rubric: Rubric) -> Iterator[Chart]:
                 segments.append(segment(reason, f"reason-{place % 5}", hatch, column.tolist(), [""] * len(rows)))
         yield Chart(
             f"distribution-{number}",
-            ", ".join(["Scores given", LANGUAGES[str(who[0])], *(clean(str(scorer)) for scorer in who[1:])]),
+            ", ".join(["Scores given", name_of(str(who[0])), *(clean(str(scorer)) for scorer in who[1:])]),
             "Each bar is all verdicts on a dimension; the numbers inside are the scores.",
             "distributions",
             _bar_panel([str(row[names]) for row in rows], segments, "share of verdicts, %"),
@@ -99,7 +99,7 @@ def agreement_charts(
         unreadable = "are left out" if suffix else "count as wrong"
         yield Chart(
             f"{table}-{language}",
-            f"Agreement with gold, {LANGUAGES.get(language, language)}" + (f", {judge}" if judge else ""),
+            f"Agreement with gold, {name_of(language)}" + (f", {judge}" if judge else ""),
             _synthetic(synthetic)
             + "Dots: the judge, with 95 % intervals over clusters. Bars: always answering the most frequent gold score. "
             + f"Unreadable verdicts {unreadable}.",
@@ -126,7 +126,7 @@ def confusion_charts(matrices: Mapping[str, Mapping[str, Confusion]], rubric: Ru
             traces.append([trace("cell", **axes, z=shares, text=text, customdata=counts.tolist())])
         yield Chart(
             f"confusion-{language}",
-            f"Verdicts by gold score, {LANGUAGES[language]}",
+            f"Verdicts by gold score, {name_of(language)}",
             _synthetic(synthetic) + "Rows: the gold score. Columns: the judge's verdict, – is unreadable. Figures are counts, "
             "tones shares of a row; what agrees lies on the diagonal.",
             f"confusion_{language}",
@@ -144,7 +144,7 @@ def calibration_charts(bins: Sequence[Bin], synthetic: bool) -> Iterator[Chart]:
         traces.append(
             [trace("diagonal"), trace("hit_rate", x=x, y=y, error_y=error(rates), text=[f"n = {b.n}" for b in pooled])]
         )
-        titles.append(f"{LANGUAGES[language]}, n = {sum(b.n for b in pooled):,}")
+        titles.append(f"{name_of(language)}, n = {sum(b.n for b in pooled):,}")
     if titles:
         yield Chart(
             "calibration",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from core.differences import changed_leaves, differing_leaves
+from core.languages import name_of
 from core.specs import EMBEDDED_PREFIX
-from evalsuite.report.charts import LANGUAGES
 from evalsuite.report.forest import Forest, ForestLine, gap_forest, reach
 from evalsuite.report.headlines import belief, found_in, unit_of, verdict
 from evalsuite.report.report import PLUMBING
@@ -113,7 +113,7 @@ def _forests(comparison: RunComparison) -> Iterator[Forest]:
     if len(averages) == 1:
         several = comparison.languages if len(comparison.languages) > 1 else []
         whole = {"all languages" if several else "average": averages}
-        parts = whole | {LANGUAGES[part.language]: comparison.models(part)[-1:] for part in several}
+        parts = whole | {name_of(part.language): comparison.models(part)[-1:] for part in several}
         yield gap_forest("Average", [_line(name, pair) for name, pairs in parts.items() for pair in pairs], ends, "")
         yield gap_forest("Each dimension", [_line(_dimension(comparison, pair), pair) for pair in own], ends, "")
     elif averages:

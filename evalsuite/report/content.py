@@ -218,7 +218,9 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
             *broken_down,
             endings,
             *([failed] if failed else []),
-            risk.table([*risk.count(dialogues, risky)]),  # the turns themselves are behind warnings, in transcripts
+            risk.table(
+                [*risk.count(dialogues, risky)], risk.unsearched(dialogues)
+            ),  # the turns themselves are behind warnings, in transcripts
             *([simulator.audit_table(audited)] if audited else []),
             *([use_table(uses)] if uses else []),
             costs(dialogues, judged, seconds),
@@ -237,6 +239,7 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
         texts=[*prompt_texts(config.simulated.supporters if config.simulated else [])],
         further_facts=[
             *([] if own is None else [("Wording", f"in our words: {', '.join(own)}" if own else "as published, every part")]),
+            *config.texts(),
             *(framework.facts(records) if framework else ()),
             *_asked(run, judges),
             *_taken(uses),

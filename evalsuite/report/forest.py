@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from core.languages import name_of
 from core.rubrics import Rubric
 from core.tables import Estimate, fmt
-from evalsuite.report.charts import LANGUAGES
 from evalsuite.report.headlines import found_in
 from evalsuite.statistics.leaderboard import Board
 from evalsuite.statistics.paired import rank_text
@@ -75,7 +75,7 @@ def board_forest(boards: Sequence[Board], title: str) -> Forest:
 def language_forests(boards: Sequence[Board]) -> Iterator[Forest]:
     """The boards language by language."""
     for language in dict.fromkeys(board.language for board in boards):
-        yield board_forest([board for board in boards if board.language == language], LANGUAGES[language])
+        yield board_forest([board for board in boards if board.language == language], name_of(language))
 
 
 def dimension_forest(board: Board, rubric: Rubric) -> Forest:

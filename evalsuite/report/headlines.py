@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 
+from core.languages import name_of
 from core.records import Dialogue, Judgement, Language, Termination
 from core.statistics.bootstrap import LEVEL
 from core.tables import Estimate, fmt
-from evalsuite.report.charts import LANGUAGES, Agreement
+from evalsuite.report.charts import Agreement
 from evalsuite.statistics.clusters import DIALOGUE
 from evalsuite.statistics.components import FEWEST_PLANNED
 from evalsuite.statistics.contestants import Contestant
@@ -113,11 +114,11 @@ def belief(agreements: Mapping[str, Agreement], judge: str, languages: Sequence[
     doubts = [doubt(agreements, judge, language) for language in languages]
     if not measured:
         return False, f"Do not rely on {judge}: it was measured on no gold set, so nobody knows how well it judges."
-    shares = ((LANGUAGES[one], *_shares(agreements, judge, one)) for one in measured)
+    shares = ((name_of(one), *_shares(agreements, judge, one)) for one in measured)
     shown = ", ".join(f"{language} {own:.1f} % right against {majority:.1f} %" for language, own, majority in shares)
     if not any(doubts):
         return True, f"{judge} does better on its gold set than always giving the most frequent score ({shown})."
-    lacking = [f"measured on no {LANGUAGES[one]} gold set" for one in languages if one not in measured]
+    lacking = [f"measured on no {name_of(one)} gold set" for one in languages if one not in measured]
     weak = any(doubt(agreements, judge, one) for one in measured)
     reasons = ["not shown to do better on its gold set than always giving the most frequent score"] * weak + lacking
     return False, f"Do not rely on {judge}: it is {', and '.join(reasons)} ({shown})."
@@ -207,7 +208,7 @@ def _points(cell: Estimate, level: float = LEVEL) -> str:
 def held(dialogues: Sequence[Dialogue]) -> str:
     """How many dialogues there are and how they ended."""
     languages = ", ".join(
-        f"{sum(d.language == language for d in dialogues):,} {LANGUAGES[language]}" for language in languages_of(dialogues)
+        f"{sum(d.language == language for d in dialogues):,} {name_of(language)}" for language in languages_of(dialogues)
     )
     count = f"{len(dialogues):,} dialogue{'s' if len(dialogues) != 1 else ''} ({languages})"
     ends = Counter(dialogue.termination for dialogue in dialogues)

@@ -17,9 +17,10 @@ from pydantic import BaseModel
 from core import page
 from core.errors import clean
 from core.files import write_json_of, write_jsonl, write_text
+from core.languages import name_of
 from core.records import RoleCard
 from core.tables import Table, escape_markdown, to_markdown, write_csv
-from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, Agreement, Chart
+from evalsuite.report.charts import SYNTHETIC_GOLD, Agreement, Chart
 from evalsuite.report.figures import TEMPLATES
 from evalsuite.report.forest import Forest, board_forest, difference_forests, dimension_forest, language_forests
 from evalsuite.report.headlines import agreeing, answer, belief, held, unbeaten, unread
@@ -168,7 +169,7 @@ class ReportContent:
             ("Seekers played by", ", ".join(sorted({d.simulator for d in dialogues if d.simulator}))),
             ("Judged by", ", ".join(sorted({one.scorer.name for one in self.tally.contestants}))),
             *self.further_facts,
-            ("Languages", ", ".join(LANGUAGES[language] for language in languages_of(dialogues))),
+            ("Languages", ", ".join(name_of(language) for language in languages_of(dialogues))),
             ("Dialogues", f"{len(dialogues):,}" + (f" on {' and '.join(people)}" if people else "")),
             ("Verdicts", f"{len(asked):,}, {read / len(asked):.1%} readable" if asked else ""),
             ("Generated", self.generated),

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from core.errors import clean
 from core.grouping import group_by
+from core.languages import name_of
 from core.rubrics import Rubric
 from core.tables import Estimate, Table, fmt
-from evalsuite.report.charts import LANGUAGES, Chart
+from evalsuite.report.charts import Chart
 from evalsuite.report.figures import Figure, curve, panels, trace
 from evalsuite.runs.judgement_sets import JudgementSet
 from evalsuite.statistics import survival, trends
@@ -48,11 +49,11 @@ def survival_charts(curves: Sequence[Curve]) -> Iterator[Chart]:
             traces += curve(clean(f"{line.supporter}, n = {line.dialogues}"), place, points, step=True, band=bands)
         yield Chart(
             f"survival-{language}",
-            f"Dialogues that go on, {LANGUAGES[language]}",
+            f"Dialogues that go on, {name_of(language)}",
             "Share of dialogues in which the seeker has not left after each round (Kaplan-Meier)"
             + (", with pointwise 95 % bands." if bands else "; the table has the intervals."),
             f"survival-{language}",
-            _panels([LANGUAGES[language]], [traces], 300, "dialogues that go on, %", len(of_language)),
+            _panels([name_of(language)], [traces], 300, "dialogues that go on, %", len(of_language)),
         )
 
 
@@ -79,7 +80,7 @@ def trend_charts(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Chart]:
         titles = [AVERAGE.capitalize() if name == AVERAGE else dimension_label(rubric, name) for name in names]
         yield Chart(
             f"trends-{language}-{numbers[language]}",
-            f"Scores by round, {LANGUAGES[language]}" + (f", {clean(scorer.name)}" if several else ""),
+            f"Scores by round, {name_of(language)}" + (f", {clean(scorer.name)}" if several else ""),
             "Means on 0–100 of the dialogues that came so far"
             + (" with 95 % intervals" if len(rivals) <= _BANDS else "")
             + ". Grey: how many that are, the highest bar being all of them.",

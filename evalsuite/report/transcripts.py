@@ -13,6 +13,7 @@ import orjson
 
 from core.errors import clean
 from core.files import digest, write_text
+from core.languages import direction, in_order, own_name
 from core.records import RoleCard
 from core.rubrics import Rubric
 from evalsuite.checks.risk import load_lexicon
@@ -89,6 +90,7 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
     split = packed and sum(map(len, chunks)) + len(orjson.dumps(rows)) + _REST > SPLIT_ABOVE
     card_fields = ("age", "gender", "occupation", "problem")
     return {
+        "languages": {code: [own_name(code), direction(code)] for code in in_order(d.language for d in dialogues)},
         "rows": rows,
         "packed": packed,
         "size": CHUNK,

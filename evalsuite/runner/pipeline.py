@@ -35,8 +35,8 @@ from serve.batch import answered
 _PLAYED = [name.removesuffix(".jsonl") for name in PEOPLE]
 # What may be added in the same folder, by stage and field of its config.
 _GROWS: dict[str, Sequence[str]] = {
-    "simulate": ("supporters", "languages", "trials", *_PLAYED),
-    "score": _PLAYED,
+    "simulate": ("supporters", "languages", "trials", "texts", *_PLAYED),
+    "score": ("texts", *_PLAYED),
     "gold": ("count", "sha256"),
 }
 

@@ -106,12 +106,8 @@ class DialogueFramework(Framework):
 
     @cached_property
     def rubric(self) -> Rubric:
-        """The rubric, which has all the languages."""
-        rubric = load_rubric(self.config.rubric)
-        missing = [language for language in self.languages if language not in rubric.languages]
-        if missing:
-            raise UserError(f"rubric {rubric.name} has no {missing[0]} text (it has {', '.join(rubric.languages)})")
-        return rubric
+        """The rubric."""
+        return load_rubric(self.config.rubric)
 
     @cached_property
     def pack(self) -> str:
@@ -202,7 +198,7 @@ class DialogueFramework(Framework):
 
     def _pairs(self) -> Iterator[tuple[ModelSpec, Played]]:
         pairs = itertools.product(self.models.supporters, self.played)
-        return ((supporter, person) for supporter, person in pairs if person.language in supporter.languages)
+        return ((supporter, person) for supporter, person in pairs if supporter.speaks(person.language))
 
     def _can_answer(self, supporter: ModelSpec, person: Played) -> bool:
         reference = supporter.floor is not None and supporter.floor.kind == "reference"

@@ -12,6 +12,7 @@ from pydantic import BaseModel, PrivateAttr
 
 from core.endpoints import Endpoint
 from core.files import validated
+from core.languages import PAPER_LANGUAGES
 from core.specs import ModelSpec, ServeOptions
 
 # Fields of an endpoint that say how it is reached and what it may cost, not what is asked there: they may change in a run.
@@ -63,6 +64,8 @@ class HeldSpec(ModelSpec):
         """From what `identity` wrote into the config at `where`. Raises `UserError` where that is damaged."""
         known = {name: value for name, value in claimed.items() if name in cls.model_fields}
         asked = {name: value for name, value in known.pop("endpoint", {}).items() if name in Endpoint.model_fields}
+        if known.get("languages") == [*PAPER_LANGUAGES]:  # what a spec that says nothing has, too
+            del known["languages"]
         asked |= {} if known.get("floor") else {"base_url": "http://nowhere.invalid/v1"}
         known |= {"endpoint": asked, "about": "held", "roles": ("supporter",)}
         known |= {"serve": {"dtype": claimed.get("dtype", ServeOptions().dtype)}}

@@ -99,7 +99,7 @@ class RunModels:
         if role not in spec.roles:
             raise UserError(f"model {spec.name} cannot be the {role}: its spec gives it the roles {', '.join(spec.roles)}")
         for language in self.config.languages:
-            if language not in spec.languages:
+            if not spec.speaks(language):
                 raise UserError(f"model {spec.name} does not speak {language}; choose --language {spec.languages[0]}")
         return spec
 
@@ -141,7 +141,8 @@ class RunModels:
             raise UserError(
                 f"supporters: the same name twice in {', '.join(names)}: give one another name in a spec file (name, endpoint)"
             )
-        if not any(set(spec.languages) & set(self.config.languages) for spec in self._asked[: len(self.tested)] or specs):
+        asked = self._asked[: len(self.tested)] or specs
+        if not any(spec.speaks(language) for spec in asked for language in self.config.languages):
             spoken = "; ".join(f"{spec.name} speaks {', '.join(spec.languages)}" for spec in specs)
             raise UserError(f"no supporter speaks {', '.join(self.config.languages)} ({spoken}): choose another --language")
         if self._held is None:
@@ -210,7 +211,7 @@ class RunModels:
 
 def unspoken(spec: ModelSpec, languages: Sequence[Language]) -> list[Language]:
     """The wanted languages that a supporter does not speak: its cards in them are left out, and the run says so."""
-    return [language for language in languages if language not in spec.languages]
+    return [language for language in languages if not spec.speaks(language)]
 
 
 # --- which prompt pack a role is asked in: one that its model has learnt, or for a plain model what the config says --------

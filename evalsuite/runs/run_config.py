@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel, ValidationEr
 from core.differences import differing_leaves
 from core.errors import UserError
 from core.files import explain, read_object, validated, write_json
+from core.grouping import group_by
+from core.languages import name_of
 from core.records import Language
 from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
@@ -22,7 +24,7 @@ NAME = "config.json"
 SCORE = "score"  # the stage of the first judge; that of another is `score NAME`
 Mode = Literal["paper", "native"]
 S = TypeVar("S", bound=BaseModel)
-_MODELS = {"supporters"}  # fields that list models
+_BY_NAME = {"supporters", "texts"}  # fields that list what has a name: models, languages
 
 
 class _ConfigPart(BaseModel):
@@ -97,7 +99,7 @@ class Gold(Hashed):
 def _lasting(settings: dict[str, Any], others: dict[str, Any], grows: Collection[str]) -> dict[str, Any]:
     """What of a stage's settings may not change: all but what `grows`, and of that the models that are in both, by name."""
     lasting = {field: value for field, value in settings.items() if field not in grows}
-    for field in _MODELS.intersection(grows):
+    for field in _BY_NAME.intersection(grows):
         both = {model["name"] for model in others.get(field, [])}
         lasting[field] = {model["name"]: model for model in settings.get(field, []) if model["name"] in both}
     return lasting
@@ -232,6 +234,13 @@ class RunConfig(RootModel[dict[str, dict[str, Any]]]):
         packs = [*([simulated.prompts] if simulated else []), *(judged.prompts for judged in self.judged.values())]
         told = [pack.own_wording for pack in packs if pack.own_wording is not None]
         return list(dict.fromkeys(part for parts in told for part in parts)) if told else None
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """What a report says of languages beside English and Chinese: who reviewed their texts, what English stood in for."""
+        told = [text for stage in self.root.values() for text in stage.get("texts", [])]
+        for language, texts in group_by(told, lambda text: str(text["name"])).items():
+            lacking = ", ".join(dict.fromkeys(name for text in texts for name in text["english"]))
+            yield f"Texts in {name_of(language)}", texts[0]["reviewed"] + (f"; in English: {lacking}" if lacking else "")
 
     def models(self) -> dict[str, ModelIdentity]:
         """Every model of a run by `role name`."""

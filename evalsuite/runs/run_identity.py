@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.files import digest
+from core.judge_prompts import templates_of
+from core.languages import PAPER_LANGUAGES, file_of, fingerprint, tell, words
 from core.prompts import PromptPack
+from core.rubrics import Rubric
 from evalsuite.runs.config import GoldConfig
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.identity import hashed, identity
@@ -36,6 +39,7 @@ class RunIdentity:
             "supporters": [models.identity(spec) for spec in models.supporters],
             **({"references": references} if references else {}),
             "prompts": self._prompts(of.pack, of.prompts, of.dialogue_parts),
+            **self._texts(of.prompts, [*of.prompts.of_dialogues(of.config.mode == "paper")]),
         }
 
     def score(self) -> dict[str, Any]:
@@ -47,6 +51,7 @@ class RunIdentity:
             "rubric": of.rubric.model_dump(mode="json"),
             "method": of.method,
             "prompts": self._prompts(of.judge_pack, of.judge_prompts, of.judge_parts),
+            **self._texts(of.judge_prompts, templates_of(of.method), of.rubric),
             **of.judging_identity(),
         }
 
@@ -60,6 +65,22 @@ class RunIdentity:
     def _prompts(self, name: str, pack: PromptPack, parts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         ours = {"own_wording": pack.own_wording(self.of.languages, parts)} if self.of.config.mode == "paper" else {}
         return {"pack": name, "fingerprint": pack.fingerprint(), **ours}
+
+    def _texts(self, pack: PromptPack, templates: Sequence[str], rubric: Rubric | None = None) -> dict[str, Any]:
+        """For languages other than those of the papers: the hash of what their folders give, and what English stands in for.
+        Nothing in runs without such languages."""
+        found = []
+        for language in (one for one in self.of.languages if one not in PAPER_LANGUAGES):
+            names = ["words.yaml", f"prompts/{pack.folder.name}", *([f"rubrics/{rubric.name}.yaml"] if rubric else [])]
+            own = fingerprint(language, names)
+            lacking = ["words"] if file_of(language, "words.yaml") is None else []
+            lacking += ["rubric"] if rubric and not rubric.speaks(language) else []
+            lacking += [template for template in templates if pack.file(language, template) is None]
+            if lacking:
+                tell(language, ", ".join(lacking))
+            told = {"english": lacking, "reviewed": words(language).reviewed if own else "no texts of its own"}
+            found.append({"name": language, "sha256": own} | told)
+        return {"texts": found} if found else {}
 
     def own_wording(self, simulate: bool, score: bool) -> list[str]:
         """The published prompts that a run in paper mode has in our words, of the stages that are asked for."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
 
 import numpy as np
 
 from core.errors import UserError
+from core.languages import in_order
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import Floats
@@ -20,7 +20,7 @@ from evalsuite.statistics.clusters import clusters_in
 from evalsuite.statistics.draws import first_draws
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, scorer_of, supporter_of
 
-POOLED: Language = "mul"  # type: ignore[assignment]  # ISO 639-2: several languages together
+POOLED: Language = "mul"  # ISO 639-2: several languages together
 
 
 @dataclass
@@ -104,7 +104,7 @@ def contestants_of(
             contestant.cards[card] = contestant.cards.get(card, 0.0) + row
             contestant.readable[card] += any(figures)
             contestant.said.setdefault(card, set()).add(said[id])
-    order = list(get_args(Language))
+    order = in_order(one.language for one in contestants.values())
     return sorted(contestants.values(), key=lambda one: (order.index(one.language), one.scorer, one.supporter))
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from core.errors import UserError
 from core.grouping import group_by
+from core.languages import in_order
 from core.records import Dialogue, Judgement, Language, Termination, Usage
 from core.rubrics import Rubric
 from core.tables import PARTED, Cell, Table
@@ -127,7 +128,7 @@ def seeker_of(dialogue: Dialogue) -> str:
 def languages_of(records: Iterable[Dialogue | Judgement | Played]) -> list[Language]:
     """The languages that occur, English first."""
     present = {record.language for record in records}
-    return [language for language in get_args(Language) if language in present]
+    return in_order(present)
 
 
 def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgement]:

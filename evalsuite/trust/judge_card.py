@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+from core.languages import name_of
 from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric
 from core.specs import EMBEDDED_PREFIX
@@ -16,7 +17,7 @@ from core.statistics.bootstrap import scale_levels
 from core.statistics.inference import ALPHA, TEST, holm_of, p_text
 from core.tables import Estimate, Table, fmt
 from evalsuite.checks.shared_bases import sharing_table, sharings
-from evalsuite.report.charts import LANGUAGES, SYNTHETIC_GOLD, calibration_charts
+from evalsuite.report.charts import SYNTHETIC_GOLD, calibration_charts
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
 from evalsuite.runs.run_config import RunConfig
@@ -149,7 +150,7 @@ def judge_card(asked: JudgeCardInput) -> Sheet:
         cautions=[warning for warning in warnings if warning],
         findings=[
             _answer(asked.judge, checks),
-            *(f"{LANGUAGES[one.language]}, {one.name}: {one.finding}." for one in checks if one.outcome == FAULT),
+            *(f"{name_of(one.language)}, {one.name}: {one.finding}." for one in checks if one.outcome == FAULT),
         ],
         main=[BOARD],
         facts=[*asked.facts, ("Rubric", rubric.title), ("Generated", time.strftime("%Y-%m-%d %H:%M"))],
@@ -187,11 +188,11 @@ def _answer(judge: str, checks: Sequence[JudgeCheck]) -> str:
     faults: dict[str, list[str]] = {}
     for check in checks:
         if check.outcome == FAULT:
-            faults.setdefault(check.name, []).append(LANGUAGES[check.language])
+            faults.setdefault(check.name, []).append(name_of(check.language))
     if faults:
         named = "; ".join(f"{name} ({', '.join(languages)})" for name, languages in faults.items())
         return f"Do not rely on {judge}. Checks that found a fault: {named}."
-    unshown = [LANGUAGES[check.language] for check in checks if check.name == "agreement" and check.outcome != SOUND]
+    unshown = [name_of(check.language) for check in checks if check.name == "agreement" and check.outcome != SOUND]
     if unshown:
         return (
             f"Do not rely on {judge} yet: it is not shown to be right more often than always giving the most frequent score "
@@ -207,7 +208,7 @@ def _check_tables(checks: Sequence[JudgeCheck]) -> tuple[Table, Table]:
     names = dict.fromkeys(check.name for check in checks)
     rows = tuple((name, *(outcomes.get((name, each)) for each in languages), QUESTIONS[name]) for name in names)
     bold = tuple((i, j) for i, row in enumerate(rows) for j, cell in enumerate(row) if cell == FAULT)
-    columns = ("check", *(LANGUAGES[language] for language in languages), "what it asks")
+    columns = ("check", *(name_of(language) for language in languages), "what it asks")
     return Table(BOARD, "What the checks came to", columns, rows, section=CARD, bold=bold), Table(
         key="judge-card",
         title="Checks",

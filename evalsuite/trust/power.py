@@ -11,11 +11,12 @@ from operator import itemgetter
 
 import numpy as np
 
+from core.languages import name_of
 from core.records import Language
 from core.statistics.inference import ALPHA, TEST
 from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate, Table
-from evalsuite.report.charts import LANGUAGES, Chart, bar_panels
+from evalsuite.report.charts import Chart, bar_panels
 from evalsuite.report.figures import curve, panels, trace
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
@@ -159,7 +160,7 @@ def power_sheet(planned: Sequence[PlannedStudy], more: Sequence[Table], runs: Se
     figures: dict[str, object] = {}
     for one in planned:
         share, source = max(zip(_shares(one), (part.name for part in one.found.parts), strict=True), key=itemgetter(0))
-        findings.append(f"{LANGUAGES[one.language]}: the largest source of variance is {source}, {share:.0f} % of the whole.")
+        findings.append(f"{name_of(one.language)}: the largest source of variance is {source}, {share:.0f} % of the whole.")
         figures[one.language] = {
             "components": [asdict(part) | {"facets": sorted(part.facets)} for part in one.found.parts],
             "levels": one.found.levels,
@@ -244,7 +245,7 @@ def _shares(one: PlannedStudy) -> list[float]:
 
 
 def _needed(one: PlannedStudy) -> Iterator[str]:
-    name, pair = LANGUAGES[one.language], one.widest
+    name, pair = name_of(one.language), one.widest
     if pair is None:
         few = any(not pair.enough for pair in one.spreads) or not one.spreads
         wanted = f"{FEWEST_PLANNED} of both, or {FEWEST_BOUNDED} against a floor"
@@ -272,7 +273,7 @@ def _share_chart(one: PlannedStudy) -> Chart:
     bars = trace("bar", x=shares, y=list(range(len(shares))), text=[f"{share:.0f}" for share in shares])
     return Chart(
         f"components-{one.language}",
-        f"Where the variance comes from, {LANGUAGES[one.language]}",
+        f"Where the variance comes from, {name_of(one.language)}",
         "Share of each source. The card alone parts no supporters: pairing takes it out.",
         f"components-{one.language}",
         bar_panels([part.name for part in one.found.parts], ["share, %"], [[bars]]),
@@ -295,9 +296,9 @@ def _power_chart(one: PlannedStudy, pair: Spread) -> Chart:
     axes = {"xaxis": {"title": {"text": "cards"}}, "yaxis": {"title": {"text": "shown, % of runs"}}}
     return Chart(
         f"power-{one.language}",
-        f"How often a difference of {one.difference:g} points is shown, {LANGUAGES[one.language]}",
+        f"How often a difference of {one.difference:g} points is shown, {name_of(one.language)}",
         f"Of {pair.first} and {pair.second}, the pair that varies most, by the number of cards, at {ALPHA:g} / {one.pairs}; "
         f"wanted are {100 * one.power:.0f} of 100 runs. The run has {pair.cards} cards of both.",
         f"needed-{one.language}",
-        panels("curves", [LANGUAGES[one.language]], [lines], 1, 260, showlegend=True, **axes),
+        panels("curves", [name_of(one.language)], [lines], 1, 260, showlegend=True, **axes),
     )

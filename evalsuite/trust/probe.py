@@ -17,9 +17,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from core.errors import UserError
 from core.files import CONFIGS, check_unique, write_jsonl
 from core.grouping import group_by
+from core.languages import of
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric, Scale
 from core.settings import Settings
@@ -88,7 +88,7 @@ def card_probes(dialogues: Sequence[Dialogue], rubric: Rubric, repeats: int) -> 
     floors = {name: floor for name in FLOORS if (floor := load_spec(name).floor)}
     for dialogue in dialogues:
         for name, floor in floors.items():
-            yield Probe(answered_by(floor, dialogue), rubric, {"variant": f"{FLOOR}{name}"})
+            yield Probe(answered_by(floor, name, dialogue), rubric, {"variant": f"{FLOOR}{name}"})
         for repeat in range(1, repeats + 1):
             yield Probe(dialogue, rubric, {"variant": AGAIN}, repeat)
 
@@ -116,15 +116,14 @@ def drawn(dialogues: Sequence[Dialogue], languages: Sequence[Language], limit: i
 def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubric: Rubric, reverse: bool) -> Iterator[Probe]:
     """Every variant of every dialogue: as it is, neutral, injected and, with `reverse`, asked in reverse order.
 
-    The injections of a language take turns over its dialogues, in order. Raises `UserError` for a language without any
-    and for dimensions on different scales.
+    The injections of a language (of English, where it has none) take turns over its dialogues, in order. Raises `UserError` for
+    dimensions on different scales.
     """
     backwards = rubric.model_copy(update={"dimensions": dict(reversed(rubric.dimensions.items()))})
     scale = rubric.one_scale("a probe, which asks for the highest score by its number,")
-    turns = {language: cycle(texts) for language, texts in group_by(injections, lambda one: one.language).items()}
+    written = group_by(injections, lambda one: one.language)
+    turns = {language: cycle(of(written, language, "injections")) for language in {one.language for one in dialogues}}
     for dialogue in dialogues:
-        if dialogue.language not in turns:
-            raise UserError(f"dialogue {dialogue.id}: no injection in {dialogue.language}")
         injection = next(turns[dialogue.language])
         yield Probe(dialogue, rubric, {"variant": AS_IS})
         for variant in (NEUTRAL, INJECTED):

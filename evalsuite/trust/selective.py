@@ -19,13 +19,14 @@ from scipy.special import betaincinv, stdtrit
 
 from core.errors import UserError
 from core.grouping import group_by
+from core.languages import name_of
 from core.records import Identifier, Judgement, JudgeName, Language, Number, Record
 from core.rubrics import Rubric
 from core.statistics.accuracy import round_half_up
 from core.statistics.bootstrap import LEVEL, SHARES, SMOOTHED, Floats
 from core.statistics.inference import cluster_error, contributions
 from core.tables import Cell, Estimate, Table
-from evalsuite.report.charts import LANGUAGES, Chart
+from evalsuite.report.charts import Chart
 from evalsuite.report.figures import curve, panels
 from evalsuite.report.sheet import Sheet
 from evalsuite.statistics.agreement import Paired
@@ -192,7 +193,7 @@ def with_kept(
 def _spoken(cases: Cases, language: Language, found: AcceptThreshold, accuracy: float) -> str:
     every = by_language(cases)[language]
     kept = [case for case in every if found.speaks(case.sure)]
-    name, whole = LANGUAGES[language], right(every)
+    name, whole = name_of(language), right(every)
     if found.bound is None:
         return (
             f"{name}: no threshold is shown to reach {100 * accuracy:g} %, so the judge says nothing; it is right on "
@@ -253,8 +254,8 @@ def _step_chart(language: Language, cases: Sequence[SelectiveCase]) -> Chart:
     axes = {"xaxis": {"title": {"text": "kept, % of verdicts"}}, "yaxis": {"title": {"text": "right, %"}}}
     return Chart(
         f"kept-{language}",
-        f"How right the surest verdicts are, {LANGUAGES[language]}",
+        f"How right the surest verdicts are, {name_of(language)}",
         "All dimensions together, surest first, with 95 % bands over cards.",
         "spoken",
-        panels("curves", [LANGUAGES[language]], [lines], 1, 260, **axes),
+        panels("curves", [name_of(language)], [lines], 1, 260, **axes),
     )

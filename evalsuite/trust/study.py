@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from core.languages import name_of
 from core.tables import Estimate, Table, fmt
-from evalsuite.report.charts import LANGUAGES
 from evalsuite.report.forest import Forest, ForestLine
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Sheet
@@ -36,7 +36,7 @@ def study_sheet(
     findings: list[str] = []
     told: dict[str, list[str]] = {ALIKE: [], DIFFERENTLY: [], UNKNOWN: []}
     for language in languages_of(frameworks[0].dialogues):
-        name = LANGUAGES[language]
+        name = name_of(language)
         ranks = rank_tables(every, language)
         others = [call_table(every, language), dimension_table(frameworks[0], frameworks[-1], language)]
         tables += [*ranks, *(table for table in others if table is not None)]

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from core.languages import PAPER_LANGUAGES
 from core.patterns import Patterns, _folded
-from core.records import LANGUAGES
 from evalsuite.checks.risk import Lexicon, load_lexicon
 
 STRANGE = {"i": "iI\u0130\u0131", "s": "sS\u017f", "k": "kK\u212a"}
@@ -31,7 +31,7 @@ def lists() -> list[Patterns]:
             for _, part in value.items() if isinstance(value, dict) else value:
                 yield from inside(part)
 
-    return [patterns for language in LANGUAGES for patterns in inside(load_lexicon(language))]
+    return [patterns for language in PAPER_LANGUAGES for patterns in inside(load_lexicon(language))]
 
 
 def one_by_one(patterns: Patterns, text: str) -> list[tuple[int, int]]:

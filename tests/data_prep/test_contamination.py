@@ -249,7 +249,7 @@ def test_the_three_forms_give_the_same_document(row: dict[str, Any], tmp_path: P
         ({"id": "x", "language": "en", "text": "hm"}, "neither"),
         ({"id": "x", "turns": TURNS}, "id and language"),
         ({"id": "x", "language": "en", "messages": [{"content": "hm"}]}, "messages.0.role"),
-        ({"id": "x", "language": "fr", "turns": TURNS}, "language"),
+        ({"id": "x", "language": "french", "turns": TURNS}, "language"),
     ],
 )
 def test_other_forms_are_refused_with_their_line(row: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ async def asked(
         store = CallStore(tmp_path / "calls.sqlite")
         async with ChatClient(store, backoff_s=0.001, attempts=2) as client:
             judge = Judge(client, spec, rubric, load_pack("any_rubric"), method)
-            judgements = await judge.score(make_dialogue("d", language=language, turns=TURNS))  # type: ignore[arg-type]
+            judgements = await judge.score(make_dialogue("d", language=language, turns=TURNS))
         store.close()
         return judgements, endpoint.requests
 
@@ -97,7 +97,7 @@ def test_a_judge_is_told_what_the_scale_is(kind: str, language: str) -> None:
     if language == "zh":
         raw = json.loads(rubric.model_dump_json().replace('"en"', '"zh"'))
         rubric = Rubric.model_validate(raw)
-    talk = make_dialogue("d", language=language)  # type: ignore[arg-type]
+    talk = make_dialogue("d", language=language)
     for method in ("joint", "per_dimension"):
         for key in rubric.dimensions:
             keys = list(rubric.dimensions) if method == "joint" else [key]

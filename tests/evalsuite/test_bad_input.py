@@ -85,7 +85,7 @@ def test_no_card_in_the_language(esc_eval: EscEval, tmp_path: Path) -> None:
 
 
 def test_wrong_language_code(esc_eval: EscEval) -> None:
-    refused(run_with(esc_eval, "--language", "fr"), "languages.0", "'en' or 'zh'", "'fr'")
+    refused(run_with(esc_eval, "--language", "french"), "--language french", "did you mean fr?")
 
 
 def test_wrong_mode(esc_eval: EscEval) -> None:

@@ -315,7 +315,7 @@ def test_triples_are_read_from_their_own_lines_only() -> None:
     assert triple("Emotion: a\nEmotion: b", "en")["emotion"] is None, "two answers are none"
     assert triple("认知：想通了\n情绪：无\n目标：睡觉", "zh") == {"appraisal": "想通了", "emotion": None, "goal": "睡觉"}
     for language, answer in (("en", "Appraisal: a\nEmotion: b\nGoal: c"), ("zh", "认知：a\n情绪：b\n目标：c")):
-        assert re.fullmatch(triple_regex(language), answer) and None not in triple(answer, language).values()  # type: ignore[arg-type]
+        assert re.fullmatch(triple_regex(language), answer) and None not in triple(answer, language).values()
 
 
 def test_no_thought_and_no_line_can_pose_as_another_turn() -> None:

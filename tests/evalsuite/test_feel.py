@@ -145,7 +145,6 @@ def methods_and_people(folder: Path) -> None:
         ({"judges": [{"model": "embedded", "persona": "../x"}]}, r"judges\.0\.persona"),
         ({"prompts": "role_play"}, "no file .*judge_"),
         ({"endpoints": {"k": "http://127.0.0.1:9/v1"}}, "endpoint for 'k': no such judge"),
-        ({"rubric": "esconv_survey", "languages": ["zh"], "judges": [{"model": "embedded"}]}, "has no zh text"),
     ],
 )
 def test_configs_that_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -238,8 +238,8 @@ def test_probes_change_only_the_last_reply() -> None:
     assert list(jobs[3].rubric.dimensions) == ["skill", "empathy"] and jobs[3].dialogue == dialogues[0]
     ended_by_seeker = make_dialogue("e", turns=(*dialogues[0].turns, Turn(role="seeker", text="bye")))
     assert [turn.text for turn in append(ended_by_seeker, "!").turns][2:] == ["xxx\n!", "bye"]
-    with pytest.raises(UserError, match="no injection in zh"):
-        next(probes([make_dialogue("z", language="zh")], injections, RUBRIC, reverse=False))
+    foreign = [*probes([make_dialogue("z", language="fr")], injections, RUBRIC, reverse=False)]
+    assert foreign[1].condition["injection"] == injections[0].id, "English stands in"
 
 
 # --- shared bases -----------------------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ async def rounds(
 
 
 def answer(first: float, language: str = "en") -> str:
-    labels = [dimension.label[language] for dimension in FEEL.dimensions.values()]  # type: ignore[index]
+    labels = [dimension.label[language] for dimension in FEEL.dimensions.values()]
     return "\n".join(f"{label}: 0={first:.2f} 1=0 2=0 3={1 - first:.2f}" for label in labels)
 
 

@@ -68,7 +68,7 @@ def write_config(folder: Path, url: str, **changes: Any) -> Path:
     settings = {"framework": "esc_eval", "mode": "paper", "seeker": "player.yaml", "supporters": ["helper.yaml"]}
     settings |= {"judge": "ranker.yaml", "languages": ["en", "zh"], "out": "run", "cards": ["cards_en.json", "cards_zh.json"]}
     for language, number in CARDS.items():
-        cards = [published_card(number, language)]  # type: ignore[arg-type]
+        cards = [published_card(number, language)]
         (folder / f"cards_{language}.json").write_bytes(orjson.dumps(cards))
     (folder / "c.yaml").write_text(yaml.safe_dump(settings | changes))
     return folder / "c.yaml"

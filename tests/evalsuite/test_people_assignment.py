@@ -17,12 +17,12 @@ from tests.people_study import write_dialogues
 
 
 def items(count: int, systems: int = 2, language: str = "en", checks: int = 0) -> list[Item]:
-    made = [Item(f"{language}{n}", language, (f"s{n % systems}",)) for n in range(count)]  # type: ignore[arg-type]
-    return made + [Item(f"{language}check{n}", language, ("s0",), check=True) for n in range(checks)]  # type: ignore[arg-type]
+    made = [Item(f"{language}{n}", language, (f"s{n % systems}",)) for n in range(count)]
+    return made + [Item(f"{language}check{n}", language, ("s0",), check=True) for n in range(checks)]
 
 
 def people(count: int, *languages: str) -> list[Person]:
-    return [Person(f"{'+'.join(languages)}{n}", languages) for n in range(count)]  # type: ignore[arg-type]
+    return [Person(f"{'+'.join(languages)}{n}", languages) for n in range(count)]
 
 
 @settings(max_examples=60, deadline=None)

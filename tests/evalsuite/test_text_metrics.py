@@ -89,7 +89,7 @@ def test_bleu_is_sacrebleus(unit: Unit, metric: str) -> None:
     order = BLEU_ORDERS[metric]
     whole = BLEU(tokenize=tokenizer, max_ngram_order=order)
     one = BLEU(tokenize=tokenizer, max_ngram_order=order, effective_order=True)
-    given = responses(rows, language)  # type: ignore[arg-type]
+    given = responses(rows, language)
     assert estimate(given, metric, "corpus", unit).mean == pytest.approx(whole.corpus_score(hypotheses, [references]).score)
     wanted = [one.sentence_score(h, [r]).score for h, r in zip(hypotheses, references, strict=True)]
     assert [s.values[metric] for s in measure(given) if s.unit == unit] == pytest.approx(wanted)

@@ -15,6 +15,7 @@ from core.options import SetOption, console, name_and_value
 from core.paths import InFile, InFiles, MaybeFiles, Reads
 from core.records import HumanScore, Judgement
 from core.rubrics import known_rubric, load_rubric
+from core.settings import fields_set
 from core.tables import json_record
 from core.verbs import Verbs
 from core.yaml_files import read_yaml
@@ -41,6 +42,7 @@ from evalsuite.papers.reported.against import against
 from evalsuite.runner.engine import Runner
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.framework import ScoredRun
+from evalsuite.runs.people import languages_with
 from evalsuite.statistics.correlation import Pairing
 from evalsuite.statistics.leaderboard import Tally
 from evalsuite.statistics.summary import scorer_of
@@ -74,6 +76,8 @@ def score(
     methods are compared as well.
     """
     loaded = load_feel_config(config, {"out": out}, settings or ())
+    if "languages" not in fields_set(settings or ()):
+        loaded.languages = languages_with(loaded.languages, {}, dialogues, {})
     panel = Feel(loaded)
     scored_dialogues = [dialogue for dialogue in read_dialogues(dialogues) if dialogue.language in loaded.languages][:limit]
     if not scored_dialogues:

@@ -81,7 +81,7 @@ def respond(
     if not dialogues:
         raise UserError("--config: give the dialogues to answer in with --dialogues")
     progress = talk(as_json)
-    resolved = resolve(config, supporters=supporter, floors=False, settings=settings, out=out)
+    resolved = resolve(config, supporters=supporter, floors=False, settings=settings, out=out, dialogues=dialogues)
     if floors := [spec.name for spec in resolved.models.supporters if spec.floor]:
         raise UserError(f"--supporter {floors[0]}: a floor has no replies of its own to measure: name models")
     wanted = _wanted(resolved, dialogues)
@@ -126,7 +126,7 @@ def _ask_all(run: Run, resolved: DialogueFramework, dialogues: Sequence[Dialogue
         for spec in resolved.models.supporters:
             if left_out := unspoken(spec, resolved.config.languages):
                 progress.print(f"{spec.name} does not speak {', '.join(left_out)}: those dialogues are left out for it")
-            spoken = [dialogue for dialogue in dialogues if dialogue.language in spec.languages]
+            spoken = [dialogue for dialogue in dialogues if spec.speaks(dialogue.language)]
             url = resolved.config.endpoints.get(spec.name)
             with Batch(spec, run.store.path, progress, url, resolved.config.concurrency) as batch:
                 responses += ask(batch, spoken)

@@ -61,16 +61,17 @@ class Field:
 def read_field(
     places: Sequence[str],
     card_files: Sequence[Path],
-    languages: Sequence[Language],
+    languages: Sequence[Language] | None,
     limit: int | None = None,
     profile_files: Sequence[Path] = (),
 ) -> Field:
-    """Seekers from `NAME=PLACE`, a run folder or a JSONL file of dialogues each (`SupportDialogue` records are taken as well).
+    """Seekers in the languages (None: all) from `NAME=PLACE`, a run folder or a JSONL file of dialogues each.
 
-    Cards and profiles come from the run folders and from files. An imported dialogue without `card_id` belongs to the card that
-    was made from it: the one of the same `source` and `source_id`. With `limit`, that many cards per language stay, those first
-    that most seekers have. Raises `UserError` for a name given twice, a simulated dialogue whose card is not there, two cards
-    made from one dialogue, a seeker without any dialogue, and a folder that holds only a part of a run.
+    `SupportDialogue` records are taken as well. Cards and profiles come from the run folders and from files. An imported
+    dialogue without `card_id` belongs to the card that was made from it: the one of the same `source` and `source_id`. With
+    `limit`, that many cards per language stay, those first that most seekers have. Raises `UserError` for a name given twice, a
+    simulated dialogue whose card is not there, two cards made from one dialogue, a seeker without any dialogue, and a folder
+    that holds only a part of a run.
     """
     shared_cards = list(load_played(card_files, profile_files).values())
     compared, names = Field(), []
@@ -90,7 +91,7 @@ def read_field(
             check_unique(folder, (dialogue.id for dialogue in dialogues), "dialogue ids")
         else:
             dialogues = read_dialogues([folder])
-        _place(compared, name, where, [d for d in dialogues if d.language in languages], cards)
+        _place(compared, name, where, [d for d in dialogues if languages is None or d.language in languages], cards)
     check_unique("--seeker", names, "seeker names")
     if limit is not None:
         met: dict[tuple[Language, str], set[str]] = defaultdict(set)  # who played it, in order of first appearance

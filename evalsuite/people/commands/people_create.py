@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import Field, ValidationError
 
 from core.errors import UserError, at, near
 from core.files import check_unique, explain, read_text
+from core.languages import PAPER_LANGUAGES, in_order, words
 from core.names import composed
 from core.options import SetOption, console, name_and_value
 from core.paths import IN_FILE, MaybeFile, MaybeFiles, MaybeModels, MaybeName, Reads, Writes
-from core.records import Language
+from core.records import Dialogue, Language
 from core.rubrics import Rubric, flat_rubric
 from core.settings import Settings
 from core.specs import load_spec
@@ -28,8 +29,6 @@ from evalsuite.people.assignment import Person, assign, assign_talks
 from evalsuite.people.commands.people import DATABASE, LINK_COLUMNS, LINKS, need_people, opened
 from evalsuite.people.questionnaire import Questionnaire
 from evalsuite.people.study import (
-    CLOSER,
-    OVERALL,
     Items,
     Per,
     Study,
@@ -40,8 +39,6 @@ from evalsuite.people.study import (
 )
 from evalsuite.runs.config import overridden
 from evalsuite.statistics.summary import seeker_of
-
-EVERY: tuple[Language, ...] = get_args(Language)
 
 
 class StudyConfig(Settings):
@@ -162,7 +159,7 @@ def create(
         if design.checks or design.per != "dialogue":
             raise UserError("checks, per: they belong to ratings: give --rubric, or leave them out")
         items, definition = _choices(design, dialogues or [], seeker or [], cards or [], profiles or [])
-    agreed = {} if consent is None else dict.fromkeys(EVERY, read_text(consent, "text").strip())
+    agreed = {} if consent is None else dict.fromkeys(PAPER_LANGUAGES, read_text(consent, "text").strip())
     definition |= design.model_dump(include={"overlap", "repeats", "thoughts", "second_round", "seed"})
     try:
         study = Study.model_validate({"name": folder.resolve().name, "consent": agreed} | definition)
@@ -227,21 +224,28 @@ def _choices(
     """Pairs of dialogues to choose from, and the questions about them."""
     if bool(dialogue_files) == bool(seekers):
         raise UserError("what is done: --rubric with --dialogues to rate, --dialogues or --seeker (twice) to compare")
-    questions = {name: dict.fromkeys(EVERY, text) for name, text in design.questions.items()}
+    questions = {name: dict.fromkeys(PAPER_LANGUAGES, text) for name, text in design.questions.items()}
     if seekers:
-        field = read_field(seekers, cards, EVERY, profile_files=profiles)
+        field = read_field(seekers, cards, None, profile_files=profiles)
         pairs = [(pair.a, pair.b) for pair in pairs_of(field)[0]]
         systems = {dialogue.id: seeker_of(dialogue) for dialogue in field.dialogues}
         people_played = {card.id: card for card in field.cards.values()}
         played = {dialogue.id: played_text(dialogue, people_played) for pair in pairs for dialogue in pair}
-        return compared_items(pairs, systems, played), {"kind": "choose", "questions": questions or {QUESTION: dict(CLOSER)}}
+        asked = questions or {QUESTION: _asks("closer", pairs)}
+        return compared_items(pairs, systems, played), {"kind": "choose", "questions": asked}
     dialogues = read_dialogues(dialogue_files)
     check_unique("--dialogues", (dialogue.id for dialogue in dialogues), "dialogue ids")
     couples = list(pairs_of_supporters(dialogues))
     if not couples:
         raise UserError("--dialogues: no two supporters spoke on the same card, profile or situation: nothing to compare")
     supporters: dict[str, str] = {dialogue.id: dialogue.supporter or dialogue.source for dialogue in dialogues}
-    return compared_items(couples, supporters, {}), {"kind": "choose", "questions": questions or {"better": dict(OVERALL)}}
+    asked = questions or {"better": _asks("better", couples)}
+    return compared_items(couples, supporters, {}), {"kind": "choose", "questions": asked}
+
+
+def _asks(question: Literal["better", "closer"], pairs: Sequence[tuple[Dialogue, Dialogue]]) -> dict[Language, str]:
+    """One of the two questions in the languages of the pairs, and in those of the pages."""
+    return {language: words(language)[question] for language in in_order([*PAPER_LANGUAGES, *(a.language for a, _ in pairs)])}
 
 
 def _talks(design: StudyConfig, rules: Rubric, cards: list[Path], profiles: list[Path]) -> tuple[Items, dict[str, Any]]:
@@ -260,7 +264,7 @@ def _talks(design: StudyConfig, rules: Rubric, cards: list[Path], profiles: list
 def raters_of(given: Sequence[str], languages: Sequence[Language], prefix: str = "r") -> list[Person]:
     """As many raters as the numbers say, who read all the languages, and those with a code of their own."""
     count = sum(int(text) for text in given if text.isdecimal())
-    every = tuple(language for language in EVERY if language in languages)
+    every, known = tuple(in_order(languages)), in_order([*PAPER_LANGUAGES, *languages])
     people = [Person(f"{prefix}{number:02d}", every) for number in range(1, count + 1)]
     for text in given:
         if text.isdecimal():
@@ -268,9 +272,9 @@ def raters_of(given: Sequence[str], languages: Sequence[Language], prefix: str =
         code, reads = name_and_value("--raters", text, "a number, or CODE=en,zh")
         own = reads.split(",")
         for language in own:
-            if language not in EVERY:
-                raise UserError(f"--raters {text}: no language {language!r}: {near(language, EVERY)}")
-        people.append(Person(composed(code), tuple(language for language in EVERY if language in own)))
+            if language not in known:
+                raise UserError(f"--raters {text}: no language {language!r}: {near(language, known)}")
+        people.append(Person(composed(code), tuple(language for language in known if language in own)))
     if not people:
         raise UserError("--raters: none: say how many, or name them as CODE=en,zh")
     check_unique("--raters", (person.code.casefold() for person in people), "raters")

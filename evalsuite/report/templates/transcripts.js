@@ -6,7 +6,7 @@ const transcripts = (() => {
   const FIELDS = ["id", "language", "supporter", "subject", "termination", "endedBy", "exchanges", "simulator", "opening", "unreadable", "risks", "scores", "trial"];
   const rows = data.rows.map((row, index) => ({ index, ...Object.fromEntries(FIELDS.map((field, place) => [field, row[place]])) }));
   const LONG = 420; // signs of a turn that a column has room for
-  const LANGUAGES = { en: "English", zh: "中文" };
+  const LANGUAGES = Object.fromEntries(Object.entries(data.languages).map(([code, [name]]) => [code, name]));
   const labels = data.dimensions.map((about) => about.label.en ?? Object.values(about.label)[0]);
   const riskyCards = new Set(data.risky_cards); // their problems are read behind a content warning, not in the list
 
@@ -62,6 +62,7 @@ const transcripts = (() => {
   const single = async (row) => {
     const [turns, marks] = await body(row);
     const talk = make("div", "talk");
+    [talk.lang, talk.dir] = [row.language, data.languages[row.language][1]]; // each text in it finds its own direction
     talk.append(...card(row), ...turns.map(([speaker, text, risk, state], place) => bubble(row, speaker ? "supporter" : "seeker", text, place, risk, state)));
     const columns = make("div", "columns");
     columns.append(talk, verdicts(row, marks));

@@ -121,7 +121,7 @@ def judge_card_verb(
     if gold is not None:
         overrides["gold"] = {"dialogues": str(dialogues), "scores": str(gold)}
     chosen = config or CONFIGS / "eval" / "judge_card.yaml"
-    resolved = resolve(chosen, settings, out=str(folder), **overrides)
+    resolved = resolve(chosen, settings, out=str(folder), dialogues=[*filter(None, [dialogues]), *(further or [])], **overrides)
     with_gold = gold is not None or dialogues is None
     if with_gold and resolved.config.gold is None:
         raise UserError(f"{chosen}: gold: name a gold set, or give --dialogues, alone or with --gold")

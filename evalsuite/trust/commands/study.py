@@ -11,7 +11,8 @@ import typer
 
 from core.errors import UserError, need_modules
 from core.files import CONFIGS, read_jsonl, write_jsonl
-from core.options import SetOption, choice, console
+from core.languages import check_language
+from core.options import SetOption, console
 from core.paths import IN_FOLDER, InModel, InModels, Writes
 from core.settings import fields_set
 from core.specs import EMBEDDED_PREFIX, ModelSpec
@@ -73,7 +74,7 @@ def study(
     --model gpt-4.1@https://api.openai.com/v1#OPENAI_API_KEY
     """
     if language is not None:
-        choice("--language", language, ("en", "zh"))
+        check_language("--language", language)
     played: dict[str, Any] = {"supporters": supporter, "limit": limit, "seeker": model, "judge": model, "language": language}
     played |= {field: value for field, value in _USUAL.items() if field not in fields_set(settings or ())}
     runs = {

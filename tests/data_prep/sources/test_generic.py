@@ -173,7 +173,7 @@ def test_a_first_line_that_does_not_name_the_corpus_is_refused(head: dict[str, A
     ("row", "message"),
     [
         (TALK | {"situatoin": "hm"}, "situatoin: unknown field"),
-        (TALK | {"language": "fr"}, "language: "),
+        (TALK | {"language": "french"}, "language: "),
         (TALK | {"id": ""}, "id: "),
         (TALK | {"turns": []}, "turns: "),
         (TALK | {"turns": [TURNS[0], {"role": "client", "text": "hm"}]}, r"turns\.1\.role: .*'client'"),

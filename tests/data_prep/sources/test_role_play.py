@@ -336,7 +336,7 @@ def test_socialbench_the_last_speaker_is_the_character(reader: Reader) -> None:
         row("en", ("Bea", "It\x92s late\x85"), ("Joe", "So?\x81"), ("Bea", "Go home.")),
         row("zh", ("User", "哪个好笑？")),
         row("zh", ("阿土", "在吗"), ("阿土", "在吗")),
-        row("fr", ("Bea", "Non."), ("Joe", "Si.")),
+        row("french", ("Bea", "Non."), ("Joe", "Si.")),
     ]
     (item,) = reader("socialbench", {"emotional_perception.json": rows})
     assert said(item) == [("c", "Bea", "It’s late…"), ("p", "Joe", "So?"), ("c", "Bea", "Go home.")]

@@ -1,0 +1,260 @@
+"""Languages: BCP 47 codes, and for each a folder with what the harness says in it.
+
+The folder is `languages/CODE` in the current folder (your own, which comes first) or `configs/languages/CODE` in this package:
+
+    words.yaml           names of the two sides, headings, punctuation (`Wording`)
+    rubrics/NAME.yaml    texts of a rubric: dimension → label, facet, about, levels
+    prompts/PACK/*       templates of a prompt pack
+    floors.yaml          what the floors say, by name
+
+What a language lacks is taken from the language that it is a variety of (pt for pt-BR), else from English; `tell` says so once.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, Field
+
+from core.errors import UserError, near, say
+from core.files import CONFIGS, digest, read_text, validated
+from core.settings import Settings
+from core.yaml_files import load_yaml
+
+T = TypeVar("T")
+ENGLISH = "en"
+PAPER_LANGUAGES = (ENGLISH, "zh")
+"""The languages of the papers and their corpora, whose prompts and rubrics ship complete."""
+NOT_REVIEWED = "not reviewed by a native clinician"
+FOLDER = "languages"
+_CODE = re.compile(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?(-([a-z0-9]{5,8}|[0-9][a-z0-9]{3}))*")
+_NO_SPACES = frozenset(("zh", "yue", "ja", "th", "lo", "km", "my", "bo"))  # between words
+_RIGHT_TO_LEFT = frozenset(
+    ["ar", "he", "fa", "ur", "ps", "sd", "ug", "yi", "dv", "ckb", "Arab", "Hebr", "Thaa", "Syrc", "Nkoo", "Adlm", "Rohg"]
+)
+_told: set[str] = set()
+
+
+class Wording(Settings):
+    """What the harness needs to know of a language. A field that the file leaves out is as in English."""
+
+    name: str
+    """Its English name, for reports and for prompts in English."""
+    own_name: str
+    """What its speakers call it."""
+    reviewed: str = NOT_REVIEWED
+    """Who has reviewed the texts, as reports say it."""
+    seeker: str
+    """Names the seeker in transcripts."""
+    supporter: str
+    """Names the supporter in transcripts."""
+    inwardly: str
+    """Stands behind the seeker's name before a thought, with what separates the two."""
+    colon: str
+    """Between a heading and its text, with the space behind it."""
+    comma: str
+    semicolon: str
+    stop: str
+    """The end of a sentence, without a space."""
+    space: str
+    """What separates sentences, and words: empty in Chinese."""
+    counts: Literal["words", "characters"]
+    """What the length of a text is counted in; characters for scripts without spaces."""
+    reason: Annotated[int, Field(gt=0)]
+    """Characters that a judge's reason may have at most, where a server constrains the answer."""
+    age: str
+    gender: str
+    occupation: str
+    problem: str
+    situation: str
+    female: str
+    male: str
+    unknown: str
+    """What a role card says where something is not known."""
+    trouble: str
+    """Heading of the kind of trouble, on a card made without a model."""
+    feeling: str
+    """Heading of the main feeling, on such a card."""
+    appraisal: str
+    emotion: str
+    goal: str
+    outcome: str
+    """Names the sum of a rubric whose questions are a tree, and `outcome_about` says what it is."""
+    outcome_about: str
+    better: str
+    """Asks people which of two dialogues is better."""
+    closer: str
+    """Asks people in which of two dialogues the seeker is more like a real person."""
+
+    def __getitem__(self, word: str) -> str:
+        return str(getattr(self, word))
+
+
+@cache
+def canonical(code: str) -> str:
+    """The code, if it is a BCP 47 code in canonical form (`de`, `pt-BR`, `zh-Hant`). Raises `ValueError` with the nearest."""
+    if code in PAPER_LANGUAGES:
+        return code
+    known = _names()
+    language, *parts = re.split("[-_]", code.strip().lower())
+    right = "-".join([language, *(_spelt(part) for part in parts)])
+    if _CODE.fullmatch(right) and (language in known or len(language) == 3):
+        if right == code:
+            return code
+        raise ValueError(f"no language code: write {right}")
+    by_name = {name.lower(): other for other, name in known.items()}
+    meant = f"did you mean {by_name[language]}?" if language in by_name else near(language[:100], [*known, *by_name])
+    raise ValueError(f"no language code (BCP 47, as in de, pt-BR, zh-Hant): {meant}")
+
+
+def _spelt(part: str) -> str:
+    """A part behind the language as it is written: Script, REGION, variant."""
+    return part.title() if len(part) == 4 and part.isalpha() else part.upper() if len(part) == 2 else part
+
+
+Language = Annotated[str, AfterValidator(canonical)]
+
+
+def check_language(option: str, code: str) -> str:
+    """The code, `canonical`. Raises `UserError`, which names the option."""
+    try:
+        return canonical(code)
+    except ValueError as error:
+        raise UserError(f"{option} {code[:100]}: {error}") from None
+
+
+@cache
+def _names() -> dict[str, str]:
+    return dict(load_yaml(CONFIGS / "language_names.yaml", "names of languages"))
+
+
+def in_order(languages: Iterable[str]) -> list[str]:
+    """Each language once: those of the papers, then the others by code."""
+    return sorted(
+        set(languages),
+        key=lambda code: (PAPER_LANGUAGES.index(code) if code in PAPER_LANGUAGES else len(PAPER_LANGUAGES), code),
+    )
+
+
+def lineage(language: str) -> list[str]:
+    """The language and what it is a variety of: zh-Hant-TW, zh-Hant, zh."""
+    parts = language.split("-")
+    return ["-".join(parts[:end]) for end in range(len(parts), 0, -1)]
+
+
+def folders(language: str) -> list[Path]:
+    """The folders that may hold something in the language, the first of which counts."""
+    return [place / code for code in lineage(language) for place in (Path(FOLDER), CONFIGS / FOLDER)]
+
+
+def file_of(language: str, name: str) -> Path | None:
+    """The language's own file of this name, if it has one."""
+    return next((path for folder in folders(language) if (path := folder / name).is_file()), None)
+
+
+def texts(language: str, name: str) -> Mapping[str, Any]:
+    """What the language's own YAML file of this name holds; nothing where there is none."""
+    return _texts(language, name, Path.cwd())
+
+
+@cache  # a run asks for each text
+def _texts(language: str, name: str, here: Path) -> Mapping[str, Any]:
+    path = file_of(language, name)
+    content = load_yaml(path, "texts of a language") if path else {}
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected fields, as the file of the same name in {CONFIGS / FOLDER / 'de'} has them")
+    return content
+
+
+def words(language: str) -> Wording:
+    """The language's words, with those of English for what is missing; a name is known for every code."""
+    return _words(language, Path.cwd())
+
+
+@cache
+def _words(language: str, here: Path) -> Wording:
+    own = texts(language, "words.yaml")
+    name = _names().get(lineage(language)[-1], language)
+    if missing := [field for field in Wording.model_fields if field not in own and field != "reviewed"]:
+        tell(language, f"words.yaml with {', '.join(missing)}" if own else "words.yaml")
+    named = {} if language == ENGLISH else {"name": name, "own_name": name, "reviewed": NOT_REVIEWED}
+    named["counts"] = counts(language)
+    return validated(Wording, {**texts(ENGLISH, "words.yaml"), **named, **own}, file_of(language, "words.yaml") or language)
+
+
+def asked_in(language: str) -> Wording:
+    """The words by which answers are read: prompts that fix an answer's headings exist in English and Chinese, and keep the
+    English ones in other languages."""
+    return words(lineage(language)[-1] if lineage(language)[-1] in PAPER_LANGUAGES else ENGLISH)
+
+
+def name_of(language: str) -> str:
+    """The English name, for reports; of `mul`, all languages together."""
+    if language == "mul":
+        return "all languages"
+    return str(texts(language, "words.yaml").get("name") or _names().get(lineage(language)[-1], language))
+
+
+def own_name(language: str) -> str:
+    """What its speakers call it, else its English name."""
+    return str(texts(language, "words.yaml").get("own_name") or name_of(language))
+
+
+def counts(language: str) -> Literal["words", "characters"]:
+    """What the length of a text is counted in."""
+    usual = "characters" if _NO_SPACES.intersection(lineage(language)) else "words"
+    return "characters" if texts(language, "words.yaml").get("counts", usual) == "characters" else "words"
+
+
+def direction(language: str) -> Literal["ltr", "rtl"]:
+    """How it is written: from the left, or from the right."""
+    return "rtl" if _RIGHT_TO_LEFT.intersection(language.split("-")) else "ltr"
+
+
+def cut(text: str, language: str) -> list[str]:
+    """The words of a text in lower case; in a script without spaces its characters, where Latin words stay whole."""
+    runs = ["".join(run) for spoken, run in groupby(text.lower(), _is_spoken) if spoken]
+    return runs if counts(language) == "words" else [part for run in runs for part in re.findall(r"[a-z0-9]+|.", run)]
+
+
+def _is_spoken(sign: str) -> bool:
+    """Letters, marks and digits, and what joins them: Hindi's vowel signs are no letters to a regular expression."""
+    return unicodedata.category(sign)[0] in "LMN" or sign in "\u200c\u200d"
+
+
+def of(by_language: Mapping[str, T], language: str, what: str) -> T:
+    """The text in the language or in what it is a variety of, else in English (or, without that, in the first there is), which
+    `tell` says. `what` names the texts, of which there is one at least."""
+    for code in lineage(language):
+        if code in by_language:
+            return by_language[code]
+    other = ENGLISH if ENGLISH in by_language else next(iter(by_language))
+    tell(language, what, other)
+    return by_language[other]
+
+
+def tell(language: str, what: str, other: str = ENGLISH) -> None:
+    """Say, once for each language, that texts are missing in it and those of the other stand in."""
+    if language not in _told:
+        _told.add(language)
+        if any(folder.is_dir() for folder in folders(language)):
+            said = f"no {what}: {name_of(other)} stands in; `esc-data language check {language}` lists what is missing"
+        else:
+            said = f"no texts: {name_of(other)} stands in; `esc-data language new {language}` lays them out to be translated"
+        say(f"{name_of(language)} ({language}) has {said}", err=True)
+
+
+def fingerprint(language: str, names: Iterable[str]) -> str:
+    """A hash of the language's own files, of these names or in folders of these names; "" where it has none."""
+    found: dict[str, str] = {}
+    for folder in reversed(folders(language)):
+        for name in names:
+            paths = [folder / name] if (folder / name).is_file() else sorted((folder / name).rglob("*"))
+            found |= {path.relative_to(folder).as_posix(): read_text(path, "text") for path in paths if path.is_file()}
+    return digest(sorted(found.items()), 16) if found else ""

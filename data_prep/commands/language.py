@@ -1,0 +1,132 @@
+"""`language`: the texts of a language, laid out to be translated (new), and what is missing of them (check)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from jinja2 import Environment, TemplateSyntaxError, meta
+
+from core.errors import UserError
+from core.files import read_text, write_text
+from core.languages import ENGLISH, FOLDER, NOT_REVIEWED, check_language, file_of, folders, name_of, texts, words
+from core.options import choice, console
+from core.paths import IN_NAME
+from core.prompts import PromptPack, in_language, load_pack
+from core.rubrics import Rubric, load_rubric
+from core.specs import load_spec
+from core.tables import Table, to_console
+from core.yaml_files import parse_yaml
+
+_FLOORS = ("silent", "parrot", "lecture")
+_SAME = {"name", "reviewed", "colon", "comma", "semicolon", "stop", "space", "counts", "reason"}  # may well be as in English
+_MARKER = re.compile(r"\[(?:BEGIN|END) [A-Z]+\]")
+
+
+def language(
+    what: Annotated[str, typer.Argument(metavar="new|check", help="Lay the texts out, or check them.")],
+    code: Annotated[str, typer.Argument(metavar="CODE", help="The language's BCP 47 code: fr, pt-BR, zh-Hant.")],
+    rubric: Annotated[str, typer.Option("--rubric", help="The rubric whose texts are wanted."), IN_NAME] = "esc_eval",
+    prompts: Annotated[
+        str, typer.Option("--prompts", help="The prompt pack whose templates are wanted."), IN_NAME
+    ] = "esc_eval",
+) -> None:
+    """Lay out the texts of a language to be translated, and say what is missing of them.
+
+    new writes languages/CODE in the current folder, in English where there are no texts; files that are there stay as they are.
+    A run in the same folder takes the texts from there. check lists what is missing, where English stands in, and what is still
+    as in English, and refuses files that a run could not use. Example:
+
+    python -m data_prep language new fr
+    """
+    action = choice("new|check", what, ("new", "check"))
+    check_language("CODE", code)
+    pack = load_pack(prompts)
+    wanted = _wanted(code, load_rubric(rubric), pack)
+    if action == "check":
+        _check(code, wanted, pack)
+        return
+    for name, english in wanted.items():
+        if not (path := Path(FOLDER, code, name)).exists():
+            own = file_of(code, name)
+            write_text(path, read_text(own, "text") if own else english)
+            console.print(f"wrote {path}", soft_wrap=True)
+    console.print(f"next: translate them, then python -m data_prep language check {code}", soft_wrap=True)
+
+
+def _check(code: str, wanted: Mapping[str, str], pack: PromptPack) -> None:
+    if not any(folder.is_dir() for folder in folders(code)):
+        raise UserError(f"no folder {FOLDER}/{code} here, and none in this package: esc-data language new {code} makes it")
+    rows, faults = [], list[str]()
+    for name, english in wanted.items():
+        path = pack.file(code, Path(name).name) if name.startswith("prompts/") else file_of(code, name)
+        there, texts_wanted = _leaves(read_text(path, "text"), name) if path else {}, _leaves(english, name)
+        faults += [f"{path}: {fault}" for fault in _faults(there, texts_wanted)]
+        missing = [key or "the file" for key in texts_wanted if key not in there]
+        alike = [key or "the file" for key, text in texts_wanted.items() if there.get(key) == text and key not in _SAME]
+        rows.append((name, len(texts_wanted), _listed(missing, texts_wanted), _listed(alike, texts_wanted)))
+    if faults:
+        raise UserError("; ".join(faults))
+    said = words(code)
+    notes = (f"{said.name} ({said.own_name}): {said.reviewed}.",)
+    columns = ("file", "texts", "missing", "as in English")
+    to_console(Table("language", f"Texts in {said.name}", columns, tuple(rows), notes), console)
+
+
+def _listed(keys: list[str], wanted: Mapping[str, str]) -> str:
+    return "all" if keys and len(keys) == len(wanted) else ", ".join(keys)
+
+
+def _wanted(code: str, rules: Rubric, pack: PromptPack) -> dict[str, str]:
+    """File in the language's folder → its content in English."""
+    fields = ("label", "facet", "about", "levels")
+    dimensions = {
+        key: {field: text[ENGLISH] for field in fields if (text := getattr(one, field)) and ENGLISH in text}
+        for key, one in rules.dimensions.items()
+    }
+    floors = {name: floor.text for name in _FLOORS if (floor := load_spec(name).floor)}
+    about = {"name": name_of(code), "own_name": name_of(code), "reviewed": NOT_REVIEWED}
+    content = {
+        "words.yaml": dict(texts(ENGLISH, "words.yaml")) | about,
+        f"rubrics/{rules.name}.yaml": {} if code in rules.languages else dimensions,
+        "floors.yaml": {name: text[ENGLISH] for name, text in floors.items() if code not in text},
+    }
+    files = {name: yaml.safe_dump(value, allow_unicode=True, sort_keys=False) for name, value in content.items() if value}
+    templates = sorted(path for path in (pack.folder / ENGLISH).glob("*") if "paper" not in path.name)
+    return files | {f"prompts/{pack.folder.name}/{p.name}": in_language(read_text(p, "prompt"), code) for p in templates}
+
+
+def _flat(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
+    """Every text by its place: fluency.levels.0."""
+    if not isinstance(value, Mapping):
+        yield above, str(value).strip()
+        return
+    for key, part in value.items():
+        yield from _flat(part, f"{above}.{key}" if above else str(key))
+
+
+def _leaves(text: str, name: str) -> dict[str, str]:
+    return dict(_flat(parse_yaml(text, name) if name.endswith(".yaml") else text))
+
+
+def _faults(there: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[str]:
+    """What a run could not use: unknown fields, templates that are broken or leave out what English ones show."""
+    yield from (f"{key}: unknown, expected one of {', '.join(wanted)}" for key in there if key not in wanted)
+    if "" in there and "" in wanted:
+        try:
+            shown, needed = (_shown(text) for text in (there[""], wanted[""]))
+        except TemplateSyntaxError as error:
+            yield f"line {error.lineno}: {error.message}"
+            return
+        yield from (f"{part} is missing: keep it as in English" for part in sorted(needed - shown))
+
+
+def _shown(template: str) -> set[str]:
+    """What a template shows: values, other templates, the marks around data."""
+    parsed = Environment().parse(template)
+    included = (f'{{% include "{name}" %}}' for name in meta.find_referenced_templates(parsed))
+    return {f"{{{{ {name} }}}}" for name in meta.find_undeclared_variables(parsed)} | {*included, *_MARKER.findall(template)}
