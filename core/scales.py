@@ -21,7 +21,7 @@ _WORDS = {"zh": {"yes": "是", "no": "否", NOT_APPLICABLE: "不适用"}}
 _NOTHING = {"n/a", "na", "not applicable", "不适用"}
 MOST_SCORES = 1001  # of a scale: every one is a choice of the judge's
 COUNTED = 11  # scores that a table has columns for, and a question buttons
-_NUMBER = re.compile(r"(-?[0-9]{1,4}(?:\.[0-9]{1,3})?)(?:\s?(?:/|out of)\s?([0-9]{1,4}))?\s?分?")
+_NUMBER = re.compile(r"(-?[0-9]{1,4}(?:\.[0-9]{1,9})?)(?:\s?(?:/|out of)\s?([0-9]{1,4}))?\s?分?")
 
 
 class Scale(Settings):
@@ -50,7 +50,10 @@ class Scale(Settings):
             raise ValueError("levels: give each level a number, as in {never: 0, often: 2}, or list the names alone")
         if [*levels.values()] != sorted({*levels.values()}):
             raise ValueError("levels: their numbers have to rise from each to the next")
-        return {"min": min(levels.values()), "max": max(levels.values())} | raw | {"levels": levels}
+        ends = {"min": min(levels.values()), "max": max(levels.values())}
+        if any(raw.get(name, end) != end for name, end in ends.items()):
+            raise ValueError(f"levels: their numbers run from {ends['min']} to {ends['max']}: leave min and max out")
+        return raw | ends | {"levels": levels}
 
     def __hash__(self) -> int:  # what differs is told apart by comparison
         return hash((self.min, self.max, self.step))

@@ -56,15 +56,14 @@ def tree_faults(tree: Tree) -> Iterator[str]:
                 yield f"questions.{key}.answers.{name}.goto: no question {answer.goto!r}: write one of {', '.join(tree)}, {END}"
             if answer.points * 2 % 1:
                 yield f"questions.{key}.answers.{name}.points: {answer.points} is no whole or half number"
-    leads = {key: {one.goto for one in question.answers.values()} & set(tree) for key, question in tree.items()}
     try:
-        TopologicalSorter(leads).prepare()
+        last_first = order(tree)
     except CycleError as error:
         yield f"questions: a circle, {' → '.join(reversed(error.args[1]))}: let one of these answers lead elsewhere"
         return
     reached = set(list(tree)[:1])
-    for key in order(tree)[::-1]:
-        reached |= leads[key] if key in reached else set()
+    for key in reversed(last_first):
+        reached |= _leads(tree[key]) if key in reached else set()
     for key in tree:
         if key not in reached:
             yield f"questions.{key}: no answer leads to it from the first question: lead to it or leave it out"
@@ -72,17 +71,18 @@ def tree_faults(tree: Tree) -> Iterator[str]:
         yield "questions: every way through has the same points: give some answers points, which add up to the outcome"
 
 
+def _leads(question: TreeQuestion) -> set[str]:
+    return {answer.goto for answer in question.answers.values()}
+
+
 def order(tree: Tree) -> list[str]:
-    """The questions of a tree without circles, each after all that it leads to."""
-    leads = {key: {one.goto for one in question.answers.values()} & set(tree) for key, question in tree.items()}
-    return [*TopologicalSorter(leads).static_order()]
+    """The questions of a tree, each after all that it leads to. Raises `CycleError` for a circle."""
+    return [*TopologicalSorter({key: _leads(question) & set(tree) for key, question in tree.items()}).static_order()]
 
 
 def outcomes(tree: Tree) -> list[float]:
     """The sums of points that ways from the first question to an end have, ascending."""
     sums: dict[str, set[float]] = {END: {0}}
     for key in order(tree):
-        sums[key] = {
-            one.points + rest for one in tree[key].answers.values() for rest in sums.get(one.goto, ())
-        }  # goto: END, or a question before
+        sums[key] = {one.points + rest for one in tree[key].answers.values() for rest in sums.get(one.goto, ())}
     return sorted(sums[next(iter(tree))]) if tree else []

@@ -21,7 +21,7 @@ from core.judge_prompts import judge_messages, transcript_of_turns
 from core.languages import words
 from core.records import LOST, Dialogue, Judgement, Language, Message
 from core.rubrics import Rubric
-from core.scales import Scale, Verdict, level_name
+from core.scales import Verdict, level_name
 from evalsuite.judge.judge import Judge, NoVerdict
 from evalsuite.judge.methods import Method, no_tree
 from serve.answers import Reply
@@ -32,7 +32,7 @@ _ROOM, _ROOM_EACH = 400, 16  # tokens of a constrained answer: the reason, and a
 _TRAILING_COMMA = r",(?=\s*+[}\]])"
 # A string, the rest of a text after a quotation mark that is never closed, or a comma.
 _STRING_OR_TRAILING_COMMA = re.compile(rf'("(?:[^"\\]|\\.)*+")|("(?:[^"\\]|\\.)*+\\?\Z)|{_TRAILING_COMMA}', re.S)
-_DIGIT, _PLAIN, _ZEROS = re.compile("[0-9]"), re.compile(r"\s*-?[0-9]+(\.[0-9]+)?\s*"), re.compile(r"(?<=[0-9])\.0+(?=\s*$)")
+_FRACTION = re.compile("[0-9] ?(/|out of|分)")
 _BRACES_OF_PROSE = re.compile(r"\{[^{}\"':：]*\}")
 _BRACES = 64  # so many braces of a reply, the last ones, are taken for the beginning of an object
 
@@ -180,11 +180,12 @@ def read_answer(text: str, rubric: Rubric) -> JsonAnswer:
             read.setdefault(key, set()).update(_verdict(one, key, rubric) for one in values)
     single = {key: next(iter(values)) for key, values in read.items() if len(values) == 1}
     scores = {key: score for key in rubric.dimensions if (score := single.get(key)) is not None}
-    missing: dict[Scale, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for key, scale in rubric.scales.items():
         if key not in scores:
-            missing.setdefault(scale, []).append(key)
-    problems = (f"no {_kind(scale)} for {', '.join(keys)}" for scale, keys in missing.items())
+            number = "whole number" if scale.step == 1 else "number"
+            missing.setdefault(f"answer of {scale}" if scale.levels else f"{number} from {scale}", []).append(key)
+    problems = (f"no {kind} for {', '.join(keys)}" for kind, keys in missing.items())
     return JsonAnswer(scores, "; ".join(problems), text)
 
 
@@ -228,20 +229,10 @@ def plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).casefold()
 
 
-def _kind(scale: Scale) -> str:
-    whole = "whole number" if scale.step == 1 else "number"
-    return f"answer ({scale})" if scale.levels else f"{whole} from {scale}"
-
-
 def _verdict(value: Any, key: str, rubric: Rubric) -> Verdict | None:
-    """A number or a text (JSON's true is a yes); of a text that is a number, the number."""
-    if isinstance(value, bool):
-        return rubric.verdict(key, level_name(value)) if rubric.scale_of(key).levels else None
-    if isinstance(value, int | float):
-        return rubric.verdict(key, str(value)) if abs(value) < 10_000 else None
-    if not isinstance(value, str) or (_DIGIT.search(value) and not rubric.scale_of(key).levels and not _PLAIN.fullmatch(value)):
-        return None
-    return rubric.verdict(key, _ZEROS.sub("", value))
+    """Of a number, a text that names one, or a level's name (JSON's true is a yes); "3/5" is none of these here."""
+    text = level_name(value) if isinstance(value, bool | int | float) else value
+    return rubric.verdict(key, text) if isinstance(text, str) and not _FRACTION.search(text) else None
 
 
 by_json = Method(score, check=no_tree)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from core.errors import UserError
@@ -30,8 +30,8 @@ async def scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[
     rubric, language = judge.rubric, dialogue.language
     lone = list(rubric.answers(names[0], language)) if len(names) == 1 else None
     enums = {name: {"enum": [answer_value(one) for one in rubric.answers(name, language)]} for name in names}
-    longest = lone or [lines(rubric, names, language, longest_of)]
-    room = max(len(text.encode()) for text in longest) + 1  # a token is a byte or more
+    longest, pattern = form(rubric, names, language)
+    room = len(longest.encode()) + 1  # a token is a byte or more
     spec = judge.spec
     answer = await judge.reply(
         Question(
@@ -41,7 +41,7 @@ async def scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[
             served_name=spec.served_name(language, sample),
             purpose="judge",
             choices=None if lone is None else tuple(lone),
-            regex=None if lone else lines(rubric, names, language, choice_regex, escaped),
+            regex=None if lone else pattern,
             schema=closed_object(enums),
             held_tokens=room,
             logprobs=lone is not None,
@@ -115,26 +115,12 @@ def escaped(text: str) -> str:
     return re.sub(r"([\\.^$*+?()\[\]{}|])", r"\\\1", text)
 
 
-def choice_regex(answers: Iterable[str]) -> str:
-    """One of these answers."""
-    return f"({'|'.join(map(escaped, answers))})"
-
-
-def longest_of(answers: Iterable[str]) -> str:
-    return max(answers, key=lambda text: len(text.encode()))
-
-
-def lines(
-    rubric: Rubric,
-    names: Sequence[str],
-    language: Language,
-    answer: Callable[[Iterable[str]], str],
-    written: Callable[[str], str] = str,
-) -> str:
-    """A line for each dimension under its label, with what `answer` makes of its possible answers."""
-    return ("\\n" if written is escaped else "\n").join(
-        f"{written(rubric.label(name, language))}: {answer(rubric.answers(name, language))}" for name in names
-    )
+def form(rubric: Rubric, names: Sequence[str], language: Language) -> tuple[str, str]:
+    """The longest answer about these dimensions, a line each under its label, and a regular expression of all answers."""
+    answers = [(rubric.label(name, language), list(rubric.answers(name, language))) for name in names]
+    longest = (f"{label}: {max(of_one, key=lambda text: len(text.encode()))}" for label, of_one in answers)
+    patterns = (f"{escaped(label)}: ({'|'.join(map(escaped, of_one))})" for label, of_one in answers)
+    return "\n".join(longest), r"\n".join(patterns)
 
 
 def check_lines(rubric: Rubric, found: Callable[[Language], Mapping[str, Any]], method: str) -> None:
@@ -153,4 +139,4 @@ def check_joint(rubric: Rubric) -> None:
     """`check_lines` of a rubric whose answers are lines."""
     keys = list(rubric.dimensions)
     if not rubric.digits:
-        check_lines(rubric, lambda code: _of_lines(lines(rubric, keys, code, longest_of), rubric, keys, code), "joint")
+        check_lines(rubric, lambda code: _of_lines(form(rubric, keys, code)[0], rubric, keys, code), "joint")
