@@ -21,11 +21,12 @@ from typing import Any
 
 from core.errors import UserError, clean
 from core.files import check_unique, read_jsonl, validated, write_jsonl
-from core.records import Dialogue, Judgement, Language
+from core.records import Dialogue, Judgement, Language, RoleCard
 from core.rubrics import Rubric
 from core.specs import ModelSpec
 from core.tables import Estimate, Screen
 from data_prep.dialogue_files import read_given
+from data_prep.profiles import Profile
 from data_prep.scores.human import read_dialogues
 from evalsuite.frames import FrameRecords, row_of
 from evalsuite.given import People, given_dialogues, given_people, only_language, with_rubric
@@ -39,6 +40,7 @@ from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import open_run
 from evalsuite.runs.framework import framework_of
 from evalsuite.runs.judgement_sets import chosen_set, sets_of
+from evalsuite.runs.people import languages_with
 from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics.leaderboard import Board, Score, Tally
 from evalsuite.statistics.paired import rank_text
@@ -84,12 +86,11 @@ class Results:
 
     def __repr__(self) -> str:
         """Three lines: what ran, what the models come to, and where the records are."""
-        ran = f"{len({supporter_of(each) for each in self.dialogues})} supporters, {len(self.dialogues)} dialogues"
-        ran += f" ({', '.join(languages_of(self.dialogues))}), {len(self.judgements)} verdicts"
+        who = dict.fromkeys(supporter_of(dialogue) for dialogue in self.dialogues)
+        ran = f"dialogues: {len(self.dialogues)} of {', '.join(who)} ({', '.join(languages_of(self.dialogues))})"
         means = (f"{one.supporter} {one.scores[AVERAGE].mean:.1f}" for one in self.leaderboard if one.scores[AVERAGE].n)
-        ran += f" on {self.rubric.name}" if self.rubric else ""
-        scores = f"average on 0–100: {', '.join(means)}" if self.rubric else "not scored"
-        return f"{ran}\n{scores}\n{self.folder or 'in memory: `out=FOLDER` keeps it'}"
+        told = f"average on 0–100 ({self.rubric.name}): {', '.join(means)}" if self.rubric else "not scored"
+        return f"{ran}\n{told}\n{self.folder or 'in memory: `out=FOLDER` keeps it'}"
 
     @property
     def scores(self) -> FrameRecords[Score]:
@@ -270,6 +271,10 @@ def _simulation(
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
         if isinstance(cards, str | Path):
             config[played] = [str(cards)]
+            if str(cards) != "bundled" and "languages" not in settings:
+                record = Profile if played == "profiles" else RoleCard
+                default = EvalConfig.model_fields["languages"].default
+                config["languages"] = languages_with(default, {record: config[played]}, (), {})
         else:
             chosen = given_people(cards, played == "profiles", settings)
             check_unique(played, (person.id for person in chosen), "ids")

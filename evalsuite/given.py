@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
-from core.files import validated, write_text
+from core.errors import UserError
+from core.files import problems_in, write_text
 from core.people_tables import Faults
 from core.records import Dialogue, RoleCard
 from core.rows import CorpusRow
@@ -26,7 +28,7 @@ def given_people(cards: Any, profiles: bool, settings: Mapping[str, Any]) -> lis
     position and field."""
     rows = _rows(cards)
     if profiles:
-        return [row if isinstance(row, Profile) else validated(Profile, row, f"profiles[{n}]") for n, row in enumerate(rows)]
+        return [row if isinstance(row, Profile) else _record(Profile, row, f"profiles[{n}]") for n, row in enumerate(rows)]
     if all(isinstance(row, RoleCard) for row in rows):
         return rows
     with Faults() as faults:
@@ -51,12 +53,20 @@ def with_rubric(settings: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     """The settings of a run, where a `Rubric`, or a dict of its fields, is a file in `folder`."""
     rubric = settings.get("rubric")
     if isinstance(rubric, Mapping):
-        rubric = validated(Rubric, rubric, "rubric")
+        rubric = _record(Rubric, rubric, "rubric")
     if not isinstance(rubric, Rubric):
         return settings
     path = folder / "rubric.yaml"
     write_text(path, yaml.safe_dump(rubric.model_dump(mode="json"), allow_unicode=True, sort_keys=False))
     return {**settings, "rubric": str(path)}
+
+
+def _record(model: type[BaseModel], value: Any, where: str) -> Any:
+    """A value as a record. Raises `UserError` with every fault."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise UserError("\n".join(f"{where}: {problem}" for problem in problems_in(error))) from None
 
 
 def _rows(given: Any) -> list[Any]:

@@ -66,7 +66,7 @@ def own_cards(
             how = "say which in a column language or by --language (in Python: languages=[…])"
             faults.found.append(f"{where}: no language is named, and the problems are not in English: {how}")
         elif language is None and not faults.found:
-            say(f"{where}: {len(unsaid)} cards name no language: taken as en (a column language says another)", err=True)
+            say(f"{where}: cards that name no language, taken as en: {len(unsaid)} (a column language says another)", err=True)
     return [card for _, card in cards.values()]
 
 

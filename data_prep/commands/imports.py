@@ -9,6 +9,7 @@ import typer
 
 from core.errors import UserError, near
 from core.files import check_unique, first_object
+from core.languages import check_language
 from core.ledger import Build
 from core.options import OutOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_PLACES
@@ -120,6 +121,7 @@ def import_(
         if places or scores:
             raise UserError("--cards: cards are imported alone: leave out --source, --gold, --dialogues and --rubric")
         pairs = (name_and_value("--map", text, "OURS=YOURS, as in problem=Situation") for text in map_ or ())
+        language = check_language("--language", language) if language else None
         made = load_cards(cards, language, {column: field for field, column in pairs})
         build = Build(out, "import", settings={"language": language, "map": map_})
         build.input(cards)

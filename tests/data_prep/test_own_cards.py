@@ -61,7 +61,7 @@ def test_every_kind_of_file_gives_the_same_cards(suffix: str, tmp_path: Path, ca
     assert {(card.language, card.source, card.card_method) for card in cards} == {("en", "people", "written")}
     persons = [json.dumps(card.model_dump(include=set(PERSON)), sort_keys=True, separators=(",", ":")) for card in cards]
     assert [card.id for card in cards] == [f"card-{hashlib.sha256(one.encode()).hexdigest()[:12]}" for one in persons]
-    assert "3 cards name no language: taken as en" in capsys.readouterr().err
+    assert "cards that name no language, taken as en: 3" in capsys.readouterr().err
 
 
 def test_ids_are_of_what_a_row_says_and_stay_when_rows_move(tmp_path: Path) -> None:
@@ -201,6 +201,7 @@ def test_import_maps_columns_and_says_what_it_wrote(run: Run) -> None:
         (("--map", "problm=Situation"), "unknown column 'problm': did you mean problem"),
         (("--map", "Situation"), "--map Situation: write OURS=YOURS"),
         (("--map", "problem=Situation", "--map", "age=Situation"), "no column problem (found: Situation)"),
+        (("--map", "problem=Situation", "--language", "Deutsch"), "--language Deutsch: "),
         (("--map", "problem=Situation", "--gold", "sheet.csv"), "--cards: cards are imported alone"),
     ],
 )

@@ -387,4 +387,4 @@ def test_the_notebook_runs() -> None:
     assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are stripped"
     NotebookClient(notebook, timeout=60).execute()
     shown = [output["data"]["text/plain"] for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]
-    assert any("average on 0–100: listener 83.3, session 44.4" in text for text in shown), shown
+    assert any("average on 0–100 (our_questions): listener 83.3, session 44.4" in text for text in shown), shown

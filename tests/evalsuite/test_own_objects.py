@@ -104,8 +104,8 @@ def test_results_say_in_three_lines_what_ran_what_came_out_and_where(tmp_path: P
     how: dict[str, Any] = {"seeker": seeker, "rubric": RUBRIC, "languages": ["en"], "exchanges": 1, "quiet": True}
     kept = simulate(ROWS, supporter={"a": supporter, "b": supporter}, judge=judge, out=tmp_path / "r", **how)
     assert repr(kept).splitlines() == [
-        "2 supporters, 4 dialogues (en), 4 verdicts on mine",
-        "average on 0–100: a 100.0, b 100.0",
+        "dialogues: 4 of a, b (en)",
+        "average on 0–100 (mine): a 100.0, b 100.0",
         str(tmp_path / "r"),
     ]
     held = simulate(ROWS, supporter={"a": supporter}, **how)
@@ -131,4 +131,20 @@ def test_the_ten_lines_of_the_document_run(tmp_path: Path, monkeypatch: pytest.M
     with Endpoint(lambda body, count: Answer("Warmth: 9"), ("gpt-4.1",)) as endpoint:
         names: dict[str, Any] = {"my_model": supporter}
         exec(re.sub(r"https://[^#\"]*", endpoint.url, shown), names)
-    assert repr(names["results"]).splitlines()[1:] == ["average on 0–100: supporter 88.9", "runs/mine"]
+    assert repr(names["results"]).splitlines()[1:] == ["average on 0–100 (mine): supporter 88.9", "runs/mine"]
+
+
+def test_every_fault_of_a_rubric_is_told() -> None:
+    wrong = {"name": "x", "scale": {"min": 1}, "dimensions": {"a": "Is it warm?", "b": {"about": 3}}}
+    with pytest.raises(UserError) as caught:
+        simulate(ROWS, supporter=supporter, seeker=seeker, judge=judge, rubric=wrong, languages=["en"], quiet=True)
+    assert str(caught.value).splitlines() == [
+        "rubric: scale.max, dimensions.b.label: Field required",
+        "rubric: dimensions.b.about: Input should be a valid dictionary (got '3')",
+    ]
+
+
+def test_a_files_own_language_is_played(tmp_path: Path) -> None:
+    (tmp_path / "cards.csv").write_text("problem,language\nSie kann nicht schlafen.,de\n")
+    results = simulate(tmp_path / "cards.csv", supporter=supporter, seeker=seeker, exchanges=1, quiet=True)
+    assert [dialogue.language for dialogue in results.dialogues] == ["de"]
