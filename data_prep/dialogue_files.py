@@ -95,17 +95,16 @@ def _record(
 ) -> dict[str, Any]:
     """What a value holds of a record. Raises `UserError` with all faults, one a line."""
     listed: list[Any] = next((value[key] for key in _LISTS if isinstance(value.get(key), list)), [])
-    replies = [choice.get("message") for choice in (value.get("choices") or [])[:1] if isinstance(choice, Mapping)]
+    choices = value.get("choices")
+    replies = [_first(choice, ("message",)) for choice in choices[:1]] if isinstance(choices, list) else []
     turns, problems = list[dict[str, str]](), list[str]()
     for number, one in enumerate([*listed, *replies]):
         place, message = (one.where, one.value) if isinstance(one, CorpusRow) else (f"{where}: message {number}", one)
-        role, text = str(_first(message, _ROLES) or ""), _first(message, _TEXTS)
-        parts = (
-            part.get("text") if isinstance(part, Mapping) else part for part in (text if isinstance(text, list) else [text])
-        )
+        role, text = " ".join(str(_first(message, _ROLES) or "").split())[:60], _first(message, _TEXTS)
+        parts = [_first(part, ("text",)) or part for part in (text if isinstance(text, list) else [text])]
         said = "\n".join(part for part in parts if isinstance(part, str)).strip()  # none of an image or a tool's call
         if (side := sides.get(role.casefold())) is None:
-            how = f"{role[:60]!r} is not known: say whose it is: --set roles.{role}=seeker (or supporter)"
+            how = f"{role!r} is not known: say whose it is: --set roles.{role}=seeker (or supporter)"
             problems.append(f"{place}: role: {how if role else 'missing, under all of ' + ', '.join(_ROLES)}")
         elif side and said:
             turns.append({"role": side, "text": said})
@@ -126,6 +125,7 @@ def _record(
 
 
 def _first(value: Any, names: Sequence[str]) -> Any:
+    """The first of these fields that has a value; None where there is none, and of what is no object."""
     values = (value.get(name) for name in names) if isinstance(value, Mapping) else ()
     return next((one for one in values if one not in (None, "")), None)
 
@@ -148,8 +148,8 @@ def _rows(path: Path, faults: Faults) -> list[tuple[str, Any]]:
 
 def _grouped(rows: Sequence[CorpusRow], faults: Faults) -> Iterator[tuple[str, Any]]:
     """The dialogues of a table of turns, each at its first row. Columns that differ within a dialogue are left out."""
-    for name, turns in group_by(rows, lambda row: _first(row.value, _IDS)).items():
-        if name is None:
+    for name, turns in group_by(rows, lambda row: str(_first(row.value, _IDS) or "")).items():
+        if not name:
             faults.found += [f"{turn.where}: dialogue: missing, under all of {', '.join(_IDS)}" for turn in turns]
             continue
         turns.sort(key=lambda turn: in_order(str(_first(turn.value, _ORDERS) or "")))
@@ -159,10 +159,10 @@ def _grouped(rows: Sequence[CorpusRow], faults: Faults) -> Iterator[tuple[str, A
 
 def _samples(log: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The samples of a log of Inspect; every epoch of one is a dialogue."""
-    for one in log["samples"] or ():
-        name = f"{one.get('id')}-{one['epoch']}" if one.get("epoch", 1) > 1 else one.get("id")
-        model = log.get("eval", {}).get("model")
-        yield {"id": name, "model": model, "messages": one.get("messages"), **(one.get("metadata") or {})}
+    for one in log["samples"] if isinstance(log["samples"], list) else ():
+        name, epoch, about = (_first(one, (key,)) for key in ("id", "epoch", "metadata"))
+        told = {"id": name if epoch in (None, 1) else f"{name}-{epoch}", "model": _first(log.get("eval"), ("model",))}
+        yield told | {"messages": _first(one, ("messages",))} | (about if isinstance(about, dict) else {})
 
 
 def _content(path: Path) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 
 import openpyxl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from core.errors import UserError
 from core.files import write_jsonl
@@ -19,6 +22,23 @@ from core.records import Dialogue, Turn
 from data_prep.dialogue_files import dialogues_of, read_given
 from data_prep.scores.human import read_dialogues
 
+KEYS = [
+    *(
+        "messages",
+        "conversations",
+        "samples",
+        "data",
+        "choices",
+        "message",
+        "metadata",
+        "fields",
+        "eval",
+        "id",
+        "epoch",
+        "turns",
+    ),
+    *("role", "content", "from", "value", "text", "language", "model", "session", "turn", "source", "trial", "termination"),
+]
 SAID = {
     "d1": (
         ("seeker", "I sleep badly."),
@@ -137,10 +157,10 @@ FORMS: dict[str, tuple[str, Callable[[], bytes]]] = {
 def test_every_form_tells_the_same_dialogues(form: str, tmp_path: Path) -> None:
     name, made = FORMS[form]
     (tmp_path / name).write_bytes(made())
-    given = read_given(tmp_path / name, "en")
-    assert given.dialogues == EXPECTED
+    left = read_given(tmp_path / name, "en")
+    assert left.dialogues == EXPECTED
     left_out = "messages left out of 2 dialogues, by role: 2 system, 2 assistant without text, 2 tool"
-    assert given.notes == ([left_out] if form == "chat" else [])
+    assert left.notes == ([left_out] if form == "chat" else [])
 
 
 def test_records_have_no_field_more_where_nothing_more_is_known() -> None:
@@ -242,3 +262,25 @@ def test_our_own_records_stay_strict(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl").write_text(text.replace('"fields"', '"version": 3, "fields"'))
     with pytest.raises(UserError, match=r"d\.jsonl:1: version: unknown field"):
         read_dialogues([tmp_path / "d.jsonl"])
+
+
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(0, 3), st.sampled_from(["", "user", "assistant", "en", "x\ny"])),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS), inner, max_size=5)),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_no_value_breaks_the_reader(value: Any) -> None:
+    """It is read, or refused with where and why."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in (("x.json", [value]), ("y.json", value), ("z.jsonl", value)):
+            path = Path(folder) / name
+            path.write_text(json.dumps(content))
+            try:
+                read = read_given(path, "en").dialogues
+            except UserError as error:
+                assert str(error).startswith(str(path)), error
+            else:
+                assert all(dialogue.turns for dialogue in read)
