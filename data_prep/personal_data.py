@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING
@@ -23,22 +24,19 @@ def without_personal_data(given: Given) -> Given:
     need_modules("presidio_analyzer", "presidio_anonymizer", purpose="anonymise")
     from presidio_anonymizer import AnonymizerEngine
 
-    replacing, found, kept = AnonymizerEngine(), Counter[str](), list[Dialogue]()
+    replacing, found, misses, kept = AnonymizerEngine(), Counter[str](), dict[str, None](), list[Dialogue]()
     for one in given.dialogues:
+        analyzer, cannot = _analyzer(spoken := one.language.partition("-")[0])
+        misses |= dict.fromkeys(cannot)
         turns = []
         for turn in one.turns:
-            marked = _analyzer(one.language)[0].analyze(turn.text, one.language)
-            dated = [
-                span
-                for span in marked
-                if span.entity_type != "DATE_TIME" or any(map(str.isdigit, turn.text[span.start : span.end]))
-            ]
-            replaced = replacing.anonymize(turn.text, dated)
+            marked = analyzer.analyze(turn.text, spoken)  # "yesterday" is no personal data
+            spans = [at for at in marked if at.entity_type != "DATE_TIME" or re.search(r"\d", turn.text[at.start : at.end])]
+            replaced = replacing.anonymize(turn.text, spans)
             found.update(item.entity_type for item in replaced.items)
             turns.append(turn.model_copy(update={"text": replaced.text}))
         kept.append(one.model_copy(update={"turns": tuple(turns)}))
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in found.most_common()) or "nothing found"
-    misses = [note for language in dict.fromkeys(one.language for one in kept) for note in _analyzer(language)[1]]
     return Given(kept, [*given.notes, f"personal data replaced: {kinds}; what is worded unusually stays", *misses])
 
 
