@@ -289,7 +289,8 @@ def test_stats_of_published_and_own_files(run: Run) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "c", "language": "en", "problem": "x", "source": "s"}', r"f\.jsonl:1: card_method: "),
+        ('{"id": "c", "language": "en", "source": "s", "card_method": "llm"}', r"f\.jsonl:1: problem: "),
+        ('{"id": "c", "problem": "x", "quality": "good"}', r"f\.jsonl:1, column quality: "),
         ('{"id": "p", "language": "en", "counselling": {"problem": "x"}}', r"f\.jsonl:1: demographics: "),
         ("{]", r"f\.jsonl:1: malformed JSON"),
     ],
