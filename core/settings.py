@@ -48,18 +48,19 @@ def with_settings(values: Mapping[str, Any], settings: Sequence[str], model: typ
         place: dict[str, Any] = changed
         section: type[BaseModel] | None = model
         while section and "." in field:
-            part, _, rest = field.partition(".")
+            part, _, field = field.partition(".")
+            section, keyed = _section(section, part, name)
             above = place.get(part) or {}
             if not isinstance(above, Mapping):
                 raise UserError(f"--set {name}: {part} is {above!r} already, which has no fields: keep one of the two")
             place[part] = dict(above)
             place = place[part]
-            key, dot, last = rest.rpartition(".")
-            if dot and (of_each := _models_of(section, part)):  # by keys that may have dots
+            if keyed and "." in field and section:  # a model for each key
+                key, _, field = field.rpartition(".")
                 place[key] = dict(place.get(key) or {})
-                place, section, field = place[key], of_each, last
-            else:
-                section, field = _section(section, part, name), rest
+                place = place[key]
+            elif keyed:
+                section = None
         if section and field not in section.model_fields:
             raise UserError(f"--set {name}: unknown field {field!r}: {near(field, section.model_fields)}")
         value = parse_yaml(text, f"--set {name}")
@@ -72,27 +73,18 @@ def with_settings(values: Mapping[str, Any], settings: Sequence[str], model: typ
     return changed
 
 
-def _section(model: type[BaseModel], field: str, name: str) -> type[BaseModel] | None:
-    """The model of a section; None for a mapping, whose keys are free (and may have dots)."""
+def _section(model: type[BaseModel], field: str, name: str) -> tuple[type[BaseModel] | None, bool]:
+    """The model of a section, or of each value of a mapping if these are models; and whether it is a mapping, whose keys are
+    free (and may have dots)."""
     if field not in model.model_fields:
         raise UserError(f"--set {name}: unknown field {field!r}: {near(field, model.model_fields)}")
     annotation = model.model_fields[field].annotation
     kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
     found = next((kind for kind in kinds if get_origin(kind) is None and issubclass(kind, BaseModel)), None)
-    if _models_of(model, field):
-        return None
-    if found is None and get_origin(annotation) is not dict:
+    keyed = get_origin(annotation) is dict
+    if found is None and not keyed:
         raise UserError(f"--set {name}: {field} is no section: write --set {field}=VALUE")
-    return found
-
-
-def _models_of(model: type[BaseModel], field: str) -> type[BaseModel] | None:
-    """The model of each value of a mapping; None for any other field."""
-    info = model.model_fields.get(field)
-    if info is None or get_origin(info.annotation) is not dict:
-        return None
-    kind = get_args(info.annotation)[1]
-    return kind if isinstance(kind, type) and get_origin(kind) is None and issubclass(kind, BaseModel) else None
+    return found, keyed
 
 
 def _is_list(annotation: Any) -> bool:
