@@ -20,11 +20,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from core.errors import UserError, near, say
-from core.files import CONFIGS, digest, read_text, validated
-from core.settings import Settings
+from core.files import CONFIGS, digest, read_text
 from core.yaml_files import load_yaml
 
 T = TypeVar("T")
@@ -41,59 +40,11 @@ _RIGHT_TO_LEFT = frozenset(
 _told: set[str] = set()
 
 
-class Wording(Settings):
-    """What the harness needs to know of a language. A field that the file leaves out is as in English."""
+class Wording(dict[str, str]):
+    """What the harness says in a language, by the names that words.yaml of English explains: `wording.seeker`."""
 
-    name: str
-    """Its English name, for reports and for prompts in English."""
-    own_name: str
-    """What its speakers call it."""
-    reviewed: str = NOT_REVIEWED
-    """Who has reviewed the texts, as reports say it."""
-    seeker: str
-    """Names the seeker in transcripts."""
-    supporter: str
-    """Names the supporter in transcripts."""
-    inwardly: str
-    """Stands behind the seeker's name before a thought, with what separates the two."""
-    colon: str
-    """Between a heading and its text, with the space behind it."""
-    comma: str
-    semicolon: str
-    stop: str
-    """The end of a sentence, without a space."""
-    space: str
-    """What separates sentences, and words: empty in Chinese."""
-    counts: Literal["words", "characters"]
-    """What the length of a text is counted in; characters for scripts without spaces."""
-    reason: Annotated[int, Field(gt=0)]
-    """Characters that a judge's reason may have at most, where a server constrains the answer."""
-    age: str
-    gender: str
-    occupation: str
-    problem: str
-    situation: str
-    female: str
-    male: str
-    unknown: str
-    """What a role card says where something is not known."""
-    trouble: str
-    """Heading of the kind of trouble, on a card made without a model."""
-    feeling: str
-    """Heading of the main feeling, on such a card."""
-    appraisal: str
-    emotion: str
-    goal: str
-    outcome: str
-    """Names the sum of a rubric whose questions are a tree, and `outcome_about` says what it is."""
-    outcome_about: str
-    better: str
-    """Asks people which of two dialogues is better."""
-    closer: str
-    """Asks people in which of two dialogues the seeker is more like a real person."""
-
-    def __getitem__(self, word: str) -> str:
-        return str(getattr(self, word))
+    def __getattr__(self, word: str) -> str:
+        return self[word]
 
 
 @cache
@@ -179,13 +130,12 @@ def words(language: str) -> Wording:
 
 @cache
 def _words(language: str, here: Path) -> Wording:
-    own = texts(language, "words.yaml")
-    name = _names().get(lineage(language)[-1], language)
-    if missing := [field for field in Wording.model_fields if field not in own and field != "reviewed"]:
+    own, english = texts(language, "words.yaml"), texts(ENGLISH, "words.yaml")
+    if missing := [word for word in english if word not in own and word != "reviewed"]:
         tell(language, f"words.yaml with {', '.join(missing)}" if own else "words.yaml")
-    named = {} if language == ENGLISH else {"name": name, "own_name": name, "reviewed": NOT_REVIEWED}
-    named["counts"] = counts(language)
-    return validated(Wording, {**texts(ENGLISH, "words.yaml"), **named, **own}, file_of(language, "words.yaml") or language)
+    name = name_of(language)
+    found = {**english, "name": name, "own_name": name, "reviewed": NOT_REVIEWED, **own, "counts": counts(language)}
+    return Wording({word: str(text or "") for word, text in found.items()})
 
 
 def asked_in(language: str) -> Wording:

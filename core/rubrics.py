@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from core.errors import UserError
 from core.files import CONFIGS
-from core.languages import lineage, of, texts, words
+from core.languages import file_of, lineage, of, texts, words
 from core.records import Identifier, Language
 from core.scales import NOT_APPLICABLE, Verdict, not_applicable, word
 from core.scales import Scale as Scale
@@ -262,7 +262,11 @@ class Rubric(Settings):
         """The rubric's text in the language, else that of the language's folder, else that in English (`core.languages`)."""
         own = getattr(self.dimensions[dimension], field) or {}
         for code in lineage(language) if own else ():
-            kept = texts(code, f"rubrics/{self.name}.yaml").get(dimension, {}).get(field)
+            added = texts(code, name := f"rubrics/{self.name}.yaml").get(dimension, {})
+            kept = added.get(field) if isinstance(added, dict) else added
+            if kept is not None and not isinstance(kept, dict if field == "levels" else str):
+                expected = f"`esc-data language check {code}` says what is expected"
+                raise UserError(f"{file_of(code, name)}: {dimension}: {field} cannot be read: {expected}")
             if code in own or kept is not None:
                 return own.get(code, kept)
         return of(own, language, f"texts of rubric {self.name}") if own else None

@@ -11,15 +11,15 @@ import typer
 import yaml
 from jinja2 import Environment, TemplateSyntaxError, meta
 
-from core.errors import UserError
-from core.files import read_text, write_text
-from core.languages import ENGLISH, FOLDER, NOT_REVIEWED, check_language, file_of, folders, name_of, texts, words
+from core.errors import UserError, near
+from core.files import CONFIGS, read_text, write_text
+from core.languages import ENGLISH, FOLDER, NOT_REVIEWED, check_language, file_of, folders, name_of, words
 from core.options import choice, console
 from core.paths import IN_NAME
 from core.prompts import PromptPack, in_language, load_pack
 from core.rubrics import Rubric, load_rubric
 from core.specs import load_spec
-from core.tables import Table, to_console
+from core.tables import Cell, Table, to_console
 from core.yaml_files import parse_yaml
 
 _FLOORS = ("silent", "parrot", "lecture")
@@ -43,7 +43,7 @@ def language(
 
     python -m data_prep language new fr
     """
-    action = choice("new|check", what, ("new", "check"))
+    action = choice("action", what, ("new", "check"))
     check_language("CODE", code)
     pack = load_pack(prompts)
     wanted = _wanted(code, load_rubric(rubric), pack)
@@ -61,24 +61,21 @@ def language(
 def _check(code: str, wanted: Mapping[str, str], pack: PromptPack) -> None:
     if not any(folder.is_dir() for folder in folders(code)):
         raise UserError(f"no folder {FOLDER}/{code} here, and none in this package: esc-data language new {code} makes it")
-    rows, faults = [], list[str]()
-    for name, english in wanted.items():
+    rows, faults = list[tuple[Cell, ...]](), list[str]()
+    for name, content in wanted.items():
         path = pack.file(code, Path(name).name) if name.startswith("prompts/") else file_of(code, name)
-        there, texts_wanted = _leaves(read_text(path, "text"), name) if path else {}, _leaves(english, name)
-        faults += [f"{path}: {fault}" for fault in _faults(there, texts_wanted)]
-        missing = [key or "the file" for key in texts_wanted if key not in there]
-        alike = [key or "the file" for key, text in texts_wanted.items() if there.get(key) == text and key not in _SAME]
-        rows.append((name, len(texts_wanted), _listed(missing, texts_wanted), _listed(alike, texts_wanted)))
+        there, english = _leaves(read_text(path, "text"), path) if path else {}, _leaves(content, Path(name))
+        faults += [f"{path}: {fault}" for fault in _faults(there, english)]
+        missing = [key or "the file" for key in english if key not in there]
+        alike = [key or "the file" for key, text in english.items() if there.get(key) == text and key not in _SAME]
+        rows.append(
+            (name, len(english), *("all" if len(keys) == len(english) else ", ".join(keys) for keys in (missing, alike)))
+        )
     if faults:
         raise UserError("; ".join(faults))
-    said = words(code)
+    said, columns = words(code), ("file", "texts", "missing", "as in English")
     notes = (f"{said.name} ({said.own_name}): {said.reviewed}.",)
-    columns = ("file", "texts", "missing", "as in English")
     to_console(Table("language", f"Texts in {said.name}", columns, tuple(rows), notes), console)
-
-
-def _listed(keys: list[str], wanted: Mapping[str, str]) -> str:
-    return "all" if keys and len(keys) == len(wanted) else ", ".join(keys)
 
 
 def _wanted(code: str, rules: Rubric, pack: PromptPack) -> dict[str, str]:
@@ -89,15 +86,20 @@ def _wanted(code: str, rules: Rubric, pack: PromptPack) -> dict[str, str]:
         for key, one in rules.dimensions.items()
     }
     floors = {name: floor.text for name in _FLOORS if (floor := load_spec(name).floor)}
-    about = {"name": name_of(code), "own_name": name_of(code), "reviewed": NOT_REVIEWED}
+    said = read_text(CONFIGS / FOLDER / ENGLISH / "words.yaml", "words").partition("\n")[2]  # without what is said of English
+    for word, text in {"name": name_of(code), "own_name": name_of(code), "reviewed": NOT_REVIEWED}.items():
+        said = re.sub(rf"(?m)^{word}: [^#\n]*(?=  #)", f"{word}: {text}", said)
     content = {
-        "words.yaml": dict(texts(ENGLISH, "words.yaml")) | about,
         f"rubrics/{rules.name}.yaml": {} if code in rules.languages else dimensions,
         "floors.yaml": {name: text[ENGLISH] for name, text in floors.items() if code not in text},
     }
     files = {name: yaml.safe_dump(value, allow_unicode=True, sort_keys=False) for name, value in content.items() if value}
     templates = sorted(path for path in (pack.folder / ENGLISH).glob("*") if "paper" not in path.name)
-    return files | {f"prompts/{pack.folder.name}/{p.name}": in_language(read_text(p, "prompt"), code) for p in templates}
+    return (
+        {"words.yaml": said}
+        | files
+        | {f"prompts/{pack.folder.name}/{p.name}": in_language(read_text(p, "prompt"), code) for p in templates}
+    )
 
 
 def _flat(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
@@ -109,13 +111,13 @@ def _flat(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
         yield from _flat(part, f"{above}.{key}" if above else str(key))
 
 
-def _leaves(text: str, name: str) -> dict[str, str]:
-    return dict(_flat(parse_yaml(text, name) if name.endswith(".yaml") else text))
+def _leaves(text: str, path: Path) -> dict[str, str]:
+    return dict(_flat(parse_yaml(text, path) if path.suffix == ".yaml" else text))
 
 
 def _faults(there: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[str]:
     """What a run could not use: unknown fields, templates that are broken or leave out what English ones show."""
-    yield from (f"{key}: unknown, expected one of {', '.join(wanted)}" for key in there if key not in wanted)
+    yield from (f"{key or 'the file'}: unknown: {near(key, wanted)}" for key in there if key not in wanted)
     if "" in there and "" in wanted:
         try:
             shown, needed = (_shown(text) for text in (there[""], wanted[""]))

@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.webdriver.common.by import By
 
+import core.languages
 from core.files import CONFIGS, write_text
 from evalsuite import cli
+from evalsuite.people import pages
+from evalsuite.people.pages import render
 from tests.conftest import EscEval
 from tests.endpoint import Endpoint
 from tests.evalsuite.browsing import opened, screen
+from tests.people_study import links, served
 from tests.surface import VERBS
 
 pytestmark = pytest.mark.slow
@@ -143,6 +148,47 @@ def test_a_language_without_bundled_cards_is_refused_with_what_there_is(esc_eval
     assert code == 2 and "no bundled cards in fr (there are en, zh, de, es, hi): give a file of yours with --cards" in err
     code, err = esc_eval("run", "--config", API, "--model", url, "--language", "pt_br")
     assert (code, err) == (2, "error: --language pt_br: no language code: write pt-BR\n")
+
+
+def test_a_language_is_added_to_a_run_and_its_texts_stay_the_same(esc_eval: EscEval, played: Path, endpoint: Endpoint) -> None:
+    Path("cards.jsonl").write_bytes((played / "cards.jsonl").read_bytes())
+    url = f"my-model@{endpoint.url}"
+    typed = ["run", "--config", API, "--model", url, "--cards", "cards.jsonl", "--out", "run", "--set", "exchanges=1", "--set"]
+    assert esc_eval(*typed, "gold=null", "--language", "de")[0] == 0
+    asked = len(endpoint.requests)
+    assert esc_eval(*typed, "gold=null", "--language", "de")[0] == 0 and len(endpoint.requests) == asked
+    assert esc_eval(*typed, "gold=null", "--language", "ar")[0] == 0
+    config = json.loads(Path("run/config.json").read_text())
+    assert config["simulate"]["languages"] == ["de", "ar"] == [one["name"] for one in config["score"]["texts"]]
+    write_text(Path("languages/de/prompts/esc_eval/greeting.txt"), "Moin.")
+    code, err = esc_eval(*typed, "gold=null", "--language", "de")
+    assert code == 2 and "was made with another simulate config: texts.de.sha256" in err
+
+
+def test_raters_read_a_dialogue_in_its_own_direction(
+    browser: webdriver.Chrome, esc_eval: EscEval, played: Path, tmp_path: Path
+) -> None:
+    rates = ["--dialogues", played / "run", "--rubric", "esc_eval", "--raters", "ann=ar", "--set", "overlap=1"]
+    assert esc_eval("people", "create", "study", *rates, "--raters", "bob=de,fr")[0] == 0
+    with served(tmp_path / "study") as (address, _), screen(browser, 400, "light"):
+        browser.get(f"http://{address}{links(tmp_path / 'study')['ann']}")
+        browser.get(f"http://{address}/task/1")
+        assert browser.execute_script("return [document.documentElement.lang, document.documentElement.dir]") == ["en", "ltr"]
+        talk = "document.querySelector('.talk')"
+        assert browser.execute_script(f"return [{talk}.lang, getComputedStyle({talk}).direction]") == ["ar", "rtl"]
+        assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+        assert not browser.find_elements(By.ID, "language"), "there are English words alone"
+
+
+def test_pages_in_ones_own_words_are_in_that_language(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert '<html lang="en" dir="ltr">' in render("message.html", "ar", text="x", wait=None)
+    write_text(Path("languages/ar/pages.yaml"), "overview: نظرة عامة\n")
+    pages.words.cache_clear()
+    monkeypatch.setattr("core.languages._texts", core.languages._texts.__wrapped__)
+    page = render("message.html", "ar", text="x", wait=None)
+    pages.words.cache_clear()
+    assert '<html lang="ar" dir="rtl">' in page and "نظرة عامة" in page and "Sign out" not in page.split("<script")[0]
 
 
 @pytest.mark.parametrize("width", [1280, 400])

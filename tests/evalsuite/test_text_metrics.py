@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 
 from core.errors import UserError
 from core.files import write_jsonl
+from core.languages import cut
 from core.records import Dialogue, Judgement, Language, Turn
 from core.tables import Estimate
 from data_prep.responses import Response
@@ -38,6 +40,7 @@ from evalsuite.papers.text_metrics import (
     signature,
     tokenize,
 )
+from evalsuite.papers.text_units import units
 from tests.evalsuite.oracles import smoothed
 
 pytestmark = pytest.mark.slow
@@ -113,6 +116,36 @@ def test_rouge_is_rouge_scores_and_chinese_is_counted_by_hand() -> None:
     # characters without punctuation: 我很难过 against 我真难过啊: 我难过 of 4 and of 5
     assert value("我很难过！", "我真难过啊。", "rouge_l", "zh", "character") == pytest.approx(100 * 2 * 3 / 9)
     assert value("！！", "。", "rouge_l", "zh", "character") == 0
+
+
+@pytest.mark.parametrize(
+    ("language", "unit", "tokenizer", "text", "reference"),
+    [
+        ("de", "13a", "13a", "Ich höre dir zu, wirklich.", "Ich höre dir gut zu."),
+        ("hi", "13a", "13a", "मैं सुन रहा हूँ, सच में।", "मैं सब सुन रहा हूँ।"),
+        ("ar", "13a", "13a", "أنا أسمعك، حقا.", "أنا أسمعك دائما."),
+        ("th", "char", "char", "ฉันฟังคุณ", "ฉันฟังคุณอยู่"),
+    ],
+)
+def test_every_other_language_is_cut_by_sacrebleu_and_has_rouge_in_its_script(
+    language: Language, unit: Unit, tokenizer: str, text: str, reference: str
+) -> None:
+    assert units(language) == (unit,) and f"tok:{tokenizer}" in signature(unit)["bleu"]
+    for metric, order in BLEU_ORDERS.items():
+        one = BLEU(tokenize=tokenizer, max_ngram_order=order, effective_order=True)
+        assert value(text, reference, metric, language, unit) == pytest.approx(one.sentence_score(text, [reference]).score)
+    said, wanted = (cut(part, language) for part in (text, reference))
+    shared = sum((Counter(said) & Counter(wanted)).values())
+    found = value(text, reference, "rouge_1", language, unit)
+    assert unit == "char" or found == pytest.approx(100 * 2 * shared / (len(said) + len(wanted)))
+    assert found and value(text, text, "rouge_l", language, unit) == value(text, text, "rouge_2", language, unit) == 100
+    assert value("nichts", "anders", "meteor", "de", "13a") == 0 and "no stems" in signature(unit)["meteor"]
+
+
+def test_japanese_and_korean_are_cut_by_mecab_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (units("ja"), units("ko")) == (("char",), ("13a",))
+    monkeypatch.setattr("evalsuite.papers.text_units.importlib.util.find_spec", lambda name: name)
+    assert (units("ja"), units("ko"), units("de")) == (("ja-mecab",), ("ko-mecab",), ("13a",))
 
 
 def test_meteor_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
