@@ -87,10 +87,8 @@ def _names() -> dict[str, str]:
 
 def in_order(languages: Iterable[str]) -> list[str]:
     """Each language once: those of the papers, then the others by code."""
-    return sorted(
-        set(languages),
-        key=lambda code: (PAPER_LANGUAGES.index(code) if code in PAPER_LANGUAGES else len(PAPER_LANGUAGES), code),
-    )
+    present = set(languages)
+    return [*(code for code in PAPER_LANGUAGES if code in present), *sorted(present.difference(PAPER_LANGUAGES))]
 
 
 def lineage(language: str) -> list[str]:
@@ -110,17 +108,19 @@ def file_of(language: str, name: str) -> Path | None:
 
 
 def texts(language: str, name: str) -> Mapping[str, Any]:
-    """What the language's own YAML file of this name holds; nothing where there is none."""
+    """What the language's YAML files of this name hold: yours first, then those of this package, then those of what it is a
+    variety of."""
     return _texts(language, name, Path.cwd())
 
 
 @cache  # a run asks for each text
 def _texts(language: str, name: str, here: Path) -> Mapping[str, Any]:
-    path = file_of(language, name)
-    content = load_yaml(path, "texts of a language") if path else {}
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected fields, as the file of the same name in {CONFIGS / FOLDER / 'de'} has them")
-    return content
+    found: dict[str, Any] = {}
+    for path in (path for folder in reversed(folders(language)) if (path := folder / name).is_file()):
+        if not isinstance(content := load_yaml(path, "texts of a language"), dict):
+            raise UserError(f"{path}: expected fields, as the file of the same name in {CONFIGS / FOLDER / 'de'} has them")
+        found |= content
+    return found
 
 
 def words(language: str) -> Wording:
