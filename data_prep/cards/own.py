@@ -33,7 +33,7 @@ def own_cards(
     told = {row.where: _told(row.value) for row in rows if isinstance(row.value, Mapping)}
     fields = _fields_of([column for row in told.values() for column in row], where, faults, columns)
     headings = {field: column for column, field in fields.items()}
-    source = where.stem if isinstance(where, Path) else "own"
+    source = Path(where).stem
     cards: dict[str, tuple[str, RoleCard]] = {}
     unsaid: list[str] = []  # problems in a language that their rows do not name
     for place, row in told.items() if "problem" in headings else ():

@@ -76,7 +76,8 @@ def _forbid_unknown(model: type[BaseModel]) -> bool:
 
 class EvalConfig(BaseModel):
     """One run. A model is a name in configs/models, a spec file, or NAME@URL (NAME@URL#VARIABLE: with the key in that
-    environment variable). Durations are seconds, or as in 90s, 30m, 4h."""
+    environment variable). Files are looked for beside the config, then from the current folder. Durations are seconds, or as in
+    90s, 30m, 4h."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     framework: str = "esc_eval"
