@@ -188,10 +188,11 @@ def _rules(rubric: Rubric, languages: Sequence[Language], halves: bool) -> list[
             rows += [[], [key, rubric.label(key, language), _about(rubric, key, language)]]
             rows += [["", str(score), text] for score, text in rubric.named_texts(key, language).items()]
     rows.append([])
+    between = any(score % 1 for scores in of_scale.values() for score in scores)
     for language in languages:
         rows += [
             ["", "", of(_wording()[line], language, "words of score sheets")]
-            for line in ("halves" if halves else "whole", rubric.rates, "alone", "care")
+            for line in ("halves" if between else "whole", rubric.rates, "alone", "care")
         ]
         rows += [[], *(["", "", line] for line in rubric.example.get(language, "").splitlines())]
     return rows

@@ -98,6 +98,14 @@ def test_nobody_reads_the_default_scale_for_that_of_a_dimension() -> None:
     assert users == []
 
 
+def test_nobody_turns_scores_into_points_by_hand() -> None:
+    """Points run from the worst end to the best (`Rubric.normalised`): a module that divides by a span does not know which."""
+    back = {"statistics/leaderboard.py", "papers/role_play/seekers.py", "statistics/suggestions.py"}  # to a scale; distances
+    paths = (path for room in ("data_prep", "evalsuite", "train", "serve") for path in (ROOT / room).rglob("*.py"))
+    users = {str(p.relative_to(ROOT)) for p in paths if re.search(r"\.span\b(?!\()", p.read_text())}
+    assert users == {f"evalsuite/{name}" for name in back}
+
+
 # --- asking and reading -----------------------------------------------------------------------------------------------------
 
 

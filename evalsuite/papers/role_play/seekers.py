@@ -234,7 +234,7 @@ def role_play_tables(
     if not groups:
         raise UserError(f"nothing is rated on rubric {rubric.name}")
     labels = [dimension_label(rubric, dimension) for dimension in rubric.dimensions]
-    shared = rubric.shared_scale
+    shared = rubric.shared_scale if rubric.alike else None
     unprinted = [f"{AVERAGE} on {shared.min}–{shared.max}"] if shared else []
     columns = ("seeker", "judged by", *labels, AVERAGE, *unprinted, "parse rate %")
     average = columns.index(AVERAGE)
@@ -273,7 +273,7 @@ def _row(
     cells = over_cards((means - worst) * PRINTED / (best - worst), cards, scale_levels(0, PRINTED), weights)
     answered = sum(not rating.lost for rating in ratings)
     read = 100 * sum(rating.value is not None for rating in ratings) / answered if answered else None
-    average, shared = cells[-1], rubric.shared_scale
+    average, shared = cells[-1], rubric.shared_scale if rubric.alike else None
     if shared is None:
         return seeker, scorer, *cells, read
     bounds = (average.mean, average.low, average.high)
