@@ -60,7 +60,7 @@ class Rubric(Settings):
     """By name, in the order of tables."""
     questions: dict[Identifier, TreeQuestion] | None = Field(default=None, exclude_if=lambda questions: questions is None)
     """A tree in place of dimensions; the first question is its root. Each question becomes a dimension of weight 0, and
-    `outcome`, the sum of the points of the answers given, is one more."""
+    `outcome`, the sum of the points of the answers given, is one more: `higher_is: worse` beside `questions` is about it."""
     # Left out of dumps where they say nothing new, as facet and scale are.
     rates: Literal["supporter", "seeker"] = Field(default="supporter", exclude_if=lambda rates: rates == "supporter")
     """Whose part in the dialogue is scored; a seeker is scored against its role card or profile."""

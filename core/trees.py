@@ -22,7 +22,7 @@ class TreeAnswer(Settings):
     goto: str = END
     """The next question, or END."""
     points: int | float = Field(default=0, exclude_if=lambda points: points == 0)
-    """What it adds to the outcome, in whole or half points. Only the answers that end have any: each end is an outcome."""
+    """What it adds to the outcome, in whole or half points. Given to ends alone, they are the ends' values."""
 
 
 class TreeQuestion(Settings):
