@@ -114,7 +114,7 @@ class PromptPack:
             raise UserError(f"{self._file(language, template)}: {error or type(error).__name__}") from None
 
     def _file(self, language: str, template: str) -> Path:
-        return self.folder / language / template
+        return self.file(language, template) or self.folder / language / template
 
     def require(self, languages: Iterable[Language], templates: Iterable[str]) -> None:
         """Raise `UserError` for the first of these templates that the pack lacks."""

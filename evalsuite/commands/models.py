@@ -88,7 +88,7 @@ def _figures(spec: ModelSpec) -> dict[str, Any]:
         "name": spec.name,
         "about": spec.about,
         "roles": spec.roles,
-        "languages": spec.languages,
+        "languages": spec.languages if "languages" in spec.model_fields_set else None,
         "learnt": spec.learnt,
         "serving": spec.serving,
         "engine": None if spec.floor or spec.endpoint.base_url or spec.serve.unservable else spec.serve.engine,
@@ -112,7 +112,7 @@ def _row(spec: ModelSpec, answers: dict[str, dict[str, Any]], check: bool) -> tu
     key = f"{figures['key']} ({'set' if figures['key_is_set'] else 'not set'})" if figures["key"] else None
     needs = None if spec.floor else key if spec.endpoint.base_url else size
     said = [answer["said"] + (f"; reads {answer['context']} tokens" if answer.get("context") else "")] if answer else [None]
-    roles = f"{', '.join(spec.roles)} ({', '.join(spec.languages)})"
+    roles = f"{', '.join(spec.roles)} ({', '.join(figures['languages'] or ['any language'])})"
     served = ": ".join(filter(None, [_served(spec), needs]))
     return (spec.name, roles, served, spec.licence, *(said if check else []))
 
