@@ -12,7 +12,7 @@ for name, place, about in (
     ("fetch", "corpora:fetch", "Download corpora; without a name, list them."),
     ("read", "corpora:read", "Turn corpora in their published formats into records."),
     ("import", "imports:import_", "Bring what others published, or people gave, into our records."),
-    ("cards", "cards:app", "Role cards by a model: extract, label."),
+    ("cards", "cards:app", "Role cards: your own (import, template), or by a model (extract, label)."),
     ("profiles", "profiles:app", "Profiles of seekers by a model: build."),
     ("language", "language:language", "Lay out the texts of another language (new), or say what is missing (check)."),
     ("check", "check:check", "Say what role cards or profiles hold, and what they may have been made from."),

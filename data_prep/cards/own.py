@@ -104,7 +104,7 @@ def _fields_of(found: Sequence[str], where: Path | str, faults: Faults, given: C
     if found and "problem" not in fields.values():
         wrong.append(f"no column problem (found: {shortened(', '.join(columns))})")
     if wrong and isinstance(where, Path):
-        wrong.append(f"to map: esc-data import --cards {where} --map problem=Situation --out DIR (none=Notes leaves one out)")
+        wrong.append(f"to map: esc-data cards import {where} --map problem=Situation --out DIR (none=Notes leaves one out)")
     faults.found += [f"{where}: {problem}" for problem in wrong]
     return fields
 

@@ -1,4 +1,4 @@
-"""`cards`: role cards from corpora (extract), sorted out and put in categories by a model (label)."""
+"""`cards`: role cards of your own (import, template), or from corpora (extract), sorted by a model (label)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from core.errors import UserError
-from core.languages import in_order
+from core.files import CONFIGS
+from core.languages import check_language, in_order
 from core.ledger import Build, BuildStep
 from core.options import (
     ModelIfAnyOption,
@@ -17,9 +18,11 @@ from core.options import (
     SeedOption,
     SourceOption,
     console,
+    name_and_value,
     writes,
 )
-from core.paths import IN_FILE, IN_NAME
+from core.paths import IN_FILE, IN_NAME, OUT_FILE
+from core.people_tables import table_lines
 from core.prompts import load_pack
 from core.records import Language, Post, RoleCard, SupportDialogue
 from core.specs import EMBEDDED_PREFIX, load_spec
@@ -28,17 +31,72 @@ from data_prep.cards import cardless, load_cards
 from data_prep.cards import llm as card_llm
 from data_prep.cards import stats as card_stats
 from data_prep.cards.heuristic import heuristic_cards
+from data_prep.cards.sheets import write_csv, write_xlsx
 from data_prep.cards.taxonomy import load_taxonomy
 from data_prep.sources import draw, parse_places, read_source, source_at, wanted_items
 from serve.batch import Batch
 
-app = Verbs(no_args_is_help=True, help="Role cards by a model: extract, label.")
+app = Verbs(no_args_is_help=True, help="Role cards: your own (import, template), or by a model (extract, label).")
 CardsOption = Annotated[
     Path,
     typer.Option("--cards", help="Role cards: our JSONL, your own sheet, or a JSON file that ESC-Eval published."),
     IN_FILE,
 ]
-CARDS, DROPPED, UNREADABLE, CALLS = "cards.jsonl", "dropped.jsonl", "unreadable.jsonl", "calls.sqlite"
+CARDS, CARDS_SHEET, DROPPED, UNREADABLE, CALLS = "cards.jsonl", "cards.csv", "dropped.jsonl", "unreadable.jsonl", "calls.sqlite"
+
+
+@app.command("import")
+def import_cards(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Your own role cards: CSV, TSV, XLSX, JSON or JSON lines with a column problem."),
+        IN_FILE,
+    ],
+    out: Annotated[OutOption, writes(CARDS)],
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="OURS=YOURS",
+            help="Which column is meant: problem=Situation; none=Notes leaves one out. Repeat for more.",
+        ),
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option("--language", help="The language of cards that name none (default: en).")
+    ] = None,
+) -> None:
+    """Make role cards of a sheet whose columns have names of their own. Every fault of the file is told at once.
+
+    With our names (see `cards template`), `esc-eval run --cards FILE` reads such a file without this step. Example:
+
+    esc-data cards import cards.xlsx --map problem=Situation --map age=Alter --language de --out runs/cards
+    """
+    pairs = (name_and_value("--map", text, "OURS=YOURS, as in problem=Situation") for text in columns or ())
+    language = check_language("--language", language) if language else None
+    made = load_cards(file, language, {column: field for field, column in pairs})
+    build = Build(out, "cards import", settings={"language": language, "map": columns})
+    build.input(file)
+    build.step("cards", len(made))
+    build.write(CARDS, made)
+    build.finish(console)
+
+
+@app.command()
+def template(
+    out: Annotated[Path, typer.Option("--out", help="The file: .csv, or .xlsx for a spreadsheet."), OUT_FILE] = Path(
+        CARDS_SHEET
+    ),
+) -> None:
+    """Write a sheet with four role cards, to be replaced by your own: only the column problem has to be filled in."""
+    if out.exists():
+        raise UserError(f"--out {out}: there already, and nothing is replaced: choose another name")
+    (_, header), *rows = table_lines(CONFIGS / "init" / CARDS_SHEET)
+    records = [dict(zip(header, cells, strict=True)) for _, cells in rows]
+    if out.suffix.lower() == ".xlsx":
+        write_xlsx(out, "cards", header, records)
+    else:
+        write_csv(out, header, records)
+    console.print(f"written: {out}\nesc-eval run --config CONFIG --cards {out}", soft_wrap=True)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`import` turns what others published, or people gave, into records: ESC-Eval's clone, profiles, cards, scores, dialogues."""
+"""`import` turns what others published, or people gave, into records: ESC-Eval's clone, profiles, scores, dialogues."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import typer
 
 from core.errors import UserError, near
 from core.files import check_unique, first_object
-from core.languages import check_language
 from core.ledger import Build
 from core.options import OutOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_PLACES
 from core.records import Dialogue
-from data_prep.cards import load_cards
 from data_prep.commands.cards import CARDS
 from data_prep.commands.import_esc_eval import CLONE, FILES, INTERNLM2, import_clone
 from data_prep.profiles import Profile, personamem, sage
@@ -64,25 +62,6 @@ def import_(
         typer.Option("--rubric", help="YAML file of a rubric of your own that --gold names. Repeat for more."),
         IN_FILE,
     ] = None,
-    cards: Annotated[
-        Path | None,
-        typer.Option(
-            "--cards",
-            help="Your own role cards: CSV, TSV, XLSX, JSON or JSON lines with a column problem; `esc-eval init` writes some.",
-        ),
-        IN_FILE,
-    ] = None,
-    map_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="OURS=YOURS",
-            help="Which column of --cards is meant: problem=Situation; none=Notes leaves one out. Repeat for more.",
-        ),
-    ] = None,
-    language: Annotated[
-        str | None, typer.Option("--language", help="The language of --cards that name none (default: en).")
-    ] = None,
 ) -> None:
     """Bring what others published, or people gave, into our records. One kind is imported at a time.
 
@@ -99,10 +78,6 @@ def import_(
     that a corpus has). A missing answer gives no score. Malformed rows of corpora are left out; --gold has to be right in every
     row.
 
-    Cards: cards.jsonl; needed only where columns have other names, since `esc-eval run --cards FILE` reads such files itself:
-
-    esc-data import --cards cards.xlsx --map problem=Situation --map age=Alter --out runs/cards
-
     Held dialogues (ESC-Eval's section 3.3: each situation is talked over with every supporter): the same with the ratings
     given afterwards; references.jsonl has the corpus's own dialogue of each situation, found by its source_id.
     `esc-eval agree --correlate system --sample source` pairs these ratings with scores of simulated dialogues on cards made
@@ -117,22 +92,10 @@ def import_(
             raise UserError(f"--source: {name} is given twice")
         places[name] = place
     scores = bool(gold or dialogues or rubric)
-    if cards:
-        if places or scores:
-            raise UserError("--cards: cards are imported alone: leave out --source, --gold, --dialogues and --rubric")
-        pairs = (name_and_value("--map", text, "OURS=YOURS, as in problem=Situation") for text in map_ or ())
-        language = check_language("--language", language) if language else None
-        made = load_cards(cards, language, {column: field for field, column in pairs})
-        build = Build(out, "import", settings={"language": language, "map": map_})
-        build.input(cards)
-        build.step("cards", len(made))
-        build.write(CARDS, made)
-        build.finish(console)
-        return
     kinds = [_PUBLISHED, _PROFILES, CORPORA]
     given = [kind for kind in kinds if set(kind) & places.keys() or (scores and kind is CORPORA)]
     if not places and not gold:
-        raise UserError("nothing to import: give --source NAME=PLACE, --gold FILE or --cards FILE")
+        raise UserError("nothing to import: give --source NAME=PLACE or --gold FILE (own role cards: esc-data cards import)")
     if len(given) > 1:
         raise UserError("--source: import ESC-Eval's clone, profiles and scores one at a time, each with an --out of its own")
     build = Build(out, "import", settings={"source": [*places]})

@@ -90,7 +90,7 @@ def test_all_faults_are_told_together_by_row_and_column(tmp_path: Path) -> None:
         "mine.csv:6: expected 6 columns",
         "mine.csv: unknown column 'Alter': known: age, ",
         "mine.csv: unknown column 'kategory': did you mean category?",
-        "mine.csv: to map: esc-data import --cards mine.csv --map problem=Situation",
+        "mine.csv: to map: esc-data cards import mine.csv --map problem=Situation",
         "mine.csv:2, column language: ",
         "mine.csv:3, column problem: is missing",
         "mine.csv:5, column id: b is also that of mine.csv:4",
@@ -187,7 +187,7 @@ def test_an_unknown_category_is_answered_with_the_areas() -> None:
 def test_import_maps_columns_and_says_what_it_wrote(run: Run) -> None:
     Path("sheet.csv").write_text("Situation;Alter;Notizen\nSie schläft nicht.;34;x\n", encoding="utf-8-sig")
     mapped = ("--map", "problem=Situation", "--map", "age=alter", "--map", "none=Notizen")
-    said = ok(run("import", "--cards", "sheet.csv", *mapped, "--language", "zh", "--out", "out"))
+    said = ok(run("cards", "import", "sheet.csv", *mapped, "--language", "zh", "--out", "out"))
     (card,) = load_cards(Path("out/cards.jsonl"))
     assert (card.problem, card.age, card.language, card.source) == ("Sie schläft nicht.", "34", "zh", "sheet")
     assert "cards: 1 in, 1 out" in said
@@ -202,14 +202,21 @@ def test_import_maps_columns_and_says_what_it_wrote(run: Run) -> None:
         (("--map", "Situation"), "--map Situation: write OURS=YOURS"),
         (("--map", "problem=Situation", "--map", "age=Situation"), "no column problem (found: Situation)"),
         (("--map", "problem=Situation", "--language", "Deutsch"), "--language Deutsch: "),
-        (("--map", "problem=Situation", "--gold", "sheet.csv"), "--cards: cards are imported alone"),
     ],
 )
 def test_what_is_wrong_with_a_mapping_is_said_and_nothing_written(words: tuple[str, ...], message: str, run: Run) -> None:
     Path("sheet.csv").write_text("Situation\nShe cannot sleep.\n")
-    result = run("import", "--cards", "sheet.csv", *words, "--out", "out")
+    result = run("cards", "import", "sheet.csv", *words, "--out", "out")
     assert isinstance(result.exception, UserError) and message in str(result.exception)
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.xlsx"])
+def test_a_template_is_a_sheet_of_cards_and_replaces_nothing(name: str, run: Run) -> None:
+    ok(run("cards", "template", "--out", name))
+    assert len(load_cards(Path(name), "en")) == 4
+    again = run("cards", "template", "--out", name)
+    assert isinstance(again.exception, UserError) and "there already" in str(again.exception)
 
 
 def test_every_field_of_a_card_may_be_a_column(tmp_path: Path) -> None:
