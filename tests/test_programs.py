@@ -192,5 +192,4 @@ def test_the_programs_stay_small() -> None:
         for typed, leaf in leaves(command, name)
     }
     assert len(options) <= 47 and sum(map(len, options.values())) <= 300
-    beside = {typed: [one for one in of_verb if one.name != "settings"] for typed, of_verb in options.items()}  # --set
-    assert max(map(len, beside.values())) <= 18
+    assert max(map(len, options.values())) <= 18

@@ -164,7 +164,7 @@ NOT_SHUFFLED = {
     "esc-eval merge": "puts the parts of a run together; its figures are those of `report`",
     "esc-eval paper reported": NO_ROWS,
     **dict.fromkeys(("data_prep fetch", "data_prep cards template", "train plan"), NO_ROWS),
-    **dict.fromkeys(("esc-eval doctor", "esc-eval models"), NO_ROWS),
+    **dict.fromkeys(("esc-eval init", "esc-eval doctor", "esc-eval models", "data_prep language"), NO_ROWS),
     **dict.fromkeys(("data_prep read", "data_prep import", "data_prep cards import"), MAKES),
     **dict.fromkeys(("data_prep role-sft", "data_prep rank-sft"), DRAWS),
     "esc-eval status": "counts the calls in a run's store",

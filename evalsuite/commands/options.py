@@ -91,7 +91,6 @@ CardsOption = Annotated[
     ),
 ]
 LimitOption = Annotated[int | None, _setting("limit", "--limit", metavar="N")]
-TrialsOption = Annotated[int | None, _setting("trials", "--trials", metavar="N")]
 UntilOption = Annotated[str | None, _setting("until", "--until", metavar="decided")]
 ShardOption = Annotated[str | None, _setting("shard", "--shard", metavar="I/N")]
 LanguageOption = Annotated[

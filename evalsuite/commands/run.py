@@ -28,7 +28,6 @@ from evalsuite.commands.options import (
     ShardOption,
     SupporterOption,
     SystemOption,
-    TrialsOption,
     UntilOption,
     resolve,
 )
@@ -56,7 +55,6 @@ def run(
     cards: CardsOption = None,
     language: LanguageOption = None,
     limit: LimitOption = None,
-    trials: TrialsOption = None,
     only: Annotated[
         str | None,
         typer.Option(metavar="simulate|score", help="Only hold the dialogues, or only judge those that are there; no report."),
@@ -99,7 +97,7 @@ def run(
     stages = choice("--only", only, STAGES) if only else None
     overrides: dict[str, Any] = {
         **{"model": model, "supporters": supporter, "seeker": seeker, "cards": cards, "language": language, "limit": limit},
-        **{"trials": trials, "until": until, "shard": shard, "out": out, "system": system},
+        **{"until": until, "shard": shard, "out": out, "system": system},
     }
     judges = [resolve(config, settings, **overrides, judge=name) for name in judge or (None,)]
     simulated, scored = stages != "score", stages != "simulate"

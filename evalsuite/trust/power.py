@@ -230,7 +230,7 @@ def _need_table(one: PlannedStudy) -> Table:
             f"(against a floor {FEWEST_BOUNDED}), whose spread says too little; no number of cards is enough; or no difference "
             "between cards was seen.",
             *["(others): for judges and seekers like these, drawn anew; without it, for these."] * several,
-            *["With one trial nobody can say what a second one would save: run with --trials 2 to part the draw."]
+            *["With one trial nobody can say what a second one would save: run with --set trials=2 to part the draw."]
             * (len(one.trials) == 1),
             "Trials in which the very same was said count as one.",
         ),

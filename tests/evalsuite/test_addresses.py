@@ -154,7 +154,7 @@ def test_every_role_has_its_own_model_key_and_sampling(esc_eval: EscEval, monkey
             "--judge",
             f"j@{theirs.url}#THEIRS",
         )
-        sampling = ("--set", "temperature=0.5", "--set", "max_tokens=77", "--trials", "2", "--set", "concurrency=2")
+        sampling = ("--set", "temperature=0.5", "--set", "max_tokens=77", "--set", "trials=2", "--set", "concurrency=2")
         assert esc_eval(*small(*roles, *sampling)) == (0, "")
         assert {(body["temperature"], body["max_tokens"]) for body in mine.requests} == {(0.5, 77)}
         assert {body["temperature"] for body in theirs.requests} == {0} and 77 not in {b["max_tokens"] for b in theirs.requests}

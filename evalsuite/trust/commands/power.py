@@ -36,7 +36,7 @@ def power(
 ) -> None:
     """How much of a score is the supporter, the card, the seeker, the draw and the judge, and what a difference needs.
 
-    From a run with `--trials 2` or more the draw is told from the card, from one with several judges (`run --judge`)
+    From a run with `--set trials=2` or more the draw is told from the card, from one with several judges (`run --judge`)
     the judge, from several runs the seeker. All judges of the folders count. Every pair of models is planned from its own
     spread (a single model with each floor). Without a run, --against paper asks it of ESC-Eval's table 2. With --out a page
     with charts is written.
