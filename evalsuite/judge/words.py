@@ -100,7 +100,8 @@ def distribution(reply: Reply, answers: Mapping[str, Verdict]) -> tuple[dict[str
     mass: dict[str, float] = dict.fromkeys(named, 0.0)
     for token, logprob in first[1].items():
         begun = [name for name in named if token.strip() and name.startswith(token.strip().casefold())]
-        if len(begun) > 1:
+        part = "\ufffd" in token and not "".join(named).isascii()  # of a character's bytes: whose, nobody knows
+        if len(begun) > 1 or part:
             return None, False
         if begun:
             mass[begun[0]] += math.exp(logprob)

@@ -176,6 +176,9 @@ def test_no_probabilities_are_made_of_a_token_that_begins_several_answers() -> N
     assert words.distribution(reply("no", ("no", {"no": 0.6, "n": 0.4})), blames) == (None, False), "no, or n/a"
     assert words.distribution(reply("n/a", ("n", {"n": 0.6, "no": 0.4})), blames) == (None, False)
     assert words.distribution(reply("no", ("yes", {"yes": 0.6, "no": 0.4})), blames) == (None, True), "of another text"
+    chinese = RUBRICS["yes or no"].answers("asks", "zh")
+    assert words.distribution(reply("是", ("是", {"是": 0.6, "否": 0.4})), chinese)[0] == pytest.approx({"0": 0.4, "1": 0.6})
+    assert words.distribution(reply("是", ("是", {"是": 0.6, "\ufffd": 0.4})), chinese) == (None, False), "part of a character"
 
 
 def test_a_pack_that_asks_for_digits_is_refused_for_other_answers() -> None:
