@@ -201,7 +201,8 @@ def resolve(
     resolved = resolve_config(loaded)
     if not language and "languages" not in fields_set(settings):
         people: dict[type[Any], Sequence[str]] = {RoleCard: overrides["cards"] or (), Profile: overrides["profiles"] or ()}
-        loaded.languages = languages_with(loaded.languages, people, dialogues, resolved._read)
+        given = [dialogue for path in dialogues if path.exists() for dialogue in resolved.in_any_language(path).dialogues]
+        loaded.languages = languages_with(loaded.languages, people, given, resolved._read)
     if loaded.out is None:
         loaded.out = str(resolved.out)
         check_config(loaded)

@@ -99,7 +99,8 @@ def run(
         **{"model": model, "supporters": supporter, "seeker": seeker, "cards": cards, "language": language, "limit": limit},
         **{"until": until, "shard": shard, "out": out, "system": system},
     }
-    judges = [resolve(config, settings, **overrides, judge=name) for name in judge or (None,)]
+    given = [dialogues or Path(out or "", "dialogues.jsonl")] if stages == "score" else []
+    judges = [resolve(config, settings, **overrides, judge=name, dialogues=given) for name in judge or (None,)]
     simulated, scored = stages != "score", stages != "simulate"
     if dialogues and simulated:
         raise UserError("--dialogues: dialogues that are there are only judged: give --only score, too")

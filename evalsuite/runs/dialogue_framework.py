@@ -160,8 +160,13 @@ class DialogueFramework(Framework):
         return replies_by_source(read_dialogues([Path(path) for path in self.config.references]))
 
     def given_dialogues(self, path: Path) -> Given:
-        """The dialogues of a file in the run's languages; it is read once. Those that do not say theirs are in the only one of
-        the config. Raises `UserError` with every fault."""
+        """The dialogues of a file in the run's languages, of `in_any_language`."""
+        given = self.in_any_language(path)
+        return replace(given, dialogues=[dialogue for dialogue in given.dialogues if dialogue.language in self.languages])
+
+    def in_any_language(self, path: Path) -> Given:
+        """The dialogues of a file; it is read once. Those that do not say their language are in the only one of the config.
+        Raises `UserError` with every fault."""
         if (path,) not in self._read:
             from data_prep.dialogue_files import read_given  # a run that holds dialogues reads none
 
@@ -173,7 +178,7 @@ class DialogueFramework(Framework):
                 found = without_personal_data(found)
             self._read[path,] = [found]
         given: Given = self._read[path,][0]
-        return replace(given, dialogues=[dialogue for dialogue in given.dialogues if dialogue.language in self.languages])
+        return given
 
     def load_people(self, record: type[P], names: Sequence[str], limit: int | None, every: bool = False) -> list[P]:
         """Cards or profiles of files (or `bundled`) in the config's languages, at most `limit` of each, after those that the

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from core.errors import UserError
 from core.files import check_unique, digest, read_jsonl, write_jsonl
 from core.languages import ENGLISH, PAPER_LANGUAGES, in_order
-from core.records import Language, RoleCard
+from core.records import Dialogue, Language, RoleCard
 from data_prep.cards import bundled_cards, load_cards
 from data_prep.played import Played
 from data_prep.profiles import Profile, bundled_profiles, load_profiles
@@ -73,7 +73,7 @@ def _read(
 def languages_with(
     config: Sequence[Language],
     people: Mapping[type[Any], Sequence[str]],
-    dialogues: Sequence[Path],
+    dialogues: Iterable[Dialogue],
     read: dict[tuple[Path, ...], list[Any]],
 ) -> list[Language]:
     """The languages of a run on files of the user's, of people by their record or of dialogues: the config's, of which English
@@ -83,10 +83,7 @@ def languages_with(
     for record, names in people.items():
         if paths := [Path(name) for name in names if name != "bundled"]:
             found += [person.language for person in _read(record, paths, only, read)]
-    if dialogues:
-        from data_prep.scores.human import read_dialogues  # a run that holds dialogues reads none
-
-        found += [dialogue.language for dialogue in read_dialogues(dialogues)]
+    found += [dialogue.language for dialogue in dialogues]
     others = {*found} - {*config, *PAPER_LANGUAGES}
     return in_order(others | ({*found} & {*config})) if others else list(config)
 

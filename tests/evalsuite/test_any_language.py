@@ -142,6 +142,42 @@ def test_a_verb_takes_dialogues_in_any_language(
     assert "error" not in err
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("method=per_dimension",),
+        ("mode=paper",),
+        ("method=json", "judge_prompts=emoharbor", "rubric=emoharbor"),
+        ("method=bands", "judge_prompts=feel", "rubric=feel"),
+        ("rubric=rubric.yaml",),
+    ],
+)
+def test_a_judge_can_be_asked_in_every_way_about_dialogues_in_any_language(
+    esc_eval: EscEval, played: Path, endpoint: Endpoint, settings: tuple[str, ...]
+) -> None:
+    rubric = "dimensions: {warmth: How warm the supporter is.}\nscale: {min: 1, max: 10, step: 0.5}\n"
+    write_text(Path("rubric.yaml"), f"name: own\nsource: own\nlanguages: [en]\n{rubric}")
+    given = ["--only", "score", "--dialogues", played / "run", "--judge", f"my-model@{endpoint.url}", "--out", "run"]
+    changes = [part for setting in ("gold=null", *settings) for part in ("--set", setting)]
+    code, err = esc_eval("run", "--config", API, "--model", f"my-model@{endpoint.url}", *given, *changes)
+    assert code == 0, err
+    judgements = [json.loads(line) for line in Path("run/judgements.jsonl").read_text().splitlines()]
+    assert {one["language"] for one in judgements if one["value"] is not None} == {*PROBLEMS}
+
+
+def test_a_thinking_seeker_plays_profiles_in_any_language(esc_eval: EscEval, endpoint: Endpoint) -> None:
+    common = {"demographics": {"age": 30}, "source": "own"}
+    profiles = [{"id": code, "language": code, "counselling": {"problem": text}} | common for code, text in PROBLEMS.items()]
+    lines(Path("profiles.jsonl"), profiles)
+    config, url = CONFIGS / "eval" / "emoharbor.yaml", f"my-model@{endpoint.url}"
+    models = ["--seeker", url, "--supporter", url, "--judge", url, "--set", "exchanges=2", "--out", "run"]
+    played = ["--set", "profiles=[profiles.jsonl]", "--set", "languages=[ar, de, fr]"]
+    code, err = esc_eval("run", "--config", config, *models, *played)
+    assert code == 0, err
+    judgements = [json.loads(line) for line in Path("run/judgements.jsonl").read_text().splitlines()]
+    assert {one["language"] for one in judgements if one["value"] is not None} == {*PROBLEMS}
+
+
 def test_a_language_without_bundled_cards_is_refused_with_what_there_is(esc_eval: EscEval) -> None:
     url = "my-model@http://127.0.0.1:9/v1"
     code, err = esc_eval("run", "--config", API, "--model", url, "--language", "fr", "--out", "run")
@@ -160,6 +196,8 @@ def test_a_language_is_added_to_a_run_and_its_texts_stay_the_same(esc_eval: EscE
     assert esc_eval(*typed, "gold=null", "--language", "ar")[0] == 0
     config = json.loads(Path("run/config.json").read_text())
     assert config["simulate"]["languages"] == ["de", "ar"] == [one["name"] for one in config["score"]["texts"]]
+    judged = ["run", "--config", API, "--model", url, "--only", "score", "--out", "run", "--set", "gold=null"]
+    assert esc_eval(*judged) == (0, ""), "the languages are those of the folder"
     write_text(Path("languages/de/prompts/esc_eval/greeting.txt"), "Moin.")
     code, err = esc_eval(*typed, "gold=null", "--language", "de")
     assert code == 2 and "was made with another simulate config: texts.de.sha256" in err

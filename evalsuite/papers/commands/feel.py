@@ -76,10 +76,11 @@ def score(
     methods are compared as well.
     """
     loaded = load_feel_config(config, {"out": out}, settings or ())
+    read = read_dialogues(dialogues)
     if "languages" not in fields_set(settings or ()):
-        loaded.languages = languages_with(loaded.languages, {}, dialogues, {})
+        loaded.languages = languages_with(loaded.languages, {}, read, {})
     panel = Feel(loaded)
-    scored_dialogues = [dialogue for dialogue in read_dialogues(dialogues) if dialogue.language in loaded.languages][:limit]
+    scored_dialogues = [dialogue for dialogue in read if dialogue.language in loaded.languages][:limit]
     if not scored_dialogues:
         raise UserError(f"{', '.join(map(str, dialogues))}: no dialogue in {', '.join(loaded.languages)}")
     with open_run(Path(loaded.out)) as run:
