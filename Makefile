@@ -36,8 +36,9 @@ export TOKENIZERS_PARALLELISM = false
 unexport PYTHONDONTWRITEBYTECODE
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-# Tests in several processes. Each computes with one thread, or they would wait for each other.
-WORKERS     ?= 2
+# Tests in several processes, one more than cores that CI has: a third of the time they wait for servers, browsers and kills.
+# Each computes with one thread, or they would wait for each other.
+WORKERS     ?= 3
 SHARING     := -n $(WORKERS) --no-loadscope-reorder
 WORKED      := OMP_NUM_THREADS=1
 
@@ -259,7 +260,7 @@ train-rank-paper:  ## The paper's fourteen rankers on a GPU, one after the other
 	  --output_dir runs/esc-rank-paper/$(dimension)-$(language) --run_name esc-rank-paper-$(dimension)-$(language) $(SETTINGS) &&)) true
 	@echo "ask them with --judge esc-rank-paper --set mode=paper"
 
-test: setup  ## All tests but the long versions, in two processes (WORKERS=; one embedded vLLM server serves all that need one)
+test: setup  ## All tests but the long versions, in three processes (WORKERS=; one embedded vLLM server serves all that need one)
 	$(WORKED) $(BIN)/python -m pytest $(SHARING)
 
 coverage: setup  ## Branch coverage of `make test`, programs that tests start included (.cache/coverage/report.txt)

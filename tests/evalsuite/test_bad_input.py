@@ -76,7 +76,7 @@ def test_duplicate_ids(esc_eval: EscEval, tmp_path: Path) -> None:
 
 def test_empty_card_file(esc_eval: EscEval, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
-    refused(run_with(esc_eval, "--cards", "empty.jsonl"), "role card file is empty: empty.jsonl")
+    refused(run_with(esc_eval, "--cards", "empty.jsonl"), "empty.jsonl: no row")
 
 
 def test_no_card_in_the_language(esc_eval: EscEval, tmp_path: Path) -> None:
