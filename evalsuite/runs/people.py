@@ -56,7 +56,8 @@ def load_people(
         chosen += [person for person in people if person.language == language][:limit]
     if not chosen:
         have = ", ".join(sorted({person.language for person in people}))
-        raise UserError(f"{where}: no {noun} in {', '.join(languages)} (the file has {have})")
+        wanted = ", ".join(languages)
+        raise UserError(f"{where}: no {noun} in {wanted} (the file has {have}): give --language, or languages in the config")
     return chosen
 
 

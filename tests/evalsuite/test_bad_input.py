@@ -81,7 +81,7 @@ def test_empty_card_file(esc_eval: EscEval, tmp_path: Path) -> None:
 
 def test_no_card_in_the_language(esc_eval: EscEval, tmp_path: Path) -> None:
     path = card_file(tmp_path, lambda cards: cards)
-    refused(run_with(esc_eval, "--cards", path, "--language", "zh"), "no card in zh (the file has en)")
+    refused(run_with(esc_eval, "--cards", path, "--language", "zh"), "no card in zh (the file has en): give --language")
 
 
 def test_wrong_language_code(esc_eval: EscEval) -> None:
