@@ -111,7 +111,8 @@ class _Pipe(io.FileIO):
 
 
 def _unbroken(stream: Any) -> Any:
-    """A standard stream that outlives its reader and writes out as `\\u2013` what the locale has no sign for."""
+    """A standard stream that outlives its reader and writes out as `\\u2013` what the locale has no sign for. Lines are written
+    at once, to a file too: who starts a server in the background waits for its address."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.reconfigure(errors="backslashreplace")
@@ -120,7 +121,7 @@ def _unbroken(stream: Any) -> Any:
     stream.flush()
     raw = _Pipe(stream.fileno(), "wb", closefd=False)
     buffer = io.BufferedWriter(raw)
-    return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering)
+    return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=True)
 
 
 def _speak_anyway() -> None:

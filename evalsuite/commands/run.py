@@ -231,7 +231,8 @@ def _finish(resolved: DialogueFramework, simulated: bool, outcomes: Sequence[Out
     unreadable: dict[str, str] = {}
     for outcome in outcomes:
         judgements = outcome.judgements
-        unread = Counter(str(j.condition.get("failure", "unreadable")) for j in judgements if j.value is None and not j.lost)
+        null = (j for j in judgements if j.value is None and not j.lost and not j.unasked)
+        unread = Counter(str(j.condition.get("failure", "unreadable")) for j in null)
         if unread:
             reasons = ", ".join(f"{count} {reason}" for reason, count in unread.most_common())
             _say(f"{unread.total()} of {len(judgements)} verdicts have no value (null in {outcome.file}): {reasons}")

@@ -145,12 +145,17 @@ def test_people_write_scores_or_names_into_sheets(kind: str, text: str, value: f
         ("tree", "tree_once"),
     ],
 )
-def test_a_run_is_judged_reported_and_compared_with_people(kind: str, method: str, esc_eval: EscEval, tmp_path: Path) -> None:
+def test_a_run_is_judged_reported_and_compared_with_people(
+    kind: str, method: str, esc_eval: EscEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rubric, file = RUBRICS[kind], rubric_file(tmp_path, kind)
+    said: list[str] = []
+    monkeypatch.setattr("evalsuite.commands.run._say", said.append)
     with Endpoint(models=("embedded",)) as endpoint:
         config = demo_config(limit=2, gold=None, languages=["en"], rubric=str(file), method=method, prompts=None)
         (tmp_path / "c.yaml").write_text(yaml.safe_dump(config | {"endpoints": {"embedded": endpoint.url}, "exchanges": 1}))
         assert esc_eval("run", "--config", "c.yaml", "--out", "run") == (0, "")
+        assert not any("have no value" in line for line in said), "questions off a tree's way are not unreadable"
         asked = len(endpoint.requests)
         assert esc_eval("run", "--config", "c.yaml", "--out", "run")[0] == 0
         assert len(endpoint.requests) == asked, "all answers are found again"
