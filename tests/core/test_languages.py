@@ -143,6 +143,7 @@ def test_a_rubric_in_one_language_is_asked_in_that_one(capsys: pytest.CaptureFix
 PUBLISHED_FIGURES = {"data_prep/cards/stats.py: TABLE6", "train/plan.py: RANK_DIALOGUES"}
 
 
+@pytest.mark.slow
 def test_no_module_keeps_texts_by_language() -> None:
     """What is said in a language stands in its folder: a dict of both languages in the code would raise for a third."""
     found = set()

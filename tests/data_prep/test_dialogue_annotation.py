@@ -100,6 +100,7 @@ def same(value: int) -> dict[str, dict[str, str]]:
     return {item_of(dialogue(n, language)): dict.fromkeys(KEYS, str(value)) for language in ("zh", "en") for n in range(3)}
 
 
+@pytest.mark.slow
 def test_sheets_are_blind_complete_and_in_orders_of_their_own(files: Path) -> None:
     orders = []
     for name in ("ann", "bo"):

@@ -156,6 +156,7 @@ def test_windows_among_the_held_out_hide_nothing(tmp_path: Path) -> None:
     assert apart(train, plays(whole, bridge), 0.8, Build(tmp_path, "x")) == []
 
 
+@pytest.mark.slow
 def test_long_ones_are_cut_by_whole_exchanges_and_named(build: Builder) -> None:
     out = build([row(talk(3))], [row(talk(0)), row(talk(1, exchanges=2))], max_tokens=75, min_turns=2)
     assert [(e.turns, e.tokens) for e in part(out, "valid")] == [(4, 70), (4, 70)]

@@ -121,6 +121,7 @@ def test_a_task_that_the_export_repeats_counts_once(given: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_its_scores_are_settled_and_reviewed_as_those_of_sheets(given: Path) -> None:
     (given / "r.json").write_text(json.dumps([exported(0, annotation(3, "1"), annotation(4, "3", id=8)), exported(1)]))
     call = ("--dialogues", given / "d.jsonl", "--out", given / "s")

@@ -99,6 +99,7 @@ def test_examples_begin_with_the_card_and_end_with_the_trained_side(bundled: Pat
             assert item.situation in example.messages[0]["content"]
 
 
+@pytest.mark.slow
 def test_train_and_valid_share_no_dialogue_and_the_folder_form_has_the_same_rows(bundled: Path) -> None:
     from datasets import load_from_disk
 

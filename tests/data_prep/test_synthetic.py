@@ -155,6 +155,7 @@ def test_ids_follow_from_base_and_variant(built: Built) -> None:
         assert (d.source, d.framework, d.card_id, d.supporter, d.termination) == ("synthetic", None, None, None, None)
 
 
+@pytest.mark.slow
 def test_every_score_occurs_and_none_prevails(built: Built) -> None:
     counts: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
     for record in built[1]:

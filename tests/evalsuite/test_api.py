@@ -83,6 +83,7 @@ def test_callables_leave_the_records_that_a_server_leaves(tmp_path: Path) -> Non
     assert ours.folder is None
 
 
+@pytest.mark.slow
 def test_the_same_call_again_asks_nothing_and_more_asks_only_for_that(tmp_path: Path) -> None:
     supporter = Supporter()
     first = simulate(CARDS[:2], supporter=supporter, seeker=seeker, judge=Judge(), exchanges=2, out=tmp_path / "r", quiet=True)

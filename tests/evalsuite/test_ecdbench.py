@@ -135,6 +135,7 @@ def test_published_ranks_hold_only_as_far_as_the_weights(ecdbench: Benchmark, pu
     assert len(ranks.rows) == 28 and ranks.rows[0][2:4] == (None, "1 (100%)"), "nothing is known of the items"
 
 
+@pytest.mark.slow
 def test_figures_4_to_7(ecdbench: Benchmark, published: list[ModelResult]) -> None:
     found = {chart.key: chart.figure["traces"] for chart in charts(ecdbench, published, load_models("models"))}
     assert [len(trace["y"]) for trace in found["figure4"]] == [30] * 4

@@ -131,6 +131,7 @@ def test_a_judge_who_always_says_1_gives_half_and_a_bias_of_one(call: Call, tmp_
     assert position["first shown picked %"]["mean"] == 100 and position["same in both orders %"]["mean"] == 0
 
 
+@pytest.mark.slow
 def test_in_paper_mode_every_answer_is_a_vote_and_chats_are_whole(call: Call, tmp_path: Path) -> None:
     endpoint, tables, _ = asked(call, tmp_path, lambda text: "1", "--mode", "paper")
     figures = row(tables["role_play-win_rates"], "en", "bot")

@@ -120,6 +120,7 @@ def test_labels_are_shown_when_they_apply_and_only_then(tmp_path: Path) -> None:
     assert len(captions) == 5 and all(SYNTHETIC_GOLD in caption for caption in captions)
 
 
+@pytest.mark.slow
 def test_every_cell_of_every_table_is_on_the_page(tmp_path: Path) -> None:
     content = make_content()
     page, _ = built(tmp_path, content)

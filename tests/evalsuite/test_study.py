@@ -168,6 +168,7 @@ def test_two_floors_are_no_pair() -> None:
     assert isinstance(seen, Estimate) and seen.mean == 1 and seen.low is not None and seen.low <= 4 / 6
 
 
+@pytest.mark.slow
 def test_a_benchmark_is_ranked_with_the_supporters_that_it_knows() -> None:
     """Items of two models: one is right on eight of ten, the other on five, the same items in every draw."""
     rng = np.random.default_rng(4)
