@@ -58,10 +58,10 @@ def canonical(code: str) -> str:
     if _CODE.fullmatch(right) and (language in known or len(language) == 3):
         if right == code:
             return code
-        raise ValueError(f"no language code: write {right}")
+        raise ValueError(f"not a language code: write {right}")
     by_name = {name.lower(): other for other, name in known.items()}
     meant = f"did you mean {by_name[language]}?" if language in by_name else near(language[:100], [*known, *by_name])
-    raise ValueError(f"no language code (BCP 47, as in de, pt-BR, zh-Hant): {meant}")
+    raise ValueError(f"not a language code (BCP 47, as in de, pt-BR, zh-Hant): {meant}")
 
 
 def _spelt(part: str) -> str:

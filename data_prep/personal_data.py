@@ -37,7 +37,7 @@ def without_personal_data(given: Given) -> Given:
             turns.append(turn.model_copy(update={"text": replaced.text}))
         kept.append(one.model_copy(update={"turns": tuple(turns)}))
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in found.most_common()) or "nothing found"
-    return Given(kept, [*given.notes, f"personal data replaced: {kinds}; what is worded unusually stays", *misses])
+    return Given(kept, [*given.notes, f"personal data replaced: {kinds}; unusual forms are missed", *misses])
 
 
 @cache

@@ -48,4 +48,7 @@ def by_field(tally: Tally, field: str) -> Iterator[Table]:
     clusters_are = f"Clusters, which intervals and tests draw whole: the dialogues of {whole}."
     yield Table.of(f"by-{name}", f"Scores by {field}", rows, [*notes, clusters_are], BREAKDOWNS)
     if gaps:
-        yield Table.of(f"by-{name}-gap", f"Difference by {field}", gaps, [paired.NOTE, paired.UNPAIRED], BREAKDOWNS)
+        # Not paired by user: those with dialogues under one value alone would be dropped from the means.
+        both = f"A {tally.cluster} under both values counts on each side as its own, which makes the interval wider."
+        told = [paired.NOTE, paired.UNPAIRED, *([both] if tally.cluster else [])]
+        yield Table.of(f"by-{name}-gap", f"Difference by {field}", gaps, told, BREAKDOWNS)

@@ -71,5 +71,5 @@ def test_what_was_found_is_counted_and_what_can_be_missed_is_said() -> None:
         ["我的电话是<NUMBER>"],
     ]
     names = "names of people, places and organisations stay: no spaCy model of the language is installed"
-    found = "personal data replaced: 2 EMAIL_ADDRESS, 1 NUMBER; what is worded unusually stays"
+    found = "personal data replaced: 2 EMAIL_ADDRESS, 1 NUMBER; unusual forms are missed"
     assert left.notes == ["x", found, f"en: {names}", f"zh: {names}"]

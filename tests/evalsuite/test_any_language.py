@@ -183,7 +183,7 @@ def test_a_language_without_bundled_cards_is_refused_with_what_there_is(esc_eval
     code, err = esc_eval("run", "--config", API, "--model", url, "--language", "fr", "--out", "run")
     assert code == 2 and "no bundled cards in fr (there are en, zh, de, es, hi): give a file of yours with --cards" in err
     code, err = esc_eval("run", "--config", API, "--model", url, "--language", "pt_br")
-    assert (code, err) == (2, "error: --language pt_br: no language code: write pt-BR\n")
+    assert (code, err) == (2, "error: --language pt_br: not a language code: write pt-BR\n")
 
 
 def test_a_language_is_added_to_a_run_and_its_texts_stay_the_same(esc_eval: EscEval, played: Path, endpoint: Endpoint) -> None:
