@@ -87,6 +87,8 @@ class RoleCard(Record):
     """The annotators' verdict (ESC-Eval, table 8)."""
     text: str | None = Field(default=None, exclude_if=lambda text: text is None)
     """The card word for word as ESC-Eval's files have it: what the published prompt shows. Null for other cards."""
+    details: dict[str, str] = Field(default={}, exclude_if=lambda details: not details)
+    """What a published benchmark says of the person beyond this, by its own names: its prompts show it as `details["name"]`."""
 
 
 class Turn(Record):
