@@ -19,6 +19,7 @@ from data_prep.cards.taxonomy import load_taxonomy
 Columns = Mapping[str, str]  # how a file heads its columns → which field of `RoleCard` each holds, or none
 PERSON = {"language", "age", "gender", "occupation", "problem"}  # a row without an id is called by the hash of these
 # The commonest words of English: every third word of an English text is one of them, and hardly any of another language's.
+_FIELDS = RoleCard.model_fields.keys() - {"details"}  # which no cell holds
 _ENGLISH = re.compile(
     "the|and|to|of|is|was|with|that|for|my|her|his|she|they|it|not|but|from|at|on|when|are|have|i|you|this|who"
 )
@@ -94,13 +95,13 @@ def _fields_of(found: Sequence[str], where: Path | str, faults: Faults, given: C
     ]
     fields: dict[str, str] = {}
     for column, key in columns.items():
-        field = mapped.get(key) or (key if key in RoleCard.model_fields else column)
+        field = mapped.get(key) or (key if key in _FIELDS else column)
         if field in fields.values():
             wrong.append(f"two columns are {field}: {column!r} is the second")
-        elif field in RoleCard.model_fields:
+        elif field in _FIELDS:
             fields[column] = field
         elif field != "none":
-            wrong.append(f"unknown column {shortened(field)!r}: {near(field[:100], RoleCard.model_fields)}")
+            wrong.append(f"unknown column {shortened(field)!r}: {near(field[:100], _FIELDS)}")
     if found and "problem" not in fields.values():
         wrong.append(f"no column problem (found: {shortened(', '.join(columns))})")
     if wrong and isinstance(where, Path):
