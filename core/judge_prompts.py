@@ -36,6 +36,12 @@ def templates_of(method: str) -> list[str]:
     return [_system(method), _request(method)]
 
 
+def published(method: str) -> bool:
+    """Whether a method asks and reads as somebody published it: `paper`, and those of other frameworks, `…_paper`. It has a
+    system message and a request of its own in the pack, and no config names it: it comes with mode: paper."""
+    return method == "paper" or method.endswith("_paper")
+
+
 def says_scale(prompts: PromptPack) -> bool:
     """Whether a pack says what the scale is and how to answer, of any rubric; others take digits, and their texts."""
     return any(prompts.folder.glob("*/_scale.j2"))
@@ -44,14 +50,14 @@ def says_scale(prompts: PromptPack) -> bool:
 def asks(prompts: PromptPack, method: str, rubric: Rubric) -> bool:
     """Whether a pack asks by this method, and so that a judge learns the rubric's scale: of bundled packs, outside paper
     mode."""
-    if method == "paper" or says_scale(prompts):
+    if published(method) or says_scale(prompts):
         return True
     asked = any(prompts.folder.glob(f"*/{_request(method)}"))
     return asked and (rubric.told or (rubric.digits and prompts.folder.parent != CONFIGS / "prompts"))
 
 
 def _system(method: str) -> str:
-    return "judge_paper_system.j2" if method == "paper" else "judge_system.j2"
+    return f"judge_{method}_system.j2" if published(method) else "judge_system.j2"
 
 
 def _request(method: str) -> str:

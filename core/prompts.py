@@ -97,9 +97,13 @@ class PromptPack:
         return pack
 
     def render(self, language: Language, template: str, **values: object) -> str:
-        """A template's text; `UserError` names the pack's file when it is missing or broken."""
+        """A template's text without white space around; see `text`."""
+        return self.text(language, template, **values).strip()
+
+    def text(self, language: Language, template: str, **values: object) -> str:
+        """A template's text, all of it; `UserError` names the pack's file when it is missing or broken."""
         try:
-            return self._environment(language).get_template(template).render(**(self._values | values)).strip()
+            return self._environment(language).get_template(template).render(**(self._values | values))
         except TemplateNotFound:
             raise UserError(f"prompt pack has no file {self._file(language, template)}") from None
         except TemplateSyntaxError as error:

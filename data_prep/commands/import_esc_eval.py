@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
-import orjson
 from pydantic import BaseModel
 
 from core.errors import UserError
-from core.files import sha256_file, write_bytes
+from core.files import write_bytes
 from core.languages import PAPER_LANGUAGES
 from core.ledger import Build
 from core.options import console
-from core.prompts import PUBLISHED, PromptPack
+from core.prompts import PromptPack
 from core.records import Language, RoleCard
 from core.rows import CorpusReader
 from core.side_prompts import SUPPORTER_PAPER
 from data_prep.cards import load_cards
 from data_prep.published import Clone, find_clone, read_dialogues, read_scores
+from data_prep.published.checkout import escaped, write_pack
 from data_prep.published.comparison import NotCompared, PublishedPart, compare
 from data_prep.published.prompts import (
     INTERNLM2_CODE,
     JUDGE_SYSTEM,
     PublishedPrompts,
-    escaped,
     find_prompts,
     internlm2_system,
     pack_files,
@@ -135,26 +133,8 @@ def _compared(
 
 
 def _write_prompts(published: PublishedPrompts, parts: Sequence[PublishedPart], build: Build) -> None:
-    """The prompt pack, except files that somebody has edited since the last import: they stay, which is printed. What differed
-    from the scripts in the comparison is not listed as published."""
-    files, pack = pack_files(published), build.out / "prompts"
-    ours = {name for part in parts if part.difference for name in _FILES_OF.get(part.name, ())}
-    ours |= {JUDGE_SYSTEM} if published.judge_system is None else set()
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    if files:  # the files whose wording is the clone's
-        listed = {name: hash for name, hash in hashes.items() if name != ".gitignore" and name.split("/")[-1] not in ours}
-        files[PUBLISHED] = orjson.dumps(listed, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        hashes[PUBLISHED] = hashlib.sha256(files[PUBLISHED]).hexdigest()
-    imported = build.earlier().get("figures", {}).get("prompts", {})  # without an earlier import, every other form is edited
-    there = (name for name in files if (pack / name).is_file())
-    kept = [name for name in there if sha256_file(pack / name) not in (hashes[name], imported.get(name))]
-    for name, content in files.items():
-        if name not in kept:
-            write_bytes(build.folder / "prompts" / name, content)
-            build.output(f"prompts/{name}")
-    build.figures = {"prompts": hashes}
-    if kept:
-        text = f"kept as edited in {pack}: {', '.join(kept)}; to get a published one back, delete it and run this again"
-        console.print(text, soft_wrap=True)
-    if files:
-        console.print(f"prompt pack: {pack} ({len(files)} files; git-ignored)")
+    """The prompt pack. What differed from the scripts in the comparison is not listed as published."""
+    files = pack_files(published)
+    own = {name for part in parts if part.difference for name in _FILES_OF.get(part.name, ())}
+    own |= {JUDGE_SYSTEM} if published.judge_system is None else set()
+    write_pack(build, files, [name for name in files if name.split("/")[-1] in own])

@@ -1,4 +1,4 @@
-"""`import` turns what others published, or people gave, into records: ESC-Eval's clone, profiles, scores, dialogues."""
+"""`import` turns what others published, or people gave, into records: clones of benchmarks, profiles, scores, dialogues."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from core.records import Dialogue
 from data_prep.commands.cards import CARDS
 from data_prep.commands.import_esc_eval import CLONE, FILES, INTERNLM2, import_clone
 from data_prep.profiles import Profile, personamem, sage
+from data_prep.published.checkout import BENCHMARKS, Checkout
 from data_prep.scores.corpora import CORPORA, import_corpus
 from data_prep.scores.held import read_held, read_ratings, references
 from data_prep.scores.human import Imported, RubricCheck, read_dialogues, read_scores
@@ -25,14 +26,15 @@ _SCORES = ("dialogues.jsonl", "scores.jsonl", "turn_scores.jsonl", "judgements.j
 
 
 def import_(
-    out: Annotated[OutOption, writes("profiles.jsonl", CARDS, *_SCORES, *FILES)],
+    out: Annotated[OutOption, writes("profiles.jsonl", CARDS, *_SCORES, *FILES, "*.yaml", "LICEN*")],
     source: Annotated[
         list[str] | None,
         typer.Option(
             "--source",
             metavar="NAME=PLACE",
-            help="What others published, and where it is. ESC-Eval: esc_eval=CLONE, internlm2=FOLDER beside it. Profiles: "
-            "sage, personamem. Scores: esconv, esconv_failed, esconv_multi, epitome, empathic_comm. Repeat for more.",
+            help="What others published, and where it is. ESC-Eval: esc_eval=CLONE, internlm2=FOLDER beside it. Other "
+            f"benchmarks, each from a clone: {', '.join(BENCHMARKS) or 'none yet'}. Profiles: sage, personamem. Scores: esconv, "
+            "esconv_failed, esconv_multi, epitome, empathic_comm. Repeat for more.",
         ),
         IN_PLACES,
     ] = None,
@@ -72,6 +74,9 @@ def import_(
     or other module is to be had; the outcome is "equal" or the first difference. Prompts that you have edited stay.
     internlm2-chat-7b's folder holds the system message that the published scorer leaves to it.
 
+    Other benchmarks: the people who are played, rubric and prompts of your own clone at its commit, with the licence, which is
+    printed. Scripts of the clone are read, not run.
+
     sage, personamem: profiles, and SAGE's dialogues by supporter, to be scored as given dialogues.
 
     Scores: dialogues.jsonl and scores.jsonl and, where there are any, turn_scores.jsonl and judgements.jsonl (models' verdicts
@@ -86,18 +91,20 @@ def import_(
     places: dict[str, str] = {}
     for text in source or []:
         name, place = name_and_value("--source", text, "NAME=PATH, or NAME=hf:OWNER/DATASET for the hub")
-        if name not in (known := (*_PUBLISHED, *_PROFILES, *CORPORA)):
+        if name not in (known := (*_PUBLISHED, *BENCHMARKS, *_PROFILES, *CORPORA)):
             raise UserError(f"--source: nothing is imported from {name!r}: {near(name, known)}")
         if name in places:
             raise UserError(f"--source: {name} is given twice")
         places[name] = place
     scores = bool(gold or dialogues or rubric)
-    kinds = [_PUBLISHED, _PROFILES, CORPORA]
+    kinds = [_PUBLISHED, *([name] for name in BENCHMARKS), _PROFILES, CORPORA]
     given = [kind for kind in kinds if set(kind) & places.keys() or (scores and kind is CORPORA)]
     if not places and not gold:
         raise UserError("nothing to import: give --source NAME=PLACE or --gold FILE (own role cards: esc-data cards import)")
     if len(given) > 1:
-        raise UserError("--source: import ESC-Eval's clone, profiles and scores one at a time, each with an --out of its own")
+        raise UserError(
+            "--source: import a benchmark's clone, profiles and scores one at a time, each with an --out of its own"
+        )
     build = Build(out, "import", settings={"source": [*places]})
     if given == [_PUBLISHED]:
         if CLONE not in places:
@@ -106,6 +113,8 @@ def import_(
         import_clone(folders[CLONE], folders.get(INTERNLM2), build)
     elif given == [_PROFILES]:
         _import_profiles(places, build)
+    elif benchmark := next((name for name in BENCHMARKS if name in places), None):
+        Checkout(benchmark, Path(places[benchmark]).expanduser()).import_into(build)
     else:
         # Held dialogues have a form of their own, which `read_held` reads; all others are records.
         held_files = [

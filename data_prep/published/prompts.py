@@ -25,6 +25,7 @@ from core.files import CONFIGS, read_bytes
 from core.languages import PAPER_LANGUAGES
 from core.records import Language
 from core.side_prompts import SUPPORTER_PAPER
+from data_prep.published.checkout import escaped
 
 # The published names of the dimensions (keys of the score files, names of the adapters) and ours.
 DIMENSIONS = {
@@ -113,11 +114,6 @@ def pack_files(prompts: PublishedPrompts) -> dict[str, bytes]:
 
 
 # --- texts to templates -----------------------------------------------------------------------------------------------------
-
-
-def escaped(text: str) -> str:
-    """A text as jinja2 source that renders to it. A brace at the end is escaped too: what follows may begin with one."""
-    return re.sub(r"\{(?=[{%#]|\Z)", '{{ "{" }}', text)
 
 
 def language_of(text: str) -> Language:

@@ -103,16 +103,17 @@ class Plan:
         return self.opening.id
 
 
-def utterance(reply: Reply, verbatim: bool = False) -> Utterance:
+def utterance(reply: Reply, verbatim: bool = False, endings: Sequence[str] = ()) -> Utterance:
     """A model's reply as an utterance: refusal, overflow and emptiness are told apart, wording is not judged. `verbatim` keeps
-    the white space around it."""
+    the white space around it; a reply with one of the `endings` in it closes the dialogue, in any case."""
     if reply.refused:
         return Utterance(reply.text, [reply], stopped="refusal")
     if reply.finish_reason == "context_overflow":
         return Utterance("", [reply], stopped="context_overflow")
     text = reply.text.strip()
     said = reply.verbatim if verbatim and reply.verbatim else text
-    return Utterance(said, [reply], stopped=None if text else "empty_reply")
+    ended = any(ending.lower() in said.lower() for ending in endings)
+    return Utterance(said, [reply], ended=ended, stopped=None if text else "empty_reply")
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ class ModelSide:
 
     `hidden_opening` leaves that many opening turns out of its history. `lead` is a line of the other side's that stands before
     everything, where this side speaks first: chat templates want a user message to begin with. `verbatim`: white space around
-    its replies stays. `hears` is told a reply while it is written (`Question.hears`).
+    its replies stays. `hears` is told a reply while it is written (`Question.hears`). `endings`: what a seeker says to take
+    leave. `remembers`: how many turns it is shown, the last ones; of a dialogue that has begun then without `lead`.
     """
 
     spec: ModelSpec
@@ -133,6 +135,8 @@ class ModelSide:
     lead: str | None = None
     verbatim: bool = False
     hears: Callable[[str], None] | None = None
+    endings: Sequence[str] = ()
+    remembers: int | None = None
 
     def __post_init__(self) -> None:
         if self.role == "supporter" and self.spec.system is not None:
@@ -140,7 +144,10 @@ class ModelSide:
 
     def messages(self, turns: Sequence[Turn]) -> list[Message]:
         """What it is shown of a dialogue."""
-        return chat(turns[self.hidden_opening :], self.role, self.system, self.lead)
+        seen = turns[self.hidden_opening :]
+        if self.remembers is None or not seen:
+            return chat(seen, self.role, self.system, self.lead)
+        return chat(seen[-self.remembers :], self.role, self.system)
 
     def question(self, turns: Sequence[Turn], turn: int) -> Question:
         """What it is asked after these turns, for the dialogue's turn of that number."""
@@ -155,7 +162,7 @@ class ModelSide:
         )
 
     async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
-        return utterance(await client.ask(self.spec, self.question(turns, len(turns))), self.verbatim)
+        return utterance(await client.ask(self.spec, self.question(turns, len(turns))), self.verbatim, self.endings)
 
 
 def usage_of(replies: Sequence[tuple[Role, Reply]]) -> Usage:

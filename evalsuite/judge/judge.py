@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from core.errors import UserError
-from core.judge_prompts import says_scale
+from core.judge_prompts import published, says_scale
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric
@@ -87,7 +87,7 @@ class Judge:
         if self.spec.adapters is not None and not method.by_dimension:
             raise UserError(f"judge {self.spec.name} has one adapter per dimension: use method per_dimension or paper")
         method.check(self.rubric)
-        if not self.rubric.digits and not says_scale(self.prompts):
+        if not (self.rubric.digits or published(self.method) or says_scale(self.prompts)):
             raise UserError(
                 f"rubric {self.rubric.name}: prompt pack {self.prompts.folder.name} asks for one digit per dimension, which is "
                 "not what this rubric wants: leave out judge_prompts, or write `judge_prompts: any_rubric`"
@@ -135,7 +135,7 @@ class Judge:
     ) -> Judgement:
         """The verdict is what the text says, whatever was probable. `broken`: the server's probabilities cannot be true, or are
         not those of the answer. `not_reached`: a question off the way through a tree."""
-        condition = {"mode": "paper" if self.method == "paper" else "native"} | ({"failure": failure} if failure else {})
+        condition = {"mode": "paper" if published(self.method) else "native"} | ({"failure": failure} if failure else {})
         if not_reached or value == NOT_APPLICABLE:
             condition |= {"verdict": "not_reached" if not_reached else "not_applicable"}
         return Judgement(

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, get_args
 
 from core.errors import UserError, near, say
-from core.judge_prompts import PromptMethod
+from core.judge_prompts import PromptMethod, published
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric
 
@@ -68,7 +68,7 @@ def methods() -> dict[str, Method]:
 
 def native_method(name: str) -> str:
     """The name of a method that a config may have. Raises `ValueError` for others."""
-    native = sorted(METHODS.keys() - {"paper"})  # which comes with mode: paper
+    native = sorted(method for method in METHODS if not published(method))
     if name not in native:
         raise ValueError(f"{near(name[:100], native)}")
     return name

@@ -114,7 +114,7 @@ def report_run(
 
 def print_brief(content: ReportContent, console: Console) -> None:
     """Print the answer, what stands behind it, and the most important tables, as far as there is room."""
-    for sentence in content.findings[:-1]:
+    for sentence in [*content.alarmed, *content.findings[:-1]]:
         console.print(Text(clean(sentence)))
     for beginning, columns in _BRIEF.items():
         for table in content.tables:
@@ -250,7 +250,9 @@ def content_of(run: Run, made: Sequence[Outcome] = ()) -> ReportContent:
         agreements=agreements,
         config=config.root | {"fingerprints": _fingerprints(config, scored)},
         timing=seconds,
+        alarms=[*(framework.alarms(records) if framework else ())],
         warnings=[
+            *(framework.cautions(records) if framework else ()),
             *_unplanned(looks, [*seen, cards_of(dialogues)], tally),
             *(f"The budget was used up: {text}." for stage in timing.values() if (text := stage.get("unfinished"))),
             *_behind(tally, judges),

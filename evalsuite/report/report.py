@@ -25,11 +25,13 @@ from evalsuite.report.figures import TEMPLATES
 from evalsuite.report.forest import Forest, board_forest, difference_forests, dimension_forest, language_forests
 from evalsuite.report.headlines import agreeing, answer, belief, held, unbeaten, unread
 from evalsuite.report.transcripts import Risks, beside, transcripts
+from evalsuite.runs.framework import Alarm
 from evalsuite.runs.texts import TextDiff
 from evalsuite.statistics.contestants import POOLED
 from evalsuite.statistics.leaderboard import Board, Tally
 from evalsuite.statistics.summary import AGREEMENT, languages_of, supporter_of
 
+ALARMS = 10  # that a page shows with their transcripts
 PLUMBING = "Plumbing: scores that involve the embedded 135M model say nothing about quality."
 
 
@@ -76,6 +78,8 @@ class ReportContent:
     risks: Risks = field(default_factory=dict)
     records: Mapping[str, Sequence[BaseModel]] = field(default_factory=dict)
     further_facts: Sequence[tuple[str, str]] = ()
+    alarms: Sequence[Alarm] = ()
+    """Dialogues that stand before everything else."""
     texts: Sequence[TextDiff] = ()
     """Supporters' system messages, and how they differ."""
 
@@ -105,6 +109,12 @@ class ReportContent:
     def boards(self) -> list[Board]:
         """The boards over all languages, first those of judges that can be relied on: the page speaks of the first."""
         return sorted(self.tally.pooled, key=lambda board: not self.beliefs[board.scorer.judge][0])
+
+    @property
+    def alarmed(self) -> list[str]:
+        """In how many dialogues there is an alarm, as a sentence; empty without any."""
+        ids, held = {alarm.dialogue.id for alarm in self.alarms}, len(self.tally.dialogues)
+        return [f"Damage in {len(ids):,} of {held:,} dialogues, whatever the averages say: read them first."] * bool(ids)
 
     @property
     def relied(self) -> bool:
@@ -213,6 +223,7 @@ def _data(content: ReportContent) -> dict[str, Any]:
         "mode": content.mode,
         "generated": content.generated,
         "summary": {"found": content.findings, "warnings": content.cautions},
+        **({"alarms": [[alarm.dialogue.id, alarm.what] for alarm in content.alarms]} if content.alarms else {}),
         "plumbing": PLUMBING if content.plumbing else None,
         "synthetic_gold": SYNTHETIC_GOLD if content.synthetic_gold else None,
         "rubric": orjson.loads(tally.rubric.model_dump_json()),
@@ -236,6 +247,8 @@ def _config_text(content: ReportContent) -> str:
 
 def _markdown(content: ReportContent) -> str:
     parts = [f"# {escape_markdown(content.title)}"]
+    for line in [*content.alarmed, *(f"- {alarm.what} ({alarm.dialogue.id})" for alarm in content.alarms[:ALARMS])]:
+        parts += ["", escape_markdown(line)]
     for line in content.findings:
         parts += ["", escape_markdown(line)]
     for warning in content.cautions:
@@ -276,6 +289,7 @@ def _html(content: ReportContent, shown: Mapping[str, Any]) -> str:
     environment = page.environment(TEMPLATES)
     return environment.get_template("report.html.j2").render(
         content=content,
+        most_alarms=ALARMS,
         figures={chart.key: chart.figure for chart in content.charts},
         transcripts=shown,
         config=_config_text(content),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel
 
@@ -58,6 +58,14 @@ class ScoredRun:
         """The framework that held the dialogues; "given dialogues" where none did."""
         simulated = self.config.simulated
         return (simulated and simulated.framework) or "given dialogues"
+
+
+class Alarm(NamedTuple):
+    """A dialogue in which something happened that no average may hide."""
+
+    dialogue: Dialogue
+    what: str
+    """What happened, as a sentence without its end: who, with whom, what."""
 
 
 class Framework:
@@ -145,6 +153,16 @@ class Framework:
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterable[tuple[str, str]]:
         """What a reader must know to compare the figures, as name and text."""
+        return ()
+
+    @classmethod
+    def cautions(cls, run: ScoredRun) -> Iterable[str]:
+        """What a reader must not take the figures for, as sentences."""
+        return ()
+
+    @classmethod
+    def alarms(cls, run: ScoredRun) -> Iterable[Alarm]:
+        """Dialogues that a report shows before everything else, whatever the figures say; the worst first."""
         return ()
 
 

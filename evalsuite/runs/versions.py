@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from core.endpoints import Price
 from core.files import digest, sha256_file
+from core.git import git_revision
 from core.prompts import PromptPack
 from core.rubrics import Rubric
 from core.specs import ModelSpec
@@ -37,24 +37,6 @@ PACKAGES = (
 )
 _ROOT = Path(__file__).parents[2]
 Versions = dict[str, dict[str, list[str]]]
-
-
-@cache
-def git_revision(root: Path = _ROOT) -> str | None:
-    """The commit that a checkout is at (12 hex digits), with `+changes` where tracked files differ from it; None where the
-    package is not in a checkout of its own."""
-    if not (root / ".git").exists():
-        return None
-    try:
-        head = _git(root, "rev-parse", "--short=12", "HEAD")
-        return f"{head}+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else head
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(root: Path, *command: str) -> str:
-    run = subprocess.run(["git", "-C", str(root), *command], capture_output=True, text=True, timeout=20, check=True)
-    return run.stdout.strip()
 
 
 def versions(

@@ -23,8 +23,9 @@ from core.side_prompts import greeting, seeker_system
 from data_prep.__main__ import app
 from data_prep.cards import load_cards
 from data_prep.published import find_clone, read_dialogues
+from data_prep.published.checkout import escaped
 from data_prep.published.comparison import NotCompared, _marked, _run
-from data_prep.published.prompts import escaped, find_prompts
+from data_prep.published.prompts import find_prompts
 from evalsuite.papers.esc_eval import EscEval
 from tests.published_clone import (
     EVALUATE,

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from core.files import read_jsonl
+from core.git import git_revision
 from core.records import Dialogue
-from evalsuite.runs.versions import git_revision, joined, made_with
+from evalsuite.runs.versions import joined, made_with
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint, echo
 from tests.evalsuite.test_faults import MODELS, config, one_line, outputs, run_at

@@ -1,0 +1,153 @@
+"""A user's own clone of a published benchmark: its files, commit and licence, and its prompts as templates of a prompt pack.
+
+A benchmark's module has a function `(Checkout, Build) -> None` that writes what a run needs; `BENCHMARKS` says where. Scripts
+are parsed, never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import string
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+
+import orjson
+
+from core.errors import UserError
+from core.files import read_bytes, read_text, sha256_file, write_bytes
+from core.git import git_revision
+from core.ledger import Build
+from core.options import console
+from core.prompts import PUBLISHED
+
+BENCHMARKS: dict[str, str] = {}
+_LICENCES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE")
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A clone in a folder. Raises `UserError`, which names the file, for what is not there or cannot be read."""
+
+    name: str
+    folder: Path
+
+    def file(self, name: str) -> Path:
+        """A file of the clone."""
+        if not (path := self.folder / name).is_file():
+            raise UserError(f"--source {self.name}={self.folder}: no {name} there: give a clone of the published repository")
+        return path
+
+    def text(self, name: str) -> str:
+        """What a file of the clone says."""
+        return read_text(self.file(name), "published file")
+
+    def code(self, name: str) -> ast.Module:
+        """A script of the clone, parsed."""
+        try:
+            return ast.parse(self.text(name))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise UserError(f"{self.file(name)}: not readable as python: {error}") from None
+
+    @cached_property
+    def commit(self) -> str:
+        """The commit (12 hex digits), with `+changes` where tracked files differ from it."""
+        return git_revision(self.folder) or "no commit"
+
+    @cached_property
+    def licence(self) -> str:
+        """The licence's first line, and where the rest is."""
+        path = next((path for name in _LICENCES if (path := self.folder / name).is_file()), None)
+        lines = read_text(path, "licence").splitlines() if path else []
+        first = next((line.strip("#* \t") for line in lines if line.strip("#* \t")), "")
+        return f"{first[:200]} (whole in {path.name})" if path else "none stated: keep what is imported on your machine"
+
+    def import_into(self, build: Build) -> None:
+        """Write what a run of the benchmark needs, with the licence, and print commit and licence."""
+        module, _, function = BENCHMARKS[self.name].partition(":")
+        bring: Callable[[Checkout, Build], None] = getattr(import_module(module), function)
+        bring(self, build)
+        for name in _LICENCES:  # which want to go with what is copied
+            if (self.folder / name).is_file():
+                write_bytes(build.folder / name, read_bytes(self.folder / name, "licence"))
+                build.output(name)
+        build.figures |= {"commit": self.commit, "licence": self.licence}
+        console.print(f"{self.name} at {self.commit}; licence: {self.licence}", soft_wrap=True)
+
+
+def write_pack(build: Build, files: Mapping[str, bytes], ours: Collection[str] = ()) -> None:
+    """Write a prompt pack, OUT/prompts, except files that somebody has edited since the last import: they stay, which is
+    printed. It lists what is published word for word: all but `ours`."""
+    pack, files = build.out / "prompts", dict(files)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    if files:
+        listed = {name: hash for name, hash in hashes.items() if name != ".gitignore" and name not in ours}
+        files[PUBLISHED] = orjson.dumps(listed, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        hashes[PUBLISHED] = hashlib.sha256(files[PUBLISHED]).hexdigest()
+    imported = build.earlier().get("figures", {}).get("prompts", {})  # without an earlier import, every other form is edited
+    there = (name for name in files if (pack / name).is_file())
+    kept = [name for name in there if sha256_file(pack / name) not in (hashes[name], imported.get(name))]
+    for name, content in files.items():
+        if name not in kept:
+            write_bytes(build.folder / "prompts" / name, content)
+            build.output(f"prompts/{name}")
+    build.figures |= {"prompts": hashes}
+    if kept:
+        text = f"kept as edited in {pack}: {', '.join(kept)}; to get a published one back, delete it and run this again"
+        console.print(text, soft_wrap=True)
+    if files:
+        console.print(f"prompt pack: {pack} ({len(files)} files; git-ignored)")
+
+
+def pack_of(templates: Mapping[str, str]) -> dict[str, bytes]:
+    """The files of a pack of templates, which git ignores. Jinja takes the line end off that is added here."""
+    ignored = {".gitignore": b"# Published prompts: their licence is their authors'.\n*\n"}
+    return {name: f"{text}\n".encode() for name, text in templates.items()} | ignored
+
+
+# --- published texts as templates -------------------------------------------------------------------------------------------
+
+
+def escaped(text: str) -> str:
+    """A text as jinja2 source that renders to it. A brace at the end is escaped too: what follows may begin with one."""
+    return re.sub(r"\{(?=[{%#]|\Z)", '{{ "{" }}', text)
+
+
+def template_of_format(text: str, of: str = "") -> str:
+    """A text for `str.format` as a template that knows the same fields; of the mapping `of`, where fields are no names."""
+    parts = []
+    for literal, field, _, _ in string.Formatter().parse(text):
+        parts.append(escaped(literal))
+        if field is not None:
+            parts.append(f"{{{{ {of}[{json.dumps(field, ensure_ascii=False)}] }}}}" if of else f"{{{{ {field} }}}}")
+    return "".join(parts)
+
+
+def template_of_code(node: ast.expr) -> str:
+    """A text of a script (constants, f-strings of names and `… if NAME else …`) as a template that knows the same names. Raises
+    `ValueError` for another expression."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(template_of_code, node.values))
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return escaped(node.value)
+    return f"{{{{ {_expression(node)} }}}}"
+
+
+def _expression(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return json.dumps(text)
+        case ast.Name(id=name):
+            return name
+        case ast.FormattedValue(value=value):
+            return _expression(value)
+        case ast.JoinedStr(values=values):
+            return f"({' ~ '.join(map(_expression, values))})"
+        case ast.IfExp(test=ast.Name(id=name), body=body, orelse=other):
+            return f"({_expression(body)} if {name} else {_expression(other)})"
+    raise ValueError(f"line {node.lineno}: {ast.unparse(node)[:80]}")
