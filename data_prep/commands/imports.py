@@ -33,8 +33,8 @@ def import_(
             "--source",
             metavar="NAME=PLACE",
             help="What others published, and where it is. ESC-Eval: esc_eval=CLONE, internlm2=FOLDER beside it. Other "
-            f"benchmarks, each from a clone: {', '.join(BENCHMARKS) or 'none yet'}. Profiles: sage, personamem. Scores: esconv, "
-            "esconv_failed, esconv_multi, epitome, empathic_comm. Repeat for more.",
+            f"benchmarks, each from a clone: {', '.join(BENCHMARKS) or 'none yet'}. Profiles: sage, personamem. Scores: "
+            "esconv, esconv_failed, esconv_multi, epitome, empathic_comm. Repeat for more.",
         ),
         IN_PLACES,
     ] = None,
