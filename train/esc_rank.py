@@ -25,6 +25,7 @@ from train.recipes import RankArguments, Recipe, lora_config, may_read_trees, pa
 
 def main(recipe: Recipe[RankArguments]) -> None:
     from train.batches import RankPadding  # torch is slow to load, and errors come first
+    from train.clock import StepClock
     from train.trainers import RankTrainer, add_scores, as_trees, balanced_weights, keys_of, score_metrics
 
     data, training = recipe.data, recipe.training
@@ -81,7 +82,7 @@ def main(recipe: Recipe[RankArguments]) -> None:
         peft_config=peft_config,
         data_collator=RankPadding(tokenizer.pad_token_id),
         compute_metrics=score_metrics(keys, scores),
-        callbacks=[run.step_clock(recipe)],
+        clock=StepClock(recipe),
         score_tokens=list(tokens.values()),
         digits=max(len(example.labels) for example in valid.examples),
         over_scale=data.loss_over == "scale",

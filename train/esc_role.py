@@ -21,7 +21,8 @@ from train.recipes import Recipe, RoleArguments, lora_config, parse_recipe
 
 
 def main(recipe: Recipe[RoleArguments]) -> None:
-    from train.trainers import RoleTrainer, perplexity  # torch is slow to load, and errors come first
+    from train.clock import StepClock  # torch is slow to load, and errors come first
+    from train.trainers import RoleTrainer, perplexity
 
     data, training = recipe.data, recipe.training
     run.check_machine(recipe)
@@ -53,7 +54,7 @@ def main(recipe: Recipe[RoleArguments]) -> None:
         processing_class=tokenizer,
         peft_config=peft_config,
         compute_metrics=perplexity,
-        callbacks=[run.step_clock(recipe)],
+        clock=StepClock(recipe),
     )
 
     # Train

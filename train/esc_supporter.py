@@ -29,6 +29,7 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
     from trl import GRPOTrainer  # torch is slow to load, and errors come first
 
     from train.batches import SoundSteps
+    from train.clock import StepClock
     from train.rollouts import Rollouts, brevity, judged, policy_server
 
     class SupporterTrainer(SoundSteps, GRPOTrainer):
@@ -79,7 +80,7 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
             eval_dataset=valid.dataset(),
             processing_class=tokenizer,
             peft_config=peft_config,
-            callbacks=[run.step_clock(recipe)],
+            callbacks=[StepClock(recipe)],
         )
 
     # Baselines: floors, and the base, which an untrained adapter leaves as it is

@@ -77,6 +77,7 @@ def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
             dtype=recipe.model.dtype,
             attn_implementation=recipe.model.attn_implementation,
             use_safetensors=True,
+            **(recipe.training.model_init_kwargs or {}),  # TRL would give them to a model that it loads itself
             device_map=None if divided else {"": recipe.training.device},
         )
     if recipe.model.use_peft:

@@ -40,6 +40,7 @@ GPUS: dict[GpuName, tuple[str, float, float]] = {
     "l4": ("L4 24 GB", 22.0, 121.0),
 }
 MFU = 0.4  # model FLOPs utilisation: share of the peak that LoRA training of 7B–14B models reaches; 0.3–0.5 is usual
+LAUNCHES = 224  # operations that a layer with seven adapters starts in a pass, forward and backward
 BYTES_A_TOKEN = 4  # UTF-8 bytes: English has about 4 letters a token, Chinese about 1.4 characters of 3 bytes
 _WORD = re.compile(r"[a-zA-Z']+|\S")
 MARKS = 5  # ChatML's tokens around one message
@@ -52,6 +53,14 @@ MEAN_TOKENS: dict[Task, int] = {
 }  # assumed without data: our role-play set, and a dialogue under the rubric (the other dimensions' questions add 6 %)
 TURN_TOKENS = 100  # assumed of a line of the seeker's and of a reply of a supporter in training
 CARDS = 331 + 324  # ESC-Eval's, English and Chinese
+
+
+def peak_of(device: str) -> float | None:
+    """The dense bf16 peak in TFLOP/s of the GPU that a driver calls so; None for one that is not in `GPUS`, as H100 PCIe."""
+    if re.search(r"H\d00.*(PCIe|NVL)", device):
+        return None
+    models = {label.removesuffix(" GB").rpartition(" ")[0].removesuffix(" SXM"): peak for label, _, peak in GPUS.values()}
+    return next((peak for model, peak in models.items() if re.search(rf"\b{model}\b", device)), None)
 
 
 def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
@@ -112,14 +121,15 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict
         longest = int(min(recipe.data.exchanges * 2 * training.max_completion_length, longest))
     examples, mean, counted_in, lengths_from = read_examples(recipe)
     mean = min(mean, longest)
-    if not supporter and training.packing:
-        examples, mean = math.ceil(examples * mean / longest), longest
+    packed = not supporter and training.packing
+    lines = math.ceil(examples * mean / longest) if packed else examples  # rows of the trainer's table
     rows, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
     epochs = training.num_train_epochs
-    steps = count_steps(examples, rows, accumulation, gpus, epochs, training.max_steps)
+    steps = count_steps(lines, rows, accumulation, gpus, epochs, training.max_steps)
     batch = rows * accumulation * gpus
     # Whole epochs see each example once; max_steps fills its batches anew.
-    seen = steps * batch if training.max_steps > 0 else math.ceil(examples * epochs)
+    seen = math.ceil(steps * batch * examples / lines if training.max_steps > 0 else examples * epochs)
+    passes = math.ceil(seen * lines / examples / rows)
     checkpointing = bool(training.gradient_checkpointing)
     parts = {
         strategy: memory(shape, recipe.task, rows, longest, checkpointing, model.lora_dropout > 0, strategy, gpus)
@@ -141,9 +151,16 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict
             "supporter: hours are of the training alone: sampling, the seeker's lines and the verdicts come beside them; the "
             "servers of seeker and judge take memory of their own"
         )
-    if kernel := hub_kernel(model):
-        once = "; the ranker then reads a dialogue once a question, as it takes no mask" if recipe.task == "rank" else ""
-        notes.append(f"attention: {kernel} comes ready built from the hub, by the package kernels; not looked for here{once}")
+    if packed:
+        notes.append(
+            f"packing: {passes:,} passes with {examples * rows / lines:.1f} dialogues each in place of "
+            f"{math.ceil(seen / rows):,} with {rows}; a pass starts about {shape.layers * LAUNCHES:,} operations on the GPU, "
+            "however many tokens it has"
+        )
+    if kernel := hub_kernel(recipe):
+        once = "; the ranker then reads a dialogue once a question, as it takes no mask" if "attn" in kernel else ""
+        once = once if recipe.task == "rank" else ""
+        notes.append(f"{kernel}: comes ready built from the hub, by the package kernels; not looked for here{once}")
     if recipe.file and load_yaml(recipe.file, "recipe").get("use_cpu"):
         notes.append("this recipe trains on CPU (use_cpu): memory and hours are what the GPU would take")
     return {
@@ -163,6 +180,8 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict
         "server_memory_bytes": server and server | {"total": sum(server.values())},
         "examples": examples,
         "examples_from": counted_in,
+        "rows": lines,
+        "passes": passes,
         "epochs": seen / examples,
         "global_batch": batch,
         "steps": steps,
@@ -181,13 +200,14 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict
 
 def tables(plan: dict[str, Any]) -> list[Table]:
     """A plan as two tables: what it comes to, and memory by part (GiB a GPU)."""
+    packed = f", packed into {plan['rows']:,} rows" if plan["rows"] < plan["examples"] else ""
     whole = {
         "base": f"{plan['base']} ({plan['architecture_from']})",
         "total parameters": f"{plan['total_parameters']:,}",
         "trainable parameters": (f"{plan['trainable_parameters']:,} ({plan['trainable_share']:.2%}, rank {plan['lora_rank']})"),
-        "examples": f"{plan['examples']:,} ({plan['examples_from']})",
+        "examples": f"{plan['examples']:,} ({plan['examples_from']})" + packed,
         "epochs": f"{plan['epochs']:.4g}",
-        "global batch": f"{plan['global_batch']} examples on {plan['gpus']} GPU(s)",
+        "global batch": f"{plan['global_batch']} {'examples' if not packed else 'rows'} on {plan['gpus']} GPU(s)",
         "steps": f"{plan['steps']:,}",
         "tokens an example": (
             f"{plan['mean_tokens']:,.0f} expected ({plan['mean_tokens_from']}), {plan['max_tokens']:,} at most"

@@ -132,7 +132,7 @@ IDLE = {
     ),
     "a dialogue that is too long is cut at its end (the ranker leaves it out)": ("truncation_mode",),
     "the seed and the epoch draw the order of the examples": ("shuffle_dataset", "length_column_name"),
-    "the base is loaded as its own settings say": ("model_init_kwargs", "router_aux_loss_coef", "lora_task_type"),
+    "the base is loaded as its own settings say": ("router_aux_loss_coef", "lora_task_type"),
     "every example is trained on, and figures are of all together": (
         *("dataloader_drop_last", "prediction_loss_only", "batch_eval_metrics", "eval_do_concat_batches"),
         *("include_for_metrics", "do_train", "do_predict"),
@@ -253,11 +253,14 @@ def may_read_trees(recipe: Recipe[Any], examples: Sequence[RankExample]) -> bool
     return recipe.model.attn_implementation in MASKED_ATTENTION and all(len(example.labels) == 1 for example in examples)
 
 
-def hub_kernel(model: ModelConfig) -> str | None:
-    """The kernel on the hub that a recipe takes its attention from, such as kernels-community/flash-attn2; None without one."""
+def hub_kernel(recipe: Recipe[Any]) -> str | None:
+    """The setting by which a recipe takes kernels from the hub, with its value: of attention, such as
+    kernels-community/flash-attn2, or of all layers that transformers knows one for; None without one."""
     from transformers.integrations.hub_kernels import is_kernel
 
-    return model.attn_implementation if is_kernel(model.attn_implementation) else None
+    if is_kernel(attention := recipe.model.attn_implementation):
+        return f"attn_implementation: {attention}"
+    return "model_init_kwargs: use_kernels" if (recipe.training.model_init_kwargs or {}).get("use_kernels") else None
 
 
 def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
@@ -321,13 +324,11 @@ def _known(task: Task) -> frozenset[str]:
 
 
 def _check(recipe: Recipe[Any]) -> None:
-    """Raise `UserError` for what cannot be meant. Packed rows hold several dialogues: the ranker's loss and the evaluation
-    dialogue by dialogue need one per row."""
+    """Raise `UserError` for what cannot be meant."""
     data, training, model, base = recipe.data, recipe.training, recipe.model, recipe.model.model_name_or_path
     supporter = recipe.task == "supporter"
     wrote = "python -m data_prep cards" if supporter else f"python -m data_prep {recipe.task}-sft"
     packed = recipe.task == "role" and (training.packing or training.padding_free)
-    whole_rows = packed and training.eval_packing is False and training.per_device_eval_batch_size == 1
     given = {
         *(_mapping(recipe.file) if recipe.file else {}),
         *(word.lstrip("-").partition("=")[0] for word in recipe.overrides),
@@ -339,8 +340,8 @@ def _check(recipe: Recipe[Any]) -> None:
         "train_sampling_strategy: sequential: the order is drawn by the seed: take random or group_by_length": (
             not supporter and training.train_sampling_strategy == "sequential"
         ),
-        "packing: evaluation counts dialogue by dialogue: add eval_packing: false and per_device_eval_batch_size: 1": (
-            (packed or (recipe.task == "role" and bool(training.eval_packing))) and not whole_rows
+        "eval_packing: without packing the dialogues of a row would see each other: take packing": (
+            recipe.task == "role" and bool(training.eval_packing) and not packed
         ),
         "padding_free: without packing it keeps to no max_length: take packing, or max_length: null": (
             packed and not training.packing and training.max_length is not None
@@ -352,7 +353,11 @@ def _check(recipe: Recipe[Any]) -> None:
         "length_cost, free_characters: not below 0, and above 0": supporter
         and not (data.length_cost >= 0 and data.free_characters > 0),
         f"attn_implementation: {model.attn_implementation!r} is not one of {', '.join(ATTENTION)}, or a kernel on the hub as "
-        "kernels-community/flash-attn2": model.attn_implementation not in (None, *ATTENTION) and hub_kernel(model) is None,
+        "kernels-community/flash-attn2": model.attn_implementation not in (None, *ATTENTION) and hub_kernel(recipe) is None,
+        f"model_init_kwargs: {training.model_init_kwargs}: only use_kernels: true is taken, which gives layers their kernels "
+        "from the hub": training.model_init_kwargs not in (None, {"use_kernels": True}),
+        "use_liger_kernel: TRL has given it up: take model_init_kwargs: {use_kernels: true}, by which Liger's kernels "
+        "and others come from the hub": not supporter and training.use_liger_kernel,
         "trust_remote_code: remote code is never run here; convert the base first (serve convert)": (
             training.trust_remote_code
         ),

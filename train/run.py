@@ -14,11 +14,9 @@ import platform
 import re
 import shlex
 import shutil
-import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +40,7 @@ from train.examples import Prepared, chatml, serves_alike
 from train.recipes import Recipe, hub_kernel
 
 if TYPE_CHECKING:
-    from transformers import Trainer, TrainerCallback
+    from transformers import Trainer
 
 # What may differ between two tries of one run.
 NOT_IDENTITY = {"logging_steps", "report_to", "run_name", "disable_tqdm", "save_total_limit", "dataloader_num_workers"}
@@ -72,7 +70,7 @@ def check_numbers(found: NDArray[Any], voice: str) -> None:
 
 def check_machine(recipe: Recipe[Any]) -> None:
     """Raise `UserError` where one process sees several GPUs: the Trainer would use all of them and multiply the batch; and
-    where attention is to come from the hub without the package that loads it.
+    where kernels are to come from the hub without the package that loads them.
 
     Says so when bf16 is asked for on a CPU without instructions for it: emulated, products were 8 times as slow as in fp32
     where it was measured.
@@ -84,10 +82,10 @@ def check_machine(recipe: Recipe[Any]) -> None:
         )
     from transformers.utils.import_utils import KERNELS_MAX_VERSION, KERNELS_MIN_VERSION, is_kernels_available
 
-    if (kernel := hub_kernel(recipe.model)) and not is_kernels_available():
+    if (kernel := hub_kernel(recipe)) and not is_kernels_available():
         raise UserError(
-            f"attn_implementation: {kernel} is loaded by the package kernels (from {KERNELS_MIN_VERSION} to below "
-            f"{KERNELS_MAX_VERSION}), which is not here: pip install 'esc-eval[kernels]', or take sdpa"
+            f"{kernel} is loaded by the package kernels (from {KERNELS_MIN_VERSION} to below {KERNELS_MAX_VERSION}), which is "
+            "not here: pip install 'esc-eval[kernels]', or take attn_implementation: sdpa and no model_init_kwargs"
         )
     if recipe.training.use_cpu and recipe.training.bf16 and not bf16_instructions():
         say("note: this CPU has no bf16 instructions, --bf16 false trains several times faster here")
@@ -114,36 +112,6 @@ def name_tracked_run(recipe: Recipe[Any]) -> None:
         training.trackio_static_space_id = False  # transformers would publish a copy of the figures where there is a Space
         # trackio knows a run by its name alone.
         training.run_name = f"{training.run_name or claim.parent.name}-{name}"
-
-
-def step_clock(recipe: Recipe[Any]) -> TrainerCallback:
-    """A callback that writes `timing.json` after the last step: the seconds that each step of this process took (the first also
-    warms up) and, on a GPU, the most bytes that its tensors took and that torch reserved for them, evaluations between steps
-    included."""
-    import torch
-    from transformers import TrainerCallback
-
-    class StepClock(TrainerCallback):
-        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-            self._ends = [self._now()]
-
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            self._ends.append(self._now())
-
-        def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-            figures: dict[str, Any] = {"step_seconds": [round(end - start, 4) for start, end in pairwise(self._ends)]}
-            if torch.cuda.is_available():
-                figures["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
-                figures["peak_reserved_bytes"] = torch.cuda.max_memory_reserved()
-            if is_main_process():
-                write_json(Path(recipe.training.output_dir) / "timing.json", figures)
-
-        def _now(self) -> float:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()  # steps are queued on a GPU, and end later than they are asked for
-            return time.perf_counter()
-
-    return StepClock()
 
 
 def finished(recipe: Recipe[Any]) -> bool:

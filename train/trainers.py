@@ -32,6 +32,7 @@ from core.statistics.accuracy import dimension_figures
 from core.statistics.means import mean_of_all
 from data_prep.scores.rank_sft import RankExample
 from train.batches import SeededOrder, positions_of
+from train.clock import StepClock
 from train.examples import IGNORED
 from train.prefix_tree import alike, tree, visible
 
@@ -41,13 +42,25 @@ SHOWN = ("acc", "acc_soft", "majority_acc", "majority_acc_soft", "kappa", "spear
 
 
 class AdapterTrainer(SeededOrder, SFTTrainer):
-    """What is the same for both: what a step computes in, and what a save writes."""
+    """What is the same for both: what a step computes in and how fast, and what a save writes."""
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def __init__(self, *, args: Any, clock: StepClock | None = None, **kwargs: Any) -> None:
+        args = copy(args)
+        args.model_init_kwargs = None  # the base has them (`train.models.load_base`)
+        self._clock = clock
+        super().__init__(args=args, callbacks=[clock] if clock else None, **kwargs)
+
+    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """PEFT keeps adapters in fp32 and casts what they read to it; autocast casts it back before the product. Under autocast
         the first is left out: an fp32 copy of every adapted layer's input less, and the same products."""
+        if self._clock:
+            self._clock.reads(inputs)
         with disable_input_dtype_casting(self.model, active=self.accelerator.mixed_precision in ("bf16", "fp16")):
-            return super().training_step(*args, **kwargs)
+            return super().training_step(model, inputs, *args, **kwargs)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """With the steps' `StepClock.rates` beside their loss."""
+        super().log(logs | (self._clock.since_log() if self._clock and "loss" in logs else {}), start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The adapter alone, whole. Every process has to come here. (transformers copies the base into each one's memory first
@@ -76,17 +89,21 @@ def for_measuring(training: Any, out: Path) -> Any:
 
 
 class RoleTrainer(AdapterTrainer):
-    """SFT whose evaluation gives, for every dialogue, the summed negative log-likelihood of its scored tokens and their number.
+    """SFT whose evaluation gives, for every row, the summed negative log-likelihood of its scored tokens and their number. A
+    row is a dialogue, or several, packed.
 
     TRL's own evaluation loss averages batch means, which depends on how dialogues fall into batches.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *, args: Any, **kwargs: Any) -> None:
+        if args.packing or args.padding_free:
+            args = copy(args)
+            args.per_device_eval_batch_size = 1  # rows of a batch become one, and processes would count its end twice
         # Without Triton, TRL projects all positions through the head, for accelerators that compile a program for every shape.
         # A CPU compiles nothing, and seekers speak a fifth of the tokens. A private name of trl==1.16.0, here alone; the test
         # of this class's loss watches it.
         trl.trainer.utils._use_triton = lambda device: device.type == "cpu" or _use_triton(device)
-        super().__init__(*args, **kwargs)
+        super().__init__(args=args, **kwargs)
 
     def prediction_step(
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
@@ -182,7 +199,7 @@ class RankTrainer(AdapterTrainer):
 
     def __init__(
         self,
-        *args: Any,
+        *,
         score_tokens: Sequence[int],
         digits: int,
         over_scale: bool = False,
@@ -194,7 +211,7 @@ class RankTrainer(AdapterTrainer):
         `over_scale`: a score's probability is its share among the scale's tokens, and other tokens of an answer carry no loss.
         `ordinal_weight`: how much of the squared earth mover's distance over the scale is added.
         """
-        super().__init__(*args, **kwargs)
+        super().__init__(**kwargs)
         # transformers counts a batch's labels without the first column, which no shifted loss uses; ours are not shifted.
         self._loss_shifts_labels = False
         self._scores = torch.tensor(list(score_tokens))

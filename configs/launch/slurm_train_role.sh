@@ -29,4 +29,4 @@ export NODE0 PORT
 srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -c 'accelerate launch \
   --config_file configs/accelerate/multi_node.yaml --machine_rank "$SLURM_NODEID" \
   --main_process_ip "$NODE0" --main_process_port "$PORT" \
-  train/esc_role.py --config configs/train/esc_role_qwen1.5_14b.yaml --gradient_accumulation_steps 4'
+  train/esc_role.py --config configs/train/esc_role_qwen1.5_14b.yaml --gradient_accumulation_steps 1'

@@ -310,8 +310,8 @@ def test_a_kernel_is_explained_by_the_plan_and_refused_without_its_package(monke
     kernel = "kernels-community/flash-attn2"
     for name, reads_trees in (("esc_role_qwen1.5_14b", False), ("esc_rank_internlm2_7b", True)):
         recipe = read_recipe(CONFIGS / f"train/{name}.yaml", [*CPU, "--attn_implementation", kernel])
-        (note,) = [note for note in make_plan(recipe)["notes"] if note.startswith("attention: ")]
-        assert f"{kernel} comes ready built from the hub" in note
+        (note,) = [note for note in make_plan(recipe)["notes"] if note.startswith("attn_implementation: ")]
+        assert f"{kernel}: comes ready built from the hub" in note
         assert ("the ranker then reads a dialogue once a question" in note) is reads_trees
     monkeypatch.setattr(import_utils, "is_kernels_available", lambda: False)
     with pytest.raises(

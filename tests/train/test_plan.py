@@ -15,7 +15,7 @@ from core.errors import UserError, run_cli
 from core.files import write_jsonl
 from core.tables import to_console
 from data_prep.scores.rank_sft import RankExample
-from train.plan import GPUS, make_plan, tables
+from train.plan import GPUS, LAUNCHES, make_plan, peak_of, tables
 from train.sizes import GIB, OVERHEAD, TrainingShape, architecture, count_steps, flops_per_token, layer_bytes, measure, memory
 
 QWEN, INTERNLM = "Qwen/Qwen1.5-14B-Chat", "internlm/internlm2-chat-7b"
@@ -240,6 +240,46 @@ def test_operations_are_what_torch_counts(checkpointing: bool) -> None:
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.slow
+def test_operations_that_a_layer_starts_are_as_many_as_counted() -> None:
+    import torch
+    from peft.helpers import disable_input_dtype_casting
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Starts(TorchDispatchMode):
+        """Counts what computes or copies: not views, nor empty tensors."""
+
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            name = func.name()
+            self.count += not (func.is_view or "empty" in name or "detach" in name or "_unsafe_view" in name)
+            return out
+
+    def started(layers: int) -> int:
+        model, _ = tiny(layers, "sdpa", "bfloat16", 0.05)
+        with Starts() as starts, disable_input_dtype_casting(model), torch.autocast("cpu", torch.bfloat16):
+            model(input_ids=torch.randint(0, 64, (1, 64)), use_cache=False).logits.sum().backward()
+        return starts.count
+
+    assert (started(4) - started(2)) / 2 == pytest.approx(LAUNCHES, rel=0.1)
+
+
+def test_a_devices_peak_is_known_by_the_drivers_name() -> None:
+    names = {
+        "NVIDIA H100 80GB HBM3": 989.0,
+        "NVIDIA H200": 989.0,
+        "NVIDIA A100-SXM4-40GB": 312.0,
+        "NVIDIA GeForce RTX 4090": 165.2,
+        "NVIDIA L40S": 362.0,
+        "NVIDIA L4": 121.0,
+        "NVIDIA H100 PCIe": None,
+        "NVIDIA GeForce RTX 3090": None,
+    }
+    assert {name: peak_of(name) for name in names} == names
+
+
 # --- the command ----------------------------------------------------------------------------------------------------------
 
 
@@ -259,9 +299,13 @@ def test_a_plan_adds_up(tmp_path: Path) -> None:
     assert not planned(tmp_path, per_device_train_batch_size=16, gradient_checkpointing=False)["fits"]["zero3"]
     fewer = planned(tmp_path, max_steps=10)
     assert fewer["steps"] == 10 and fewer["tokens"] == 10 * 128 * fewer["mean_tokens"]
-    assert planned(tmp_path, packing=True, eval_packing=False, per_device_eval_batch_size=1)["examples"] == -(
-        -13_300 * found["mean_tokens"] // 2048
-    )
+    # Packed: rows of 2,048 tokens, of which two are a pass; the same tokens and operations.
+    packed = planned(tmp_path, packing=True)
+    assert packed["rows"] == -(-13_300 * found["mean_tokens"] // 2048)
+    assert packed["steps"] == -(-packed["rows"] // 128) * 2 and packed["passes"] == packed["rows"]
+    assert (packed["tokens"], packed["hours"]) == (found["tokens"], found["hours"])
+    (note,) = [note for note in packed["notes"] if note.startswith("packing: ")]
+    assert f"{packed['rows']:,} passes with 5.9 dialogues each in place of 13,300 with 2" in note
     console = Console(width=160, record=True, quiet=True)
     for table in tables(found):
         to_console(table, console)
@@ -337,7 +381,7 @@ def test_json_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[
         *("recipe", "task", "base", "architecture_from", "total_parameters", "trainable_parameters", "trainable_share"),
         *("lora_rank", "gpu", "gpus", "gpu_memory_bytes", "memory_bytes", "fits", "examples", "examples_from", "epochs"),
         *("global_batch", "steps", "mean_tokens", "mean_tokens_from", "max_tokens", "tokens", "tokens_at_most"),
-        *("flops", "mfu", "hours", "hours_at_most", "notes", "server_memory_bytes"),
+        *("flops", "mfu", "hours", "hours_at_most", "notes", "server_memory_bytes", "passes", "rows"),
     }
     assert found["gpu"] == GPUS["l40s"][0] and found["gpus"] == 2
     assert found["lora_rank"] == 8 and found["trainable_parameters"] == 62_341_120 // 2

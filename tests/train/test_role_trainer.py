@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from serve.checkpoints.embedded import materialise
 from tests.train.conftest import untrained, write_data, write_recipe
 from train import esc_rank, esc_role
 from train.recipes import parse_recipe
@@ -58,6 +59,42 @@ def test_evaluation_does_not_depend_on_batches(trainer: Any) -> None:
         counts += b
     assert len(counts) == 5 and found["eval_scored_tokens"] == sum(counts)
     assert found["eval_perplexity"] == pytest.approx(math.exp(sum(sums) / sum(counts)), rel=1e-4)
+
+
+@pytest.mark.parametrize("base", ["tiny", pytest.param("embedded", marks=pytest.mark.full)])
+def test_packed_rows_have_the_loss_gradient_and_perplexity_of_separate_ones(
+    tmp_path: Path, tiny: dict[str, Path], base: str
+) -> None:
+    """In fp32: dialogues of a row do not see each other."""
+    import torch
+
+    data = write_data(tmp_path, "role", train=4, valid=3)
+    found = {}
+    for packing in (False, True):
+        settings = {"packing": packing, "max_length": 256, "lora_dropout": 0.0, "lora_target_modules": ["q_proj", "v_proj"]}
+        settings |= {"per_device_train_batch_size": 4}
+        path, folder = tmp_path / f"{packing}.yaml", materialise() if base == "embedded" else tiny["llama"]
+        write_recipe(path, "role", folder, data, tmp_path / f"out-{packing}", **settings)
+        trainer = untrained(esc_role.main, parse_recipe("role", ["--config", str(path)]))
+        batches = list(trainer.get_train_dataloader())
+        assert len(trainer.train_dataset) == (2 if packing else 4) and len(batches) == 1
+        assert batches[0]["input_ids"].shape[0] == (1 if packing else 4)
+        torch.manual_seed(0)
+        for name, weight in trainer.model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.02)
+        trainer.model.train()
+        loss = trainer.compute_loss(trainer.model, dict(batches[0]))
+        loss.backward()
+        gradient = {name: weight.grad for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+        figures = trainer.evaluate()
+        found[packing] = (loss.item(), gradient, figures["eval_perplexity"], figures["eval_scored_tokens"])
+        assert trainer.args.per_device_eval_batch_size == (1 if packing else 3)
+    (loss, gradient, perplexity, tokens), packed = found[False], found[True]
+    assert packed[0] == pytest.approx(loss, abs=1e-5) and packed[2] == pytest.approx(perplexity, rel=1e-4)
+    assert packed[3] == tokens
+    norm = sum(g.square().sum() for g in gradient.values()) ** 0.5
+    assert sum((packed[1][name] - g).square().sum() for name, g in gradient.items()) ** 0.5 < 1e-4 * norm
 
 
 @pytest.mark.parametrize("task", ["role", "rank"])

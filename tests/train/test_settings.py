@@ -22,13 +22,12 @@ from train.recipes import parse_recipe, read_recipe
 
 pytestmark = pytest.mark.slow  # TRL's parser loads torch
 
-ONE_ROW = {"eval_packing": False, "per_device_eval_batch_size": 1}
 # Fields of SFTConfig's own that act on the seeker's training, with what else they need.
 ACT: dict[str, dict[str, Any]] = {
     "max_length": {"max_length": 40},
-    "packing": {"packing": True, **ONE_ROW},
-    "packing_strategy": {"packing": True, "packing_strategy": "wrapped", **ONE_ROW},
-    "padding_free": {"padding_free": True, "max_length": None, **ONE_ROW},
+    "packing": {"packing": True},
+    "packing_strategy": {"packing": True, "packing_strategy": "wrapped"},
+    "padding_free": {"padding_free": True, "max_length": None},
     "pad_to_multiple_of": {"pad_to_multiple_of": 100},
     "loss_type": {"loss_type": "dft"},
     "label_smoothing_factor": {"label_smoothing_factor": 0.3},
@@ -53,7 +52,7 @@ READ_BY: dict[str, tuple[str, ...]] = {
     ),
 }
 ELSEWHERE = {name for names in READ_BY.values() for name in names}
-APART = {"trust_remote_code", "do_eval", "hub_token", "local_rank"}  # refused for reasons of their own
+APART = {"trust_remote_code", "do_eval", "hub_token", "local_rank", "use_liger_kernel"}  # refused for reasons of their own
 MAINS: dict[str, Callable[[Any], None]] = {"role": esc_role.main, "rank": esc_rank.main}
 # These write all fields down, whatever they are for.
 COPIES = {"to_dict", "to_json_string", "to_sanitized_dict", "settings", "_check", "__repr__", "__str__", "__eq__", "<genexpr>"}
@@ -120,8 +119,30 @@ def test_settings_that_are_refused_for_reasons_of_their_own(tmp_path: Path, name
     assert f"{name}: " in message and "hf_secret" not in message
 
 
-def test_evaluation_is_never_packed(tmp_path: Path) -> None:
-    assert "evaluation counts dialogue by dialogue" in refused(recipe(tmp_path, eval_packing=True))
+def test_evaluation_is_packed_only_with_training(tmp_path: Path) -> None:
+    assert "eval_packing: without packing" in refused(recipe(tmp_path, eval_packing=True))
+    read_recipe(recipe(tmp_path, packing=True, eval_packing=True))
+
+
+def test_kernels_reach_the_base_and_nothing_else_does(tmp_path: Path, tiny: dict[str, Path], monkeypatch: Any) -> None:
+    """transformers' own loading asks for the package of the kernels; without it, plan and script say so before."""
+    from train import models
+    from train.plan import make_plan
+    from train.run import check_machine
+
+    assert "only use_kernels: true is taken" in refused(recipe(tmp_path, model_init_kwargs={"use_cache": False}))
+    data = write_data(tmp_path, "role", train=4, valid=2)
+    given = {"model_init_kwargs": {"use_kernels": True}}
+    made = parse_recipe(
+        "role", ["--config", str(write_recipe(tmp_path / "k.yaml", "role", tiny["llama"], data, tmp_path / "out", **given))]
+    )
+    assert any(note.startswith("model_init_kwargs: use_kernels: comes ready built") for note in make_plan(made)["notes"])
+    with pytest.raises(UserError, match="model_init_kwargs: use_kernels is loaded by the package kernels"):
+        check_machine(made)
+    asked: list[Any] = []
+    monkeypatch.setattr("transformers.PreTrainedModel.set_use_kernels", lambda model, use, *_, **__: asked.append(use))
+    models.load_base(made)
+    assert asked == [True]
 
 
 def test_every_setting_of_peft_is_a_recipes_or_unknown_to_it(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""How fast a training goes: seconds of each step, tokens that this process's device read in it, and their operations."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import TrainerCallback
+
+from core.errors import UserError
+from core.files import write_json
+from train.batches import positions_of
+from train.plan import peak_of
+from train.recipes import lora_config
+from train.run import is_main_process
+from train.sizes import TrainingShape, architecture, flops_per_token, measure
+
+if TYPE_CHECKING:
+    from train.recipes import Recipe
+
+
+class StepClock(TrainerCallback):
+    """Writes `timing.json` after the last step: the seconds that each step of this process took (the first also warms up;
+    evaluations and checkpoints between steps are not counted), `rates` without the first step and, on a GPU, the most bytes
+    that its tensors took and that torch reserved for them, evaluations included."""
+
+    def __init__(self, recipe: Recipe[Any]) -> None:
+        self._recipe = recipe
+        self._steps: list[tuple[float, Any]] = []
+        self._read: Any = 0
+        self._logged = 0
+
+    def reads(self, inputs: dict[str, torch.Tensor]) -> None:
+        """Count a pass over padded rows, packed ones or trees: its tokens, and how many tokens each of them attends to. Sums
+        stay on the device, which does not have to wait for them."""
+        mask, positions = inputs.get("attention_mask", inputs.get("until")), inputs.get("position_ids")
+        real = torch.ones_like(inputs["input_ids"]) if mask is None else (mask > 0).long()
+        seen = (positions_of(real) if positions is None else positions) + 1
+        self._read = self._read + torch.stack([real.sum(), (seen * real).sum()])
+
+    @cached_property
+    def _shape(self) -> TrainingShape | None:
+        """What `python -m train plan` counts with; None for bases that it does not know."""
+        model = self._recipe.model
+        with suppress(UserError):
+            return measure(architecture(model.model_name_or_path or "")[0], lora_config(model), model.dtype or "auto")
+        return None
+
+    def rates(self, first: int) -> dict[str, float]:
+        """Of the steps from `first` on: tokens a second on this process's device, operations as `plan` counts them (the output
+        layer at every token) in TFLOP/s, and their share of the device's dense bf16 peak (MFU, 0 to 1) where that is known."""
+        steps = self._steps[first:]
+        read = [read for _, read in steps if torch.is_tensor(read)]
+        if not read:
+            return {}
+        seconds, (tokens, seen) = sum(time for time, _ in steps), torch.stack(read).sum(0).tolist()
+        found = {"tokens_per_second_per_device": tokens / seconds}
+        if self._shape is not None:
+            again = bool(self._recipe.training.gradient_checkpointing)
+            alone, attending = (flops_per_token(self._shape, length, again) for length in (0, 2))  # a mean of half the length
+            found["tflops_per_device"] = (tokens * alone + seen * (attending - alone)) / seconds / 1e12
+            if torch.cuda.is_available() and (peak := peak_of(torch.cuda.get_device_name(0))):
+                found["mfu"] = found["tflops_per_device"] / peak
+        return found
+
+    def since_log(self) -> dict[str, float]:
+        """`rates` of the steps since it was last asked."""
+        first, self._logged = self._logged, len(self._steps)
+        return self.rates(first)
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self._ended = self._now()
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        now = self._now()
+        self._steps.append((now - self._ended, self._read))
+        self._ended, self._read = now, 0
+
+    def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        self._ended = self._now()
+
+    def on_save(self, *args: Any, **kwargs: Any) -> None:
+        self._ended = self._now()
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        figures: dict[str, Any] = {"step_seconds": [round(seconds, 4) for seconds, _ in self._steps]}
+        figures |= self.rates(1 if len(self._steps) > 1 else 0)
+        if torch.cuda.is_available():
+            figures["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
+            figures["peak_reserved_bytes"] = torch.cuda.max_memory_reserved()
+        if is_main_process():
+            write_json(Path(self._recipe.training.output_dir) / "timing.json", figures)
+
+    def _now(self) -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # steps are queued on a GPU, and end later than they are asked for
+        return time.perf_counter()
