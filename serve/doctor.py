@@ -25,13 +25,12 @@ import orjson
 
 from core.errors import UserError
 from core.files import cache_dir
-from core.machine import bf16_instructions, listed_gpus, memory, smi
+from core.machine import bf16_instructions, gpu_problem, listed_gpus, memory, smi
 from core.specs import load_spec, model_names
 from serve.launch import free_port
 from serve.limits import connections
 from serve.sizes import GIB
 
-DRIVER = 580  # the oldest that runs CUDA 13, which vLLM 0.33 and torch 2.14 are built for
 DISK = 60 * 10**9  # seeker and ranker in bf16, and a merged copy of the ranker
 LEAST = 5 * 10**9
 State = Literal["ok", "note", "missing"]
@@ -156,10 +155,9 @@ def _gpus(has: Installed, needed: State) -> Iterator[MachineFinding]:
     rows = [
         line.rpartition(",") for line in (smi("--query-gpu=name,driver_version", "--format=csv,noheader") or "").splitlines()
     ]
+    problem = gpu_problem()
     if not rows:
-        text, remedy = "none found (no nvidia-smi)", "install NVIDIA's driver, or in a container pass the GPUs (--gpus all)"
-        if shutil.which("nvidia-smi"):
-            text, remedy = "nvidia-smi fails", "load the driver (a reboot after its installation), then try nvidia-smi by hand"
+        text, remedy = problem or ("none listed (no nvidia-smi)", "")
         yield MachineFinding("GPU", needed, text, remedy if has.on_gpus else "servers run on the CPU, or elsewhere (NAME@URL)")
         return
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -170,9 +168,10 @@ def _gpus(has: Installed, needed: State) -> Iterator[MachineFinding]:
     )
     yield MachineFinding("GPU", "ok", listed + (f" (CUDA_VISIBLE_DEVICES={chosen})" if chosen is not None else ""))
     driver = rows[0][2].strip()
-    new = (major := re.match(r"\d+", driver)) is not None and int(major[0]) >= DRIVER
-    remedy = f"vLLM 0.33 is built for CUDA 13, which needs a driver of {DRIVER} or newer"
-    yield MachineFinding("driver", "ok", driver) if new else MachineFinding("driver", needed, driver, remedy)
+    if problem and driver in problem[0]:
+        yield MachineFinding("driver", needed, *problem)
+    else:
+        yield MachineFinding("driver", "ok", driver)
 
 
 def _packages(has: Installed, needed: State) -> Iterator[MachineFinding]:

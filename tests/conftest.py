@@ -46,7 +46,13 @@ SHARED = WORKER is not None
 ONE_SERVER = ("tests/evalsuite/test_ecdbench_run.py", "tests/evalsuite/test_real_model.py")
 # Loading torch and what trains with it takes as long as 400 small tests.
 TORCH = (
-    *("tests/train/", "tests/test_config_files.py", "tests/bench/test_gpu_check.py", "tests/evalsuite/test_push.py"),
+    *(
+        "tests/train/",
+        "tests/test_config_files.py",
+        "tests/test_first_errors.py",
+        "tests/bench/test_gpu_check.py",
+        "tests/evalsuite/test_push.py",
+    ),
     *(f"tests/serve/test_{name}" for name in ("chatglm", "embedded", "engines", "internlm2", "merge")),
 )
 BROWSER = (

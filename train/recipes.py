@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_
 
 from core.errors import UserError, near
 from core.files import CONFIGS
+from core.machine import check_gpu
 from core.yaml_files import load_yaml
 from serve.checkpoints.lora import LORA_RANKS, more_than_plain
 
@@ -290,6 +291,8 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
     try:
         data, training, model = parser.parse_args_and_config(arguments)
     except (ValueError, TypeError) as error:
+        if "use_cpu" in str(error):  # transformers': for bf16 it finds no GPU
+            need_gpu(file)
         raise UserError(f"{file or 'command line'}: {error}") from None
     overrides, kept = [], True
     for argument in arguments:
@@ -299,6 +302,14 @@ def parse_recipe(task: Task, arguments: Sequence[str]) -> Recipe[Any]:
     recipe: Recipe[Any] = Recipe(task, data, training, model, file, tuple(overrides))
     _check(recipe)
     return recipe
+
+
+def need_gpu(file: Path | None) -> None:
+    """Raise `UserError` that says why there is no GPU to train on, as far as that is seen."""
+    import torch
+
+    otherwise = f"torch {torch.__version__} finds none", "pip install 'esc-eval[gpu]' where it was built for CPUs"
+    check_gpu(f"{file or 'command line'}: no GPU to train on (--use_cpu true: on the CPU)", otherwise)
 
 
 def read_recipe(file: Path, overrides: Sequence[str] = ()) -> Recipe[Any]:

@@ -37,7 +37,7 @@ from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.model_card import PLAYS, Training, write_card
 from serve.checkpoints.tensors import check_finite, safetensors_problem, stored_tensors
 from train.examples import Prepared, chatml, serves_alike
-from train.recipes import Recipe, hub_kernel
+from train.recipes import Recipe, hub_kernel, need_gpu
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -80,6 +80,10 @@ def check_machine(recipe: Recipe[Any]) -> None:
             f"one process sees {count} GPUs, so its batches would be {count} times the recipe's: choose one with `accelerate "
             "launch --gpu_ids 0` (or CUDA_VISIBLE_DEVICES=0), or start a process on each with configs/accelerate/ddp.yaml"
         )
+    from accelerate.utils import parse_flag_from_env
+
+    if recipe.training.device.type == "cpu" and not (recipe.training.use_cpu or parse_flag_from_env("ACCELERATE_USE_CPU")):
+        need_gpu(recipe.file)
     from transformers.utils.import_utils import KERNELS_MAX_VERSION, KERNELS_MIN_VERSION, is_kernels_available
 
     if (kernel := hub_kernel(recipe)) and not is_kernels_available():

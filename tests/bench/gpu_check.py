@@ -206,8 +206,8 @@ def doctor(check: Check, part: Part) -> None:
     try:
         check.command("doctor", _program("esc-eval"), "doctor")
     except Failed as error:
-        missing = [line for line in str(error).splitlines() if line.startswith("MISSING")]
-        raise Failed("\n".join(missing) or str(error)) from None
+        said = (check.out / "logs" / "doctor.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        raise Failed("; ".join(line for line in said if line.startswith("MISSING")) or str(error)) from None
 
 
 def _program(name: str) -> Path:

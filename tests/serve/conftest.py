@@ -14,12 +14,14 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(machine, "has_gpu", lambda: True)
     monkeypatch.setattr(machine, "visible_gpus", lambda: found)
     monkeypatch.setattr(machine, "listed_gpus", list)
+    monkeypatch.setattr(machine, "gpu_problem", lambda: None)
     return found
 
 
 @pytest.fixture
 def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "has_gpu", lambda: False)
+    monkeypatch.setattr(machine, "gpu_problem", lambda: None)  # of a vLLM that may be built for CUDA
     for name in (
         "OMP_NUM_THREADS",
         "GOMP_SPINCOUNT",
