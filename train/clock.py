@@ -45,9 +45,9 @@ class StepClock(TrainerCallback):
     @cached_property
     def _shape(self) -> TrainingShape | None:
         """What `python -m train plan` counts with; None for bases that it does not know."""
-        model = self._recipe.model
+        model, fused = self._recipe.model, getattr(self._recipe.data, "fused_qkv", False)
         with suppress(UserError):
-            return measure(architecture(model.model_name_or_path or "")[0], lora_config(model), model.dtype or "auto")
+            return measure(architecture(model.model_name_or_path or "")[0], lora_config(model), model.dtype or "auto", fused)
         return None
 
     def rates(self, first: int) -> dict[str, float]:

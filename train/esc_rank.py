@@ -83,6 +83,7 @@ def main(recipe: Recipe[RankArguments]) -> None:
         data_collator=RankPadding(tokenizer.pad_token_id),
         compute_metrics=score_metrics(keys, scores),
         clock=StepClock(recipe),
+        fused_qkv=data.fused_qkv,
         score_tokens=list(tokens.values()),
         digits=max(len(example.labels) for example in valid.examples),
         over_scale=data.loss_over == "scale",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import UserError
 from core.files import read_object
+from serve.checkpoints.internlm2 import QKV
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank
 from serve.checkpoints.model_card import read_training
 from serve.checkpoints.places import resolve_checkpoint
@@ -20,6 +21,7 @@ from train.recipes import Recipe, check_targets, lora_config
 from train.run import is_main_process, say
 
 if TYPE_CHECKING:
+    import torch
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -93,6 +95,15 @@ def _loading(recipe: Recipe[Any]) -> Iterator[None]:
     except (OSError, ImportError, ValueError, TypeError) as error:
         line = " ".join(str(error).split())
         raise UserError(f"model_name_or_path: {recipe.model.model_name_or_path} cannot be loaded: {line[:300]}") from error
+
+
+def share_qkv(model: torch.nn.Module) -> None:
+    """Give q_proj, k_proj and v_proj of each layer one A, which all three train, as if they were one matrix."""
+    for layer in model.modules():
+        if all(hasattr(layer, name) for name in QKV):
+            first, *others = (getattr(layer, name).lora_A["default"] for name in QKV)
+            for other in others:
+                other.weight = first.weight
 
 
 def load_adapted(recipe: Recipe[Any], folders: Mapping[str, Path]) -> PreTrainedModel | PeftModel:

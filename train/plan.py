@@ -112,7 +112,7 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict
     training, model = recipe.training, recipe.model
     lora = lora_config(model)
     config, known_from = architecture(model.model_name_or_path or "")
-    shape = measure(config, lora, model.dtype or "auto")
+    shape = measure(config, lora, model.dtype or "auto", getattr(recipe.data, "fused_qkv", False))
     label, capacity, peak = GPUS[gpu]
     longest, supporter = config.max_position_embeddings, recipe.task == "supporter"
     if not supporter:

@@ -21,6 +21,7 @@ from core.errors import UserError, near
 from core.files import CONFIGS
 from core.machine import check_gpu
 from core.yaml_files import load_yaml
+from serve.checkpoints.internlm2 import QKV
 from serve.checkpoints.lora import LORA_RANKS, more_than_plain
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class RankArguments(DataArguments):
     """balanced: a score's loss is weighted by how rare it is for its language and dimension in training (mean weight 1)."""
     dimension: str = ""
     """Only examples of this dimension (one adapter per dimension)."""
+    fused_qkv: bool = False
+    """q_proj, k_proj and v_proj of a layer learn one A, as a LoRA on InternLM2's wqkv does, where they are one matrix."""
     language: Literal["", "en", "zh"] = ""
     """Only examples in this language, en or zh (one adapter per language)."""
 
@@ -367,6 +370,9 @@ def _check(recipe: Recipe[Any]) -> None:
         "kernels-community/flash-attn2": model.attn_implementation not in (None, *ATTENTION) and hub_kernel(recipe) is None,
         f"model_init_kwargs: {training.model_init_kwargs}: only use_kernels: true is taken, which gives layers their kernels "
         "from the hub": training.model_init_kwargs not in (None, {"use_kernels": True}),
+        f"fused_qkv: take lora_target_modules: [{', '.join(QKV)}] and lora_dropout: 0 (three masks where wqkv has one)": (
+            getattr(data, "fused_qkv", False) and (set(model.lora_target_modules or ()) != {*QKV} or model.lora_dropout > 0)
+        ),
         "use_liger_kernel: TRL has given it up: take model_init_kwargs: {use_kernels: true}, by which Liger's kernels "
         "and others come from the hub": not supporter and training.use_liger_kernel,
         "trust_remote_code: remote code is never run here; convert the base first (serve convert)": (

@@ -33,6 +33,8 @@ from core.machine import bf16_instructions
 from core.specs import ModelSpec, place_of
 from core.wandb_offline import offline_without_key
 from serve.checkpoints.folders import folder_content
+from serve.checkpoints.internlm2 import Heads
+from serve.checkpoints.internlm2_adapter import write_fused
 from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.model_card import PLAYS, Training, write_card
 from serve.checkpoints.tensors import check_finite, safetensors_problem, stored_tensors
@@ -306,6 +308,13 @@ def export_adapter(
         if link.is_symlink():
             link.unlink()
         link.symlink_to(final.name)
+        if getattr(recipe.data, "fused_qkv", False):
+            config = trainer.model.config
+            heads = Heads(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
+            fused = out / f"{final.name}-internlm2"
+            shutil.rmtree(fused, ignore_errors=True)
+            write_fused(final, fused, heads)
+            say(f"for InternLM2's own layout: {fused}")
         spec = write_spec(final, trainer, recipe, data, training.learnt)
         say(f"to serve it: {shlex.join(['python', '-m', 'serve', 'up', str(spec)])}")
     trainer.accelerator.wait_for_everyone()

@@ -15,6 +15,7 @@ from core.specs import EMBEDDED_PREFIX
 from serve.checkpoints.embedded import materialise
 from serve.checkpoints.places import local_path
 from serve.sizes import ARCHITECTURES, known_architecture
+from train.models import share_qkv
 from train.recipes import check_targets
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ def architecture(name: str) -> tuple[PretrainedConfig, str]:
         ) from None
 
 
-def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto") -> TrainingShape:
-    """Build base and adapter on the meta device (no memory, no weights) and count.
+def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto", fused_qkv: bool = False) -> TrainingShape:
+    """Build base and adapter on the meta device (no memory, no weights) and count. A matrix that `fused_qkv` shares counts once.
 
     Raises `UserError` when the adapter's target modules are not in this base, or its config is not Llama-like.
     """
@@ -114,6 +115,8 @@ def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto") -> 
             model = get_peft_model(base, lora)
         except ValueError as error:
             raise UserError(f"lora_target_modules: {error}") from None
+        if fused_qkv:
+            share_qkv(model)
     adapted = [m for m in model.modules() if isinstance(m, LoraLayer)]
     try:
         heads, layers = config.num_attention_heads, config.num_hidden_layers

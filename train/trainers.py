@@ -34,6 +34,7 @@ from data_prep.scores.rank_sft import RankExample
 from train.batches import SeededOrder, positions_of
 from train.clock import StepClock
 from train.examples import IGNORED
+from train.models import share_qkv
 from train.prefix_tree import alike, tree, visible
 
 LanguageDimension = tuple[str, str]  # language, dimension
@@ -44,11 +45,13 @@ SHOWN = ("acc", "acc_soft", "majority_acc", "majority_acc_soft", "kappa", "spear
 class AdapterTrainer(SeededOrder, SFTTrainer):
     """What is the same for both: what a step computes in and how fast, and what a save writes."""
 
-    def __init__(self, *, args: Any, clock: StepClock | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, args: Any, clock: StepClock | None = None, fused_qkv: bool = False, **kwargs: Any) -> None:
         args = copy(args)
         args.model_init_kwargs = None  # the base has them (`train.models.load_base`)
         self._clock = clock
         super().__init__(args=args, callbacks=[clock] if clock else None, **kwargs)
+        if fused_qkv:
+            share_qkv(self.model)
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         """PEFT keeps adapters in fp32 and casts what they read to it; autocast casts it back before the product. Under autocast
@@ -65,12 +68,13 @@ class AdapterTrainer(SeededOrder, SFTTrainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The adapter alone, whole. Every process has to come here. (transformers copies the base into each one's memory first
         under ZeRO-2, and gathers it under FSDP.)"""
-        trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
+        named = self.model.named_parameters(remove_duplicate=False)  # of a shared matrix each module has its own in the file
+        trained = {name: weight for name, weight in named if weight.requires_grad}
         gathered: Any = nullcontext()
         if is_deepspeed_zero3_enabled():
             import deepspeed
 
-            gathered = deepspeed.zero.GatheredParameters(list(trained.values()))
+            gathered = deepspeed.zero.GatheredParameters(list({id(weight): weight for weight in trained.values()}.values()))
         state = {}
         with gathered:
             for name, weight in trained.items():

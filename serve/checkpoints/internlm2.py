@@ -7,7 +7,7 @@ share it, then the key head, then the value head. The conversion renames and reo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -91,6 +91,13 @@ class Heads:
         groups = rows.reshape(self.kv_heads, self.heads // self.kv_heads + 2, self.head_dim, *rows.shape[1:])
         chosen = groups[:, :-2] if part == 0 else groups[:, part - 3]
         return chosen.reshape(-1, *rows.shape[1:]).clone()
+
+    def join(self, parts: Sequence[Any]) -> Any:
+        """The rows of `wqkv` from those of the query, key and value projections: what `split` takes apart."""
+        import torch
+
+        groups = [rows.reshape(self.kv_heads, -1, self.head_dim, *rows.shape[1:]) for rows in parts]
+        return torch.cat(groups, 1).reshape(-1, *parts[0].shape[1:])
 
     def out(self, part: int) -> int:
         """Rows of the query (0), key (1) or value (2) projection."""

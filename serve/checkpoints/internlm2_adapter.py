@@ -1,7 +1,8 @@
 """LoRA adapters trained on InternLM2, for the same model in Llama layout.
 
 A LoRA adds scale·B·A to a weight. Reordering rows of the weight reorders rows of B and leaves A alone, so the query, key and
-value projections share the A of `wqkv` and get their rows of its B; rank and alpha stay. The result is exact.
+value projections share the A of `wqkv` and get their rows of its B; rank and alpha stay. The result is exact, and so is the way
+back, for projections that were trained with one A (`fused_qkv` in a ranker's recipe).
 """
 
 from __future__ import annotations
@@ -90,6 +91,24 @@ def convert_adapter(src: Path, dst: Path, base: Path | None = None) -> bool:
         "base": facts.model_dump(mode="json") if facts else None,
     }
     return build_folder(dst, src, made_from, build)
+
+
+def write_fused(adapter: Path, folder: Path, heads: Heads) -> None:
+    """Write an adapter on q_proj, k_proj and v_proj in Llama layout as one on InternLM2's `wqkv`, as the published ones are.
+
+    Raises `UserError` where the three have an A each: no LoRA on `wqkv` computes the same.
+    """
+    pairs, tensors = module_pairs(adapter / WEIGHTS), dict[str, Any]()
+    for module in pairs:
+        if (layer := module.removesuffix(f".self_attn.{QKV[0]}")) != module:
+            parts = [{side: pairs[f"{layer}.self_attn.{name}"][side].load() for side in "AB"} for name in QKV]
+            if any((part["A"] != parts[0]["A"]).any() for part in parts):
+                raise UserError(f"{adapter / WEIGHTS}: {', '.join(QKV)} of {layer} have an A each; wqkv has one")
+            named = f"base_model.model.{layer}.attention.wqkv.lora_"
+            tensors |= {f"{named}A.weight": parts[0]["A"], f"{named}B.weight": heads.join([part["B"] for part in parts])}
+    folder.mkdir()
+    write_tensors(folder / WEIGHTS, tensors)
+    write_json(folder / CONFIG, read_object(adapter / CONFIG, "an adapter's config") | {"target_modules": ["wqkv"]})
 
 
 def on_internlm2(adapter: Path) -> bool:

@@ -59,10 +59,21 @@ def test_recipe_is_servable_and_consistent(path: Path) -> None:
         assert training.save_steps == training.eval_steps
 
 
+@pytest.mark.slow
 def test_the_papers_recipe_has_the_published_adapters_shape() -> None:
-    """Rank 8 on wqkv, which conversion turns into q, k and v."""
-    recipe = load_yaml(CONFIGS / "train" / "esc_rank_internlm2_7b_paper.yaml", "recipe")
-    assert recipe["lora_r"] == 8 and sorted(recipe["lora_target_modules"]) == ["k_proj", "q_proj", "v_proj"]
+    """Rank 8 without dropout on wqkv, from 4,096 inputs to 6,144 outputs in 32 layers: q, k and v with one A."""
+    from train.plan import make_plan
+    from train.recipes import read_recipe
+
+    path = CONFIGS / "train" / "esc_rank_internlm2_7b_paper.yaml"
+    plan = make_plan(read_recipe(path, CPU))
+    assert plan["trainable_parameters"] == 32 * 8 * (4096 + 6144) == 2_621_440
+    assert plan["lora_rank"] == 8 and load_yaml(path, "recipe")["lora_dropout"] == 0
+    apart = make_plan(read_recipe(path, [*CPU, "--fused_qkv", "false"]))
+    assert apart["trainable_parameters"] == 4_718_592
+    for change in (["--lora_dropout", "0.1"], ["--lora_target_modules", "all-linear"]):
+        with pytest.raises(UserError, match="fused_qkv: take lora_target_modules"):
+            read_recipe(path, [*CPU, *change])
 
 
 def test_trained_adapters_are_where_the_model_specs_look_for_them() -> None:
