@@ -96,7 +96,7 @@ def architecture(name: str) -> tuple[PretrainedConfig, str]:
 
 
 def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto", fused_qkv: bool = False) -> TrainingShape:
-    """Build base and adapter on the meta device (no memory, no weights) and count. A matrix that `fused_qkv` shares counts once.
+    """Build base and adapter on the meta device (no memory, no weights) and count. What `fused_qkv` shares counts once.
 
     Raises `UserError` when the adapter's target modules are not in this base, or its config is not Llama-like.
     """
