@@ -3,7 +3,8 @@
 Methods: `joint` (native: one request answers all dimensions, one digit each), `per_dimension` (native: one digit), `paper` (one
 dimension, rubric first, as ESC-Eval publishes it, figures 12-19). Rankers are trained on these. Two more are only asked, with
 one request for all dimensions: `bands` (the probability of every score, as FEEL has it) and `json` (a JSON object, as EmoHarbor
-has it). `tree` asks the questions of a tree one by one, `tree_once` all of them in one request.
+has it). `tree` asks the questions of a tree one by one, `tree_once` all of them in one request. `criteria` asks about each of a
+case's own criteria (`evalsuite.judge.criteria`).
 
 Native prompts go from what is the same everywhere to what changes: the rules of all dimensions (system message), the dialogue,
 the request. A server with a prefix cache then reads the rules once for a whole run and a dialogue once for all dimensions. The
@@ -50,7 +51,7 @@ def says_scale(prompts: PromptPack) -> bool:
 def asks(prompts: PromptPack, method: str, rubric: Rubric) -> bool:
     """Whether a pack asks by this method, and so that a judge learns the rubric's scale: of bundled packs, outside paper
     mode."""
-    if published(method) or says_scale(prompts):
+    if published(method) or method == "criteria" or says_scale(prompts):  # a criterion has no scale
         return True
     asked = any(prompts.folder.glob(f"*/{_request(method)}"))
     return asked and (rubric.told or (rubric.digits and prompts.folder.parent != CONFIGS / "prompts"))

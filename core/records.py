@@ -304,7 +304,8 @@ class Judgement(Record):
     """The experimental condition (mode, order, strategy) and, under `failure`, why there is no verdict. `verdict`:
     `not_applicable` or `not_reached` (a question of a tree), where there is nothing to score."""
     method: Name = "given"
-    """How the judge was asked: joint, per_dimension, paper, json, bands, tree, tree_once; `given`: verdicts from elsewhere."""
+    """How the judge was asked: joint, per_dimension, paper, json, bands, tree, tree_once, criteria; `given`: verdicts from
+    elsewhere."""
     raw: str = ""
     """The judge's reply, at most 32,768 characters."""
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from graphlib import CycleError
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from core.errors import UserError
 from core.files import CONFIGS
@@ -270,6 +270,26 @@ class Rubric(Settings):
             if code in own or kept is not None:
                 return own.get(code, kept)
         return of(own, language, f"texts of rubric {self.name}") if own else None
+
+
+def _number(value: Any) -> Any:
+    if type(value) not in (int, float):
+        raise ValueError("expected a number")
+    return value
+
+
+class Criterion(BaseModel):
+    """What a good answer to one case has, or (points below 0) should not have: HealthBench's form. Other fields are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+    criterion: Annotated[str, Field(min_length=1)]
+    points: Annotated[int | float, Field(ge=-1000, le=1000), BeforeValidator(_number)]  # 5 and 5.0 stay what they are
+    tags: tuple[str, ...] = ()
+
+    @property
+    def item(self) -> str:
+        """As the published prompt shows it."""
+        return f"[{self.points}] {self.criterion}"
 
 
 def _in_full(key: object, given: Any, language: str, text: str) -> Any:

@@ -34,6 +34,8 @@ class Scale(Settings):
     """From one score to the next: 0.5 for half points."""
     levels: dict[str, int | float] | None = Field(default=None, exclude_if=lambda levels: levels is None)
     """Level → its number, ascending; a list of levels counts from 0. `min` and `max` follow."""
+    least: int | float | None = Field(default=None, exclude_if=lambda least: least is None)
+    """The lowest verdict, where points that are taken off may lead below `min`: averages may then be below 0."""
 
     @model_validator(mode="before")
     @classmethod
@@ -66,7 +68,9 @@ class Scale(Settings):
             yield f"step {self.step:g}: more than {MOST_SCORES:,} scores from {self.min} to {self.max}"
         elif not self.levels and abs(self.span / self.step - round(self.span / self.step)) > 1e-9:
             yield f"step {self.step:g} does not lead from {self.min} to {self.max}"
-        if min(self.min, -self.max) < -1000:  # as records have it
+        if self.lowest > self.min:
+            yield f"least {self.least} is above min {self.min}"
+        if min(self.lowest, -self.max) < -1000:  # as records have it
             yield "scores go from -1000 to 1000"
 
     @cached_property
@@ -76,6 +80,11 @@ class Scale(Settings):
             return tuple(self.levels.values())
         steps = (self.min + place * self.step for place in range(round(self.span / self.step) + 1))
         return tuple(round(score) if abs(score - round(score)) < 1e-9 else round(score, 9) for score in steps)
+
+    @property
+    def lowest(self) -> float:
+        """The lowest verdict that there may be."""
+        return self.min if self.least is None else self.least
 
     @property
     def span(self) -> float:

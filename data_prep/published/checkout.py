@@ -26,7 +26,7 @@ from core.ledger import Build
 from core.options import console
 from core.prompts import PUBLISHED
 
-BENCHMARKS: dict[str, str] = {}
+BENCHMARKS: dict[str, str] = {"healthbench": "data_prep.published.healthbench:import_healthbench"}
 _LICENCES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE")
 
 

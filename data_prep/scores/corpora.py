@@ -6,6 +6,7 @@
 - EmpathicComm ("When LLMs are Reliable for Judging Empathic Communication"): three experts, the crowd and three models on 50
   dialogues of EmpatheticDialogues (1–5) and 50 pairs of EPITOME (0–2). Models' verdicts are `Judgement` records. Its two other
   parts are not read: lend_an_ear has no rubric, and the dialogues of perceived_empathy are not published.
+- HealthBench's meta-evaluation (Arora et al. 2025): physicians' verdicts on single criteria of answers, yes or no.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AliasChoices, AliasPath, BeforeValidator, Field
+from pydantic import AliasChoices, AliasPath, BeforeValidator, Field, StrictBool
 from rich.console import Console
 
 from core.errors import UserError, near
+from core.files import digest
 from core.ledger import Build, BuildStep
-from core.records import Dialogue, HumanScore, Judgement, Number, Part, Role, SupportDialogue, Turn, Whole
-from core.rows import CorpusReader, CorpusRow, Dropped, RowModel
+from core.records import Dialogue, HumanScore, Identifier, Judgement, Name, Number, Part, Role, SupportDialogue, Turn, Whole
+from core.rows import CorpusReader, CorpusRow, Dropped, Malformed, RowModel
+from data_prep.published.healthbench import Prompt, turns_of
 from data_prep.scores.human import Imported, human_score
 from data_prep.sources import SCORED, SOURCES, corpus_files, read_counted, read_source, source_named
 from data_prep.sources.support import ROLES, Score, merged
@@ -253,10 +256,49 @@ def _rater(
                     imported.scores.append(human_score(dialogue, annotator, rubric, dimension, value))
 
 
+# --- HealthBench's meta-evaluation ---------------------------------------------------------------------------------------
+
+
+class _JudgedCriterion(RowModel):
+    """A row of the meta-evaluation: one criterion of one answer, and what physicians said."""
+
+    prompt_id: Identifier
+    completion_id: Identifier
+    prompt: Prompt
+    completion: str
+    rubric: Annotated[str, Field(min_length=1)]
+    category: Name
+    binary_labels: tuple[StrictBool, ...]
+    anonymized_physician_ids: tuple[Identifier, ...]
+
+
+def _healthbench_meta(files: list[Path], reader: CorpusReader) -> Imported:
+    """Every row as a dialogue with a criterion of its own (field `criterion`), and a score of 0 or 1 by each physician."""
+    imported = Imported()
+    for row in (row for file in files for row in reader.records(file)):
+        with reader.accounting(row):
+            one = _JudgedCriterion.model_validate(row.value)
+            if len(one.binary_labels) != len(one.anonymized_physician_ids):
+                raise Malformed("binary_labels: not as many as anonymized_physician_ids")
+            named = {"criterion": one.rubric, "category": one.category}
+            turns = (*turns_of(one.prompt), Turn(role="supporter", text=one.completion))
+            id = digest([one.prompt_id, one.completion_id, one.rubric], 16)
+            talk = Dialogue(id=id, language="en", source="healthbench_meta", source_id=one.prompt_id, turns=turns, fields=named)
+            imported.dialogues.append(talk)
+            voted = zip(one.anonymized_physician_ids, one.binary_labels, strict=True)
+            imported.scores += [human_score(talk, who, "healthbench", "score", int(met)) for who, met in voted]
+            reader.step.kept += 1
+    return imported
+
+
 # --- all of them ----------------------------------------------------------------------------------------------------------
 
 
-_COUNTED: dict[str, Callable[[list[Path], CorpusReader], Imported]] = {"epitome": _epitome, "empathic_comm": _empathic_comm}
+_COUNTED: dict[str, Callable[[list[Path], CorpusReader], Imported]] = {
+    "epitome": _epitome,
+    "empathic_comm": _empathic_comm,
+    "healthbench_meta": _healthbench_meta,
+}
 _SURVEYED = ("esconv", "esconv_failed", "esconv_multi")
 CORPORA = (*_SURVEYED, *_COUNTED)
 

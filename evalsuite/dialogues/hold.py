@@ -7,8 +7,8 @@ same everywhere.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from core.records import (
@@ -67,6 +67,7 @@ class Opening:
     profile_id: str | None = None
     trial: int = 0
     turns: tuple[Turn, ...] = ()
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, framework: str, person: Played, supporter: str, simulator: str, trial: int) -> Opening:

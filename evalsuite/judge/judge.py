@@ -6,15 +6,15 @@ What is asked is in `core.judge_prompts`; how answers are constrained and read i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from core.errors import UserError
-from core.judge_prompts import published, says_scale
+from core.judge_prompts import published, says_scale, transcript
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement
-from core.rubrics import Rubric
+from core.rubrics import Criterion, Rubric
 from core.scales import NOT_APPLICABLE, Verdict
 from core.specs import ModelSpec
 from evalsuite.judge.methods import method_of
@@ -37,9 +37,16 @@ class Bands:
     off_sum: OffSum = "renormalise"
 
 
+def no_criteria(dialogue: Dialogue) -> Sequence[Criterion]:
+    """Raise `UserError`: most frameworks have one rubric for all dialogues."""
+    raise UserError(
+        f"method criteria: framework {dialogue.framework} has no criteria for each case: use joint or another method"
+    )
+
+
 @dataclass(frozen=True)
 class Shown:
-    """Settings of method `json`: what the judge is shown beside what was said, and how often it is asked."""
+    """Settings of methods `json` and `criteria`: what the judge is shown beside what was said, and how often it is asked."""
 
     strategy: str = "dialogue"
     """What a framework calls it: goes into the records."""
@@ -51,6 +58,10 @@ class Shown:
     """Also ask after every turn of the supporter (and the seeker's answer to it, where there is one)."""
     mode: Literal["paper", "native"] = "native"
     """Goes into the records."""
+    criteria: Callable[[Dialogue], Sequence[Criterion]] = no_criteria
+    """Method `criteria`: what a good answer in this dialogue has. Raises `UserError` for an unknown dialogue."""
+    transcript: Callable[[Dialogue], str] = transcript
+    """Method `criteria`: the dialogue as it is shown."""
 
 
 class NoVerdict(NamedTuple):
@@ -87,7 +98,7 @@ class Judge:
         if self.spec.adapters is not None and not method.by_dimension:
             raise UserError(f"judge {self.spec.name} has one adapter per dimension: use method per_dimension or paper")
         method.check(self.rubric)
-        if not (self.rubric.digits or published(self.method) or says_scale(self.prompts)):
+        if method.on_scale and not (self.rubric.digits or published(self.method) or says_scale(self.prompts)):
             raise UserError(
                 f"rubric {self.rubric.name}: prompt pack {self.prompts.folder.name} asks for one digit per dimension, which is "
                 "not what this rubric wants: leave out judge_prompts, or write `judge_prompts: any_rubric`"

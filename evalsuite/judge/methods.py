@@ -22,6 +22,7 @@ METHODS = {
     "bands": f"{_HERE}.bands:by_bands",
     "tree": f"{_HERE}.tree:each",
     "tree_once": f"{_HERE}.tree:once",
+    "criteria": f"{_HERE}.criteria:by_criteria",
 }
 
 
@@ -41,6 +42,8 @@ class Method:
     """Raises `UserError` for a rubric that cannot be asked for by it."""
     by_dimension: bool = False
     """Whether every request asks for one dimension, which may be one adapter's."""
+    on_scale: bool = True
+    """Whether its prompts have to say what the rubric's scale is."""
 
 
 def method_of(name: str) -> Method:

@@ -55,7 +55,7 @@ def needs(resolved: DialogueFramework, jobs: Iterable[Plan | Dialogue], score: b
 
 def _judge_prompt(resolved: DialogueFramework, count: Callable[[str], int]) -> int:
     """Tokens of the longest question to the judge, without the dialogue."""
-    if resolved.method == "json":  # shows what depends on the dialogue
+    if resolved.method in ("json", "criteria"):  # shows what depends on the dialogue
         return count(resolved.rubric.model_dump_json()) // len(resolved.rubric.languages) + UNSEEN
     dimensions = list(resolved.rubric.dimensions)
     asked = [[name] for name in dimensions] if resolved.method in ("per_dimension", "paper", "tree") else [dimensions]

@@ -107,7 +107,7 @@ class EvalConfig(BaseModel):
     """The rubric for scoring: a name in configs/rubrics, or a file."""
     method: Annotated[str, AfterValidator(native_method)] = "joint"
     """How the judge is asked: all dimensions at once, one at a time, JSON with reasons, or band probabilities; a tree of
-    questions one by one (tree) or at once (tree_once)."""
+    questions one by one (tree) or at once (tree_once); the criteria of each case one by one (criteria)."""
     prompts: Annotated[str | None, IN_NAME] = None
     """Prompt pack with the seeker's instructions, by name (configs/prompts) or folder. Default: the first in `learnt` of the
     seeker's spec, or `esc_eval`."""

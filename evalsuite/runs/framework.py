@@ -38,6 +38,7 @@ _BUNDLED = {
     "esc_eval": "evalsuite.papers.esc_eval:EscEval",
     "emoharbor": "evalsuite.papers.emoharbor:EmoHarbor",
     "feel": "evalsuite.papers.feel.panel:Feel",
+    "healthbench": "evalsuite.papers.healthbench:HealthBench",
 }
 
 

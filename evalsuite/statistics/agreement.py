@@ -84,6 +84,7 @@ def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paire
         raise UserError(f"judgements of several judges, rubrics or methods in one file: {listed}")
     refuse_doubled("judgements", map(item_of, judgements))
     golden = mean_gold(gold)
+    judgements = [j for j in judgements if item_of(j) in golden or not j.unasked]  # of nothing to score nobody has a score
     refuse_partnerless(map(item_of, judgements), golden)
     languages = {item_of(score): score.language for score in gold}
     pairs_of: Paired = {}
@@ -140,7 +141,8 @@ def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore], clust
     for language, dimensions in paired(judgements, gold).items():
         rows = {name: dimension_figures(*columns_of(of)) | {"lost": lost[language, name]} for name, of in dimensions.items()}
         average = {metric: mean_of_all(row[metric] for row in rows.values()) for metric in FIGURES}
-        unasked = Counter(j.dimension for j in judgements if j.language == language and j.unasked)
+        nothing = (j.dimension for j in judgements if j.language == language and j.unasked)
+        unasked = Counter(name for name in nothing if name in rows)
         for name in unasked:
             rows[name]["unasked"] = unasked[name]
         counts: dict[str, Any] = {key: sum(row[key] for row in rows.values()) for key in ("n", "read", "lost", "gold_rounded")}

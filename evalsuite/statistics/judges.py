@@ -62,8 +62,9 @@ def against_gold(judges: Judges, gold: Sequence[HumanScore], clusters: Clusters 
 
     Raises `UserError` for a verdict without gold, and for gold that no judge saw.
     """
-    items = {item_of(j) for verdicts in judges.values() for j in verdicts}
-    refuse_partnerless(items, map(item_of, gold))
+    items, golden = {item_of(j) for verdicts in judges.values() for j in verdicts if not j.unasked}, set(map(item_of, gold))
+    items |= {item_of(j) for verdicts in judges.values() for j in verdicts if item_of(j) in golden}
+    refuse_partnerless(items, golden)
     return {name: agreement(verdicts, gold_of(verdicts, gold), clusters) for name, verdicts in judges.items()}
 
 

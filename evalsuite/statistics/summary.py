@@ -150,8 +150,8 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
             if not levels[judgement.dimension].issuperset(judgement.distribution or ()):
                 figures += [("distribution", float(score)) for score in judgement.distribution or ()]
             for field, figure in figures:
-                if figure is not None and not scale.min <= figure <= scale.max:
-                    problem = f"{field}: {figure:g} is off the scale {scale.min} to {scale.max} of rubric {rubric.name}"
+                if figure is not None and not scale.lowest <= figure <= scale.max:
+                    problem = f"{field}: {figure:g} is off the scale {scale.lowest} to {scale.max} of rubric {rubric.name}"
                     break
         if problem is not None:
             raise UserError(f"judgement of dialogue {judgement.dialogue_id} by {judgement.judge}: {problem}")

@@ -18,6 +18,7 @@ RUBRICS = [
     (path.stem, language)
     for path in sorted((CONFIGS / "rubrics").glob("*.yaml"))
     for language in load_rubric(path.stem).languages
+    if load_rubric(path.stem).digits
 ]
 METHODS: tuple[PromptMethod, ...] = ("joint", "per_dimension", "paper")
 BEGIN, END = "[BEGIN TRANSCRIPT]", "[END TRANSCRIPT]"

@@ -102,7 +102,8 @@ def test_a_package_that_cannot_be_loaded_ends_no_run_of_another_framework(
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-line\nVersion: 1.0\n")
     (installed / "entry_points.txt").write_text("[esc_eval.frameworks]\nbroken = no_such_package:Broken\n")
     monkeypatch.syspath_prepend(str(installed.parent))
-    assert [framework.name for framework in frameworks()] == ["esc_eval", "emoharbor", "feel"] == [f.name for f in frameworks()]
+    others = [name for name in entries() if name != "broken"]
+    assert "esc_eval" in others and [f.name for f in frameworks()] == others == [f.name for f in frameworks()]
     warned = "warning: framework broken (package broken-line) cannot be loaded: No module named 'no_such_package'"
     assert capsys.readouterr().err == f"{warned}; it is left out\n"
     with pytest.raises(UserError, match="framework broken .package broken-line. cannot be loaded"):
@@ -148,7 +149,7 @@ def test_its_fields_belong_to_it_alone(tmp_path: Path, config: Path) -> None:
 
 
 def test_frameworks_are_known_by_name(tmp_path: Path) -> None:
-    assert list(entries()) == ["esc_eval", "emoharbor", "feel"], "the example is not installed here"
+    assert list(entries())[:3] == ["esc_eval", "emoharbor", "feel"] and "warm_line" not in entries(), "it is not installed here"
     assert issubclass(framework_of("esc_eval"), DialogueFramework) and not issubclass(framework_of("feel"), DialogueFramework)
     with pytest.raises(UserError, match="unknown framework 'esc_evl'.*esc_eval"):
         framework_of("esc_evl")

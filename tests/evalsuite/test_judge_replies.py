@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,11 @@ from hypothesis import strategies as st
 from core.markers import GENERAL
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
-from core.rubrics import load_rubric
+from core.rubrics import Criterion, load_rubric
 from data_prep.cards import parse_card_text
 from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.json_answers import read_answer
-from evalsuite.judge.judge import CUT, LONGEST, Judge
+from evalsuite.judge.judge import CUT, LONGEST, Judge, Shown
 from evalsuite.judge.methods import METHODS
 from evalsuite.papers.emoharbor_seeker import ending_phrases, ends, triple
 from evalsuite.papers.role_play.pairwise import read_answer as read_pair
@@ -32,10 +33,26 @@ ESC_EVAL, FEEL, EMOHARBOR = map(load_rubric, ("esc_eval", "feel", "emoharbor"))
 TREE, WORDS = KINDS["tree"], KINDS["mixed"]
 RUBRICS = {
     **{"joint": ESC_EVAL, "per_dimension": ESC_EVAL, "paper": ESC_EVAL, "bands": FEEL, "json": EMOHARBOR},
-    **{"tree": TREE, "tree_once": TREE, "joint, words": WORDS, "per_dimension, words": WORDS, "json, words": WORDS},
+    **{
+        "criteria": load_rubric("healthbench"),
+        "tree": TREE,
+        "tree_once": TREE,
+        "joint, words": WORDS,
+        "per_dimension, words": WORDS,
+        "json, words": WORDS,
+    },
 }
-PACKS = {"bands": "feel", "json": "emoharbor", "joint": "esc_eval", "per_dimension": "esc_eval", "paper": "esc_eval"}
+PACKS = {
+    "criteria": "criteria",
+    "bands": "feel",
+    "json": "emoharbor",
+    "joint": "esc_eval",
+    "per_dimension": "esc_eval",
+    "paper": "esc_eval",
+}
 turns = (Turn(role="seeker", text="I lost my job."), Turn(role="supporter", text="I am sorry."))
+# A criterion that counts on every dimension of the rubric.
+CRITERION = Criterion(criterion="Is sorry.", points=3, tags=tuple(RUBRICS["criteria"].dimensions))
 DIALOGUE = Dialogue(id="d", language="en", source="test", turns=turns)
 LABELS = [d.label["en"] for rubric in (ESC_EVAL, FEEL, EMOHARBOR, KINDS["mixed"]) for d in rubric.dimensions.values()]
 
@@ -113,6 +130,7 @@ def body_of(drawn: dict[str, Any]) -> bytes:
 async def judged(method: str, body: bytes) -> list[Judgement]:
     judge_spec = spec()
     judge = Judge(Scripted(body), judge_spec, RUBRICS[method], load_pack(PACKS.get(method, "any_rubric")), method.split(",")[0])
+    judge = replace(judge, shown=Shown(criteria=lambda _: [CRITERION]))
     return await judge.score(DIALOGUE)
 
 
@@ -135,6 +153,8 @@ async def test_no_reply_is_an_exception_or_a_score_that_it_does_not_hold(method:
         assert not refused and scale.min <= j.value <= scale.max
         if method == "bands":
             assert j.value == pytest.approx(sum(int(s) * p for s, p in (j.distribution or {}).items()))
+        elif method == "criteria":
+            assert j.value == json.loads(judgements[0].raw)[0]["met"]
         elif j.dimension != "outcome":
             assert scale.name(j.value) in j.raw.casefold()
             assert j.distribution is None or j.distribution[str(int(j.value))] > 0
@@ -149,6 +169,7 @@ VERDICTS: dict[str, str] = {
     "paper": "3",
     "bands": "\n".join(f"{d.label['en']}: 0=0.10 1=0.20 2=0.30 3=0.40" for d in FEEL.dimensions.values()),
     "json": json.dumps({"analysis": "so", "evaluation": dict.fromkeys(EMOHARBOR.dimensions, 3)}),
+    "criteria": json.dumps({"explanation": "so", "criteria_met": True}),
     "tree": "yes",
     "tree_once": "Spoken: yes\nAsked: partly\nHelpline: no",
     "joint, words": "Warmth: 3\nHelped: yes\nOften: again and again",
@@ -382,4 +403,7 @@ def test_parsers_end_on_a_megabyte_of_anything(parser: str, shape: str) -> None:
 async def test_a_megabyte_is_cut_before_it_is_read(method: str) -> None:
     text = "3 " * 500_000
     found = await judged(method, body_of({"content": text, "logprobs": None, "finish": "stop", "refusal": None}))
-    assert {j.raw for j in found if not j.unasked} == {text[:LONGEST] + CUT}
+    if method == "criteria":  # what was said of all of a case's criteria has to be as short
+        assert {j.value for j in found} == {None} and json.loads(found[0].raw)[0]["said"] == ""
+    else:
+        assert {j.raw for j in found if not j.unasked} == {text[:LONGEST] + CUT}

@@ -1,0 +1,112 @@
+"""HealthBench's published files (Arora et al. 2025): its cases as they are, and the prompts of a clone of its script.
+
+A case: {prompt_id, prompt: [{role, content}], rubrics: [{criterion, points, tags}], example_tags}.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from core.errors import UserError
+from core.files import check_unique, read_json, read_placed
+from core.ledger import Build
+from core.records import Identifier, Turn
+from core.rows import RowModel
+from core.rubrics import Criterion
+from data_prep.published.checkout import Checkout, escaped, pack_of, write_pack
+
+
+class CaseMessage(RowModel):
+    role: Literal["system", "user", "assistant"]
+    content: Annotated[str, Field(min_length=1)]
+
+
+Prompt = Annotated[tuple[CaseMessage, ...], Field(min_length=1)]
+
+
+def turns_of(prompt: Sequence[CaseMessage]) -> tuple[Turn, ...]:
+    """What user and assistant said."""
+    said = (message for message in prompt if message.role != "system")
+    return tuple(Turn(role="seeker" if one.role == "user" else "supporter", text=one.content) for one in said)
+
+
+class Case(RowModel):
+    """One published case."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    prompt_id: Identifier
+    prompt: Prompt
+    rubrics: tuple[Criterion, ...]
+    example_tags: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _answerable(self) -> Case:
+        if self.prompt[-1].role != "user" or any(message.role == "system" for message in self.prompt[1:]):
+            raise ValueError("prompt: a user's message has to be last, and a system message can only be first")
+        if not any(one.points > 0 for one in self.rubrics):
+            raise ValueError("rubrics: no criterion has points above 0, of which a score is a share")
+        return self
+
+    @property
+    def system(self) -> str:
+        """Its own system message; "" for none."""
+        return self.prompt[0].content if self.prompt[0].role == "system" else ""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Its tags by what stands before their colon, as `report --by` takes them."""
+        parts = [tag.rpartition(":") for tag in self.example_tags]
+        return {name or "tag": ", ".join(tag for other, _, tag in parts if other == name) for name, _, _ in parts}
+
+
+def load_cases(paths: Sequence[Path]) -> dict[str, Case]:
+    """The cases of published JSON lines by prompt id. Raises `UserError` with file, line and field."""
+    cases = [case for path in paths for _, case in read_placed(path, Case, "cases")]
+    check_unique(", ".join(map(str, paths)), (case.prompt_id for case in cases), "prompt ids")
+    return {case.prompt_id: case for case in cases}
+
+
+def some_of(cases: Mapping[str, Case], only: str) -> list[Case]:
+    """Those of a JSON file of prompt ids (a list, or under `prompt_ids`, as HealthBench-Psych publishes them), with a tag, or
+    with a field that is true. Raises `UserError` for none, and for an id that is no case's."""
+    if not Path(only).is_file():
+        kept = [case for case in cases.values() if only in case.example_tags or (case.model_extra or {}).get(only) is True]
+        if not kept:
+            raise UserError(f"only: {only} is no file, no case has this tag, and no line has this field with the value true")
+        return kept
+    ids = read_json(Path(only), "prompt ids")
+    ids = ids.get("prompt_ids") if isinstance(ids, Mapping) else ids
+    if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
+        raise UserError(f"{only}: expected a JSON list of prompt ids, or an object with the field prompt_ids")
+    if lost := [one for one in ids if one not in cases]:
+        raise UserError(f"{only}: {len(lost)} of {len(ids)} prompt ids are in no file of `cases`, the first is {lost[0]}")
+    return [cases[one] for one in dict.fromkeys(ids)]
+
+
+def import_healthbench(clone: Checkout, build: Build) -> None:
+    """The prompts of a clone of simple-evals as a pack for paper mode: the grader's, and what the script's own sampler puts
+    before every chat, the supporter's as well as the grader's."""
+    grader = _constant(clone, "healthbench_eval.py", "GRADER_TEMPLATE")
+    system = escaped(_constant(clone, "sampler/chat_completion_sampler.py", "OPENAI_SYSTEM_MESSAGE_API"))
+    asked = escaped(grader).replace("<<conversation>>", "{{ transcript }}").replace("<<rubric_item>>", "{{ item }}")
+    files = {"judge_criteria.j2": asked, "judge_system.j2": system, "supporter_system.j2": system}
+    write_pack(build, pack_of({f"en/{name}": text for name, text in files.items()}))
+
+
+def _constant(clone: Checkout, script: str, name: str) -> str:
+    """A text that a script gives a name, perhaps with `.strip()`."""
+    for node in clone.code(script).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=found)], value=ast.Constant(value=str(text))) if found == name:
+                return text
+            case ast.Assign(
+                targets=[ast.Name(id=found)],
+                value=ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="strip"), args=[]),
+            ) if found == name:
+                return text.strip()
+    raise UserError(f"{clone.file(script)}: no text called {name}: give a clone of simple-evals as it was published")
