@@ -77,7 +77,9 @@ class Part:
     @property
     def line(self) -> str:
         word = {True: "ok", False: "failed", None: "skipped"}[self.ok]
-        said = "; ".join(filter(None, [*self.problem.splitlines()[-1:], self.remedy])) or _shown(self.figures)
+        lines = self.problem.splitlines()
+        told = [line for line in lines if line.startswith("error:")] or lines  # notices may come after the error
+        said = "; ".join(filter(None, [*told[-1:], self.remedy])) or _shown(self.figures)
         return f"{word:8}{self.name:12}{self.seconds:5.0f} s  {said}"
 
 

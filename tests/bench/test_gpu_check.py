@@ -88,6 +88,11 @@ def test_a_part_that_fails_says_why_and_what_mends_it(check: Check) -> None:
     assert "out of memory" in (check.out / "logs" / "role.log").read_text()
 
 
+def test_the_error_is_said_and_not_the_notice_after_it() -> None:
+    part = Part("dialogues", ok=False, problem="begun\nerror: no such file\nat most 16 are played")
+    assert part.line.endswith("error: no such file")
+
+
 def test_any_error_is_a_part_s_own(check: Check) -> None:
     def work(check: Check, part: Part) -> None:
         raise KeyError("seconds")
