@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Literal
 
 from core.files import CONFIGS
-from core.languages import words
+from core.languages import of, words
 from core.prompts import PromptPack
 from core.records import Dialogue, Language, Message, Turn
 from core.rubrics import Rubric
@@ -194,5 +194,6 @@ def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:
         "label": rubric.label(key, language),
         "facet": rubric.facet(key, language),
         "about": rubric.about(key, language),
+        "examples": of(question.examples, language, "examples") if question and question.examples else "",
         "levels": [(score, text or "–") for score, text in rubric.texts(key, language).items()],
     }

@@ -61,6 +61,8 @@ class Rubric(Settings):
     questions: dict[Identifier, TreeQuestion] | None = Field(default=None, exclude_if=lambda questions: questions is None)
     """A tree in place of dimensions; the first question is its root. Each question becomes a dimension of weight 0, and
     `outcome`, the sum of the points of the answers given, is one more: `higher_is: worse` beside `questions` is about it."""
+    outcomes: tuple[Identifier, ...] = Field(default=(), exclude_if=lambda outcomes: not outcomes)
+    """The outcomes of `questions`, where there are several: written as dimensions are, whose scales have levels."""
     # Left out of dumps where they say nothing new, as facet and scale are.
     rates: Literal["supporter", "seeker"] = Field(default="supporter", exclude_if=lambda rates: rates == "supporter")
     """Whose part in the dialogue is scored; a seeker is scored against its role card or profile."""
@@ -80,7 +82,10 @@ class Rubric(Settings):
         full = {key: value for key, value in raw.items() if key != "language"}
         if isinstance(asked := full.get("questions"), dict):
             full["questions"] = asked = {key: _in_full(key, one, language, "text") for key, one in asked.items()}
-            full.setdefault("dimensions", _dimensions_of(asked, full.pop("higher_is", "better")))
+            ends = full.get("outcomes")
+            if isinstance(ends, dict):
+                full["outcomes"] = [*ends]
+            full.setdefault("dimensions", _dimensions_of(asked, full.pop("higher_is", "better"), ends))
             full.setdefault("scale", {"min": 0, "max": 1})  # which no dimension is on
         if isinstance(given := full.get("dimensions"), dict):
             full["dimensions"] = given = {key: _in_full(key, one, language, "about") for key, one in given.items()}
@@ -99,8 +104,10 @@ class Rubric(Settings):
 
     def _faults(self) -> Iterator[str]:
         if self.questions:
-            yield from tree_faults(self.questions)
-            if self.dimensions and {*self.dimensions} != {*self.questions, OUTCOME}:
+            scales = {key: self.scale_of(key) for key in self.outcomes if key in self.dimensions}
+            yield from (f"outcomes.{key}.scale: give it levels" for key, scale in scales.items() if not scale.levels)
+            yield from tree_faults(self.questions, {key: scale.levels or {} for key, scale in scales.items()})
+            if self.dimensions and {*self.dimensions} != {*self.questions, *(self.outcomes or (OUTCOME,))}:
                 yield "dimensions: give them or questions"
         elif not self.dimensions:
             yield "dimensions: none given"
@@ -297,7 +304,9 @@ def _in_full(key: object, given: Any, language: str, text: str) -> Any:
     given = {text: given} if isinstance(given, str) else given
     if not isinstance(given, dict):
         return given
-    full = {k: {language: v} if k in ("label", "facet", text) and isinstance(v, str) else v for k, v in given.items()}
+    full = {
+        k: {language: v} if k in ("label", "facet", "examples", text) and isinstance(v, str) else v for k, v in given.items()
+    }
     levels = full.get("levels")
     if isinstance(levels, dict) and levels and all(isinstance(level, str) for level in levels.values()):
         full["levels"] = {language: levels}
@@ -306,8 +315,8 @@ def _in_full(key: object, given: Any, language: str, text: str) -> Any:
     return full
 
 
-def _dimensions_of(questions: Mapping[str, Any], higher_is: Any) -> dict[str, Any]:
-    """A tree's questions as dimensions, and its outcome; none where its own model will say what is wrong."""
+def _dimensions_of(questions: Mapping[str, Any], higher_is: Any, ends: Any) -> dict[str, Any]:
+    """A tree's questions as dimensions, and its outcome or outcomes; none where its own model will say what is wrong."""
     try:
         tree = {str(key): TreeQuestion.model_validate(one) for key, one in questions.items()}
         sums = outcomes(tree)
@@ -317,6 +326,8 @@ def _dimensions_of(questions: Mapping[str, Any], higher_is: Any) -> dict[str, An
     for key, one in tree.items():
         scale: Any = "yes_no" if {*one.answers} == {"yes", "no"} else {"levels": [*one.answers]}
         asked[key] = {"label": one.label, "about": one.text, "scale": scale, "weight": 0}
+    if isinstance(ends, dict):
+        return ends | asked
     codes = dict.fromkeys(code for one in tree.values() for code in one.text)
     label, about = ({code: words(code)[word] for code in codes} for word in ("outcome", "outcome_about"))
     sums_scale = {"min": sums[0], "max": max(sums[-1], sums[0] + 1), "step": 0.5 if any(total % 1 for total in sums) else 1}

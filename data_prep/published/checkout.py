@@ -26,7 +26,10 @@ from core.ledger import Build
 from core.options import console
 from core.prompts import PUBLISHED
 
-BENCHMARKS: dict[str, str] = {"healthbench": "data_prep.published.healthbench:import_healthbench"}
+BENCHMARKS = {
+    "healthbench": "data_prep.published.healthbench:import_healthbench",
+    "vera_mh": "data_prep.published.vera_mh:import_vera_mh",
+}
 _LICENCES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE")
 
 

@@ -23,6 +23,7 @@ METHODS = {
     "tree": f"{_HERE}.tree:each",
     "tree_once": f"{_HERE}.tree:once",
     "criteria": f"{_HERE}.criteria:by_criteria",
+    "tree_paper": "evalsuite.papers.vera_mh_judge:tree_paper",
 }
 
 

@@ -1,7 +1,8 @@
 """Methods `tree` and `tree_once`: the questions of a rubric that is a tree, one call for each that is reached, or one for all.
 
 Questions that are not reached have no verdict, and no call or answer counts for them. The outcome is the sum of the points of
-the answers on the way; it has none where an answer on the way could not be read.
+the answers on the way; it has none where an answer on the way could not be read. Of several outcomes each has the worst level
+given on the way; one that was not read to its end has none, unless it is at its worst already.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from core.errors import UserError
 from core.records import Dialogue, Judgement
 from core.rubrics import Rubric
-from core.trees import OUTCOME
+from core.scales import NOT_APPLICABLE
+from core.trees import OUTCOME, open_outcomes
 from evalsuite.judge.judge import Judge
 from evalsuite.judge.methods import Method
 from evalsuite.judge.words import check_joint, scored
@@ -21,7 +23,7 @@ async def _each(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
     async def answered(key: str) -> Judgement:
         return (await scored(judge, dialogue, key, [key]))[0]
 
-    return await _walk(judge, dialogue, answered)
+    return await walk(judge, dialogue, answered)
 
 
 async def _once(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
@@ -30,24 +32,48 @@ async def _once(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
     async def answered(key: str) -> Judgement:
         return answers[key]
 
-    return await _walk(judge, dialogue, answered)
+    return await walk(judge, dialogue, answered)
 
 
-async def _walk(judge: Judge, dialogue: Dialogue, answered: Callable[[str], Awaitable[Judgement]]) -> list[Judgement]:
-    """The verdicts on the questions from the first to an end, then what was not reached, and the outcome."""
+async def walk(
+    judge: Judge, dialogue: Dialogue, answered: Callable[[str], Awaitable[Judgement]], cut_short: bool = False
+) -> list[Judgement]:
+    """The verdicts on the questions from the first to an end, then what was not reached, and the outcomes. `cut_short`: an
+    answer that could not be read is an end, and what was answered before it counts."""
     tree, rubric = judge.rubric.questions or {}, judge.rubric
-    key, points, reached = next(iter(tree)), 0.0, dict[str, Judgement]()
+    key, points, reached, nothing = next(iter(tree)), 0.0, dict[str, Judgement](), False
+    given = dict[str, tuple[float, str]]()  # outcome → its level so far, and the answer that gave it
     while key in tree:
-        said = reached[key] = await answered(key)
+        said, place = await answered(key), key
+        reached[key] = said
+        outcome = tree[key].outcome
+        if outcome in rubric.outcomes:
+            given.setdefault(outcome, (rubric.ends(outcome)[1], ""))
         if said.value is None:
             break
         answer = tree[key].answers[rubric.scale_of(key).level(said.value)]
-        key, points = answer.goto, points + answer.points
+        if answer.level is not None:
+            level = (rubric.scale_of(outcome).levels or {})[answer.level], said.raw
+            given[outcome] = min(given[outcome], level, key=lambda one: rubric.normalised(outcome, one[0]))
+        key, points, nothing = answer.goto, points + answer.points, answer.not_applicable
     raw, failure = said.raw, said.condition.get("failure")
     for name in tree.keys() - reached.keys():  # what a lost call would have led to is asked for when the run goes on
         reached[name] = judge.judgement(dialogue, name, "", failure=failure, not_reached=failure is None)
-    outcome = None if said.value is None else points
-    return [*(reached[name] for name in tree), judge.judgement(dialogue, OUTCOME, raw, outcome, failure=failure)]
+    questions = [reached[name] for name in tree]
+    if not rubric.outcomes:
+        total = None if said.value is None else points
+        return [*questions, judge.judgement(dialogue, OUTCOME, raw, total, failure=failure)]
+    undecided = open_outcomes(tree, place) if said.value is None and not (cut_short and failure is None) else set()
+
+    def outcome_of(name: str) -> Judgement:
+        if nothing:
+            return judge.judgement(dialogue, name, raw, NOT_APPLICABLE)
+        level, why = given.get(name, (None, ""))
+        if name in undecided and level != rubric.ends(name)[0]:  # nothing is worse
+            return judge.judgement(dialogue, name, raw, failure=failure)
+        return judge.judgement(dialogue, name, why, level, not_reached=level is None)
+
+    return [*map(outcome_of, rubric.outcomes), *questions]
 
 
 def check_tree(rubric: Rubric) -> None:

@@ -1,0 +1,227 @@
+"""VERA-MH (Bentley et al., JMIR AI 2026): personas, rubric and prompts of a user's own clone of SpringCare/VERA-MH.
+
+What stands in data/rubric.tsv says which of the two published forms it is: a tree of questions with GOTO and severities (main),
+or a row per dimension with a column per level (the frozen RFC branch). A tree is written twice: `rubric.yaml` as it is meant,
+`rubric_paper.yaml` as the published judge reads it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import yaml
+
+from core.errors import UserError
+from core.files import check_unique, validated, write_text
+from core.ledger import Build
+from core.options import console
+from core.people_tables import table_lines
+from core.records import RoleCard
+from core.rubrics import Rubric
+from core.trees import END
+from data_prep.published.checkout import (
+    Checkout,
+    escaped,
+    pack_of,
+    template_of_code,
+    template_of_format,
+    write_pack,
+)
+
+NAME, RISK = "vera_mh", "Current Risk Level"
+LEVELS = ("damaging", "neutral", "best_practice")
+_SEVERITIES = {"red": "damaging", "high": "damaging", "yellow": "neutral", "medium": "neutral"}
+_COLUMNS = ("actively damaging", "missed opportunity", "best practice")  # how a flat rubric heads the levels
+
+
+@dataclass(frozen=True)
+class TsvRow:
+    """A row of a table, by column, and where it stands."""
+
+    place: str
+    cells: Mapping[str, str]
+
+    def __getitem__(self, column: str) -> str:
+        return self.cells[column].strip()
+
+
+def import_vera_mh(clone: Checkout, build: Build) -> None:
+    """Write cards.jsonl, the rubric and the prompt pack."""
+    personas = _rows(clone.file("data/personas.tsv"), "Name", "Age", "Pronouns", "Mental Health Context", RISK)
+    template = clone.text("data/persona_prompt_template.txt")
+    for field in sorted({field for _, field, *_ in Formatter().parse(template) if field} - {*personas[0].cells}):
+        raise UserError(f"{clone.file('data/persona_prompt_template.txt')}: {{{field}}} is no column of data/personas.tsv")
+    cards = [_card(row) for row in personas]
+    check_unique(clone.file("data/personas.tsv"), (card.id for card in cards), "personas' names")
+    rubric = clone.file("data/rubric.tsv")
+    rows = _rows(rubric, "Dimension")
+    title = {"source": f"VERA-MH at {clone.commit}; licence: {clone.licence}"}
+    tree = "Question ID" in rows[0].cells
+    forms = {"": _tree(rows, rubric), "_paper": _tree(rows, rubric, paper=True)} if tree else {"": _flat(rows, rubric)}
+    for form, written in forms.items():
+        full = {"name": f"{NAME}{form}", **title, **written}
+        validated(Rubric, full, rubric)
+        text = yaml.safe_dump(full, sort_keys=False, allow_unicode=True, width=120)
+        write_text(build.folder / f"rubric{form}.yaml", text)
+        build.output(f"rubric{form}.yaml")
+    build.input(*(clone.folder / "data").glob("*"))
+    build.step("personas", len(cards))
+    build.step("questions" if tree else "dimensions", len(forms[""]["questions" if tree else "dimensions"]))
+    build.write("cards.jsonl", cards)
+    write_pack(build, pack_of(_prompts(clone, template, tree)))
+
+
+def _rows(path: Path, *needed: str) -> list[TsvRow]:
+    header, *lines = table_lines(path) or [("", [])]
+    if lacking := [column for column in needed if column not in header[1]]:
+        raise UserError(f"{path}: no column {lacking[0]!r} (found: {', '.join(header[1])[:300]})")
+    if not lines:
+        raise UserError(f"{path}: no rows")
+    if short := [place for place, cells in lines if len(cells) != len(header[1])]:
+        raise UserError(f"{short[0]}: this row has not {len(header[1])} cells, parted by tabs, as the header has")
+    return [TsvRow(place, dict(zip(header[1], cells, strict=True))) for place, cells in lines]
+
+
+def _card(row: TsvRow) -> RoleCard:
+    who = {"age": row["Age"], "gender": row["Pronouns"], "problem": row["Mental Health Context"], "details": row.cells}
+    made = {"id": f"{NAME}-{row['Name']}", "language": "en", "source": NAME, "source_id": row["Name"], "card_method": "written"}
+    return validated(RoleCard, made | who, row.place)
+
+
+# --- the rubric -------------------------------------------------------------------------------------------------------------
+
+
+def _flat(rows: Sequence[TsvRow], path: Path) -> dict[str, Any]:
+    columns = [*rows[0].cells]
+    heads = [next((name for name in columns if name.lower().startswith(words)), "") for words in _COLUMNS]
+    if "Definition" not in columns or not all(heads):
+        raise UserError(f"{path}: no tree (a column 'Question ID'), no levels by column: {', '.join(columns)[:300]}")
+    dimensions = {
+        _key(row["Dimension"]): {
+            "label": row["Dimension"],
+            "about": row["Definition"],
+            "levels": {level: row[head] for level, head in zip(LEVELS, heads, strict=True)},
+            "not_applicable": True,
+        }
+        for row in rows
+        if row["Dimension"]
+    }
+    return {"scale": {"levels": [*LEVELS]}, "dimensions": dimensions}
+
+
+def _tree(rows: Sequence[TsvRow], path: Path, paper: bool = False) -> dict[str, Any]:
+    """The questions, whose first row has an id and the others only answers.
+
+    Without GOTO, No leads to the next question and Yes to the next dimension. GOTO END says that there was nothing to rate.
+    Odd in the published judge (`paper`): a severity that it does not know is none; any third answer without GOTO ends; only a
+    plain "No" or "Not Relevant" before END is taken to mean that there was nothing to rate; and where neither yes nor no is
+    among the answers, a judge that says so is understood all the same (in lower case here, not offered).
+    """
+    starts = [place for place, row in enumerate(rows) if row["Question ID"]] or [0]
+    asked = [rows[start:end] for start, end in pairwise([*starts, len(rows)])]
+    ids = [re.sub(r"\.0$", "", block[0]["Question ID"]) for block in asked]
+    check_unique(path, ids, "Question IDs")
+    dimensions = [block[0]["Dimension"] for block in asked]
+    questions: dict[str, Any] = {}
+    for place, (id, block) in enumerate(zip(ids, asked, strict=True)):
+        after = next((ids[n] for n in _later(ids, id) if dimensions[n] != dimensions[place]), END)
+        following = ids[place + 1] if place + 1 < len(ids) else END
+        level = _level(block[0], paper)
+        given = [(row["Answer"], row["GOTO"], row.place) for row in block if row["Answer"]] or [("Yes", "", ""), ("No", "", "")]
+        plain = {option.lower() for option, *_ in given}
+        given += [(word, "", "") for word in ("yes", "no") if paper and word not in plain]
+        answers: dict[str, Any] = {}
+        for option, cell, line in given:
+            word, goto = option.lower(), re.sub(r"\.0$", "", cell)
+            if goto not in ("", END, *ids):
+                raise UserError(f"{line}: GOTO: no question {goto!r}: write one of {', '.join(ids)}, {END}")
+            nothing = goto == END and (not paper or word in ("no", "not relevant"))
+            goto = goto or (after if word == "yes" else END if paper and word != "no" else following)
+            answers[option] = {"goto": goto if goto == END else f"q{goto}"}
+            answers[option] |= {"level": level} if level and word == "yes" else {}
+            answers[option] |= {"not_applicable": True} if nothing else {}
+        texts = {"text": block[0]["Question"], **({"examples": block[0]["Examples"]} if block[0]["Examples"] else {})}
+        questions[f"q{id}"] = {"label": f"Q{id}", **texts, "outcome": _key(dimensions[place]), "answers": answers}
+    end = {"scale": {"levels": [*LEVELS]}, "not_applicable": True}
+    outcomes = {_key(name): {"label": name, "about": name, **end} for name in dict.fromkeys(dimensions)}
+    return {"questions": questions, "outcomes": outcomes}
+
+
+def _later(ids: Sequence[str], id: str) -> list[int]:
+    """The places of the questions with a higher number, ascending."""
+    return sorted((n for n, other in enumerate(ids) if int(other) > int(id)), key=lambda n: int(ids[n]))
+
+
+def _level(row: TsvRow, paper: bool) -> str | None:
+    """What a Yes to a question comes to; None where it comes to nothing."""
+    severity = row["Severity"].lower()
+    if not severity or severity in _SEVERITIES or paper:
+        return _SEVERITIES.get(severity)
+    if not (near := get_close_matches(severity, _SEVERITIES, 1)):
+        raise UserError(f"{row.place}: Severity: {row['Severity']!r}: write Red or Yellow")
+    console.print(f"{row.place}: Severity {row['Severity']!r} is read as {near[0]}; the published judge counts it as nothing")
+    return _SEVERITIES[near[0]]
+
+
+def _key(dimension: str) -> str:
+    return re.sub(r"\W+", "_", dimension.lower()).strip("_")
+
+
+# --- the prompts ------------------------------------------------------------------------------------------------------------
+
+
+def _prompts(clone: Checkout, persona: str, tree: bool) -> dict[str, str]:
+    """The templates of a pack. What ends a dialogue is a line each: as the persona is told, and as the script listens for."""
+    simulator = clone.code("generate_conversations/conversation_simulator.py")
+    runner = clone.code("generate_conversations/runner.py")
+    signals = [text for name in ("termination_signals", "ending_patterns") for text in _texts(simulator, name)]
+    defaults = (node.args[1] for node in ast.walk(runner) if isinstance(node, ast.Call) and _asks_for(node, "system_prompt"))
+    found = {
+        "seeker_system.j2": template_of_format(persona, "card.details"),
+        "opening.txt": escaped(next(iter(_texts(simulator, "current_message")), "")),
+        "endings.txt": "\n".join(text.rstrip(".!") for text in re.findall(r'\bsay "([^"\n]+)"', persona)),
+        "endings_paper.txt": "\n".join(signals),
+        "supporter_paper_system.j2": next((template_of_code(node) for node in defaults), ""),
+    }
+    if tree:
+        judge, speakers = clone.code("judge/llm_judge.py"), _texts(clone.code("utils/conversation_utils.py"), "prefix")
+        asked = next((node for node in _values(judge, "prompt") if isinstance(node, ast.JoinedStr)), ast.Constant(""))
+        line = '{{ "%s" if turn.role == "seeker" else "%s" }} {{ turn.text }}{{ "\\n" if loop.last else "\\n\\n" }}'
+        found["transcript_paper.j2"] = "{% for turn in turns %}" + line % tuple([*speakers, "", ""][:2]) + "{% endfor %}"
+        found["judge_tree_paper_system.j2"] = template_of_format(clone.text("data/rubric_prompt_beginning.txt"))
+        try:
+            found["judge_tree_paper.j2"] = template_of_code(asked)
+        except ValueError as error:
+            raise UserError(f"{clone.file('judge/llm_judge.py')}: the question is put in an unknown way: {error}") from None
+    for name, text in found.items():
+        if not text and not name.startswith("endings"):
+            raise UserError(f"--source {clone.name}={clone.folder}: the text of {name} was not found in its scripts")
+    return {f"en/{name}": text for name, text in found.items()}
+
+
+def _values(tree: ast.AST, name: str) -> Iterator[ast.expr]:
+    """What is assigned to a name, or to an attribute of that name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(name in (getattr(target, "id", ""), getattr(target, "attr", "")) for target in targets):
+                yield node.value
+
+
+def _texts(tree: ast.AST, name: str) -> list[str]:
+    """The constant texts that are assigned to a name, alone or in a list or set."""
+    items = (item for value in _values(tree, name) for item in getattr(value, "elts", [value]))
+    return [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+
+
+def _asks_for(call: ast.Call, key: str) -> bool:
+    """Whether a call is `….get(key, default)`."""
+    return getattr(call.func, "attr", "") == "get" and len(call.args) == 2 and getattr(call.args[0], "value", "") == key

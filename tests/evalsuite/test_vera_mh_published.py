@@ -1,0 +1,148 @@
+"""VERA-MH's own scripts, run from a clone with a scripted endpoint in place of the vendor, against ours on the same endpoint.
+
+VERA_MH_CLONE names a clone of SpringCare/VERA-MH (main), VERA_MH_PYTHON a Python with langchain-openai, python-dotenv,
+matplotlib and pandas 2: VERA_MH_CLONE=… VERA_MH_PYTHON=… pytest -m full tests/evalsuite/test_vera_mh_published.py
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from core.files import CONFIGS, read_jsonl
+from core.records import Dialogue
+from data_prep.__main__ import app
+from tests.conftest import EscEval
+from tests.endpoint import Answer, Endpoint
+
+CLONE, PYTHON = os.environ.get("VERA_MH_CLONE"), os.environ.get("VERA_MH_PYTHON")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not (CLONE and PYTHON), reason="VERA_MH_CLONE and VERA_MH_PYTHON are not set (see the module's text)"),
+]
+PERSONA, AGENT, JUDGE = MODELS = ("gpt-persona", "gpt-agent", "gpt-judge")
+TURNS = 6
+
+
+def scripted(seed: int) -> Any:
+    """Lines and verdicts that depend on all that was asked: verdicts in the form asked, out of it, and off the options."""
+
+    def behave(body: dict[str, Any], count: int) -> Answer:
+        said = json.dumps([seed, body["model"], body["messages"]], ensure_ascii=False, sort_keys=True)
+        lot = hashlib.sha256(said.encode()).digest()
+        if body["model"] != JUDGE:
+            return Answer(f"  Line {lot.hex()[:8]} of {body['model']}: thank you, I'm done.\n\n{{x}} user: “no”  ")
+        options = re.search(r"one of: \[(.*)\]", body["messages"][-1]["content"], re.S)
+        assert options is not None
+        choices = [*options[1].split(", "), "No", "No", "No", "Yes", "yes.", "Not Relevant", "maybe", "", "ANOTHER"]
+        choice = choices[lot[0] % len(choices)]
+        form = lot[1] % 8
+        if form == 0:
+            return Answer(f"I would say {choice}")
+        return Answer(f"ANSWER: {choice.upper() if form == 1 else choice}\nREASONING: because\n{lot.hex()[:6]}")
+
+    return behave
+
+
+def published(folder: Path, url: str) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, str]]]:
+    """What their scripts make of a run: the scores, those by risk level, and the rows of results.csv."""
+    shutil.copytree(str(CLONE), folder, ignore=shutil.ignore_patterns(".git", "concept_paper_conversations"))
+    environment = {"OPENAI_API_KEY": "none", "OPENAI_API_BASE": url, "PATH": os.environ["PATH"], "MPLCONFIGDIR": str(folder)}
+
+    def script(*line: str) -> None:
+        subprocess.run([str(PYTHON), *line], cwd=folder, env=environment, check=True, capture_output=True, timeout=200)
+
+    script("generate.py", "-u", PERSONA, "-p", AGENT, "-t", str(TURNS), "-r", "1", "-f", "talks")
+    (talks,) = (folder / "talks").iterdir()
+    script("judge.py", "-f", str(talks), "-j", JUDGE)
+    (results,) = (folder / "evaluations").glob("*/results.csv")
+    # results.csv has the dimensions of the first file that was judged alone; scoring writes it anew with all of them.
+    script("-m", "judge.score", "-r", str(results))
+    script("-m", "judge.score", "-r", str(results))
+    rows = [*csv.DictReader(results.open())]
+    scores, by_risk = (json.loads((results.parent / f"{name}.json").read_text()) for name in ("scores", "scores_by_risk"))
+    return scores, by_risk, rows
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_messages_verdicts_and_scores_are_those_of_the_published_scripts(seed: int, tmp_path: Path, esc_eval: EscEval) -> None:
+    line = ["import", "--source", f"vera_mh={CLONE}", "--out", str(tmp_path / "clone")]
+    assert CliRunner().invoke(app, line).exit_code == 0
+    config = yaml.safe_load((CONFIGS / "eval" / "vera_mh.yaml").read_text())
+    config |= {"cards": [str(tmp_path / "clone" / "cards.jsonl")], "rubric": str(tmp_path / "clone" / "rubric.yaml")}
+    config |= {"prompts": str(tmp_path / "clone" / "prompts"), "mode": "paper", "trials": 1, "exchanges": TURNS // 2}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config | {"out": str(tmp_path / "run")}))
+    with Endpoint(scripted(seed), MODELS) as endpoint:
+        scores, by_risk, rows = published(tmp_path / "published", endpoint.url)
+        theirs, endpoint.requests = endpoint.requests, []
+        names = (f"{name}@{endpoint.url}" for name in MODELS)
+        roles = [part for pair in zip(("--seeker", "--supporter", "--judge"), names, strict=True) for part in pair]
+        assert esc_eval("run", "--config", tmp_path / "config.yaml", *roles) == (0, "")
+        ours = endpoint.requests
+
+    def sent(requests: list[dict[str, Any]]) -> list[str]:
+        return sorted(json.dumps([one["model"], one["messages"]], sort_keys=True) for one in requests)
+
+    assert sent(ours) == sent(theirs)
+    assert len([one for one in ours if one["model"] != JUDGE]) == 10 * TURNS
+    judgements = [json.loads(line) for line in (tmp_path / "run" / "judgements.jsonl").read_text().splitlines()]
+    dialogues = {
+        one.id: (one.card_id or "").removeprefix("vera_mh-")
+        for one in read_jsonl(tmp_path / "run" / "dialogues.jsonl", Dialogue, "d")
+    }
+    rubric = yaml.safe_load((tmp_path / "clone" / "rubric_paper.yaml").read_text())
+    labels = {key: outcome["label"] for key, outcome in rubric["outcomes"].items()}
+    levels = {0: "High Potential for Harm", 1: "Suboptimal but Low Potential for Harm", 2: "Best Practice", None: ""}
+    found = {
+        (dialogues[one["dialogue_id"]], labels[one["dimension"]]): "Not Relevant"
+        if one["condition"].get("verdict") == "not_applicable"
+        else levels[one["value"]]
+        for one in judgements
+        if one["dimension"] in labels
+    }
+    assert found == {(row["filename"].split("_")[1], label): row.get(label, "") for row in rows for label in labels.values()}
+    tables = {one["key"]: one for one in json.loads((tmp_path / "run" / "report.json").read_text())["tables"]}
+    dimension = {row["dimension"]: row for row in lines(tables["vera-mh"])}
+    bands = {"best practice %": "best_practice_pct", "neutral %": "neutral_pct", "damaging %": "damaging_pct"}
+    for label, one in scores["dimensions"].items():
+        assert {head: percent(dimension[label][head]) for head in bands} == {head: one[key] for head, key in bands.items()}
+        assert dimension[label]["damaging %"]["n"] == one["total_count"]
+    total, whole = scores["aggregates"], lines(tables["vera-mh-dialogues"])[0]
+    assert {head: percent(dimension["all dimensions"][head]) for head in bands} == {
+        h: total[f"overall_{k}"] for h, k in bands.items()
+    }
+    summary = scores["summary"]
+    assert dimension["all dimensions"]["damaging %"]["n"] == summary["total_dimension_evaluations"]
+    assert percent(whole["all best practice %"]) == summary["pct_conversations_all_best_practice_or_not_relevant"]
+    assert percent(whole["any damaging %"]) == summary["pct_conversations_with_at_least_one_high_harm"]
+    assert whole["with anything to rate"] == summary["total_relevant_conversations"]
+    words = dict(zip(("damaging", "neutral", "best practice"), levels.values(), strict=False))
+    assert words[whole["worst"]] == total["worst_band"]
+    risk = {(row["risk level"], row["dimension"]): row for row in lines(tables["vera-mh-risk"])}
+    expected = {
+        (level, label): one for level, of in by_risk["risk_level_scores"].items() for label, one in of["dimensions"].items()
+    }
+    assert risk.keys() == expected.keys()
+    for key, one in expected.items():
+        wanted = bands | {"not relevant %": "not_relevant_pct"}
+        assert {head: percent(risk[key][head]) for head in wanted} == {head: one[name] for head, name in wanted.items()}
+
+
+def lines(table: dict[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+def percent(cell: dict[str, Any]) -> float:
+    return round(cell["mean"] or 0.0, 2)
