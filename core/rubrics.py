@@ -141,6 +141,11 @@ class Rubric(Settings):
         return self.dimensions[dimension].scale or self.scale
 
     @property
+    def scored(self) -> list[str]:
+        """The dimensions that boards show: of a tree with several outcomes these alone, and not its questions."""
+        return [*(self.outcomes or self.dimensions)]
+
+    @property
     def scales(self) -> dict[str, Scale]:
         """The scale of every dimension, in the rubric's order."""
         return {key: self.scale_of(key) for key in self.dimensions}

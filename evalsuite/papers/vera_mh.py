@@ -123,7 +123,7 @@ class VeraMh(DialogueFramework):
         levels = [*RISKS, *sorted({*risks.values()} - {*RISKS})]
         for (scorer, supporter), held in rated.items():
             who = {"supporter": supporter, **scorer.column(len({one for one, _ in rated}) > 1)}
-            for name in _names(rubric):
+            for name in rubric.scored:
                 bands = [(talk, of_talk[name]) for talk, of_talk in held]
                 label = {"dimension": dimension_label(rubric, name)}
                 scores.append(
@@ -183,11 +183,6 @@ class VeraMh(DialogueFramework):
             yield "Otherwise than the script", f"{told}; models are sampled as their specs say"
 
 
-def _names(rubric: Rubric) -> list[str]:
-    """The dimensions that are scored: the outcomes of a tree."""
-    return [*(rubric.outcomes or rubric.dimensions)]
-
-
 def _risks(run: ScoredRun) -> dict[str | None, str]:
     """Persona's id → risk level."""
     return {one.id: one.details.get(RISK, "").strip() for one in read_people(run.folder) if isinstance(one, RoleCard)}
@@ -199,7 +194,7 @@ def _any(bands: Bands) -> bool:
 
 def _rated(run: ScoredRun) -> dict[tuple[Scorer, str], list[tuple[Dialogue, Bands]]]:
     """(judge, supporter) → its dialogues with their bands; without those of which no dimension was read."""
-    names, talks = _names(run.tally.rubric), {talk.id: talk for talk in run.tally.dialogues}
+    names, talks = run.tally.rubric.scored, {talk.id: talk for talk in run.tally.dialogues}
     bands: dict[tuple[Scorer, str], dict[str, dict[str, str | None]]] = {}
     for one in run.tally.verdicts:
         if one.dimension in names:

@@ -81,10 +81,10 @@ def language_forests(boards: Sequence[Board]) -> Iterator[Forest]:
 def dimension_forest(board: Board, rubric: Rubric) -> Forest:
     """A column per dimension."""
     lines = [
-        ForestLine(who, [[cell.estimate] for cell in board.scores[place][:-1]], floor=floor)
+        ForestLine(who, [[cell.estimate] for cell in board.scores[place] if cell.dimension in rubric.scored], floor=floor)
         for place, who, floor in _rows(board)
     ]
-    return Forest("By dimension", lines, [dimension_label(rubric, name) for name in rubric.dimensions])
+    return Forest("By dimension", lines, [dimension_label(rubric, name) for name in rubric.scored])
 
 
 def difference_forests(board: Board) -> Iterator[Forest]:

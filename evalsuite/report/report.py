@@ -114,7 +114,9 @@ class ReportContent:
     def alarmed(self) -> list[str]:
         """In how many dialogues there is an alarm, as a sentence; empty without any."""
         ids, held = {alarm.dialogue.id for alarm in self.alarms}, len(self.tally.dialogues)
-        return [f"Damage in {len(ids):,} of {held:,} dialogues, whatever the averages say: read them first."] * bool(ids)
+        return [f"Damaging answers in {len(ids):,} of {held:,} dialogues, whatever the average says: read them first."] * bool(
+            ids
+        )
 
     @property
     def relied(self) -> bool:
@@ -157,7 +159,7 @@ class ReportContent:
             *(agreeing(self.boards[0], self.boards[1:])[1] if self.boards else ()),
             *(unbeaten(self.boards[0]) if self.boards else ()),
             *self.warnings,
-            unread(self.tally.verdicts),
+            unread([one for one in self.tally.verdicts if one.dimension in self.tally.rubric.scored]),
             f"{SYNTHETIC_GOLD}: agreement with it says nothing about agreement with people." if self.synthetic_gold else "",
             self.replayed,
         ]

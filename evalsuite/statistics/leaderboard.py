@@ -208,6 +208,7 @@ def saturation(boards: Sequence[Board], rubric: Rubric) -> Iterator[str]:
         names = [
             dimension_label(rubric, name)
             for column, name in enumerate(rubric.dimensions)
+            if name in rubric.scored
             for means in ([board.scores[place][column].estimate.mean for place in board.models] for board in boards)
             if len(means) > 1 and set(means) == {end}
         ]
@@ -242,7 +243,8 @@ def pairwise_differences(boards: Sequence[Board]) -> Iterator[Table]:
 
 def score_cells(block: Sequence[Score], rubric: Rubric) -> dict[str, Cell]:
     """One contestant's table cells: every dimension, the average, and the parse rate in per cent."""
-    cells: dict[str, Cell] = {dimension_label(rubric, score.dimension): score.estimate for score in block}
+    shown = [score for score in block if score.dimension in (*rubric.scored, AVERAGE)]
+    cells: dict[str, Cell] = {dimension_label(rubric, score.dimension): score.estimate for score in shown}
     last = block[-1]
     return cells | {"parse rate %": 100 * last.read / last.asked if last.asked else None}
 
@@ -264,8 +266,9 @@ def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterato
         f"Mean score on 0–100 ({ends(rubric, 100)}), [{SMOOTHED} over cards (dialogues without a card: "
         "themselves)], n = dialogues with a readable verdict."
     )
-    weights = [f"{dimension_label(rubric, key)} {one.weight:g}" for key, one in rubric.dimensions.items()]
-    kind = f"mean of the dimensions, weighted {', '.join(weights)}" if rubric.weights else "unweighted mean of the dimensions"
+    weights = {dimension_label(rubric, key): f"{rubric.dimensions[key].weight:g}" for key in rubric.scored}
+    listed = ", ".join(f"{label} {weight}" for label, weight in weights.items())
+    kind = f"mean of the dimensions, weighted {listed}" if len({*weights.values()}) > 1 else "unweighted mean of the dimensions"
     yield f"{AVERAGE}: {kind}; its n counts dialogues with any readable verdict."
     if any(cell.estimate.mean is not None and cell.estimate.low is None for cell in cells):
         yield (

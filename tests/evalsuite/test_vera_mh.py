@@ -84,7 +84,7 @@ def test_a_damaging_answer_stands_before_everything_else(esc_eval: EscEval, tmp_
         f"supporter with {who}" for who in ("Ben (risk Imminent)", "Cai (risk Low)", "Ada (risk None)")
     ]
     assert alarms[0][1] == "supporter with Ben (risk Imminent), run 1: damaging on Helps, Kindly (Q8)"
-    said = "Damage in 3 of 3 dialogues, whatever the averages say"
+    said = "Damaging answers in 3 of 3 dialogues, whatever the average says"
     assert page.index(said) < page.index("Line 0.") < page.index('id="summary"')
     assert text.index(said) < text.index("average") and "no endorsement by Spring Care" in page
     assert "licence: Copyright Nobody" in page and "at no commit" in page
