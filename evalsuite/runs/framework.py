@@ -37,9 +37,9 @@ GROUP = "esc_eval.frameworks"
 _BUNDLED = {
     "esc_eval": "evalsuite.papers.esc_eval:EscEval",
     "emoharbor": "evalsuite.papers.emoharbor:EmoHarbor",
-    "vera_mh": "evalsuite.papers.vera_mh:VeraMh",
     "feel": "evalsuite.papers.feel.panel:Feel",
     "healthbench": "evalsuite.papers.healthbench:HealthBench",
+    "vera_mh": "evalsuite.papers.vera_mh:VeraMh",
 }
 
 
