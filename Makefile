@@ -106,13 +106,13 @@ setup-browser:  ## Install Debian's Chromium for the report's browser test (root
 setup-postgres:  ## Install Debian's PostgreSQL for the tests of studies with people (root)
 	apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql
 
-setup-slurm: $(LAUNCH)/.ready  ## Install Debian's Slurm (root), and Ray and SkyPilot in an environment of their own: for tests of configs/launch
+setup-slurm: $(LAUNCH)/.ready  ## Install Debian's Slurm (root), and Ray, SkyPilot and Kubernetes' client in an environment of their own: for tests of configs/launch
 	command -v slurmctld >/dev/null && command -v munged >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; }
 
 $(LAUNCH)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(LAUNCH)
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(LAUNCH)/bin/python -m pip install -qq -c $(CONSTRAINTS) uv
-	$(LAUNCH)/bin/uv pip install --quiet --no-config --python $(LAUNCH)/bin/python ray==2.60.0 skypilot==0.14.1
+	$(LAUNCH)/bin/uv pip install --quiet --no-config --python $(LAUNCH)/bin/python ray==2.60.0 skypilot==0.14.1 kubernetes==37.0.2
 	@touch $@
 
 setup-peers: $(PEERS)/.ready  ## Inspect AI, openai-python, verifiers, trackio, ppi-python, evalica, llama.cpp's server and this project, in an environment of their own: for bench and for tests

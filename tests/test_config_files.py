@@ -80,7 +80,7 @@ PARSERS: dict[str, Callable[[Path], object]] = {
     "eval/*.yaml": lambda path: (load_feel_config if path.stem in ("feel", "feel_panel") else load_config)(path, {}),
     "init/*": lambda path: path.read_text(encoding="utf-8"),  # run by tests/evalsuite/test_init.py
     "launch/*.sh": lambda path: subprocess.run(["bash", "-n", str(path)], check=True),  # more in tests/test_launch_files.py
-    "launch/*.yaml": lambda path: load_yaml(path, "SkyPilot task"),
+    "launch/*.yaml": lambda path: load_yaml(path, "launch file"),  # more in tests/launch
     "models/*.yaml": lambda path: load_spec(str(path)),
     "line_checks.yaml": lambda path: [re.compile(phrase) for part in load_yaml(path, "phrases").values() for phrase in part],
     "hashes-*.txt": lambda path: path.read_text(encoding="utf-8"),  # more in tests/test_house.py

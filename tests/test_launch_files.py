@@ -27,7 +27,7 @@ from tests.surface import COMMANDS
 ROOT = CONFIGS.parent
 FILES = sorted((CONFIGS / "launch").iterdir())
 SLURM = [path for path in FILES if path.name.startswith("slurm_")]
-SKY = [path for path in FILES if path.suffix == ".yaml"]
+SKY = [path for path in FILES if path.name.startswith("sky_")]
 FULL = CONFIGS / "eval" / "esc_eval_full.yaml"
 # What a Slurm job and a SkyPilot node find in their environment, for the last of the array or nodes.
 KNOWN = {
@@ -60,6 +60,17 @@ STUBS = {
     "ray": '[[ $1 != status ]] || echo "0.0/16.0 GPU"',
     **dict.fromkeys(("accelerate", "esc-eval", "cp", "mkdir", "python", "sleep"), ""),
 }
+
+
+def script_of(path: Path) -> str:
+    """What a launch file runs, in bash."""
+    if path.suffix != ".yaml":
+        return path.read_text()
+    task = load_yaml(path, "launch file")
+    if "run" in task:
+        return task["run"].replace("source configs/launch/keep.sh", "keep() { :; }")  # tests/launch/test_keep.py runs it
+    (container,) = task["spec"]["template"]["spec"]["containers"]
+    return shlex.join([*container["command"], *container.get("args", ())])
 
 
 def called(script: str, tmp_path: Path, shell: str = "bash") -> list[list[str]]:
@@ -132,7 +143,8 @@ def test_skypilot_tasks_have_its_fields(path: Path) -> None:
     task = load_yaml(path, "SkyPilot task")
     assert task.keys() <= {"name", "workdir", "num_nodes", "resources", "envs", "secrets", "file_mounts", "setup", "run"}
     assert re.fullmatch(r"[A-Z0-9]+:\d+", task["resources"]["accelerators"])
-    assert task["resources"].keys() <= {"accelerators", "disk_size", "use_spot", "infra"}
+    assert task["resources"].keys() == {"accelerators", "disk_size", "use_spot", "job_recovery"}
+    assert task["resources"]["use_spot"] and "sky jobs launch" in path.read_text(), "a managed job is what resumes"
     asked = {name for name, value in (task.get("envs", {}) | task.get("secrets", {})).items() if value is None}
     header = path.read_text().split("\nname:")[0]
     assert all(f"{name}" in header for name in asked), "who has to give a value is told so"
@@ -144,13 +156,15 @@ def test_skypilot_tasks_have_its_fields(path: Path) -> None:
         subprocess.run(["bash", "-n", "-c", script], check=True)
 
 
-@pytest.mark.parametrize("name", ["slurm_run.sh", "sky_run.yaml", "slurm_ray.sh"])
+@pytest.mark.parametrize("name", ["slurm_run.sh", "sky_run.yaml", "slurm_ray.sh", "k8s_run.yaml"])
 def test_runs_parse_and_name_what_is_there(name: str, tmp_path: Path) -> None:
     path = CONFIGS / "launch" / name
-    script = load_yaml(path, "SkyPilot task")["run"] if path.suffix == ".yaml" else path.read_text()
-    (words,) = (line[1:] for line in called(script, tmp_path) if line[0] == "esc-eval")
+    (words,) = (line[1:] for line in called(script_of(path), tmp_path) if line[0] == "esc-eval")
     given = parsed(words)
     assert isinstance(load_config(ROOT / given["config"], {}), EvalConfig)
+    if name == "k8s_run.yaml":
+        assert all(load_spec(supporter).checkpoint for supporter in given["supporter"]) and given["out"] == "runs/esc_eval"
+        return
     if name == "slurm_ray.sh":
         assert given["supporter"] == ["embedded"]
         assert [pair.split("=")[0] for pair in given["settings"]] == ["endpoints.esc-role", "endpoints.esc-rank"]
@@ -166,14 +180,15 @@ def test_runs_parse_and_name_what_is_there(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["slurm_train_role.sh", "slurm_train_rank_paper.sh", "sky_train_role.yaml"])
+@pytest.mark.parametrize(
+    "name", ["slurm_train_role.sh", "slurm_train_rank_paper.sh", "sky_train_role.yaml", "k8s_train_role.yaml"]
+)
 def test_trainings_parse_with_the_recipes_global_batch(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.train.test_configs import launched
 
     path = CONFIGS / "launch" / name
-    script = load_yaml(path, "SkyPilot task")["run"] if path.suffix == ".yaml" else path.read_text()
     monkeypatch.setitem(KNOWN, "SLURM_ARRAY_TASK_ID", "12")
-    (words,) = (line for line in called(script, tmp_path) if line[0] == "accelerate")
+    (words,) = (line for line in called(script_of(path), tmp_path) if line[0] == "accelerate")
     monkeypatch.chdir(ROOT)
     processes, recipe = launched(words)
     given = load_yaml(recipe.file, "recipe")
@@ -209,8 +224,8 @@ def test_the_arithmetic_in_the_headers_is_right() -> None:
                 f"{path.name}: {left} = {right}"
             )
             sums += 1
-        assert path.stem in ("slurm_ray", "environment") or "Expected" in text or "slurm_run.sh" in text
-    assert sums == 26
+        assert path.stem in ("slurm_ray", "environment", "keep") or "Expected" in text or "slurm_run.sh" in text
+    assert sums == 28
     assert "8,522" in (CONFIGS / "launch" / "slurm_run.sh").read_text()
 
 

@@ -18,7 +18,7 @@ from core.yaml_files import load_yaml
 pytestmark = pytest.mark.slow
 
 ROOT = CONFIGS.parent
-TASKS = sorted((CONFIGS / "launch").glob("*.yaml"))
+TASKS = sorted((CONFIGS / "launch").glob("sky_*.yaml"))
 GIVEN = {"INPUTS": "s3://my-inputs", "BUCKET": "s3://my-results"}
 # Offline: what a cloud has and costs is not asked.
 PARSE = """
@@ -32,7 +32,7 @@ for path, given, secrets in json.loads(sys.argv[1]):
         continue
     (resources,) = task.resources
     mounts = {place: [storage.source, storage.mode.value] for place, storage in task.storage_mounts.items()}
-    machine = [task.num_nodes, resources.accelerators, resources.disk_size]
+    machine = [task.num_nodes, resources.accelerators, resources.disk_size, resources.use_spot, resources.job_recovery]
     print(json.dumps([machine, task.envs, mounts, task.file_mounts, task.setup, task.run]))
 """
 
@@ -61,7 +61,8 @@ def test_skypilots_parser_reads_the_task(path: Path, parsed: dict[tuple[str, boo
     task = load_yaml(path, "SkyPilot task")
     machine, envs, mounts, files, setup, run = parsed[path.stem, True]
     name, count = task["resources"]["accelerators"].split(":")
-    assert machine == [task.get("num_nodes", 1), {name: int(count)}, task["resources"]["disk_size"]]
+    spot = [True, {"strategy": "EAGER_NEXT_REGION"}]  # others are rented where one is taken away
+    assert machine == [task.get("num_nodes", 1), {name: int(count)}, task["resources"]["disk_size"], *spot]
     assert envs["BUCKET"] == GIVEN["BUCKET"] and mounts["/results"] == [GIVEN["BUCKET"], "MOUNT"]
     assert mounts.get("/inputs", ["s3://my-inputs", "COPY"]) == ["s3://my-inputs", "COPY"]
     assert {*(files or {}), *mounts} == task["file_mounts"].keys()
