@@ -11,9 +11,11 @@ import typer
 
 from core.errors import UserError, say
 from core.options import console
-from core.paths import Writes
+from core.paths import MaybeFiles, Writes
 from core.tables import Table
 from core.wandb_offline import need_wandb
+from data_prep.scores.human import read_dialogues
+from evalsuite.checks.realism import realism_tables
 from evalsuite.commands.options import (
     OUT_RUN,
     AgainstOption,
@@ -48,6 +50,14 @@ def report(
             "for more.",
         ),
     ] = None,
+    seekers: Annotated[
+        MaybeFiles,
+        typer.Option(
+            "--seekers",
+            help="Dialogues that people had as seekers (records, JSONL; a corpus by `esc-data import`): how far the "
+            "run's seekers are from people. Repeat for more.",
+        ),
+    ] = None,
     fail_under: Annotated[
         list[str] | None,
         typer.Option(
@@ -70,9 +80,10 @@ def report(
 ) -> None:
     """Write report.html, report.json, report.md and every table as CSV (tables/) of a run folder again, from its records.
 
-    With --gold, people's scores of these dialogues too, as a leaderboard of their own (table 2 of ESC-Eval). A later report
-    without --gold or --by leaves their tables out. Gates (--fail-under, --fail-if-worse) are for the verdicts of the first
-    judge; their outcome is also in report.junit.xml.
+    With --gold, people's scores of these dialogues too, as a leaderboard of their own (table 2 of ESC-Eval). With --seekers,
+    the simulated seekers against people: can a classifier tell their lines apart, how long they are, when they tell what. A
+    later report without --gold, --seekers or --by leaves their tables out. Gates (--fail-under, --fail-if-worse) are for the
+    verdicts of the first judge; their outcome is also in report.junit.xml.
     """
     if wandb:
         need_wandb()
@@ -86,6 +97,8 @@ def report(
     def more(tally: Tally) -> Iterator[Table]:
         if gold:
             yield from by_people(tally.dialogues, *people_scores(gold, rubric or [], tally.dialogues), config.floors())
+        if seekers:
+            yield from realism_tables(read_dialogues(seekers), tally.dialogues)
         for field in by or ():
             yield from by_field(tally, field)
 
