@@ -4,7 +4,8 @@ Methods: `joint` (native: one request answers all dimensions, one digit each), `
 dimension, rubric first, as ESC-Eval publishes it, figures 12-19). Rankers are trained on these. Two more are only asked, with
 one request for all dimensions: `bands` (the probability of every score, as FEEL has it) and `json` (a JSON object, as EmoHarbor
 has it). `tree` asks the questions of a tree one by one, `tree_once` all of them in one request. `criteria` asks about each of a
-case's own criteria (`evalsuite.judge.criteria`).
+case's own criteria (`evalsuite.judge.criteria`). `lines` and `pairs` ask in the words of a published pack alone, without a
+system message: of all dimensions, and of one dimension of two dialogues.
 
 Native prompts go from what is the same everywhere to what changes: the rules of all dimensions (system message), the dialogue,
 the request. A server with a prefix cache then reads the rules once for a whole run and a dialogue once for all dimensions. The
@@ -25,6 +26,7 @@ from core.rubrics import Rubric
 from core.scales import NOT_APPLICABLE, word
 
 PromptMethod = Literal["joint", "per_dimension", "paper"]
+ALONE = ("lines", "pairs")  # asked in one message, which says all that the judge is told
 
 
 def check_pack(prompts: PromptPack, method: str, languages: Iterable[Language]) -> None:
@@ -34,7 +36,7 @@ def check_pack(prompts: PromptPack, method: str, languages: Iterable[Language]) 
 
 def templates_of(method: str) -> list[str]:
     """The templates of the judge's system message and request."""
-    return [_system(method), _request(method)]
+    return [_request(method)] if method in ALONE else [_system(method), _request(method)]
 
 
 def published(method: str) -> bool:
@@ -51,7 +53,7 @@ def says_scale(prompts: PromptPack) -> bool:
 def asks(prompts: PromptPack, method: str, rubric: Rubric) -> bool:
     """Whether a pack asks by this method, and so that a judge learns the rubric's scale: of bundled packs, outside paper
     mode."""
-    if published(method) or method == "criteria" or says_scale(prompts):  # a criterion has no scale
+    if published(method) or method in ("criteria", *ALONE) or says_scale(prompts):  # what these ask has no scale, or says it
         return True
     asked = any(prompts.folder.glob(f"*/{_request(method)}"))
     return asked and (rubric.told or (rubric.digits and prompts.folder.parent != CONFIGS / "prompts"))
@@ -117,11 +119,11 @@ def judge_messages(
     language, asked = dialogue.language, (rubric, dialogue.language, method, tuple(dimensions))
     values: dict[str, object] = {"transcript": paper_transcript(dialogue) if method == "paper" else transcript(dialogue)}
     values |= _asked_for(*asked) | dict(more or {})
+    request: Message = {"role": "user", "content": prompts.render(language, _request(method), **values)}
+    if method in ALONE:
+        return [request]
     system = _system_message(prompts, *asked, more) if more else _shared_system_message(prompts, *asked)
-    return [
-        {"role": "system", "content": system},
-        {"role": "user", "content": prompts.render(language, _request(method), **values)},
-    ]
+    return [{"role": "system", "content": system}, request]
 
 
 @lru_cache(maxsize=256)  # the same for all dialogues of a run
@@ -129,7 +131,7 @@ def _asked_for(rubric: Rubric, language: Language, method: str, dimensions: tupl
     """What the request's template shows of the rubric."""
     scales = [rubric.scale_of(key) for key in dimensions]
     rules = _labelled(rubric, dimensions, language, method)
-    one = method in ("per_dimension", "paper", "tree")
+    one = method in ("per_dimension", "paper", "tree", "pairs")
     shown: dict[str, object] = {"dimension": rules[0]} if one else {"dimensions": rules}
     low, high = min(scale.min for scale in scales), max(scale.max for scale in scales)
     return shown | {"low": low, "high": high, "digits": rubric.digits}

@@ -51,7 +51,9 @@ def graph() -> dict[str, set[str]]:
     return {name: imports(name) for name in FILES}
 
 
-FRAMEWORKS = tuple(f"evalsuite.papers.{name}" for name in ("esc_eval", "emoharbor", "emoharbor_seeker", "feel.panel"))
+FRAMEWORKS = tuple(
+    f"evalsuite.papers.{name}" for name in ("esc_eval", "emoharbor", "emoharbor_seeker", "feel.panel", "mindeval", "esc_judge")
+)
 
 
 def package(name: str) -> str:

@@ -26,7 +26,7 @@ _SCORES = ("dialogues.jsonl", "scores.jsonl", "turn_scores.jsonl", "judgements.j
 
 
 def import_(
-    out: Annotated[OutOption, writes("profiles.jsonl", CARDS, *_SCORES, *FILES, "*.yaml", "LICEN*")],
+    out: Annotated[OutOption, writes("profiles.jsonl", "people_turns.jsonl", CARDS, *_SCORES, *FILES, "*.yaml", "LICEN*")],
     source: Annotated[
         list[str] | None,
         typer.Option(

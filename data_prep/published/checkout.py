@@ -29,6 +29,8 @@ from core.prompts import PUBLISHED
 BENCHMARKS = {
     "healthbench": "data_prep.published.healthbench:import_healthbench",
     "vera_mh": "data_prep.published.vera_mh:import_vera_mh",
+    "mindeval": "data_prep.published.mindeval:import_mindeval",
+    "esc_judge": "data_prep.published.esc_judge:import_esc_judge",
 }
 _LICENCES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE")
 

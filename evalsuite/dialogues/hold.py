@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from core.records import (
@@ -125,7 +125,8 @@ class ModelSide:
     `hidden_opening` leaves that many opening turns out of its history. `lead` is a line of the other side's that stands before
     everything, where this side speaks first: chat templates want a user message to begin with. `verbatim`: white space around
     its replies stays. `hears` is told a reply while it is written (`Question.hears`). `endings`: what a seeker says to take
-    leave. `remembers`: how many turns it is shown, the last ones; of a dialogue that has begun then without `lead`.
+    leave. `remembers`: how many turns it is shown, the last ones; of a dialogue that has begun then without `lead`. `stand_in`:
+    what an empty reply counts as; without it, that ends the dialogue.
     """
 
     spec: ModelSpec
@@ -138,6 +139,7 @@ class ModelSide:
     hears: Callable[[str], None] | None = None
     endings: Sequence[str] = ()
     remembers: int | None = None
+    stand_in: str = ""
 
     def __post_init__(self) -> None:
         if self.role == "supporter" and self.spec.system is not None:
@@ -163,7 +165,9 @@ class ModelSide:
         )
 
     async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
-        return utterance(await client.ask(self.spec, self.question(turns, len(turns))), self.verbatim, self.endings)
+        said = utterance(await client.ask(self.spec, self.question(turns, len(turns))), self.verbatim, self.endings)
+        empty = said.stopped == "empty_reply" and bool(self.stand_in)
+        return replace(said, text=self.stand_in, stopped=None) if empty else said
 
 
 def usage_of(replies: Sequence[tuple[Role, Reply]]) -> Usage:

@@ -6,12 +6,13 @@ What is asked is in `core.judge_prompts`; how answers are constrained and read i
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from core.errors import UserError
-from core.judge_prompts import published, says_scale, transcript
+from core.judge_prompts import ALONE, published, says_scale, transcript
 from core.prompts import PromptPack
 from core.records import Dialogue, Judgement
 from core.rubrics import Criterion, Rubric
@@ -46,7 +47,8 @@ def no_criteria(dialogue: Dialogue) -> Sequence[Criterion]:
 
 @dataclass(frozen=True)
 class Shown:
-    """Settings of methods `json` and `criteria`: what the judge is shown beside what was said, and how often it is asked."""
+    """What the judge is shown beside what was said, and how often it is asked (methods `json` and `criteria`); how a published
+    pack writes a dialogue (methods `criteria`, `lines` and `pairs`)."""
 
     strategy: str = "dialogue"
     """What a framework calls it: goes into the records."""
@@ -61,7 +63,9 @@ class Shown:
     criteria: Callable[[Dialogue], Sequence[Criterion]] = no_criteria
     """Method `criteria`: what a good answer in this dialogue has. Raises `UserError` for an unknown dialogue."""
     transcript: Callable[[Dialogue], str] = transcript
-    """Method `criteria`: the dialogue as it is shown."""
+    """The dialogue as a published pack writes it."""
+    more: Callable[[Dialogue], Mapping[str, object]] = lambda dialogue: {}
+    """What else its templates show of a dialogue. Raises `UserError` where that is not known."""
 
 
 class NoVerdict(NamedTuple):
@@ -92,6 +96,10 @@ class Judge:
     """Whether a framework's supporters open dialogues in words of their own."""
     repeat: int = 0
     """Which repetition of every question this is, from 0."""
+    among: Sequence[Dialogue] = ()
+    """The dialogues that are judged with this one, for methods that set several beside each other."""
+    asked: dict[tuple[str, ...], tuple[Models, Future[Reply | NoVerdict]]] = field(default_factory=dict, repr=False)
+    """What such a method asks of several dialogues at once, and by whom."""
 
     def __post_init__(self) -> None:
         method = method_of(self.method)
@@ -146,7 +154,8 @@ class Judge:
     ) -> Judgement:
         """The verdict is what the text says, whatever was probable. `broken`: the server's probabilities cannot be true, or are
         not those of the answer. `not_reached`: a question off the way through a tree."""
-        condition = {"mode": "paper" if published(self.method) else "native"} | ({"failure": failure} if failure else {})
+        paper = published(self.method) or (self.method in ALONE and self.shown.mode == "paper")
+        condition = {"mode": "paper" if paper else "native"} | ({"failure": failure} if failure else {})
         if not_reached or value == NOT_APPLICABLE:
             condition |= {"verdict": "not_reached" if not_reached else "not_applicable"}
         return Judgement(

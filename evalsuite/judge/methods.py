@@ -24,6 +24,8 @@ METHODS = {
     "tree_once": f"{_HERE}.tree:once",
     "criteria": f"{_HERE}.criteria:by_criteria",
     "tree_paper": "evalsuite.papers.vera_mh_judge:tree_paper",
+    "lines": f"{_HERE}.lines:by_lines",
+    "pairs": f"{_HERE}.pairs:by_pairs",
 }
 
 
@@ -45,6 +47,8 @@ class Method:
     """Whether every request asks for one dimension, which may be one adapter's."""
     on_scale: bool = True
     """Whether its prompts have to say what the rubric's scale is."""
+    together: bool = False
+    """Whether dialogues are judged beside each other, so that all are held before one is judged."""
 
 
 def method_of(name: str) -> Method:

@@ -15,6 +15,7 @@ from core.records import Dialogue, Usage
 from core.specs import ModelSpec
 from core.tables import Cell, Table
 from evalsuite.dialogues.hold import Plan, hold
+from evalsuite.judge.methods import method_of
 from evalsuite.runner.lengths import MARKS, counter
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from serve.answers import Reply
@@ -96,8 +97,22 @@ async def load_of(job: Plan | Dialogue, judges: Sequence[DialogueFramework]) -> 
     dialogue = await hold(job, stand) if isinstance(job, Plan) else job
     for of in judges:
         complete = dialogue if isinstance(job, Plan) else await of.completed(stand, dialogue)
-        await of.judge(stand).score(complete)
+        if method_of(of.method).together:
+            await _beside_others(stand, of, complete)
+        else:
+            await of.judge(stand).score(complete)
     return Load(stand.usage, stand.specs)
+
+
+async def _beside_others(stand: _Stand, of: DialogueFramework, dialogue: Dialogue) -> None:
+    """Count what a dialogue takes of the answers on its pairs: half, the rest is the other dialogues'."""
+    others = [spec.name for spec in of.models.supporters if spec.name != dialogue.supporter] if of.models.tested else []
+    among = [dialogue, *(dialogue.model_copy(update={"id": name, "supporter": name}) for name in others)]
+    pairs = _Stand()
+    await of.judge(pairs, among=among).score(dialogue)
+    for who, usage in pairs.times(0.5).usage.items():
+        stand.specs |= pairs.specs
+        stand.usage[who] = stand.usage.get(who, Usage()) + usage
 
 
 def shares_of(

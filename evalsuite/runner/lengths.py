@@ -7,10 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from core.judge_prompts import judge_messages, transcript
+from core.files import read_text
+from core.judge_prompts import ALONE, judge_messages, transcript
 from core.records import Dialogue, Turn
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import Plan
+from evalsuite.judge.methods import method_of
 from evalsuite.runs.dialogue_framework import DialogueFramework
 
 BYTES_A_TOKEN = 3  # without a tokenizer here: UTF-8, English has about four, Chinese about three
@@ -49,7 +51,8 @@ def needs(resolved: DialogueFramework, jobs: Iterable[Plan | Dialogue], score: b
     if score and transcripts:
         judge = resolved.models.judge
         prompt = _judge_prompt(resolved, count[judge.name])
-        longest[judge.name] = max(longest[judge.name], prompt + max(transcripts) + judge.sampling.max_tokens)
+        shown = max(transcripts) * (2 if method_of(resolved.method).together else 1)
+        longest[judge.name] = max(longest[judge.name], prompt + shown + judge.sampling.max_tokens)
     return {name: tokens for name, tokens in longest.items() if name}
 
 
@@ -57,6 +60,9 @@ def _judge_prompt(resolved: DialogueFramework, count: Callable[[str], int]) -> i
     """Tokens of the longest question to the judge, without the dialogue."""
     if resolved.method in ("json", "criteria"):  # shows what depends on the dialogue
         return count(resolved.rubric.model_dump_json()) // len(resolved.rubric.languages) + UNSEEN
+    if resolved.method in ALONE:  # so do these, whose packs hold whole dialogues as examples
+        files = resolved.judge_prompts.folder.glob("*/*judge*")
+        return max((count(read_text(path, "prompt")) for path in files), default=0) + UNSEEN
     dimensions = list(resolved.rubric.dimensions)
     asked = [[name] for name in dimensions] if resolved.method in ("per_dimension", "paper", "tree") else [dimensions]
     longest = 0

@@ -17,6 +17,7 @@ from core.records import Dialogue, HumanScore, Judgement, Usage
 from core.specs import ModelSpec
 from core.tables import Table
 from evalsuite.dialogues.hold import Plan
+from evalsuite.judge.methods import method_of
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.lengths import needs
 from evalsuite.runner.work import Job, Outcome, Work
@@ -31,6 +32,7 @@ from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.runs.spool import Written
 from evalsuite.runs.versions import code, versions
 from serve.batch import answered
+from serve.client import ChatClient
 
 _PLAYED = [name.removesuffix(".jsonl") for name in PEOPLE]
 # What may be added in the same folder, by stage and field of its config.
@@ -44,6 +46,8 @@ _GROWS: dict[str, Sequence[str]] = {
 def simulate(runner: Runner, score: bool) -> Outcome:
     """Hold every dialogue of a run and, with `score`, judge each as soon as it ends. Writes cards or profiles, dialogues and
     judgements."""
+    if score and method_of(runner.resolved.method).together:
+        return _beside_each_other(runner)
     run, asked = runner.run, runner.resolved
     for spec in asked.models.supporters:
         if left_out := unspoken(spec, asked.config.languages):
@@ -82,6 +86,28 @@ def simulate(runner: Runner, score: bool) -> Outcome:
     return outcome
 
 
+def _beside_each_other(runner: Runner) -> Outcome:
+    """Hold every dialogue, then judge all of them: what is compared has to be there."""
+    if runner.resolved.shard:
+        raise UserError(
+            f"--shard: method {runner.resolved.method} sets dialogues beside each other that other shards hold: "
+            "leave --shard out, or hold the dialogues in shards (--only simulate), merge them and judge all (--only score)"
+        )
+    runner.resolved.judge(ChatClient(runner.run.store))  # one that cannot judge is refused before anything is asked
+    held = simulate(runner, False)
+    if not len(held.dialogues):
+        return held
+    judged = score(runner, runner.run.folder / "dialogues.jsonl", list(held.dialogues))
+    return replace(
+        judged,
+        failures=[*held.failures, *judged.failures],
+        ended_early=held.ended_early or judged.ended_early,
+        not_reached=held.not_reached,
+        usage=held.usage | judged.usage,
+        kept=held.kept,
+    )
+
+
 def _cast(resolved: DialogueFramework, score: bool) -> tuple[list[Plan], list[ModelSpec]]:
     """The dialogues to hold here, and the models that they ask."""
     plans, models = list(resolved.plans()), resolved.models
@@ -117,14 +143,15 @@ def servers(resolved: DialogueFramework, machine: Machine, dialogues: Path | Non
     return overview(plans, machine, lengths, list(dict.fromkeys(elsewhere)))
 
 
-def score(runner: Runner, dialogues: Path) -> Outcome:
-    """Judge given dialogues. Writes them beside the judgements, so that the folder can be reported on its own."""
+def score(runner: Runner, dialogues: Path, held: Sequence[Dialogue] | None = None) -> Outcome:
+    """Judge given dialogues, those of a file or `held` ones of it. Writes them beside the judgements, so that the folder can be
+    reported on its own."""
     run = runner.run
     judging = set_of(run, runner.resolved.models.judge.name)
     resolved = _with_held(run, runner.resolved, judging)
     path = run.folder / "dialogues.jsonl"
     from_elsewhere = dialogues.resolve() != path.resolve()
-    chosen = resolved.given_dialogues(dialogues).dialogues
+    chosen = list(held) if held is not None else resolved.given_dialogues(dialogues).dialogues
     asked = {dialogue.id for dialogue in chosen if dialogue.language in resolved.config.languages}
     if not asked:
         raise UserError(f"{dialogues}: no dialogue in {', '.join(resolved.config.languages)}")

@@ -82,7 +82,8 @@ class Work:
         if self.kept:
             self.runner.say(f"{run.folder} holds {len(self.kept)} dialogues beside those that are asked for: they are kept")
         # A judge that cannot judge is refused before anything is asked.
-        self._judge = resolved.judge(ChatClient(run.store)) if self.judging else None
+        among = [job for job in self.jobs if isinstance(job, Dialogue)]
+        self._judge = resolved.judge(ChatClient(run.store), among=among) if self.judging else None
         self._spool = Spool(run.folder)
         self._not_judged = set[str]()
         jobs = [job for job in self.jobs if job.id in self.asked]

@@ -107,7 +107,8 @@ class EvalConfig(BaseModel):
     """The rubric for scoring: a name in configs/rubrics, or a file."""
     method: Annotated[str, AfterValidator(native_method)] = "joint"
     """How the judge is asked: all dimensions at once, one at a time, JSON with reasons, or band probabilities; a tree of
-    questions one by one (tree) or at once (tree_once); the criteria of each case one by one (criteria)."""
+    questions one by one (tree) or at once (tree_once); the criteria of each case one by one (criteria). In the words of a pack
+    of yours alone: a line per dimension (lines), two supporters' dialogues beside each other (pairs)."""
     prompts: Annotated[str | None, IN_NAME] = None
     """Prompt pack with the seeker's instructions, by name (configs/prompts) or folder. Default: the first in `learnt` of the
     seeker's spec, or `esc_eval`."""

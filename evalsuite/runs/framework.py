@@ -40,6 +40,8 @@ _BUNDLED = {
     "feel": "evalsuite.papers.feel.panel:Feel",
     "healthbench": "evalsuite.papers.healthbench:HealthBench",
     "vera_mh": "evalsuite.papers.vera_mh:VeraMh",
+    "mindeval": "evalsuite.papers.mindeval:MindEval",
+    "esc_judge": "evalsuite.papers.esc_judge:EscJudge",
 }
 
 

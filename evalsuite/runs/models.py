@@ -209,6 +209,13 @@ class RunModels:
         return together if len(together) <= _LONGEST else f"{names[0][:_LONGEST]}+{len(names) - 1}-{digest(names, 8)}"
 
 
+def drawn_as(spec: ModelSpec, sampling: Sampling) -> ModelSpec:
+    """A model that is drawn as published; its replies stay as short as its spec has them where its context has no room."""
+    if spec.context_length is not None and spec.context_length <= 2 * sampling.max_tokens:
+        sampling = sampling.model_copy(update={"max_tokens": spec.sampling.max_tokens})
+    return spec.model_copy(update={"sampling": sampling})
+
+
 def unspoken(spec: ModelSpec, languages: Sequence[Language]) -> list[Language]:
     """The wanted languages that a supporter does not speak: its cards in them are left out, and the run says so."""
     return [language for language in languages if not spec.speaks(language)]

@@ -6,9 +6,9 @@ card by card. Arrays are [cards, contestants, dimensions]; a contestant is a sup
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from core.statistics.inference import (
     student_p,
     welch,
 )
+from core.statistics.means import exact_mean
 from core.statistics.reliability import ratio
 from core.tables import Cell, Estimate
 
@@ -310,3 +311,21 @@ def by_column(difference: Difference) -> dict[str, Cell]:
 def yes_or_no(significant: bool | None) -> str | None:
     """For tables; None, where nothing was tested, stays None."""
     return None if significant is None else "yes" if significant else "no"
+
+
+def one_sided_clusters(scores: Mapping[str, Mapping[Any, float]]) -> dict[str, int]:
+    """Contestant → its cluster from 1, by falling mean, from its scores by item: one that a contestant of the last cluster is
+    better than (paired t over the items of both, one-sided, `ALPHA`, not corrected) begins the next. As MindEval publishes it
+    (significance_testing.py), after the practice of machine translation."""
+    from scipy import stats  # heavy: loaded for this alone
+
+    def better(first: str, second: str) -> bool:
+        shared = [item for item in scores[first] if item in scores[second]]
+        a, b = ([scores[name][item] for item in shared] for name in (first, second))
+        return len(shared) > 1 and a != b and bool(stats.ttest_rel(a, b, alternative="greater").pvalue < ALPHA)
+
+    places: dict[str, int] = {}
+    for name in sorted(scores, key=lambda name: -exact_mean(scores[name].values())):
+        last = max(places.values(), default=1)
+        places[name] = last + any(better(above, name) for above, place in places.items() if place == last)
+    return places

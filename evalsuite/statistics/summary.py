@@ -27,7 +27,8 @@ AVERAGE = "average"
 Value = Literal["value", "expected"]
 
 UNREADABLE, LOST, BROKEN = "unreadable", "lost", "broken probabilities"
-_OUTCOMES = ("failure", "probabilities", "verdict")  # keys of a judgement's condition that are no experimental condition
+# Keys of a judgement's condition that are no experimental condition: what became of it, and of which pair it is.
+_OUTCOMES = ("failure", "probabilities", "verdict", "against", "shown")
 UNASKED = ("not_applicable", "not_reached")  # nothing to score: these are no fault of the judge's
 # Why verdicts are missing, and the words for many of them.
 MISSING = {
@@ -35,6 +36,7 @@ MISSING = {
     "refusal": "were refused by the judge",
     "context_overflow": "did not fit the judge's context",
     "no_supporter_turn": "had no reply to judge",
+    "no_partner": "had no other supporter's dialogue to be set beside",
     LOST: "were lost with a server",
     "not_applicable": "were judged not applicable",
     "not_reached": "were not reached in a tree of questions",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from core.markers import GENERAL
 from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
-from core.rubrics import Criterion, load_rubric
+from core.rubrics import Criterion, Rubric, load_rubric
 from data_prep.cards import parse_card_text
 from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.json_answers import read_answer
@@ -27,10 +28,12 @@ from serve.client import ChatClient
 from serve.failures import ServerLost, Unreadable
 from serve.reading import read_reply, split_reasoning
 from tests.evalsuite.rubrics import RUBRICS as KINDS
+from tests.published_benchmarks import judges_pack
 from tests.serve.test_client import spec
 
 ESC_EVAL, FEEL, EMOHARBOR = map(load_rubric, ("esc_eval", "feel", "emoharbor"))
-TREE, WORDS = KINDS["tree"], KINDS["mixed"]
+TREE, WORDS, MINDEVAL = KINDS["tree"], KINDS["mixed"], load_rubric("mindeval")
+WON = Rubric.model_validate({"name": "w", "scale": {"levels": {"lost": 0, "tied": 0.5, "won": 1}}, "dimensions": {"a": "A?"}})
 RUBRICS = {
     **{"joint": ESC_EVAL, "per_dimension": ESC_EVAL, "paper": ESC_EVAL, "bands": FEEL, "json": EMOHARBOR},
     **{
@@ -40,6 +43,8 @@ RUBRICS = {
         "joint, words": WORDS,
         "per_dimension, words": WORDS,
         "json, words": WORDS,
+        "lines": MINDEVAL,
+        "pairs": WON,
     },
 }
 PACKS = {
@@ -49,12 +54,15 @@ PACKS = {
     "joint": "esc_eval",
     "per_dimension": "esc_eval",
     "paper": "esc_eval",
+    "lines": judges_pack(),
+    "pairs": judges_pack(),
 }
 turns = (Turn(role="seeker", text="I lost my job."), Turn(role="supporter", text="I am sorry."))
 # A criterion that counts on every dimension of the rubric.
 CRITERION = Criterion(criterion="Is sorry.", points=3, tags=tuple(RUBRICS["criteria"].dimensions))
-DIALOGUE = Dialogue(id="d", language="en", source="test", turns=turns)
-LABELS = [d.label["en"] for rubric in (ESC_EVAL, FEEL, EMOHARBOR, KINDS["mixed"]) for d in rubric.dimensions.values()]
+DIALOGUE = Dialogue(id="d", language="en", source="test", card_id="c", supporter="a", turns=turns)
+AMONG = (DIALOGUE, DIALOGUE.model_copy(update={"id": "e", "supporter": "b"}))
+LABELS = [d.label["en"] for rubric in (ESC_EVAL, FEEL, EMOHARBOR, KINDS["mixed"], MINDEVAL) for d in rubric.dimensions.values()]
 
 
 class Scripted(ChatClient):
@@ -129,7 +137,8 @@ def body_of(drawn: dict[str, Any]) -> bytes:
 
 async def judged(method: str, body: bytes) -> list[Judgement]:
     judge_spec = spec()
-    judge = Judge(Scripted(body), judge_spec, RUBRICS[method], load_pack(PACKS.get(method, "any_rubric")), method.split(",")[0])
+    pack = load_pack(PACKS.get(method, "any_rubric"))
+    judge = Judge(Scripted(body), judge_spec, RUBRICS[method], pack, method.split(",")[0], among=AMONG)
     judge = replace(judge, shown=Shown(criteria=lambda _: [CRITERION]))
     return await judge.score(DIALOGUE)
 
@@ -140,7 +149,7 @@ async def judged(method: str, body: bytes) -> list[Judgement]:
 async def test_no_reply_is_an_exception_or_a_score_that_it_does_not_hold(method: str, drawn: dict[str, Any]) -> None:
     rubric = RUBRICS[method]
     judgements = await judged(method, body_of(drawn))
-    assert [j.dimension for j in judgements] == list(rubric.dimensions)
+    assert [j.dimension for j in judgements] == list(rubric.dimensions) * (2 if method == "pairs" else 1)
     refused = drawn["finish"] == "content_filter" or drawn["refusal"] is not None
     for j in judgements:
         Judgement.model_validate(j.model_dump())
@@ -155,6 +164,10 @@ async def test_no_reply_is_an_exception_or_a_score_that_it_does_not_hold(method:
             assert j.value == pytest.approx(sum(int(s) * p for s, p in (j.distribution or {}).items()))
         elif method == "criteria":
             assert j.value == json.loads(judgements[0].raw)[0]["met"]
+        elif method == "pairs":
+            assert "verdict" in j.raw.casefold()
+        elif method == "lines":
+            assert re.search(rf":\s*0*{j.value:g}", j.raw)
         elif j.dimension != "outcome":
             assert scale.name(j.value) in j.raw.casefold()
             assert j.distribution is None or j.distribution[str(int(j.value))] > 0
@@ -172,6 +185,8 @@ VERDICTS: dict[str, str] = {
     "criteria": json.dumps({"explanation": "so", "criteria_met": True}),
     "tree": "yes",
     "tree_once": "Spoken: yes\nAsked: partly\nHelpline: no",
+    "lines": "\n".join(f"{d.label['en']}: 3.25" for d in MINDEVAL.dimensions.values()),
+    "pairs": "Chat A asks more.\n\n## Verdict\n\n**Model A**",
     "joint, words": "Warmth: 3\nHelped: yes\nOften: again and again",
     "per_dimension, words": "Warmth: 3\nHelped: no\nOften: once",
     "json, words": json.dumps({"analysis": "so", "evaluation": {"warmth": 3, "helped": "no", "often": "once"}}),

@@ -1,0 +1,175 @@
+"""ESC-Judge (Madani and Srihari, EMNLP 2025): two supporters each talk with the same role, and a judge says on every criterion
+of Hill's three stages (exploration, insight, action) which of the two did better.
+
+Protocol: the supporter's fixed greeting stands first, for both sides; seven exchanges. Roles, criteria and prompts come from
+the user's clone (`import`). A dialogue is put beside that of every other supporter on its role (`evalsuite.judge.pairs`): the
+board shows the share won, and the tables the published choices, in which the criteria of a stage vote, and then the stages.
+
+Paper mode is the published scripts: one order, replies as they come at temperature 0.8, verdicts read as their analysis does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from core.errors import UserError
+from core.grouping import group_by
+from core.paths import IN_NAME
+from core.records import Dialogue, Judgement, Language, RoleCard, Turn, Verdict
+from core.rubrics import Rubric
+from core.settings import Settings
+from core.specs import ModelSpec, Sampling
+from core.tables import Table
+from evalsuite.dialogues.hold import ModelSide, Opening, Plan
+from evalsuite.judge.judge import Shown
+from evalsuite.judge.pairs import POINTS
+from evalsuite.papers.role_play.win_rates import Choice, Mode, Words, win_rate_tables
+from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.dialogue_framework import DialogueFramework
+from evalsuite.runs.framework import ScoredRun
+from evalsuite.runs.models import Role, RunModels, drawn_as
+from evalsuite.statistics.summary import SCORES, supporter_of
+
+OVERALL = "overall"
+_DRAWN = {"seeker": 0.8, "supporter": 0.8, "judge": 1.0}  # temperatures of the published scripts
+_VERDICT: dict[float, Verdict] = {points: verdict for verdict, points in POINTS.items()}  # type: ignore[misc]
+
+
+class EscJudgeSection(Settings):
+    """ESC-Judge's own settings."""
+
+    supporter: str = "nodir"
+    """What supporters are told: the published prompt of this name (supporter_NAME.txt of the pack). `nodir` tells them to help,
+    `hill` how, stage by stage."""
+
+
+class EscJudgeConfig(EvalConfig):
+    """A run of ESC-Judge."""
+
+    framework: Literal["esc_judge"] = "esc_judge"
+    """ESC-Judge."""
+    rubric: Annotated[str, IN_NAME]
+    """The criteria: rubric.yaml of the import, or a rubric of your own whose scale has the levels lost, tied and won."""
+    method: str = "pairs"
+    """How the judge is asked; the published way is `pairs`."""
+    cards: Annotated[list[str], IN_NAME, Field(min_length=1)]
+    """The roles that are played: a file of cards of the import."""
+    languages: Annotated[list[Language], Field(min_length=1, default_factory=lambda: ["en"])]
+    """Languages to play and judge."""
+    exchanges: Annotated[int, Field(gt=0, le=10**6)] = 7
+    """Exchanges per dialogue, each begun by the seeker."""
+    esc_judge: EscJudgeSection = EscJudgeSection()
+    """What supporters are told."""
+
+
+class EscJudgeModels(RunModels):
+    """In paper mode everybody is drawn at the published temperatures."""
+
+    def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
+        if self.config.mode != "paper":
+            return spec
+        return drawn_as(spec, Sampling(temperature=_DRAWN[role], top_p=None, max_tokens=4096))
+
+
+class EscJudge(DialogueFramework):
+    """A run of ESC-Judge with everything that its config names."""
+
+    name = "esc_judge"
+    title = "ESC-Judge"
+    config_model = EscJudgeConfig
+    config: EscJudgeConfig
+    templates = ("seeker_system.j2", "greeting.txt")
+    dialogue_parts: ClassVar = {
+        "the greeting": ["greeting.txt"],
+        "the seeker's prompt": ["seeker_system.j2"],
+        "the supporter's prompt": ["supporter_*.txt"],
+    }
+    judge_parts: ClassVar = {"the judge's prompt": ["judge_pairs.j2"]}
+    importer = "python -m data_prep import"
+
+    @cached_property
+    def models(self) -> EscJudgeModels:
+        return EscJudgeModels(self.config, self.held, self.given)
+
+    def people(self) -> list[RoleCard]:
+        if len(self.models.supporters) < 2:
+            raise UserError("ESC-Judge sets supporters beside each other: give two or more --supporter, or `floors: true`")
+        return self.load_people(RoleCard, self.config.cards, self.config.limit)
+
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "supporters_told": self.config.esc_judge.supporter}
+
+    def plan(self, opening: Opening, person: RoleCard, supporter: ModelSpec) -> Plan:
+        language, paper = person.language, self.config.mode == "paper"
+        greeted = Turn(role="supporter", text=self.prompts.render(language, "greeting.txt"))
+        seeker = self.prompts.text(language, "seeker_system.j2", description=person.text or person.problem)
+        told = self.prompts.render(language, f"supporter_{self.config.esc_judge.supporter}.txt")
+        return Plan(
+            replace(opening, turns=(greeted,)),
+            seeker_side=ModelSide(self.models.seeker, "seeker", opening.id, seeker, verbatim=paper),
+            supporter_side=ModelSide(supporter, "supporter", opening.id, told, verbatim=paper),
+            exchanges=self.config.exchanges,
+        )
+
+    @property
+    def shown(self) -> Shown:
+        return Shown(mode=self.config.mode, transcript=written)
+
+    # --- its report -------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def tables(cls, run: ScoredRun) -> Iterator[Table]:
+        """Who is preferred at each stage and over all, with our pairwise statistics."""
+        simulated = run.config.simulated
+        mode: Mode = "paper" if simulated and simulated.mode == "paper" else "native"
+        asked = [one for one in run.tally.judgements if one.method == "pairs" and one.condition.get("shown") == "first"]
+        choices = list(choices_of(asked, run.tally.dialogues, run.tally.rubric))
+        yield from win_rate_tables(choices, mode, Words(cls.name, "supporter", "roles", SCORES), {OVERALL: "Over all stages"})
+
+    @classmethod
+    def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:
+        if run.config.simulated is not None and run.config.simulated.mode == "paper":
+            yield (
+                "Otherwise than the scripts",
+                "the supporter that is named first is shown first (there, the file system's order); an empty reply ends a "
+                "dialogue; markers of chat templates are broken up; braces in a turn stay (there, they are fields)",
+            )
+
+
+def written(dialogue: Dialogue) -> str:
+    """The dialogue as the published judge reads it."""
+    return "".join(f"{turn.role}: {turn.text}\n" for turn in dialogue.turns)
+
+
+def choices_of(judgements: Sequence[Judgement], dialogues: Sequence[Dialogue], rubric: Rubric) -> Iterator[Choice]:
+    """The published choices: of each pair of dialogues in an order, the winner of every stage and of the stages. `judgements`
+    are those of the dialogues that were shown first."""
+    known = {dialogue.id: dialogue for dialogue in dialogues}
+    for (judge, id, against, _), answers in group_by(judgements, _pair).items():
+        by_stage: dict[str, list[Verdict | None]] = defaultdict(list)
+        for one in answers:
+            by_stage[rubric.facet(one.dimension, "en") or "all"].append(None if one.value is None else _VERDICT[one.value])
+        stages = {stage: majority(verdicts) for stage, verdicts in by_stage.items()}
+        held, lost = known[id], any(one.lost for one in answers)
+        who, trial = supporter_of(held), f"trial {held.trial}"
+        for stage, verdict in {**stages, OVERALL: majority(stages.values())}.items():
+            told = {"annotator": judge, "question": stage, "outputs": (trial, trial), "first": who, "lost": lost}
+            yield Choice(held.language, str(held.card_id or held.source_id), who, against, verdict, **told).sorted()  # type: ignore[arg-type]
+
+
+def _pair(one: Judgement) -> tuple[str, str, str, int]:
+    return one.judge, one.dialogue_id, one.condition["against"], one.repeat
+
+
+def majority(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+    """Which side most verdicts are for, a tie where neither has more; None where none could be read."""
+    counts = Counter(verdicts)
+    if counts["a"] == counts["b"]:
+        return "tie" if counts["tie"] or counts["a"] else None
+    return "a" if counts["a"] > counts["b"] else "b"

@@ -1,0 +1,226 @@
+"""MindEval (Pombal et al., arXiv 2511.18491): a clinician's model talks with a member whom a model plays, and a judge rates the
+chat on five dimensions from 1 to 6.
+
+Protocol: a fixed greeting of the member's stands first; the clinician knows the intake data of a profile, the member all of it
+and a narrative; ten exchanges, each begun by the clinician. Members and all prompts come from the user's clone (`import`).
+
+Paper mode is the published scripts: an empty reply counts as dots, the judge's number counts wherever it stands, and in the
+published table a dimension without one counts 3. Records keep no such score. Natively an empty reply ends the dialogue.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from statistics import mean
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from core.errors import UserError, near
+from core.files import read_text
+from core.grouping import group_by
+from core.paths import IN_NAME
+from core.records import Dialogue, Judgement, Language, RoleCard, Turn
+from core.settings import Settings
+from core.specs import ModelSpec, Sampling, prompt_text
+from core.statistics.bootstrap import SMOOTHED, scale_levels
+from core.tables import Cell, Table
+from evalsuite.dialogues.hold import ModelSide, Opening, Plan
+from evalsuite.judge.judge import Shown
+from evalsuite.judge.lines import numbers_in
+from evalsuite.runs.config import EvalConfig
+from evalsuite.runs.dialogue_framework import DialogueFramework
+from evalsuite.runs.framework import ScoredRun
+from evalsuite.runs.identity import hashed
+from evalsuite.runs.models import Role, RunModels, drawn_as
+from evalsuite.statistics.clusters import card_of
+from evalsuite.statistics.paired import one_sided_clusters, over_cards
+from evalsuite.statistics.summary import SCORES, supporter_of
+
+UNREAD = 3  # what a dimension without a number counts in the published table
+_TAGS = {"seeker": "member", "supporter": "therapist"}
+
+
+class MindEvalSection(Settings):
+    """MindEval's own settings: versions of the published prompts, or a clinician's prompt of one's own."""
+
+    member: str = "v0_2"
+    """The member's prompt."""
+    clinician: str = "v0_1"
+    """The clinician's prompt."""
+    clinician_prompt: str | None = None
+    """A prompt of your own for the clinician: text, or the path of a text file. `${name}`, `${age}` and the other fields of the
+    published one are filled in, no others."""
+    judge: str = "v0_1"
+    """The judge's prompt."""
+
+
+class MindEvalConfig(EvalConfig):
+    """A run of MindEval."""
+
+    framework: Literal["mindeval"] = "mindeval"
+    """MindEval."""
+    rubric: Annotated[str, IN_NAME] = "mindeval"
+    """The rubric for scoring: a name in configs/rubrics, or a file."""
+    method: str = "lines"
+    """How the judge is asked; the published way is `lines`."""
+    cards: Annotated[list[str], IN_NAME, Field(min_length=1)]
+    """The members who are played: cards.jsonl of the import."""
+    languages: Annotated[list[Language], Field(min_length=1, default_factory=lambda: ["en"])]
+    """Languages to play and judge."""
+    exchanges: Annotated[int, Field(gt=0, le=10**6)] = 10
+    """Exchanges per dialogue, each begun by the clinician."""
+    mindeval: MindEvalSection = MindEvalSection()
+    """MindEval's own settings."""
+
+
+class MindEvalModels(RunModels):
+    """In paper mode member and judge are drawn as in the published commands, which send no temperature."""
+
+    def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
+        if self.config.mode != "paper" or role == "supporter":
+            return spec
+        return drawn_as(spec, Sampling(temperature=None, top_p=None, max_tokens=16_000))
+
+
+class MindEval(DialogueFramework):
+    """A run of MindEval with everything that its config names."""
+
+    name = "mindeval"
+    title = "MindEval"
+    config_model = MindEvalConfig
+    config: MindEvalConfig
+    templates = ("opening.txt",)
+    dialogue_parts: ClassVar = {
+        "the greeting": ["opening.txt"],
+        "the member's prompt": ["seeker_*.j2"],
+        "the clinician's prompt": ["supporter_*.j2"],
+    }
+    judge_parts: ClassVar = {"the judge's prompt": ["judge_lines.j2", "_judge_*.j2"]}
+    importer = "python -m data_prep import"
+
+    @cached_property
+    def models(self) -> MindEvalModels:
+        return MindEvalModels(self.config, self.held, self.given)
+
+    def people(self) -> list[RoleCard]:
+        return self.load_people(RoleCard, self.config.cards, self.config.limit)
+
+    @cached_property
+    def known(self) -> dict[str, RoleCard]:
+        """All members by id: given dialogues may be with any of them, whatever `limit` says."""
+        return {card.id: card for card in self.load_people(RoleCard, self.config.cards, None, every=True)}
+
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "member": self.config.mindeval.member, "clinician": self.clinician}
+
+    def judging_identity(self) -> dict[str, Any]:
+        return (
+            {"version": self.config.mindeval.judge, "cards": hashed([*self.known.values()])} if self.method == "lines" else {}
+        )
+
+    @cached_property
+    def clinician(self) -> str:
+        """The clinician's prompt of one's own, or the version of a published one."""
+        if (own := self.config.mindeval.clinician_prompt) is None:
+            return self.config.mindeval.clinician
+        template = string.Template(text := prompt_text(own))
+        published = self.prompts.file("en", f"supporter_{self.config.mindeval.clinician}.j2")
+        known = re.findall(r'details\["(\w+)"\]', read_text(published, "prompt")) if published else []
+        for field in template.get_identifiers():
+            if field not in known:
+                raise UserError(f"mindeval.clinician_prompt: ${{{field}}}: a clinician is not told that: {near(field, known)}")
+        if not template.is_valid():
+            raise UserError("mindeval.clinician_prompt: a $ that begins no field: write $$ for a dollar")
+        return text
+
+    def plan(self, opening: Opening, person: RoleCard, supporter: ModelSpec) -> Plan:
+        details, language, section = _details(person), person.language, self.config.mindeval
+        greeting = Turn(role="seeker", text=self.prompts.render(language, "opening.txt"))
+        member = self.prompts.render(language, f"seeker_{section.member}.j2", details=details)
+        if section.clinician_prompt is not None:
+            clinician = string.Template(self.clinician).substitute(details)
+        else:
+            clinician = self.prompts.render(language, f"supporter_{self.clinician}.j2", details=details)
+        dots = "..." if self.config.mode == "paper" else ""
+        return Plan(
+            replace(opening, turns=(greeting,)),
+            seeker_side=ModelSide(self.models.seeker, "seeker", opening.id, member, stand_in=dots),
+            supporter_side=ModelSide(supporter, "supporter", opening.id, clinician, stand_in=dots),
+            exchanges=self.config.exchanges,
+            first="supporter",
+        )
+
+    @property
+    def shown(self) -> Shown:
+        def more(dialogue: Dialogue) -> Mapping[str, object]:
+            return {"version": self.config.mindeval.judge, "details": self._told(dialogue)}
+
+        return Shown(mode=self.config.mode, transcript=tagged, more=more, profile=lambda dialogue: str(self._told(dialogue)))
+
+    def _told(self, dialogue: Dialogue) -> Mapping[str, str]:
+        """Who the member is, by the dialogue's card, or by its own fields, as the experts' dialogues have it."""
+        card = self.known.get(dialogue.card_id or "")
+        if card is None and "name" not in dialogue.fields:
+            what = f"its card ({dialogue.card_id}) is none of `cards:`, and its own `fields` do not say it"
+            raise UserError(f"dialogue {dialogue.id}: the judge is shown who the member is: {what}")
+        return _details(card) if card else dialogue.fields
+
+    # --- its report -------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def tables(cls, run: ScoredRun) -> Iterator[Table]:
+        """The published figures, where the published judge's prompt was answered."""
+        first = next(iter(run.tally.rubric.dimensions))  # all dimensions have the same answer
+        asked = [one for one in run.tally.judgements if one.method == "lines" and one.dimension == first]
+        asked = [one for one in asked if "failure" not in one.condition]
+        for judge, of_judge in group_by(asked, lambda one: one.judge).items():
+            yield published_table(judge, of_judge, run)
+
+    @classmethod
+    def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:
+        if run.config.simulated is not None and run.config.simulated.mode == "paper":
+            yield (
+                "Otherwise than the scripts",
+                "a refusal or a full context ends a dialogue; an empty reply is asked for again before it counts as dots; "
+                "markers of chat templates are broken up; no reasoning effort is sent; a number off the scale is in no record",
+            )
+
+
+def _details(card: RoleCard) -> dict[str, str]:
+    """What the published prompts call a member's attributes, with the narrative."""
+    return card.details | {"member_narrative": card.problem}
+
+
+def tagged(dialogue: Dialogue) -> str:
+    """The dialogue as the published judge reads it."""
+    return "\n".join(f"<{_TAGS[turn.role]}>\n{turn.text}\n</{_TAGS[turn.role]}>" for turn in dialogue.turns)
+
+
+def published_table(judge: str, judgements: Sequence[Judgement], run: ScoredRun) -> Table:
+    """Every supporter's mean on every dimension and over all, 1 to 6, and its place among the published clusters."""
+    rubric, dialogues = run.tally.rubric, {dialogue.id: dialogue for dialogue in run.tally.dialogues}
+    rows: dict[str, dict[tuple[str, int], list[float]]] = defaultdict(dict)  # supporter → (member, trial) → scores
+    for one in judgements:
+        dialogue, numbers = dialogues[one.dialogue_id], numbers_in(one.raw, rubric, one.language)
+        scores = [numbers.get(name, UNREAD) for name in rubric.dimensions]
+        rows[supporter_of(dialogue)][card_of(dialogue), dialogue.trial] = scores
+    heads = [*(rubric.label(name) for name in rubric.dimensions), "Overall score"]
+    cells: list[dict[str, Cell]] = []
+    overall = {name: {item: mean(of) for item, of in one.items()} for name, one in rows.items()}
+    for name, place in one_sided_clusters(overall).items():
+        figures = over_cards(np.array([*rows[name].values()]), [card for card, _ in rows[name]], scale_levels(1, 6))
+        cells.append({"supporter": name, **dict(zip(heads, figures, strict=True)), "cluster": place})
+    notes = (
+        f"Mean on 1–6 as the published scripts take it: a dimension without a number in the judge's answer counts {UNREAD} (on "
+        f"the board it counts nothing). [{SMOOTHED} over members], n = dialogues.",
+        "Cluster: as in the published significance test, by falling mean: a supporter that one of the cluster above is better "
+        "than (paired t, one-sided, 0.05, not corrected for the number of pairs) begins the next one. The board's tests are.",
+    )
+    return Table.of(f"mindeval-{judge}", f"MindEval's scores, judged by {judge}", cells, notes, SCORES)
