@@ -63,9 +63,16 @@ def parse_recipe_file(path: Path) -> None:
     read_recipe(path, CPU)
 
 
+def parse_marked(path: Path) -> None:
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    _compile_jinja_template(path.read_text(encoding="utf-8"))
+
+
 PARSERS: dict[str, Callable[[Path], object]] = {
     "accelerate/*.yaml": launch,
     "chat_templates/*.jinja": lambda path: jinja2.Environment().parse(path.read_text(encoding="utf-8")),
+    "chat_templates/training/*.jinja": lambda path: parse_marked(path),
     "score_sheets.yaml": lambda path: load_yaml(path, "wording of score sheets"),
     "card_*.yaml": lambda path: load_yaml(path, "words of role cards"),
     "constraints-*.txt": parse_constraints,

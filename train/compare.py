@@ -27,7 +27,7 @@ from data_prep.line_checks import MACHINE, SUPPORTER, distinct, says, units
 from data_prep.role_play.examples import RoleExample
 from serve.checkpoints.lora import WEIGHTS
 from train.example_files import hub_dataset, read_role
-from train.examples import IGNORED, Prepared, chatml, encode_prompt, prepare_role
+from train.examples import IGNORED, Prepared, encode_prompt, prepare_role, template_of
 from train.models import adapter_switched_on, load_adapted, load_tokenizer, policy_end
 from train.recipes import Recipe
 from train.run import check_numbers
@@ -81,7 +81,7 @@ def write_lines(recipe: Recipe[Any], model: Any, tokenizer: Any, turns: Sequence
 
     from train.batches import left_padded
 
-    template = chatml(tokenizer)
+    template = template_of(tokenizer)
     prompts = [encode_prompt(tokenizer, example.messages[:turn], template) for example, turn in turns]
     lines: list[Line] = [
         {

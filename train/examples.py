@@ -1,21 +1,25 @@
 """Examples become token ids and labels, and nothing is lost on the way without being counted.
 
-The chat template is ours: it writes every message as `<|im_start|>role`, newline, text, `<|im_end|>`, newline (ChatML), adds no
-system message of its own (Qwen1.5's and SmolLM2's stock templates do when there is none), and marks the assistant's text and
-its `<|im_end|>` for the loss, so that the model learns to stop. Qwen1.5, InternLM2 and SmolLM2 were all trained on this form.
+A chat template (`template_of`) marks the assistant's text and the token that ends it for the loss, so that the model learns to
+stop. Ours add no system message (Qwen1.5's and SmolLM2's stock templates do when there is none) and no date.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
+
 from core.errors import UserError
-from core.files import digest, read_object, sha256_file
+from core.files import CONFIGS, digest, read_object, sha256_file
 from core.markers import markers_of
 from core.records import Message
 from data_prep.role_play.examples import RoleExample
@@ -27,54 +31,121 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 IGNORED = -100  # a label that carries no loss
-CHATML = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' }}"
-    "{% if message['role'] == 'assistant' %}"
-    "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}"
-    "{% else %}{{ message['content'] + '<|im_end|>' }}{% endif %}"
-    "{{ '\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
+TEMPLATES = CONFIGS / "chat_templates" / "training"
+# Our templates by the markers that a base's tokenizer has to know as tokens.
+FAMILIES = {
+    "chatml": ("<|im_start|>", "<|im_end|>"),
+    "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    "gemma": ("<start_of_turn>", "<end_of_turn>"),
+    "mistral": ("[INST]", "[/INST]"),
+}
 SAMPLE: list[Message] = [
-    {"role": "system", "content": "You are A."},
-    {"role": "user", "content": "Hello."},
-    {"role": "assistant", "content": "Hi."},
-    {"role": "user", "content": "How are you?"},
+    {"role": "system", "content": "you are a."},
+    {"role": "user", "content": "hello."},
+    {"role": "assistant", "content": "hi."},
+    {"role": "user", "content": "how are you."},
+    {"role": "assistant", "content": "fine."},
 ]
 
 
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase, what: str) -> None:
-    """Raise `UserError` unless both turn markers are single tokens: otherwise the base was not made for ChatML."""
-    for marker in ("<|im_start|>", "<|im_end|>"):
-        if len(tokenizer.encode(marker, add_special_tokens=False)) != 1:
-            raise UserError(f"{what}: {marker} is not one token of its tokenizer: this base does not speak ChatML")
+@dataclass(frozen=True)
+class Template:
+    """A chat template that marks what the assistant says, and the token that ends it, both for the loss."""
+
+    text: str
+    end: int
 
 
-def chatml(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Our template for this tokenizer: after its beginning-of-text token where its own template writes one (InternLM2's does),
-    because servers prompt with the checkpoint's own template."""
-    if not tokenizer.chat_template or not tokenizer.bos_token:
-        return CHATML
-    text = tokenizer.apply_chat_template(SAMPLE, tokenize=False)
-    return (
-        "{{ bos_token }}" if text.startswith(tokenizer.bos_token) and tokenizer.bos_token != "<|im_start|>" else ""
-    ) + CHATML
+def template_of(tokenizer: PreTrainedTokenizerBase) -> Template:
+    """The template to train a base in: its own where that marks the assistant's text, else TRL's, else ours for its family.
+
+    It is the first under which a sample dialogue's labels decode to what the assistant says and a token that ends it, and whose
+    prompts are the beginning of what is trained, with a system message and without.
+
+    Raises `UserError` where there is none, with what is wrong with each.
+    """
+    return _template(tokenizer, tokenizer.chat_template)
+
+
+@lru_cache(maxsize=8)
+def _template(tokenizer: PreTrainedTokenizerBase, own: str | None) -> Template:
+    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+    tried: dict[str, str] = {}
+    if own and has_generation_markers(own):
+        tried["its own"] = own
+    elif own:
+        with suppress(ValueError):  # one that TRL does not know
+            tried["TRL's"] = get_training_chat_template(tokenizer) or own
+    for family, markers in sorted(FAMILIES.items(), key=lambda item: item[1][0] not in (own or "")):
+        if all(len(tokenizer.encode(marker, add_special_tokens=False)) == 1 for marker in markers):
+            # Servers prompt in the checkpoint's own template, and InternLM2's begins with a beginning of text.
+            begun = own and tokenizer.bos_token and _rendered(tokenizer, SAMPLE, own).startswith(tokenizer.bos_token)
+            start = "{{ bos_token }}" if family == "chatml" and begun and tokenizer.bos_token != markers[0] else ""
+            tried[f"ours for {family}"] = start + (TEMPLATES / f"{family}.jinja").read_text(encoding="utf-8")
+    problems = []
+    for name, text in tried.items():
+        ends = [_end(tokenizer, text, messages) for messages in (SAMPLE, SAMPLE[1:])]
+        if isinstance(ends[0], int) and ends[0] == ends[1]:
+            return Template(text, ends[0])
+        problems.append(f"{name}: {next((end for end in ends if isinstance(end, str)), 'two tokens end a message')}")
+    raise UserError(
+        f"no chat template that marks the assistant's text ({'; '.join(problems) or 'none that TRL knows'}), and a tokenizer "
+        f"without the markers of {', '.join(FAMILIES)} as single tokens: give it a chat template with {{% generation %}}"
+    )
+
+
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: str | None, start: bool = False
+) -> str:
+    """A dialogue as text; what is wrong where the template does not take it."""
+    try:
+        return str(
+            tokenizer.apply_chat_template([*messages], chat_template=template, tokenize=False, add_generation_prompt=start)
+        )
+    except (TemplateError, TypeError, ValueError) as error:
+        return f"refused: {error}"
+
+
+def _end(tokenizer: PreTrainedTokenizerBase, text: str, messages: Sequence[Message]) -> int | str:
+    """The token by which the assistant's messages end under a template, or what is wrong with the template, in words."""
+    if "strftime_now" in text:
+        return "it writes today's date"
+    if (problem := _rendered(tokenizer, messages, text)).startswith("refused: "):
+        return problem
+    ids, labels = encode(tokenizer, messages, Template(text, -1))
+    if lost := [message["content"] for message in messages if message["content"] not in tokenizer.decode(ids)]:
+        return f"it leaves out {lost[0]!r}"
+    ends, place = set[int](), 0
+    for number, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        prompt = encode_prompt(tokenizer, messages[:number], Template(text, -1))
+        span = list(takewhile(lambda label: label != IGNORED, labels[len(prompt) :]))
+        while span and not tokenizer.decode(span[-1:]).strip():
+            span.pop()
+        if ids[: len(prompt)] != prompt or any(label != IGNORED for label in labels[place : len(prompt)]):
+            return "what it marks does not begin where a prompt ends"
+        if not span or tokenizer.decode(span[:-1]).strip() != message["content"]:
+            return f"its labels are {tokenizer.decode(span)!r}, not {message['content']!r} and one token that ends it"
+        ends.add(span[-1])
+        place = len(prompt) + len(span) + 1
+    return ends.pop() if len(ends) == 1 else "several tokens end a message"
+
+
+def unmarked(template: Template) -> str:
+    """The template for a server, whose Jinja does not know the marks."""
+    return re.sub(
+        r"({%-?\s*)(end)?generation(\s*-?%})", lambda m: f"{m[1]}{'endif' if m[2] else 'if true'}{m[3]}", template.text
+    )
 
 
 def serves_alike(tokenizer: PreTrainedTokenizerBase, with_system: bool = True) -> bool:
     """Whether the tokenizer's own template, which servers use, prompts as ours does, when there is a system message or none."""
     if not tokenizer.chat_template:
         return False
-    texts = [
-        tokenizer.apply_chat_template(
-            SAMPLE if with_system else SAMPLE[1:], chat_template=template, tokenize=False, add_generation_prompt=True
-        )
-        for template in (None, chatml(tokenizer))
-    ]
-    return bool(texts[0] == texts[1])
+    asked = SAMPLE[not with_system : -1]
+    return _rendered(tokenizer, asked, None, True) == _rendered(tokenizer, asked, template_of(tokenizer).text, True)
 
 
 def neutral(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[list[Message], int]:
@@ -85,28 +156,34 @@ def neutral(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> 
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: str | None = None
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: Template | None = None
 ) -> tuple[list[int], list[int]]:
-    """Token ids of a dialogue and labels of the same length: the id where the assistant speaks, `IGNORED` elsewhere.
+    """Token ids of a dialogue and labels of the same length: the id where the assistant speaks and ends, `IGNORED` elsewhere.
 
-    `template` is `chatml(tokenizer)`, for callers that encode many.
+    `template` is `template_of(tokenizer)`, for callers that encode many.
     """
+    template = template or template_of(tokenizer)
     out = tokenizer.apply_chat_template(
         neutral(tokenizer, messages)[0],
-        chat_template=template or chatml(tokenizer),
+        chat_template=template.text,
         tokenize=True,
         return_dict=True,
         return_assistant_tokens_mask=True,
     )
-    ids = list(out["input_ids"])
-    return ids, [token if marked else IGNORED for token, marked in zip(ids, out["assistant_masks"], strict=True)]
+    ids, labels, ended = list(out["input_ids"]), list[int](), False
+    for token, marked in zip(ids, out["assistant_masks"], strict=True):
+        labels.append(token if marked and not ended else IGNORED)  # some templates also mark the line end after the end
+        ended = bool(marked) and (ended or token == template.end)
+    return ids, labels
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: str | None = None) -> list[int]:
+def encode_prompt(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: Template | None = None
+) -> list[int]:
     """The tokens before the assistant's next line: what `encode` of the longer dialogue begins with."""
     out = tokenizer.apply_chat_template(
         neutral(tokenizer, messages)[0],
-        chat_template=template or chatml(tokenizer),
+        chat_template=(template or template_of(tokenizer)).text,
         tokenize=True,
         return_dict=True,
         add_generation_prompt=True,
@@ -190,7 +267,7 @@ def _control_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
 
 
 def _encoded(
-    prepared: Prepared, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: str
+    prepared: Prepared, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], template: Template
 ) -> tuple[list[int], list[int]] | None:
     """`encode` for a file's rows. None, and counted, where the tokenizer makes a control token of text all the same: some
     normalise it before they look for tokens."""
@@ -211,7 +288,7 @@ def prepare_role(
 
     Raises `UserError` when no example has a token that carries loss.
     """
-    prepared, template = Prepared(path, [], []), chatml(tokenizer)
+    prepared, template = Prepared(path, [], []), template_of(tokenizer)
     for example in examples:
         if (row := _encoded(prepared, tokenizer, example.messages, template)) is None:
             continue
@@ -242,7 +319,7 @@ def prepare_rank(
     Raises `UserError` for a label off the scale, an answer that is not its labels or that the tokenizer merges, and when
     nothing is left.
     """
-    prepared, template = Prepared(path, [], []), chatml(tokenizer)
+    prepared, template = Prepared(path, [], []), template_of(tokenizer)
     values = set(score_tokens.values())
     for number, example in enumerate(examples, start=1):
         where = f"{path}: example {number} ({example.id})"
@@ -287,8 +364,8 @@ def score_tokens(tokenizer: PreTrainedTokenizerBase, scores: Sequence[int], what
     tokens = {}
     for score in scores:
         # As an answer: some tokenizers put a space before text that stands alone.
-        _, labels = encode(tokenizer, [{"role": "assistant", "content": str(score)}])
-        answer = [label for label in labels if label != IGNORED][:-1]  # without <|im_end|>
+        _, labels = encode(tokenizer, [SAMPLE[1], {"role": "assistant", "content": str(score)}])
+        answer = [label for label in labels if label != IGNORED][:-1]  # without the token that ends it
         if len(answer) != 1:
             raise UserError(f"{what}: its tokenizer writes the score {score} with {len(answer)} tokens; one is needed")
         tokens[str(score)] = answer[0]

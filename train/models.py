@@ -9,14 +9,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core.errors import UserError
+from core.errors import UserError, at
 from core.files import read_object
 from serve.checkpoints.internlm2 import QKV
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank
 from serve.checkpoints.model_card import read_training
 from serve.checkpoints.places import resolve_checkpoint
 from serve.checkpoints.tensors import check_finite, stored_tensors, weight_files
-from train.examples import check_tokenizer, serves_alike
+from train.examples import serves_alike, template_of
 from train.recipes import Recipe, check_targets, lora_config
 from train.run import is_main_process, say
 
@@ -41,12 +41,13 @@ def base_folder(recipe: Recipe[Any]) -> str:
 
 
 def load_tokenizer(recipe: Recipe[Any]) -> PreTrainedTokenizerBase:
-    """The base's tokenizer, with a padding token and ChatML's markers as single tokens."""
+    """The base's tokenizer, with a padding token and a chat template to train in (`template_of`)."""
     from transformers import AutoTokenizer
 
     with _loading(recipe):
         tokenizer = AutoTokenizer.from_pretrained(base_folder(recipe), revision=recipe.model.model_revision)
-    check_tokenizer(tokenizer, f"base {recipe.model.model_name_or_path}")
+    with at(f"base {recipe.model.model_name_or_path}"):
+        template_of(tokenizer)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if not serves_alike(tokenizer, recipe.task != "supporter"):
@@ -56,7 +57,7 @@ def load_tokenizer(recipe: Recipe[Any]) -> PreTrainedTokenizerBase:
 
 def policy_end(tokenizer: PreTrainedTokenizerBase) -> int:
     """The token that ends a message."""
-    return int(tokenizer.convert_tokens_to_ids("<|im_end|>"))
+    return template_of(tokenizer).end
 
 
 def load_base(recipe: Recipe[Any]) -> PreTrainedModel:

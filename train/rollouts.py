@@ -18,7 +18,7 @@ from core.records import Message
 from evalsuite.environment import Environment, Episode, Rewarded
 from serve.batch import together
 from serve.client import ChatClient
-from train.examples import CHATML, encode_prompt, neutral
+from train.examples import SAMPLE, encode_prompt, neutral
 from train.models import policy_end
 
 if TYPE_CHECKING:
@@ -57,9 +57,8 @@ class Rollouts:
 
     def __init__(self, environment: Environment, tokenizer: PreTrainedTokenizerBase, context: int) -> None:
         self._environment, self._tokenizer, self._context = environment, tokenizer, context
-        self._end = policy_end(tokenizer)
+        self._end, self._before = policy_end(tokenizer), len(encode_prompt(tokenizer, SAMPLE[1:2]))
         self.markers = 0  # in what seekers said, broken up
-        self._newline = tokenizer.encode("\n", add_special_tokens=False)
 
     def __call__(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, Any]:
         completions, rewarded = asyncio.run(self._held(prompts, trainer))
@@ -105,7 +104,9 @@ class Rollouts:
                 completion.prompt = encode_prompt(self._tokenizer, new)
             else:
                 closing = [] if completion.ids[-1] == self._end else [self._end]
-                completion.hears(closing + self._newline + encode_prompt(self._tokenizer, new, CHATML))
+                # What follows a reply, after another one: this dialogue's own would come to other tokens than were sampled.
+                after = encode_prompt(self._tokenizer, [*SAMPLE[1:3], *new])[self._before :]
+                completion.hears(closing + after[after.index(self._end) + 1 :])
             if len(completion.prompt) + len(completion.ids) + trainer.args.max_completion_length > self._context:
                 completion.episode.overflow()
                 await listen(completion)

@@ -38,7 +38,7 @@ from serve.checkpoints.internlm2_adapter import write_fused
 from serve.checkpoints.lora import CONFIG, WEIGHTS
 from serve.checkpoints.model_card import PLAYS, Training, write_card
 from serve.checkpoints.tensors import check_finite, safetensors_problem, stored_tensors
-from train.examples import Prepared, chatml, serves_alike
+from train.examples import Prepared, serves_alike, template_of, unmarked
 from train.recipes import Recipe, hub_kernel, need_gpu
 
 if TYPE_CHECKING:
@@ -346,8 +346,12 @@ def write_spec(adapter: Path, trainer: Trainer, recipe: Recipe[Any], data: Seque
         fields["revision"] = recipe.model.model_revision
     if recipe.data.licence:
         fields["licence"] = recipe.data.licence
+    ends = trainer.model.generation_config.eos_token_id
+    if (end := template_of(tokenizer).end) not in (tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])):
+        token = tokenizer.convert_ids_to_tokens(end)
+        say(f"warning: servers do not end replies at {token}: add {end} to eos_token_id in the base's generation_config.json")
     if not serves_alike(tokenizer, task != "supporter"):
-        fields["chat_template"] = re.sub(r"{% (end)?generation %}", "", chatml(tokenizer))  # these mark what is trained
+        fields["chat_template"] = unmarked(template_of(tokenizer))
     path = out / "model.yaml"
     write_text(
         path, yaml.safe_dump(ModelSpec.model_validate(fields).model_dump(include=set(fields), mode="json"), sort_keys=False)

@@ -28,7 +28,7 @@ def toy_checkpoint(folder: Path) -> Path:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-    from train.examples import CHATML
+    from train.examples import TEMPLATES, Template, unmarked
 
     vocabulary = {token: number for number, token in enumerate((*MARKS, *LETTERS))}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
@@ -40,7 +40,7 @@ def toy_checkpoint(folder: Path) -> Path:
         eos_token="<|im_end|>",
         additional_special_tokens=["<|im_start|>"],
     )
-    fast.chat_template = re.sub(r"{% (end)?generation %}", "", CHATML)
+    fast.chat_template = unmarked(Template((TEMPLATES / "chatml.jinja").read_text(), 1))
     fast.save_pretrained(folder)
     torch.manual_seed(1)
     config = Qwen2Config(

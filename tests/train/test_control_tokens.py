@@ -22,7 +22,7 @@ from tests.train.conftest import rank_examples, role_examples, write_data, write
 from tests.train.test_examples import MESSAGES, byte_level, sentence_piece, smollm
 from train import esc_role, examples, rollouts
 from train.example_files import read_role
-from train.examples import encode, encode_prompt, prepare_rank, prepare_role, score_tokens
+from train.examples import TEMPLATES, Template, encode, encode_prompt, prepare_rank, prepare_role, score_tokens, unmarked
 from train.recipes import parse_recipe
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,7 @@ def make(family: str, folder: Path, normalized: bool = False) -> Any:
     special, plain = ADDED[family]
     tokenizer.add_tokens([AddedToken(text, special=True, normalized=normalized) for text in special], special_tokens=True)
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=normalized) for text in plain])
-    tokenizer.chat_template = examples.CHATML.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+    tokenizer.chat_template = unmarked(Template((TEMPLATES / "chatml.jinja").read_text(), 1))
     return tokenizer
 
 
@@ -134,15 +134,15 @@ def calls(module: ModuleType, name: str) -> dict[str, int]:
 
 def test_every_way_into_a_training_goes_through_the_one_place() -> None:
     """Only train.examples makes tokens of messages, and each of its functions that does takes what is trained on from
-    `neutral` (two others write our own sample)."""
+    `neutral` (others write our own sample)."""
     for path in sorted((CONFIGS.parent / "train").glob("*.py")):
         if path.name != "examples.py":
             assert "apply_chat_template" not in path.read_text(), path
-    templated = calls(examples, "apply_chat_template").keys() - {"chatml", "serves_alike"}
+    templated = calls(examples, "apply_chat_template").keys() - {"_rendered"}
     assert templated == {"encode", "encode_prompt"} <= calls(examples, "neutral").keys()
-    assert calls(examples, "encode").keys() == {"check_tokenizer", "_encoded", "score_tokens"}
+    assert calls(examples, "encode").keys() == {"_end", "_encoded", "_template", "score_tokens"}
     assert calls(examples, "_encoded").keys() == {"prepare_role", "prepare_rank"}
-    assert inspect.getsource(rollouts).count("tokenizer.encode(") == 1, "of a line end"
+    assert "tokenizer.encode(" not in inspect.getsource(rollouts)
 
 
 def test_a_training_says_how_many_there_were(tmp_path: Path, tiny: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:

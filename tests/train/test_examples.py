@@ -10,7 +10,7 @@ import pytest
 from core.errors import UserError
 from core.records import Message
 from serve.checkpoints.embedded import materialise
-from train.examples import IGNORED, check_tokenizer, encode, encode_prompt, serves_alike
+from train.examples import IGNORED, encode, encode_prompt, serves_alike, template_of
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +33,8 @@ STOCK = (
 )
 
 
-def byte_level(tmp: Path) -> Any:
-    """As Qwen1.5's: byte-level BPE, no prefix space, ChatML's markers as added special tokens."""
+def byte_level(tmp: Path, markers: tuple[str, ...] = ("<|im_start|>", "<|im_end|>")) -> Any:
+    """As Qwen1.5's: byte-level BPE, no prefix space, ChatML's markers (or others) as added special tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -43,7 +43,7 @@ def byte_level(tmp: Path) -> Any:
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     core.train_from_iterator([TEXT], trainer)
-    core.add_special_tokens([AddedToken(t, special=True) for t in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")])
+    core.add_special_tokens([AddedToken(t, special=True) for t in ("<|endoftext|>", *markers)])
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|endoftext|>", pad_token="<|endoftext|>")
 
 
@@ -117,12 +117,10 @@ def test_a_prompt_is_the_beginning_of_what_is_trained(tokenizer: Any) -> None:
     assert all(label == IGNORED for label in labels[: len(prompt)]) and labels[len(prompt)] != IGNORED
 
 
-def test_a_base_without_the_markers_is_refused() -> None:
-    tokenizer = smollm(Path())
-    check_tokenizer(tokenizer, "base x")
+def test_a_base_without_the_markers_of_any_family_is_refused() -> None:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
     plain = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"<": 0, "|": 1}, [], unk_token="<")))
-    with pytest.raises(UserError, match="does not speak ChatML"):
-        check_tokenizer(plain, "base x")
+    with pytest.raises(UserError, match="without the markers of chatml, llama3, gemma, mistral as single tokens"):
+        template_of(plain)
