@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import TemplateError
 
 from core.errors import UserError
-from core.files import CONFIGS, digest, read_object, sha256_file
+from core.files import CONFIGS, digest, read_object, read_text, sha256_file
 from core.markers import markers_of
 from core.records import Message
 from data_prep.role_play.examples import RoleExample
@@ -82,7 +82,7 @@ def _template(tokenizer: PreTrainedTokenizerBase, own: str | None) -> Template:
             # Servers prompt in the checkpoint's own template, and InternLM2's begins with a beginning of text.
             begun = own and tokenizer.bos_token and _rendered(tokenizer, SAMPLE, own).startswith(tokenizer.bos_token)
             start = "{{ bos_token }}" if family == "chatml" and begun and tokenizer.bos_token != markers[0] else ""
-            tried[f"ours for {family}"] = start + (TEMPLATES / f"{family}.jinja").read_text(encoding="utf-8")
+            tried[f"ours for {family}"] = start + read_text(TEMPLATES / f"{family}.jinja", "a chat template")
     problems = []
     for name, text in tried.items():
         ends = [_end(tokenizer, text, messages) for messages in (SAMPLE, SAMPLE[1:])]
