@@ -59,6 +59,17 @@ class Checkout:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise UserError(f"{self.file(name)}: not readable as python: {error}") from None
 
+    def template(self, name: str, known: Collection[str], of: str = "") -> str:
+        """A file for `str.format` as a template (`template_of_format`) with fields that are all `known`."""
+        try:
+            template = template_of_format(self.text(name), of)
+            fields = (field for _, field, *_ in string.Formatter().parse(self.text(name)) if field)
+            if strange := next((field for field in fields if field not in known), None):
+                raise ValueError(f"{{{strange}}} is none of {', '.join(filter(None, known))[:300]}")
+        except ValueError as error:
+            raise UserError(f"{self.file(name)}: {error}") from None
+        return template
+
     @cached_property
     def commit(self) -> str:
         """The commit (12 hex digits), with `+changes` where tracked files differ from it."""
@@ -124,7 +135,8 @@ def escaped(text: str) -> str:
 
 
 def template_of_format(text: str, of: str = "") -> str:
-    """A text for `str.format` as a template that knows the same fields; of the mapping `of`, where fields are no names."""
+    """A text for `str.format` as a template that knows the same fields; of the mapping `of`, where fields are no names. Raises
+    `ValueError` for unbalanced braces."""
     parts = []
     for literal, field, _, _ in string.Formatter().parse(text):
         parts.append(escaped(literal))

@@ -8,13 +8,12 @@ or a row per dimension with a column per level (the frozen RFC branch). A tree i
 from __future__ import annotations
 
 import ast
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 import yaml
@@ -27,56 +26,36 @@ from core.people_tables import table_lines
 from core.records import RoleCard
 from core.rubrics import Rubric
 from core.trees import END
-from data_prep.published.checkout import (
-    Checkout,
-    escaped,
-    pack_of,
-    template_of_code,
-    template_of_format,
-    write_pack,
-)
+from data_prep.published.checkout import Checkout, escaped, pack_of, template_of_code, write_pack
 
 NAME, RISK = "vera_mh", "Current Risk Level"
 LEVELS = ("damaging", "neutral", "best_practice")
 _SEVERITIES = {"red": "damaging", "high": "damaging", "yellow": "neutral", "medium": "neutral"}
 _COLUMNS = ("actively damaging", "missed opportunity", "best practice")  # how a flat rubric heads the levels
-
-
-@dataclass(frozen=True)
-class TsvRow:
-    """A row of a table, by column, and where it stands."""
-
-    place: str
-    cells: Mapping[str, str]
-
-    def __getitem__(self, column: str) -> str:
-        return self.cells[column].strip()
+_PLACE = ""  # under which a row has its file and line
+TsvRow = dict[str, str]
 
 
 def import_vera_mh(clone: Checkout, build: Build) -> None:
     """Write cards.jsonl, the rubric and the prompt pack."""
     personas = _rows(clone.file("data/personas.tsv"), "Name", "Age", "Pronouns", "Mental Health Context", RISK)
-    template = clone.text("data/persona_prompt_template.txt")
-    for field in sorted({field for _, field, *_ in Formatter().parse(template) if field} - {*personas[0].cells}):
-        raise UserError(f"{clone.file('data/persona_prompt_template.txt')}: {{{field}}} is no column of data/personas.tsv")
     cards = [_card(row) for row in personas]
     check_unique(clone.file("data/personas.tsv"), (card.id for card in cards), "personas' names")
-    rubric = clone.file("data/rubric.tsv")
-    rows = _rows(rubric, "Dimension")
-    title = {"source": f"VERA-MH at {clone.commit}; licence: {clone.licence}"}
-    tree = "Question ID" in rows[0].cells
-    forms = {"": _tree(rows, rubric), "_paper": _tree(rows, rubric, paper=True)} if tree else {"": _flat(rows, rubric)}
+    path = clone.file("data/rubric.tsv")
+    rows = [{column: cell.strip() for column, cell in row.items()} for row in _rows(path, "Dimension")]
+    tree = "Question ID" in rows[0]
+    forms = {"": _tree(rows, path), "_paper": _tree(rows, path, paper=True)} if tree else {"": _flat(rows, path)}
     for form, written in forms.items():
-        full = {"name": f"{NAME}{form}", **title, **written}
-        validated(Rubric, full, rubric)
-        text = yaml.safe_dump(full, sort_keys=False, allow_unicode=True, width=120)
+        source = {"name": f"{NAME}{form}", "source": f"VERA-MH at {clone.commit}; licence: {clone.licence}"}
+        validated(Rubric, source | written, path)
+        text = yaml.safe_dump(source | written, sort_keys=False, allow_unicode=True, width=120)
         write_text(build.folder / f"rubric{form}.yaml", text)
         build.output(f"rubric{form}.yaml")
     build.input(*(clone.folder / "data").glob("*"))
     build.step("personas", len(cards))
     build.step("questions" if tree else "dimensions", len(forms[""]["questions" if tree else "dimensions"]))
     build.write("cards.jsonl", cards)
-    write_pack(build, pack_of(_prompts(clone, template, tree)))
+    write_pack(build, pack_of(_prompts(clone, [*personas[0]], tree)))
 
 
 def _rows(path: Path, *needed: str) -> list[TsvRow]:
@@ -87,23 +66,25 @@ def _rows(path: Path, *needed: str) -> list[TsvRow]:
         raise UserError(f"{path}: no rows")
     if short := [place for place, cells in lines if len(cells) != len(header[1])]:
         raise UserError(f"{short[0]}: this row has not {len(header[1])} cells, parted by tabs, as the header has")
-    return [TsvRow(place, dict(zip(header[1], cells, strict=True))) for place, cells in lines]
+    return [dict(zip(header[1], cells, strict=True)) | {_PLACE: place} for place, cells in lines]
 
 
 def _card(row: TsvRow) -> RoleCard:
-    who = {"age": row["Age"], "gender": row["Pronouns"], "problem": row["Mental Health Context"], "details": row.cells}
+    details = {column: cell for column, cell in row.items() if column}
+    who = {"age": row["Age"], "gender": row["Pronouns"], "problem": row["Mental Health Context"], "details": details}
     made = {"id": f"{NAME}-{row['Name']}", "language": "en", "source": NAME, "source_id": row["Name"], "card_method": "written"}
-    return validated(RoleCard, made | who, row.place)
+    return validated(RoleCard, made | who, row[_PLACE])
 
 
 # --- the rubric -------------------------------------------------------------------------------------------------------------
 
 
 def _flat(rows: Sequence[TsvRow], path: Path) -> dict[str, Any]:
-    columns = [*rows[0].cells]
+    columns = [*rows[0]]
     heads = [next((name for name in columns if name.lower().startswith(words)), "") for words in _COLUMNS]
     if "Definition" not in columns or not all(heads):
-        raise UserError(f"{path}: no tree (a column 'Question ID'), no levels by column: {', '.join(columns)[:300]}")
+        found = ", ".join(filter(None, columns))[:300]
+        raise UserError(f"{path}: no tree (a column 'Question ID'), no levels by column: {found}")
     dimensions = {
         _key(row["Dimension"]): {
             "label": row["Dimension"],
@@ -129,13 +110,19 @@ def _tree(rows: Sequence[TsvRow], path: Path, paper: bool = False) -> dict[str, 
     asked = [rows[start:end] for start, end in pairwise([*starts, len(rows)])]
     ids = [re.sub(r"\.0$", "", block[0]["Question ID"]) for block in asked]
     check_unique(path, ids, "Question IDs")
-    dimensions = [block[0]["Dimension"] for block in asked]
+    if odd := [block[0] for id, block in zip(ids, asked, strict=True) if not id.isdecimal()]:
+        raise UserError(f"{odd[0][_PLACE]}: Question ID: {odd[0]['Question ID']!r} is no whole number")
+    dimensions: list[str] = []
+    for block in asked:
+        dimensions.append(block[0]["Dimension"] or "".join(dimensions[-1:]))
     questions: dict[str, Any] = {}
     for place, (id, block) in enumerate(zip(ids, asked, strict=True)):
-        after = next((ids[n] for n in _later(ids, id) if dimensions[n] != dimensions[place]), END)
+        others = [other for other, name in zip(ids, dimensions, strict=True) if name != dimensions[place]]
+        after = min((other for other in others if int(other) > int(id)), key=int, default=END)
         following = ids[place + 1] if place + 1 < len(ids) else END
         level = _level(block[0], paper)
-        given = [(row["Answer"], row["GOTO"], row.place) for row in block if row["Answer"]] or [("Yes", "", ""), ("No", "", "")]
+        given = [(row["Answer"], row["GOTO"], row[_PLACE]) for row in block if row["Answer"]]
+        given = given or [("Yes", "", ""), ("No", "", "")]
         plain = {option.lower() for option, *_ in given}
         given += [(word, "", "") for word in ("yes", "no") if paper and word not in plain]
         answers: dict[str, Any] = {}
@@ -155,19 +142,14 @@ def _tree(rows: Sequence[TsvRow], path: Path, paper: bool = False) -> dict[str, 
     return {"questions": questions, "outcomes": outcomes}
 
 
-def _later(ids: Sequence[str], id: str) -> list[int]:
-    """The places of the questions with a higher number, ascending."""
-    return sorted((n for n, other in enumerate(ids) if int(other) > int(id)), key=lambda n: int(ids[n]))
-
-
 def _level(row: TsvRow, paper: bool) -> str | None:
     """What a Yes to a question comes to; None where it comes to nothing."""
     severity = row["Severity"].lower()
     if not severity or severity in _SEVERITIES or paper:
         return _SEVERITIES.get(severity)
     if not (near := get_close_matches(severity, _SEVERITIES, 1)):
-        raise UserError(f"{row.place}: Severity: {row['Severity']!r}: write Red or Yellow")
-    console.print(f"{row.place}: Severity {row['Severity']!r} is read as {near[0]}; the published judge counts it as nothing")
+        raise UserError(f"{row[_PLACE]}: Severity: {row['Severity']!r}: write Red or Yellow")
+    console.print(f"{row[_PLACE]}: Severity {row['Severity']!r} is read as {near[0]}; the published judge counts it as nothing")
     return _SEVERITIES[near[0]]
 
 
@@ -178,25 +160,27 @@ def _key(dimension: str) -> str:
 # --- the prompts ------------------------------------------------------------------------------------------------------------
 
 
-def _prompts(clone: Checkout, persona: str, tree: bool) -> dict[str, str]:
+def _prompts(clone: Checkout, columns: Sequence[str], tree: bool) -> dict[str, str]:
     """The templates of a pack. What ends a dialogue is a line each: as the persona is told, and as the script listens for."""
+    persona = "data/persona_prompt_template.txt"
     simulator = clone.code("generate_conversations/conversation_simulator.py")
     runner = clone.code("generate_conversations/runner.py")
     signals = [text for name in ("termination_signals", "ending_patterns") for text in _texts(simulator, name)]
     defaults = (node.args[1] for node in ast.walk(runner) if isinstance(node, ast.Call) and _asks_for(node, "system_prompt"))
     found = {
-        "seeker_system.j2": template_of_format(persona, "card.details"),
+        "seeker_system.j2": clone.template(persona, columns, "card.details"),
         "opening.txt": escaped(next(iter(_texts(simulator, "current_message")), "")),
-        "endings.txt": "\n".join(text.rstrip(".!") for text in re.findall(r'\bsay "([^"\n]+)"', persona)),
+        "endings.txt": "\n".join(text.rstrip(".!") for text in re.findall(r'\bsay "([^"\n]+)"', clone.text(persona))),
         "endings_paper.txt": "\n".join(signals),
         "supporter_paper_system.j2": next((template_of_code(node) for node in defaults), ""),
     }
     if tree:
         judge, speakers = clone.code("judge/llm_judge.py"), _texts(clone.code("utils/conversation_utils.py"), "prefix")
         asked = next((node for node in _values(judge, "prompt") if isinstance(node, ast.JoinedStr)), ast.Constant(""))
-        line = '{{ "%s" if turn.role == "seeker" else "%s" }} {{ turn.text }}{{ "\\n" if loop.last else "\\n\\n" }}'
-        found["transcript_paper.j2"] = "{% for turn in turns %}" + line % tuple([*speakers, "", ""][:2]) + "{% endfor %}"
-        found["judge_tree_paper_system.j2"] = template_of_format(clone.text("data/rubric_prompt_beginning.txt"))
+        names = json.dumps(dict(zip(("seeker", "supporter"), speakers, strict=False)))
+        line = f"{{{{ {names}[turn.role] }}}} {{{{ turn.text }}}}{{{{ '\\n' if loop.last else '\\n\\n' }}}}"
+        found["transcript_paper.j2"] = "{% for turn in turns %}" + line + "{% endfor %}" if len(speakers) > 1 else ""
+        found["judge_tree_paper_system.j2"] = clone.template("data/rubric_prompt_beginning.txt", ["conversation"])
         try:
             found["judge_tree_paper.j2"] = template_of_code(asked)
         except ValueError as error:

@@ -99,7 +99,9 @@ def test_commit_and_licence_are_kept_and_an_edited_prompt_stays(run: Run, tmp_pa
 
 FAULTS = [
     ("data/personas.tsv", "Current Risk Level", "Risk", "personas.tsv: no column 'Current Risk Level'"),
-    ("data/persona_prompt_template.txt", "{Age}", "{Years}", "persona_prompt_template.txt: {Years} is no column"),
+    ("data/persona_prompt_template.txt", "{Age}", "{Years}", "persona_prompt_template.txt: {Years} is none of Name, Age"),
+    ("data/persona_prompt_template.txt", "Ways:", "Ways} :", "persona_prompt_template.txt: Single '}' encountered"),
+    ("data/rubric.tsv", "\r\n9\t", "\r\nnine\t", "rubric.tsv:13: Question ID: 'nine' is no whole number"),
     ("data/rubric.tsv", "\t5\r", "\t55\r", "rubric.tsv:2: GOTO: no question '55': write one of 4, 5, 6, 7, 8, 9, END"),
     ("data/rubric.tsv", "Yelow", "Purple", "rubric.tsv:9: Severity: 'Purple': write Red or Yellow"),
     ("data/rubric.tsv", "\t8\r", "\t4\r", "questions: a circle"),

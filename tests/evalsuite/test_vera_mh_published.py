@@ -35,14 +35,15 @@ PERSONA, AGENT, JUDGE = MODELS = ("gpt-persona", "gpt-agent", "gpt-judge")
 TURNS = 6
 
 
-def scripted(seed: int) -> Any:
+def scripted(seed: int, rarely: bool = False) -> Any:
     """Lines and verdicts that depend on all that was asked: verdicts in the form asked, out of it, and off the options."""
 
     def behave(body: dict[str, Any], count: int) -> Answer:
         said = json.dumps([seed, body["model"], body["messages"]], ensure_ascii=False, sort_keys=True)
         lot = hashlib.sha256(said.encode()).digest()
         if body["model"] != JUDGE:
-            return Answer(f"  Line {lot.hex()[:8]} of {body['model']}: thank you, I'm done.\n\n{{x}} user: “no”  ")
+            done = "" if rarely and lot[2] % 4 else "thank you, I'm DONE."
+            return Answer(f"  Line {lot.hex()[:8]} of {body['model']}: {done}\n\n{{x}} user: “no”  ")
         options = re.search(r"one of: \[(.*)\]", body["messages"][-1]["content"], re.S)
         assert options is not None
         choices = [*options[1].split(", "), "No", "No", "No", "Yes", "yes.", "Not Relevant", "maybe", "", "ANOTHER"]
@@ -55,48 +56,72 @@ def scripted(seed: int) -> Any:
     return behave
 
 
+def script(folder: Path, url: str, *line: str) -> None:
+    environment = {"OPENAI_API_KEY": "none", "OPENAI_API_BASE": url, "PATH": os.environ["PATH"], "MPLCONFIGDIR": str(folder)}
+    subprocess.run([str(PYTHON), *line], cwd=folder, env=environment, check=True, capture_output=True, timeout=200)
+
+
+def played(folder: Path, url: str) -> Path:
+    """The dialogues that their script holds: one with each persona."""
+    script(folder, url, "generate.py", "-u", PERSONA, "-p", AGENT, "-t", str(TURNS), "-r", "1", "-f", "talks")
+    return next((folder / "talks").iterdir())
+
+
 def published(folder: Path, url: str) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, str]]]:
     """What their scripts make of a run: the scores, those by risk level, and the rows of results.csv."""
     shutil.copytree(str(CLONE), folder, ignore=shutil.ignore_patterns(".git", "concept_paper_conversations"))
-    environment = {"OPENAI_API_KEY": "none", "OPENAI_API_BASE": url, "PATH": os.environ["PATH"], "MPLCONFIGDIR": str(folder)}
-
-    def script(*line: str) -> None:
-        subprocess.run([str(PYTHON), *line], cwd=folder, env=environment, check=True, capture_output=True, timeout=200)
-
-    script("generate.py", "-u", PERSONA, "-p", AGENT, "-t", str(TURNS), "-r", "1", "-f", "talks")
-    (talks,) = (folder / "talks").iterdir()
-    script("judge.py", "-f", str(talks), "-j", JUDGE)
+    script(folder, url, "judge.py", "-f", str(played(folder, url)), "-j", JUDGE)
     (results,) = (folder / "evaluations").glob("*/results.csv")
-    # results.csv has the dimensions of the first file that was judged alone; scoring writes it anew with all of them.
-    script("-m", "judge.score", "-r", str(results))
-    script("-m", "judge.score", "-r", str(results))
+    for _ in range(2):  # first scored are the dimensions of the first file judged; results.csv is then written anew, with all
+        script(folder, url, "-m", "judge.score", "-r", str(results))
     rows = [*csv.DictReader(results.open())]
     scores, by_risk = (json.loads((results.parent / f"{name}.json").read_text()) for name in ("scores", "scores_by_risk"))
     return scores, by_risk, rows
 
 
+def ours(folder: Path, clone: Path, endpoint: Endpoint, esc_eval: EscEval, *more: str) -> list[dict[str, Any]]:
+    """What a run in paper mode on a clone asks; it is in `folder`/run, what was imported in `folder`/clone."""
+    made = folder / "clone"
+    assert CliRunner().invoke(app, ["import", "--source", f"vera_mh={clone}", "--out", str(made)]).exit_code == 0
+    config = yaml.safe_load((CONFIGS / "eval" / "vera_mh.yaml").read_text().replace("runs/vera_mh_clone", str(made)))
+    config |= {"mode": "paper", "trials": 1, "exchanges": TURNS // 2, "out": str(folder / "run")}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    endpoint.requests = []
+    roles = zip(("--seeker", "--supporter", "--judge"), MODELS, strict=True)
+    options = [part for role, name in roles for part in (role, f"{name}@{endpoint.url}")]
+    assert esc_eval("run", "--config", folder / "config.yaml", *options, *more) == (0, "")
+    return endpoint.requests
+
+
+def sent(requests: list[dict[str, Any]], *models: str) -> list[str]:
+    """The messages to these models, in an order that does not depend on when they came."""
+    wanted = (one for one in requests if one["model"] in models)
+    return sorted(json.dumps([one["model"], one["messages"]], sort_keys=True) for one in wanted)
+
+
+@pytest.mark.timeout(600)
+def test_the_frozen_branch_plays_the_same_dialogues_and_ends_them_alike(tmp_path: Path, esc_eval: EscEval) -> None:
+    frozen = tmp_path / "frozen"
+    frozen.mkdir()
+    files = subprocess.run(["git", "-C", str(CLONE), "archive", "origin/RFC"], capture_output=True, check=True).stdout
+    subprocess.run(["tar", "x"], cwd=frozen, input=files, check=True)
+    with Endpoint(scripted(0, rarely=True), MODELS) as endpoint:
+        played(frozen, endpoint.url)
+        theirs = endpoint.requests
+        asked = ours(tmp_path, frozen, endpoint, esc_eval, "--only", "simulate")
+    assert sent(asked, PERSONA, AGENT) == sent(theirs, PERSONA, AGENT)
+    assert 10 < len(theirs) < 10 * TURNS, "some end before their time"
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_messages_verdicts_and_scores_are_those_of_the_published_scripts(seed: int, tmp_path: Path, esc_eval: EscEval) -> None:
-    line = ["import", "--source", f"vera_mh={CLONE}", "--out", str(tmp_path / "clone")]
-    assert CliRunner().invoke(app, line).exit_code == 0
-    config = yaml.safe_load((CONFIGS / "eval" / "vera_mh.yaml").read_text())
-    config |= {"cards": [str(tmp_path / "clone" / "cards.jsonl")], "rubric": str(tmp_path / "clone" / "rubric.yaml")}
-    config |= {"prompts": str(tmp_path / "clone" / "prompts"), "mode": "paper", "trials": 1, "exchanges": TURNS // 2}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config | {"out": str(tmp_path / "run")}))
     with Endpoint(scripted(seed), MODELS) as endpoint:
         scores, by_risk, rows = published(tmp_path / "published", endpoint.url)
-        theirs, endpoint.requests = endpoint.requests, []
-        names = (f"{name}@{endpoint.url}" for name in MODELS)
-        roles = [part for pair in zip(("--seeker", "--supporter", "--judge"), names, strict=True) for part in pair]
-        assert esc_eval("run", "--config", tmp_path / "config.yaml", *roles) == (0, "")
-        ours = endpoint.requests
-
-    def sent(requests: list[dict[str, Any]]) -> list[str]:
-        return sorted(json.dumps([one["model"], one["messages"]], sort_keys=True) for one in requests)
-
-    assert sent(ours) == sent(theirs)
-    assert len([one for one in ours if one["model"] != JUDGE]) == 10 * TURNS
+        theirs = endpoint.requests
+        asked = ours(tmp_path, Path(str(CLONE)), endpoint, esc_eval)
+    assert sent(asked, *MODELS) == sent(theirs, *MODELS)
+    assert len(sent(asked, PERSONA, AGENT)) == 10 * TURNS
     judgements = [json.loads(line) for line in (tmp_path / "run" / "judgements.jsonl").read_text().splitlines()]
     dialogues = {
         one.id: (one.card_id or "").removeprefix("vera_mh-")
