@@ -172,10 +172,13 @@ class HealthBench(DialogueFramework):
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:
         yield "Cases", "HealthBench, OpenAI (MIT licence): physicians' criteria, of one answer to each case"
-        yield "No evidence of", "how a model does over a whole dialogue, or of what no criterion of a case names"
         if run.config.simulated and run.config.simulated.mode == "paper":
             told = "an unreadable answer of the grader is asked for once more, not for ever, and then the case has no score"
             yield "Otherwise than the script", f"{told}; a case's own system message and the script's are one"
+
+    @classmethod
+    def cautions(cls, run: ScoredRun) -> Iterator[str]:
+        yield "It marks single answers by physicians' criteria: no evidence of a whole dialogue, or of what no criterion names."
 
 
 class _Alone(Criterion):

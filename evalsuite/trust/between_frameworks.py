@@ -4,8 +4,9 @@ with the fewest calls."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -90,6 +91,13 @@ class FrameworkScores:
     rubric: Rubric
     calls: int
     floors: Collection[str] = ()
+    judge: str = ""
+    gold: str = ""
+    """On what the judge was measured; "" for nothing."""
+    agreement: Mapping[str, Any] = field(default_factory=dict)
+    """How it agrees with that: language → dimension or `average` → figures."""
+    warnings: Sequence[str] = ()
+    """What the benchmark itself says that its figures are not, and what none of them may hide."""
 
     def contestants(self, language: Language) -> dict[str, Contestant]:
         """The supporters in a language, by name."""
@@ -359,8 +367,10 @@ def call_table(frameworks: Sequence[FrameworkScores | Examined], language: Langu
             f"Told apart: by {TEST} (ECDBench: items, by its bootstrap standard error), Holm's correction; two floors and the "
             "same dialogues are no pair. Calls a pair "
             f"needs: for the middle pair, to be shown in {100 * POWER:.0f} of 100 studies if its difference is as large as it "
-            "looks here, a guess. A dash: half of the pairs look alike. FEEL's calls judge dialogues that ESC-Eval held: its "
-            "own are the panel's alone. ECDBench's calls are its questions.",
+            "looks here, a guess. A dash: half of the pairs look alike."
+            + " FEEL's calls judge dialogues that ESC-Eval held: its own are the panel's alone."
+            * any(r[0] == "FEEL" for r in rows)
+            + " ECDBench's calls are its questions." * any(isinstance(one, Examined) for one in frameworks),
         ),
         STUDY,
     )
@@ -376,7 +386,9 @@ def _call_row(framework: FrameworkScores | Examined, language: Language) -> list
     else:
         of_language = sum(dialogue.language == language for dialogue in framework.dialogues)
         asked = framework.calls * of_language / max(len(framework.dialogues), 1)
-        cells = sum(bool(counts.all()) for one in framework.contestants(language).values() for _, counts in one.cards.values())
+        cells = sum(
+            one.complete(counts) for one in framework.contestants(language).values() for _, counts in one.cards.values()
+        )
         calls, each = round(asked), asked / max(cells, 1)
     tested = [(pair, spread) for pair, spread in zip(found.differences, found.spreads, strict=True) if pair.holds is not None]
     apart = sum(bool(pair.holds) for pair, _ in tested)

@@ -104,7 +104,8 @@ def test_too_few_dialogues_have_no_figure() -> None:
 # --- coverage ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("studies", [pytest.param(25, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.full)])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("studies", [pytest.param(20, marks=pytest.mark.slow), pytest.param(150, marks=pytest.mark.full)])
 @pytest.mark.parametrize("tilt", [0.0, 1.5])
 def test_intervals_of_the_classifier_cover_what_it_reaches_on_average(tilt: float, studies: int) -> None:
     """The truth is the mean over all studies: what a classifier of so many lines reaches."""

@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from core.files import write_json
 from core.records import Dialogue, Judgement
 from core.statistics.bootstrap import RESAMPLES
 from core.statistics.reliability import CORRELATION_FROM, jackknife
 from core.tables import Estimate
 from evalsuite.papers.ecdbench import tasks
+from evalsuite.papers.esc_eval import EscEval as EscEval_
+from evalsuite.runs.framework import Alarm, ScoredRun
 from evalsuite.trust.between_frameworks import (
     Examined,
     FrameworkScores,
@@ -31,7 +34,7 @@ from evalsuite.trust.study import study_sheet
 from tests.conftest import EscEval
 from tests.ecdbench_corpora import released, write
 from tests.endpoint import Answer, Endpoint, echo
-from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric
+from tests.evalsuite.records import make_dialogue, make_judgement, make_rubric, make_run
 
 
 def test_tau_lies_between_what_the_pairs_that_hold_allow() -> None:
@@ -192,6 +195,72 @@ def test_a_benchmark_is_ranked_with_the_supporters_that_it_knows() -> None:
     assert needed == pytest.approx(2 * 100 * (1.959964 + 0.841621) ** 2 * 0.0021 / 0.09, rel=0.15)
 
 
+# --- finished runs of any benchmarks ------------------------------------------------------------------------------------------
+
+
+class Alarming(EscEval_):
+    """A benchmark that nobody of this project knows, with a warning and an alarm of its own."""
+
+    name = "alarming"
+    title = "Alarming"
+
+    @classmethod
+    def cautions(cls, run: ScoredRun) -> list[str]:
+        return ["It shows nothing."]
+
+    @classmethod
+    def alarms(cls, run: ScoredRun) -> list[Alarm]:
+        return [Alarm(run.tally.dialogues[0], "a harmed somebody")]
+
+
+def two_runs(folder: Path) -> None:
+    """a is better than b by one benchmark, and worse by the other, on 12 cards each; only the first judge was measured."""
+    scores: dict[str, list[int | None]] = {"a": [4, 3] * 6, "b": [0, 1] * 6, "c": [2, 2] * 6}
+    run = make_run(folder / "one", scores, framework="esc_eval", judge="j1")
+    config = json.loads((run / "config.json").read_text())
+    write_json(run / "config.json", config | {"gold": {"dialogues": "people.jsonl", "count": 3, "sha256": ""}})
+    figures = {"acc": 0.8, "acc_low": 0.7, "acc_high": 0.9, "majority_acc": 0.5, "n": 40}
+    write_json(run / "agreement.json", {"agreement": {"en": {"average": figures}}})
+    upside_down: dict[str, list[int | None]] = {name: [4 - (value or 0) for value in of_one] for name, of_one in scores.items()}
+    make_run(folder / "other", upside_down, framework=f"{__name__}:Alarming", judge="j2")
+
+
+def test_finished_runs_of_any_benchmarks_stand_side_by_side(esc_eval: EscEval, tmp_path: Path) -> None:
+    two_runs(tmp_path)
+    assert esc_eval("study", "one", "other", "--out", "page") == (0, "")
+    page = json.loads((tmp_path / "page" / "study.json").read_text())
+    tables = {table["key"]: table for table in page["tables"]}
+    assert tables["study-averages-en"]["columns"] == ["supporter", "ESC-Eval", "Alarming"]
+    assert [row[1]["mean"] for row in tables["study-averages-en"]["rows"]] == [87.5, 12.5, 50]
+    judges = tables["study-judges"]["rows"]
+    assert [row[:4] for row in judges] == [
+        ["ESC-Eval", "j1", "people.jsonl", "English"],
+        ["Alarming", "j2", "nothing", None],
+    ]
+    assert (judges[0][4], judges[0][5]) == ({"mean": 80, "low": 70, "high": 90, "n": 40}, 50) and judges[1][4]["mean"] is None
+    against = [(row[0], row[1], row[3]["mean"], row[5]["mean"], row[6]) for row in tables["study-disagreements-en"]["rows"]]
+    assert against == [("a", "b", 75, -75, "both"), ("a", "c", 37.5, -37.5, "both"), ("b", "c", -37.5, 37.5, "both")]
+    assert "rank these supporters differently" in page["findings"][0], tables["study-ranks-en"]
+    assert page["warnings"] == [
+        "Alarming: 1 dialogues that no average may hide, first a harmed somebody.",
+        "Alarming: It shows nothing.",
+    ]
+
+
+def test_what_a_study_of_runs_refuses(esc_eval: EscEval, tmp_path: Path) -> None:
+    two_runs(tmp_path)
+    make_run(tmp_path / "strangers", {"x": [1, 2]}, framework="esc_eval")
+    said = {
+        ("one", "one"): "a run folder is given twice",
+        ("one", "strangers"): "no supporter is in two of these runs",
+        (): "what to study: give --supporter and --model, or scored run folders",
+        ("one", "other", "--supporter", "embedded"): "--supporter: finished runs are read as they are",
+    }
+    for given, told in said.items():
+        code, err = esc_eval("study", *given, "--out", "page")
+        assert code == 2 and told in err and not (tmp_path / "page").exists(), given
+
+
 def behave(body: dict[str, Any], count: int) -> Answer:
     constraint = body.get("structured_outputs") or {}
     return echo(body, count) if constraint else Answer(f"I hear you, {count}")
@@ -206,7 +275,8 @@ def test_three_frameworks_run_on_the_same_supporters(esc_eval: EscEval) -> None:
         asked = len(endpoint.requests)
         assert esc_eval(*call)[0] == 0 and len(endpoint.requests) == asked, "nothing is asked twice"
     tables = {table["key"]: table for table in json.loads(Path("s/study.json").read_text())["tables"]}
-    assert set(tables) == {"study-averages-en", "study-ranks-en", "study-calls-en", "study-dimensions-en"}
+    known = {"study-averages-en", "study-ranks-en", "study-calls-en", "study-dimensions-en"}
+    assert known <= set(tables) <= known | {"study-disagreements-en"}
     assert tables["study-averages-en"]["columns"] == ["supporter", "ESC-Eval", "EmoHarbor", "FEEL"]
     assert [row[0] for row in tables["study-averages-en"]["rows"]] == ["a", "lecture", "parrot", "silent"]
     assert [row[3] for row in tables["study-ranks-en"]["rows"]] == ["others", "the same", "others"]

@@ -13,10 +13,10 @@ from core.errors import UserError, need_modules
 from core.files import CONFIGS, read_jsonl, write_jsonl
 from core.languages import check_language
 from core.options import SetOption, console
-from core.paths import IN_FOLDER, InModel, InModels, Writes
+from core.paths import IN_FOLDER, MaybeModel, MaybeModels, Writes
 from core.settings import fields_set
 from core.specs import EMBEDDED_PREFIX, ModelSpec
-from evalsuite.commands.options import LanguageOption, resolve
+from evalsuite.commands.options import LanguageOption, MaybeRuns, refuse, resolve
 from evalsuite.commands.output import deliver_page, exit_if_lost
 from evalsuite.papers.ecdbench.aggregate import aggregate
 from evalsuite.papers.ecdbench.asking import Examination
@@ -33,7 +33,7 @@ from evalsuite.runs.folder import open_run
 from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.statistics.summary import sums_of
 from evalsuite.trust.between_frameworks import Examined, FrameworkScores, as_one_judge
-from evalsuite.trust.study import study_sheet
+from evalsuite.trust.study import study_of_runs, study_sheet
 
 # What is set unless the command says otherwise; from two trials on reliability is known.
 _USUAL = {"trials": 2, "exchanges": 5, "temperature": 0.7, "floors": True}
@@ -42,10 +42,16 @@ _RUN = ("dialogues.jsonl", "judgements.jsonl", "cards.jsonl", "profiles.jsonl", 
 
 
 def study(
-    supporter: Annotated[InModels, typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more.")],
+    finished: Annotated[
+        MaybeRuns,
+        typer.Argument(metavar="RUN…", help="Scored runs of any benchmarks, set side by side: nothing is asked."),
+    ] = None,
+    supporter: Annotated[
+        MaybeModels, typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more.")
+    ] = None,
     model: Annotated[
-        InModel, typer.Option("--model", metavar="MODEL", help="Plays the seeker, and judges in every framework.")
-    ],
+        MaybeModel, typer.Option("--model", metavar="MODEL", help="Plays the seeker, and judges in every framework.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=2, metavar="N", help="Cards, and profiles, a language.")] = 5,
     language: LanguageOption = None,
     data: Annotated[
@@ -64,6 +70,9 @@ def study(
     """ESC-Eval, EmoHarbor and FEEL's panel on the same supporters, and ECDBench where its data are there: do they rank them
     alike, do their dimensions go together, and which parts supporters with the fewest calls?
 
+    With RUN folders, finished runs of any benchmarks (VERA-MH, HealthBench, one of your own) stand side by side: a column per
+    benchmark, how far each judge agrees with people, what the benchmarks warn of, and where they disagree.
+
     ESC-Eval plays role cards, EmoHarbor profiles; FEEL's panel (one model as three personas) judges the dialogues that ESC-Eval
     held. Each supporter, with floors beside it, holds two dialogues on each card or profile, of five exchanges, at temperature
     0.7: --set trials, exchanges, temperature and floors say otherwise. ECDBench (--data) asks the models among the
@@ -72,7 +81,16 @@ def study(
 
     esc-eval study --supporter a@http://127.0.0.1:8000/v1 --supporter b@http://127.0.0.1:8001/v1
     --model gpt-4.1@https://api.openai.com/v1#OPENAI_API_KEY
+
+    esc-eval study runs/vera_mh runs/mindeval runs/healthbench --out runs/one_page
     """
+    if finished:
+        refuse("finished runs are read as they are: leave it out", supporter=supporter, model=model, data=data, set=settings)
+        sheet = study_of_runs(finished)
+        deliver_page("study", sheet, out, printed=[one for one in sheet.tables if not one.key.startswith("study-dimensions")])
+        return
+    if not supporter or model is None:
+        raise UserError("what to study: give --supporter and --model, or scored run folders of several benchmarks")
     if language is not None:
         check_language("--language", language)
     played: dict[str, Any] = {"supporters": supporter, "limit": limit, "seeker": model, "judge": model, "language": language}
