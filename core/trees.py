@@ -110,6 +110,16 @@ def open_outcomes(tree: Tree, key: str) -> set[str]:
     return {tree[one].outcome for one in reached & set(tree)}
 
 
+def longest_way(tree: Tree) -> dict[str, str]:
+    """For every question the answer after which most are still to be asked."""
+    asked, way = {END: 0}, dict[str, str]()
+    for key in order(tree):
+        answers = tree[key].answers
+        way[key] = max(answers, key=lambda name: asked.get(answers[name].goto, 0))
+        asked[key] = 1 + asked.get(answers[way[key]].goto, 0)
+    return way
+
+
 def outcomes(tree: Tree) -> list[float]:
     """The sums of points that ways from the first question to an end have, ascending."""
     sums: dict[str, set[float]] = {END: {0}}

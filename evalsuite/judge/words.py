@@ -63,7 +63,7 @@ async def scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[
 
 def read(text: str, rubric: Rubric, names: Sequence[str], language: Language) -> list[Verdict] | None:
     """The verdicts in an answer, one for each dimension; None where one of them cannot be read."""
-    if len(names) == 1 and (alone := rubric.verdict(names[0], text.strip(AROUND))) is not None:
+    if len(names) == 1 and (alone := _meant(rubric, names[0], text)) is not None:
         return [alone]
     found: Mapping[str, Verdict]
     if "{" in text:
@@ -79,8 +79,17 @@ def read(text: str, rubric: Rubric, names: Sequence[str], language: Language) ->
 
 def _of_lines(text: str, rubric: Rubric, names: Sequence[str], language: Language) -> dict[str, Verdict]:
     said = lines_of(text, rubric, names, language, _NAMELESS if len(names) == 1 else ())
-    read_as = {name: rubric.verdict(name, one.strip(AROUND)) for name, one in said.items()}
+    read_as = {name: _meant(rubric, name, one) for name, one in said.items()}
     return {name: verdict for name, verdict in read_as.items() if verdict is not None}
+
+
+def _meant(rubric: Rubric, name: str, text: str) -> Verdict | None:
+    """What a text says of a dimension; signs around it count as little as at the ends of a level's name, "late (or never)"."""
+    bare = text.strip(AROUND)
+    if (verdict := rubric.verdict(name, bare)) is not None:
+        return verdict
+    levels = rubric.scale_of(name).levels or {}
+    return next((number for level, number in levels.items() if level.strip(AROUND).casefold() == bare.casefold()), None)
 
 
 def distribution(reply: Reply, answers: Mapping[str, Verdict]) -> tuple[dict[str, float] | None, bool]:

@@ -14,6 +14,7 @@ from core.grouping import group_by
 from core.records import Dialogue, Usage
 from core.specs import ModelSpec
 from core.tables import Cell, Table
+from core.trees import longest_way
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.methods import method_of
 from evalsuite.runner.lengths import MARKS, counter
@@ -67,7 +68,9 @@ class Load:
 
 
 class _Stand(Load):
-    """Answers every question with as many tokens as a model might, and counts."""
+    """Answers every question with as many tokens as a model might, and counts. `way`: the answers to a tree's questions."""
+
+    way: Mapping[str, str] = {}  # never written into
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
         tokens = min(question.held_tokens or REPLY, question.sampling.max_tokens)
@@ -76,7 +79,9 @@ class _Stand(Load):
         self.specs[spec.name] = spec
         who = question.purpose, spec.name
         self.usage[who] = Usage.total([*([self.usage[who]] if who in self.usage else []), usage])
-        if question.choices:
+        if (named := self.way.get(str(question.sample.get("dimension")))) and named in (question.choices or (named,)):
+            text = named if question.choices else f"ANSWER: {named}"
+        elif question.choices:
             text = question.choices[0]
         else:
             text = orjson.dumps(_least(question.schema)).decode() if question.schema else " ".join(["word"] * tokens)
@@ -100,6 +105,7 @@ async def load_of(job: Plan | Dialogue, judges: Sequence[DialogueFramework]) -> 
         if method_of(of.method).together:
             await _beside_others(stand, of, complete)
         else:
+            stand.way = longest_way(of.rubric.questions or {})
             await of.judge(stand).score(complete)
     return Load(stand.usage, stand.specs)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 from core.files import read_text
-from core.judge_prompts import ALONE, judge_messages, transcript
+from core.judge_prompts import ALONE, judge_messages, published, transcript
 from core.records import Dialogue, Turn
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import Plan
@@ -60,6 +60,8 @@ def _judge_prompt(resolved: DialogueFramework, count: Callable[[str], int]) -> i
     """Tokens of the longest question to the judge, without the dialogue."""
     if resolved.method in ("json", "criteria"):  # shows what depends on the dialogue
         return count(resolved.rubric.model_dump_json()) // len(resolved.rubric.languages) + UNSEEN
+    if published(resolved.method) and (tree := resolved.rubric.questions):
+        return max(count("".join((*one.text.values(), *one.examples.values()))) for one in tree.values()) + UNSEEN
     if resolved.method in ALONE:  # so do these, whose packs hold whole dialogues as examples
         files = resolved.judge_prompts.folder.glob("*/*judge*")
         return max((count(read_text(path, "prompt")) for path in files), default=0) + UNSEEN

@@ -22,6 +22,7 @@ from core.specs import ModelSpec, Sampling, load_spec
 from evalsuite.environment import judged as rewarded
 from evalsuite.judge import words
 from evalsuite.judge.judge import Judge
+from evalsuite.judge.words import AROUND, read
 from serve.answers import Reply
 from serve.client import ChatClient
 from serve.store import CallStore
@@ -107,6 +108,16 @@ def test_a_judge_is_told_what_the_scale_is(kind: str, language: str) -> None:
             rule = system[system.index(rubric.dimensions[key].about[talk.language]) :].splitlines()[1]
             assert all(end in rule for end in ends), rule
             assert "–" not in system and (scale.digits or all(end in user for end in ends))
+
+
+@pytest.mark.parametrize("sign", [*filter(str.strip, AROUND)])
+def test_a_level_may_begin_and_end_with_any_sign(sign: str) -> None:
+    levels = [f"{sign}late", f"late {sign}or never{sign}", "never"]
+    rubric = Rubric.model_validate({"name": "r", "scale": {"levels": levels}, "dimensions": {"help": "When?", "care": "When?"}})
+    for place, level in enumerate(levels):
+        for text in (level, f'"{level}".', level.upper()):
+            assert read(text, rubric, ["help"], "en") == [place], text
+        assert read(f"Help: {level}\nCare: never", rubric, ["help", "care"], "en") == [place, 2]
 
 
 async def test_lines_and_lone_answers_are_held_and_read(tmp_path: Path) -> None:

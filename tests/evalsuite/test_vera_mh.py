@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from core.records import Dialogue, Judgement
 from core.rubrics import Rubric
 from data_prep.__main__ import app
 from evalsuite.papers.vera_mh_judge import read_published
+from evalsuite.runner.forecast import load_of
+from evalsuite.runs.config import load_config
+from evalsuite.runs.dialogue_framework import resolve_config
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 from tests.vera_mh_clone import make_clone
@@ -37,12 +41,17 @@ def scripted(verdicts: dict[str, str], leaves: str = "") -> Any:
     return behave
 
 
-def ran(esc_eval: EscEval, folder: Path, behave: Any, *more: object, flat: bool = False) -> list[dict[str, Any]]:
-    """A run on the miniature, in the folder `run`; what was asked."""
+def made(folder: Path, flat: bool = False) -> None:
+    """The miniature, imported, and config.yaml for a run on it."""
     line = ["import", "--source", f"vera_mh={make_clone(folder / 'clone', flat)}", "--out", str(folder / "imported")]
     assert CliRunner().invoke(app, line).exit_code == 0
     config = yaml.safe_load((CONFIGS / "eval" / "vera_mh.yaml").read_text().replace("runs/vera_mh_clone", f"{folder}/imported"))
     (folder / "config.yaml").write_text(yaml.safe_dump(config | {"trials": 1, "exchanges": 4, "out": str(folder / "run")}))
+
+
+def ran(esc_eval: EscEval, folder: Path, behave: Any, *more: object, flat: bool = False) -> list[dict[str, Any]]:
+    """A run on the miniature, in the folder `run`; what was asked."""
+    made(folder, flat)
     with Endpoint(behave, ROLES) as endpoint:
         roles = [part for role in ROLES for part in (f"--{role}", f"{role}@{endpoint.url}")]
         assert esc_eval("run", "--config", folder / "config.yaml", *roles, *more) == (0, "")
@@ -152,6 +161,18 @@ def test_paper_mode_shows_one_line_and_reads_the_first_option(esc_eval: EscEval,
     assert {one.method for one in judged} == {"tree_paper"} and {one.condition["mode"] for one in judged} == {"paper"}
     page = (tmp_path / "run" / "report.html").read_text()
     assert "as published, every part" in page and "Otherwise than the script" in page
+
+
+@pytest.mark.parametrize("mode", ["native", "paper"])
+def test_a_plan_counts_the_longest_way_through_the_tree(tmp_path: Path, mode: str) -> None:
+    """Questions 4, 5, 7, 8 and 9."""
+    made(tmp_path)
+    roles = {role: f"{role}@http://127.0.0.1:9/v1" for role in ("seeker", "judge")} | {
+        "supporters": ["s@http://127.0.0.1:9/v1"]
+    }
+    framework = resolve_config(load_config(tmp_path / "config.yaml", roles | {"mode": mode}))
+    load = asyncio.run(load_of(next(iter(framework.plans())), [framework]))
+    assert (load.usage["judge", "judge"].calls, load.calls) == (5, 13)
 
 
 @pytest.mark.slow
