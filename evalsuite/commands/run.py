@@ -34,7 +34,6 @@ from evalsuite.commands.options import (
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
 from evalsuite.runner.work import Outcome
-from evalsuite.runs import shards
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.run_identity import RunIdentity
@@ -123,7 +122,7 @@ def run(
         _say(f"paper mode, in our words: {', '.join(ours)}{published}")
     again = Retry.parse(retry)
     with open_run(resolved.out) as opened:
-        shards.claim(opened, resolved.shard)
+        opened.claim_shard(resolved.shard)
         if recording := resolved.models.recording:
             _say(f"a replay of {recording}: no model is asked")
             recording.into(opened.store)

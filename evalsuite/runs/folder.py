@@ -19,6 +19,7 @@ from core.records import Usage, Used
 from data_prep.played import Played
 from evalsuite.runs.people import PEOPLE, write_people
 from evalsuite.runs.run_config import RunConfig
+from evalsuite.runs.shard import Shard, called
 from evalsuite.runs.versions import Versions, joined
 from serve.answers import Retry
 from serve.budget import Budget
@@ -82,6 +83,14 @@ class Run:
         if config.root != self.config().root:
             self._pending, self._people = config, people or self._people
             self.store.before_next = self.settle
+
+    def claim_shard(self, shard: Shard | None) -> None:
+        """Remember which shard the folder holds; refuse one that holds another, or a whole run."""
+        known = self.config()
+        if known and (held := known.shard) != shard:
+            raise UserError(f"{self.folder} holds {called(held)}, not {called(shard)}: use another --out")
+        if shard and not known:
+            self.claim("shard", asdict(shard))
 
     @property
     def grows(self) -> bool:

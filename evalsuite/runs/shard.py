@@ -31,3 +31,8 @@ class Shard:
     def take(self, jobs: Sequence[T]) -> list[T]:
         """This shard's part of all jobs: as many as any other's, or one more."""
         return list(jobs[len(jobs) * (self.index - 1) // self.of : len(jobs) * self.index // self.of])
+
+
+def called(shard: Shard | None) -> str:
+    """What a folder holds, in words."""
+    return f"shard {shard}" if shard else "a whole run"

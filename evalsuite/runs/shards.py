@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +33,12 @@ from evalsuite.runs.folder import Run, open_run
 from evalsuite.runs.judgement_sets import VERDICTS, JudgementSet, sets_of
 from evalsuite.runs.people import PEOPLE
 from evalsuite.runs.run_config import RunConfig
-from evalsuite.runs.shard import Shard
+from evalsuite.runs.shard import Shard, called
 from evalsuite.runs.spool import Written
 from evalsuite.runs.versions import joined
 from serve.failures import FailedCall
 
 WHOLE = (*PEOPLE, "gold_dialogues.jsonl", "gold_scores.jsonl")  # the same in every shard
-
-
-def claim(run: Run, shard: Shard | None) -> None:
-    """Remember which shard a folder holds; refuse one that holds another, or a whole run."""
-    known = run.config()
-    if known and (held := known.shard) != shard:
-        raise UserError(f"{run.folder} holds {_named(held)}, not {_named(shard)}: use another --out")
-    if shard and not known:
-        run.claim("shard", asdict(shard))
 
 
 def whole(folder: Path, needed: bool = True) -> RunConfig:
@@ -60,12 +51,8 @@ def whole(folder: Path, needed: bool = True) -> RunConfig:
     if needed and not config:
         raise UserError(f"not a run folder (no config.json): {folder}: `esc-eval run --config CONFIG --out {folder}` makes one")
     if held := config.shard:
-        raise UserError(f"{folder} holds only {_named(held)} of a run: put all together with `esc-eval merge` first")
+        raise UserError(f"{folder} holds only {called(held)} of a run: put all together with `esc-eval merge` first")
     return config
-
-
-def _named(shard: Shard | None) -> str:
-    return f"shard {shard}" if shard else "a whole run"
 
 
 @dataclass
@@ -118,7 +105,7 @@ def merge(folders: Sequence[Path], out: Path) -> Written[Dialogue]:
         }
         gold = {number: _gold(parts, number) for number in numbers if _has_gold(parts, number)}
         merged = opened.enter_context(open_run(out))
-        claim(merged, None)
+        merged.claim_shard(None)
         for stage, config in parts[0].config.stages.items():
             merged.claim(stage, config)
         merged.settle()

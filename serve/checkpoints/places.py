@@ -14,7 +14,6 @@ from typing import Any
 from core.errors import UserError, near, say
 from core.specs import BUNDLED_PREFIX, EMBEDDED_PREFIX, ModelSpec, place_of
 from serve.checkpoints.embedded import embedded_folder, materialise
-from serve.checkpoints.tensors import check_checkpoint, check_finite, weight_files
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _WORTH_SAYING = 10**7  # bytes
@@ -27,6 +26,8 @@ def resolve_checkpoint(place: str, what: str) -> str:
 
     Raises `UserError` for an unknown embedded name, a path that does not exist, a half-written folder, and pickled weights.
     """
+    from serve.checkpoints.tensors import check_checkpoint  # a run against an endpoint reads no weights
+
     if place.startswith(EMBEDDED_PREFIX):
         return str(materialise(name=place.removeprefix(EMBEDDED_PREFIX)))
     path = local_path(place, what)
@@ -68,6 +69,8 @@ def base_folder(place: str, revision: str | None, what: str) -> Path:
 
     Raises `UserError` for what `resolve_checkpoint` refuses, for a download that fails, and for weights that are not finite.
     """
+    from serve.checkpoints.tensors import check_checkpoint, check_finite, weight_files
+
     folder = Path(checkpoint := resolve_checkpoint(place, what))
     if not folder.is_dir():
         folder = download(checkpoint, revision, ["*.safetensors", *BESIDE_WEIGHTS], what)

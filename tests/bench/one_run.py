@@ -30,7 +30,6 @@ from evalsuite.papers.esc_eval import EscEvalConfig
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Runner
 from evalsuite.runner.work import Outcome
-from evalsuite.runs import shards
 from evalsuite.runs.config import EvalConfig
 from evalsuite.runs.dialogue_framework import resolve_config
 from evalsuite.runs.folder import open_run
@@ -83,7 +82,7 @@ def spend(config: EvalConfig, score: bool = True) -> tuple[Outcome, Spent]:
     started, cpu = time.perf_counter(), time.process_time()
     resolved = resolve_config(config)
     with open_run(resolved.out) as run, Runner(run, resolved, console) as runner:
-        shards.claim(run, resolved.shard)
+        run.claim_shard(resolved.shard)
         outcome = pipeline.simulate(runner, score=score)
         spent = Spent(
             time.perf_counter() - started, time.process_time() - cpu, len(outcome.dialogues), len(run.store), peak_memory()
