@@ -89,23 +89,15 @@ _NOT_SET_UP = {"anonymise", "kernels", "peers", "ray", "trackio"}  # extras that
 
 
 def _extras(packages: set[str]) -> list[str]:
-    """As few extras of this package as bring others; none where that is not known. `make setup` brings what is in `cpu`."""
+    """The extras of this package that bring others; none where that is not known. `make setup` brings what is in `cpu`."""
     import importlib.metadata  # takes longer than the help of a program
 
-    brought: dict[str, set[str]] = {}
+    brought: dict[str, list[str]] = {}
     with suppress(importlib.metadata.PackageNotFoundError):
         for requirement in importlib.metadata.requires("esc-eval") or []:
-            match = re.match(r"([A-Za-z0-9._-]+).*extra == ['\"](\w+)", requirement)
-            if match and match[2] != "cpu":
-                brought.setdefault(match[2], set()).add(match[1].lower().replace("_", "-"))
-    extras = list[str]()
-    while brought and packages:
-        best = max(brought, key=lambda extra: (len(packages & brought[extra]), extra not in _TESTS))
-        if not packages & brought[best]:
-            break
-        packages = packages - brought[best]
-        extras.append(best)
-    return extras
+            if (match := re.match(r"([A-Za-z0-9._-]+).*extra == ['\"](\w+)", requirement)) and match[2] != "cpu":
+                brought.setdefault(match[1].lower().replace("_", "-"), []).append(match[2])
+    return sorted({min(brought[package], key=_TESTS.__contains__) for package in packages & brought.keys()})
 
 
 @contextmanager

@@ -178,7 +178,7 @@ def test_every_import_beyond_the_base_install_has_an_extra() -> None:
     [
         (("trl", "peft"), "run `make setup`, or pip install 'esc-eval[gpu]' on a GPU node"),
         (("lm_eval",), "run `make setup`, or pip install 'esc-eval[tasks]'"),
-        (("torch", "huggingface_hub"), "run `make setup`, or pip install 'esc-eval[hub,gpu]' on a GPU node"),
+        (("torch", "huggingface_hub"), "run `make setup`, or pip install 'esc-eval[gpu,hub]' on a GPU node"),
         (("trackio",), "not installed here: pip install 'esc-eval[trackio]'"),
         (("presidio_analyzer", "presidio_anonymizer"), "not installed here: pip install 'esc-eval[anonymise]'"),
         (("unheard_of",), "not installed here: run `make setup`, or install it"),
