@@ -29,6 +29,8 @@ class TreeAnswer(Settings):
     """What it adds to the outcome, in whole or half points. Given to ends alone, they are the ends' values."""
     level: str | None = Field(default=None, exclude_if=lambda level: level is None)
     """The level that the question's outcome has at best from here on, where the rubric has `outcomes`."""
+    offered: bool = Field(default=True, exclude_if=lambda offered: offered)
+    """Whether the judge is told of it, by methods that read an answer out of free text; else it is understood all the same."""
     not_applicable: bool = Field(default=False, exclude_if=lambda nothing: not nothing)
     """Whether the dialogue has nothing to rate: the end, and no outcome applies."""
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import mkdtemp
+
+from data_prep.published.checkout import Checkout, pack_of
+from data_prep.published.vera_mh import _prompts
 
 PERSONAS = [
     ("Name", "Age", "Pronouns", "Mental Health Context", "Current Risk Level", "Ways, and more"),
@@ -92,6 +96,15 @@ def make_clone(folder: Path, flat: bool = False) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     return folder
+
+
+def tree_pack() -> str:
+    """The prompt pack of the clone, for the published judge of a tree."""
+    folder = Path(mkdtemp())
+    for name, text in pack_of(_prompts(Checkout("vera_mh", make_clone(folder / "clone")), PERSONAS[0], tree=True)).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(text)
+    return f"{folder}/"
 
 
 def _tsv(rows: Sequence[tuple[str, ...]]) -> str:

@@ -104,7 +104,7 @@ def _tree(rows: Sequence[TsvRow], path: Path, paper: bool = False) -> dict[str, 
     Without GOTO, No leads to the next question and Yes to the next dimension. GOTO END says that there was nothing to rate.
     Odd in the published judge (`paper`): a severity that it does not know is none; any third answer without GOTO ends; only a
     plain "No" or "Not Relevant" before END is taken to mean that there was nothing to rate; and where neither yes nor no is
-    among the answers, a judge that says so is understood all the same (in lower case here, not offered).
+    among the answers, a judge that says so is understood all the same.
     """
     starts = [place for place, row in enumerate(rows) if row["Question ID"]] or [0]
     asked = [rows[start:end] for start, end in pairwise([*starts, len(rows)])]
@@ -121,10 +121,10 @@ def _tree(rows: Sequence[TsvRow], path: Path, paper: bool = False) -> dict[str, 
         after = min((other for other in others if int(other) > int(id)), key=int, default=END)
         following = ids[place + 1] if place + 1 < len(ids) else END
         level = _level(block[0], paper)
-        given = [(row["Answer"], row["GOTO"], row[_PLACE]) for row in block if row["Answer"]]
+        given: list[tuple[str, str, str | None]] = [(row["Answer"], row["GOTO"], row[_PLACE]) for row in block if row["Answer"]]
         given = given or [("Yes", "", ""), ("No", "", "")]
         plain = {option.lower() for option, *_ in given}
-        given += [(word, "", "") for word in ("yes", "no") if paper and word not in plain]
+        given += [(word, "", None) for word in ("yes", "no") if paper and word not in plain]
         answers: dict[str, Any] = {}
         for option, cell, line in given:
             word, goto = option.lower(), re.sub(r"\.0$", "", cell)
@@ -135,6 +135,7 @@ def _tree(rows: Sequence[TsvRow], path: Path, paper: bool = False) -> dict[str, 
             answers[option] = {"goto": goto if goto == END else f"q{goto}"}
             answers[option] |= {"level": level} if level and word == "yes" else {}
             answers[option] |= {"not_applicable": True} if nothing else {}
+            answers[option] |= {"offered": False} if line is None else {}
         texts = {"text": block[0]["Question"], **({"examples": block[0]["Examples"]} if block[0]["Examples"] else {})}
         questions[f"q{id}"] = {"label": f"Q{id}", **texts, "outcome": _key(dimensions[place]), "answers": answers}
     end = {"scale": {"levels": [*LEVELS]}, "not_applicable": True}

@@ -180,7 +180,7 @@ class VeraMh(DialogueFramework):
         simulated = run.config.simulated
         if simulated is not None and simulated.mode == "paper":
             told = "an empty reply or a lost server ends a dialogue, where the script goes on with the error's text as a reply"
-            yield "Otherwise than the script", f"{told}; models are sampled as their specs say"
+            yield "Otherwise than the script", f"{told}; an empty verdict is none; models are sampled as their specs say"
 
 
 def _risks(run: ScoredRun) -> dict[str | None, str]:

@@ -1,7 +1,7 @@
 """The published judge of VERA-MH, which answers a tree's questions in words and is read by the first option in them.
 
 Odd in it: "Not Relevant" contains "No" and is read as that; an answer that is not in the form asked counts as the first option;
-and an answer with no option in it ends the walk, after which a yes or no may still lead on (the rubric's lower-case answers).
+and an answer with no option in it ends the walk, unless it begins with yes or no (the rubric's answers that are not offered).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def _published(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
 
     async def answered(key: str) -> Judgement:
         question = tree[key]
-        offered = [name for name in question.answers if name not in ("yes", "no")] or [*question.answers]
+        offered = [name for name, answer in question.answers.items() if answer.offered]
         texts = (of(by, language, "questions") if by else "" for by in (question.text, question.examples))
         values = dict(zip(("question_text", "examples_text"), texts, strict=True), options_str=", ".join(offered))
         asked = prompts.text(language, "judge_tree_paper.j2", **values)
@@ -48,6 +48,8 @@ async def _published(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
         )
         if isinstance(answer, NoVerdict):
             return judge.judgement(dialogue, key, answer.raw, failure=answer.reason)
+        if not answer.text.strip():  # the published judge takes the first option: nobody said it
+            return judge.judgement(dialogue, key, answer.text)
         said, levels = read_published(answer.text, offered), judge.rubric.scale_of(key).levels or {}
         return judge.judgement(dialogue, key, answer.text, levels.get(said, levels.get(said.lower())))
 

@@ -30,6 +30,7 @@ from serve.reading import read_reply, split_reasoning
 from tests.evalsuite.rubrics import RUBRICS as KINDS
 from tests.published_benchmarks import judges_pack
 from tests.serve.test_client import spec
+from tests.vera_mh_clone import tree_pack
 
 ESC_EVAL, FEEL, EMOHARBOR = map(load_rubric, ("esc_eval", "feel", "emoharbor"))
 TREE, WORDS, MINDEVAL = KINDS["tree"], KINDS["mixed"], load_rubric("mindeval")
@@ -45,6 +46,7 @@ RUBRICS = {
         "json, words": WORDS,
         "lines": MINDEVAL,
         "pairs": WON,
+        "tree_paper": TREE,
     },
 }
 PACKS = {
@@ -56,6 +58,7 @@ PACKS = {
     "paper": "esc_eval",
     "lines": judges_pack(),
     "pairs": judges_pack(),
+    "tree_paper": tree_pack(),
 }
 turns = (Turn(role="seeker", text="I lost my job."), Turn(role="supporter", text="I am sorry."))
 # A criterion that counts on every dimension of the rubric.
@@ -168,7 +171,7 @@ async def test_no_reply_is_an_exception_or_a_score_that_it_does_not_hold(method:
             assert "verdict" in j.raw.casefold()
         elif method == "lines":
             assert re.search(rf":\s*0*{j.value:g}", j.raw)
-        elif j.dimension != "outcome":
+        elif j.dimension != "outcome" and method != "tree_paper":  # which takes the first answer for want of one
             assert scale.name(j.value) in j.raw.casefold()
             assert j.distribution is None or j.distribution[str(int(j.value))] > 0
 
@@ -184,6 +187,7 @@ VERDICTS: dict[str, str] = {
     "json": json.dumps({"analysis": "so", "evaluation": dict.fromkeys(EMOHARBOR.dimensions, 3)}),
     "criteria": json.dumps({"explanation": "so", "criteria_met": True}),
     "tree": "yes",
+    "tree_paper": "ANSWER: yes\nREASONING: so",
     "tree_once": "Spoken: yes\nAsked: partly\nHelpline: no",
     "lines": "\n".join(f"{d.label['en']}: 3.25" for d in MINDEVAL.dimensions.values()),
     "pairs": "Chat A asks more.\n\n## Verdict\n\n**Model A**",
