@@ -43,8 +43,8 @@ class Forest:
     """What a row is."""
 
     def at(self, figure: float) -> str:
-        """Where a figure lies from left to right."""
-        return f"{100 * (figure - self.low) / (self.high - self.low):.2f}%"
+        """Where a figure lies from left to right; what is off the axis (points taken off may lead below 0), at its end."""
+        return f"{100 * (min(max(figure, self.low), self.high) - self.low) / (self.high - self.low):.2f}%"
 
     def figure(self, figure: float) -> str:
         """With its sign where the axis has two sides."""

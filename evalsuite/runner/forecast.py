@@ -136,13 +136,13 @@ def shares_of(
 
 
 def _alike(job: Plan | Dialogue) -> tuple[str | None, str] | None:
-    """Planned dialogues that take much the same have the same; given ones are of any length."""
+    """Planned dialogues that take much the same have the same; given ones, and those that have begun, are of any length."""
     return (job.opening.supporter, job.opening.language) if isinstance(job, Plan) else None
 
 
 def _some(jobs: Sequence[Plan | Dialogue]) -> Sequence[Plan | Dialogue]:
     """Of jobs that are alike, those that speak for all."""
-    return jobs[:1] if isinstance(jobs[0], Plan) else jobs[:: -(-len(jobs) // _GIVEN)]
+    return jobs[:1] if isinstance(jobs[0], Plan) and not jobs[0].spoken else jobs[:: -(-len(jobs) // _GIVEN)]
 
 
 @dataclass(frozen=True)

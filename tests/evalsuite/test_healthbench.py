@@ -16,6 +16,9 @@ import pytest
 from core.files import CONFIGS, read_jsonl
 from core.records import Judgement
 from core.tables import Estimate
+from evalsuite.commands.options import resolve
+from evalsuite.report.forest import Forest
+from evalsuite.runner.forecast import forecast
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 
@@ -138,6 +141,11 @@ def test_a_case_is_answered_once_and_marked_criterion_by_criterion(esc_eval: Esc
     assert "communication" in (tmp_path / "run" / "tables" / "by-theme.csv").read_text()
 
 
+def test_what_lies_below_the_axis_is_drawn_at_its_end() -> None:
+    forest = Forest("Average", [])
+    assert [forest.at(figure) for figure in (-30, 0, 25, 100, 130)] == ["0.00%", "0.00%", "25.00%", "100.00%", "100.00%"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("only", ["psych", "theme:context_seeking", "ids.json", "list.json"])
 def test_some_of_the_cases(esc_eval: EscEval, tmp_path: Path, cases: Path, only: str) -> None:
@@ -229,6 +237,18 @@ def test_the_judge_is_measured_on_physicians_verdicts(
     # Physicians say 1, ½ and 1, the grader 1, 0 and 1.
     assert agreement["n"] == 3 and agreement["acc"] == pytest.approx(2 / 3)
     assert esc_eval("agree", "--judgements", "run/gold_judgements.jsonl", "--gold", "gold/scores.jsonl")[0] == 0
+
+
+def test_a_plan_counts_the_criteria_of_every_case(tmp_path: Path, cases: Path) -> None:
+    """Three cases with three, two and one criteria: a forecast from the first alone would say nine."""
+    models: dict[str, Any] = {
+        "supporters": ["a@http://127.0.0.1:1/v1"],
+        "judge": "b@http://127.0.0.1:1/v1",
+        "out": str(tmp_path / "run"),
+    }
+    resolved = resolve(CONFIG, ["floors=false", f"cases={cases}"], **models)
+    found = forecast([*resolved.plans()], [resolved])
+    assert {who: used.calls for who, used in found.held.usage.items()} == {("supporter", "a"): 3, ("judge", "b"): 6}
 
 
 BAD: dict[str, dict[str, Any]] = {
