@@ -178,7 +178,7 @@ class HealthBench(DialogueFramework):
 
     @classmethod
     def cautions(cls, run: ScoredRun) -> Iterator[str]:
-        yield "It marks single answers by physicians' criteria: no evidence of a whole dialogue, or of what no criterion names."
+        yield "HealthBench marks single answers by criteria: no evidence of a whole dialogue, or of what no criterion names."
 
 
 class _Alone(Criterion):

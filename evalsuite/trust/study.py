@@ -73,7 +73,10 @@ def study_sheet(
                     told[kind].append(f"{one} and {other} ({name}, Kendall's tau {fmt(tau)})")
     return Sheet(
         title=title,
-        cautions=[*([PLUMBING] if plumbing else []), *(f"{one.title}: {text}" for one in frameworks for text in one.warnings)],
+        cautions=[
+            *([PLUMBING] if plumbing else []),
+            *(text if text.startswith(one.title) else f"{one.title}: {text}" for one in frameworks for text in one.warnings),
+        ],
         findings=[_answer(told), *findings],
         facts=[
             ("Supporters", ", ".join(supporters)),
