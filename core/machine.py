@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import psutil
 
@@ -22,8 +22,51 @@ from core.errors import UserError
 Precision = Literal["bfloat16", "float16", "float32"]
 DRIVER, CUDA = 580, 13  # the oldest driver that runs the CUDA which vLLM 0.33 and torch 2.14 are built for
 AMPERE = 8.0  # compute capability of the first GPUs with bf16, the least that vLLM takes it on
+# What is reached of a data sheet's figures, and the floor under a step. All plans take them from here. The first two hold on an
+# H100 (docs/measurements.md): steps of 1 to 192 dialogues are then 1 to 11 % off. The others are assumed.
+READS = 0.7  # of the memory's bandwidth, while vLLM generates: weights and caches read in large pieces
+COMPUTES = 0.65  # of the bf16 peak, while vLLM reads prompts
+TRAINS = 0.4  # of the bf16 peak, in LoRA training of 7B to 14B models (model FLOPs utilisation); 0.3 to 0.5 is usual
+STEP_S = 0.004  # seconds that a step of vLLM takes however little it computes: launches, scheduling, sampling
+DOUBLED = 0.8  # of twice the speed, when a model is split over twice the GPUs: they wait for each other twice a layer
+LOADS = 0.5e9  # bytes of weights a second, from a disk that several machines share
+START_S = 90.0  # seconds of a server's start besides: imports, compilation, CUDA graphs
+NODE = 8  # GPUs of a machine at most; more are several machines
 # What oneDNN can be told to stop at (ONEDNN_MAX_CPU_ISA) that has no products of bf16.
 _WITHOUT_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+
+
+CardName = Literal["h200", "b200", "h100", "a100", "a100-40", "mi300x", "l40s", "rtx4090", "l4"]
+
+
+class Card(NamedTuple):
+    """What a model of GPU can do."""
+
+    label: str
+    gigabytes: int
+    """As it is sold: 10⁹ bytes."""
+    gib: float
+    """Memory that a process can get: what the driver reports, less a little."""
+    bandwidth: float
+    """Of its memory, TB/s."""
+    peak: float
+    """Dense bf16 TFLOP/s, without sparsity; twice that in fp8 where it has fp8."""
+    fp8: bool = True
+
+
+# NVIDIA: the data sheets, of B200 that of HGX (36,000 TFLOP/s with sparsity, 64 TB/s for eight); the Ada whitepaper's appendix
+# for RTX 4090 (165.2, accumulated in fp32). AMD: the data sheet of MI300X.
+CARDS: dict[CardName, Card] = {
+    "h200": Card("H200", 141, 139.0, 4.8, 989.0),
+    "b200": Card("B200", 180, 177.0, 8.0, 2250.0),
+    "h100": Card("H100", 80, 79.0, 3.35, 989.0),
+    "a100": Card("A100", 80, 79.0, 2.039, 312.0, fp8=False),
+    "a100-40": Card("A100", 40, 39.0, 1.555, 312.0, fp8=False),
+    "mi300x": Card("MI300X", 192, 191.0, 5.3, 1307.4),
+    "l40s": Card("L40S", 48, 44.0, 0.864, 362.0),
+    "rtx4090": Card("RTX 4090", 24, 23.5, 1.008, 165.2),
+    "l4": Card("L4", 24, 22.0, 0.3, 121.0),
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +79,22 @@ class Gpu:
     """Bytes; None where they are not known."""
     used: int = 0
     """Bytes that something else holds."""
+    model: str = ""
+    """As nvidia-smi or the user names it; "" where that is not known."""
+
+    @property
+    def card(self) -> Card:
+        """Its figures: by its name, else those of the card that is nearest in memory (H200 for 141 GB)."""
+        memory = self.memory or 0
+        return card_of(self.model, memory) or min(CARDS.values(), key=lambda card: abs(card.gigabytes * 10**9 - memory))
+
+
+def card_of(name: str, memory: int = 0) -> Card | None:
+    """The figures of the GPU that a driver calls so; None for one that is not in `CARDS`, as H100 PCIe."""
+    if re.search(r"H\d00.*(PCIe|NVL)", name):
+        return None
+    known = [card for card in CARDS.values() if re.search(rf"\b{card.label.split()[-1]}\b", name)]
+    return min(known, key=lambda card: abs(card.gigabytes * 10**9 - memory), default=None)
 
 
 @dataclass(frozen=True)
@@ -47,6 +106,8 @@ class Machine:
     """Whether servers run on GPUs, though none may be listed."""
     imagined: bool = False
     """Planned for, but another than this one."""
+    nodes: int = 1
+    """How many machines like it there are: of a Slurm job, or planned for with more than `NODE` GPUs."""
 
     @classmethod
     def here(cls) -> Machine:
@@ -54,19 +115,28 @@ class Machine:
         if not has_gpu():
             return cls()
         listed = {gpu.name: gpu for gpu in listed_gpus()}
-        return cls(tuple(listed.get(name, Gpu(name)) for name in visible_gpus()), True)
+        nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
+        gpus = tuple(listed.get(name, Gpu(name)) for name in visible_gpus())
+        return cls(gpus, True, nodes=int(nodes) if nodes.isdecimal() else 1)
 
     @classmethod
     def parse(cls, text: str) -> Machine:
-        """A machine by its GPUs' gigabytes: `80,80` or `2x80`. A gigabyte is 10⁹ bytes, which a card has at least."""
+        """A machine by its GPUs: `8xh100`, or by their gigabytes, `80,80` or `2x80` (10⁹ bytes, which a card has at least; see
+        `Gpu.card`)."""
         gpus: list[Gpu] = []
-        for part in text.split(","):
-            match = re.fullmatch(r"\s*(?:(\d{1,2})\s*[x×*]\s*)?(\d{1,4}(?:\.\d+)?)\s*(?:GB?)?\s*", part, re.I | re.ASCII)
-            if match is None or not float(match[2]) or match[1] == "0":
-                raise UserError(f"--gpus {text!r}: give the GPUs' gigabytes, as in 80,80 or 2x80")
-            memory = int(float(match[2]) * 10**9)
-            gpus += [Gpu(str(len(gpus) + number), memory) for number in range(int(match[1] or 1))]
-        return cls(tuple(gpus), True, True)
+        for part in text.lower().split(","):
+            match = re.fullmatch(
+                r"\s*(?:(\d{1,2})\s*[x×*]\s*)?(?:(\d{1,4}(?:\.\d+)?)\s*(?:gb?)?|([a-z]\S*))\s*", part, re.ASCII
+            )
+            card = next((card for name, card in CARDS.items() if match and name == match[3]), None)
+            size = float(match[2] or 0) if match and not card else float(card.gigabytes) if card else 0.0
+            if match is None or match[1] == "0" or not size:
+                raise UserError(
+                    f"--gpus {text!r}: give GPUs by name ({', '.join(CARDS)}) or by their gigabytes: 8xh100, 80,80 or 2x80"
+                )
+            model = card.label if card else ""
+            gpus += [Gpu(str(len(gpus) + n), int(size * 10**9), model=model) for n in range(int(match[1] or 1))]
+        return cls(tuple(gpus[:NODE]), True, True, -(-len(gpus) // NODE))
 
     def __str__(self) -> str:
         """`2 × 80 GB`."""
@@ -87,11 +157,13 @@ def smi(*options: str) -> str | None:
 def listed_gpus() -> list[Gpu]:
     """Every GPU that nvidia-smi lists, by number and once more by UUID."""
     found: list[Gpu] = []
-    for line in (smi("--query-gpu=index,uuid,memory.total,memory.used", "--format=csv,noheader,nounits") or "").splitlines():
-        number, uuid, total, used = ([field.strip() for field in line.split(",")] + [""] * 4)[:4]
+    for line in (
+        smi("--query-gpu=index,uuid,memory.total,memory.used,name", "--format=csv,noheader,nounits") or ""
+    ).splitlines():
+        number, uuid, total, used, model = ([field.strip() for field in line.split(",")] + [""] * 5)[:5]
         if number.isdigit():  # memory is [N/A] on some
             memory = int(total) * 2**20 if total.isdigit() else None
-            found += [Gpu(name, memory, int(used) * 2**20 if used.isdigit() else 0) for name in (number, uuid)]
+            found += [Gpu(name, memory, int(used) * 2**20 if used.isdigit() else 0, model) for name in (number, uuid)]
     return found
 
 

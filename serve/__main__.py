@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,9 @@ from serve.checkpoints.merge import merge_adapter
 from serve.checkpoints.places import base_folder
 from serve.launch import Servers
 from serve.limits import START_TIMEOUT
+from serve.placement import PhaseModels
 from serve.plan import overview, plan_servers
+from serve.units import Workload
 
 CONVERSIONS = {"internlm2": convert_checkpoint, "chatglm": convert_chatglm}
 LOGS = Path("runs/serve")  # of `up`: server-NAME.log
@@ -57,7 +60,8 @@ def up(
         typer.Option("--print", help="Print what servers take and the shell commands, environment included; start nothing."),
     ] = False,
     gpus: Annotated[
-        str | None, typer.Option(metavar="GB,…", help="With --print: for a machine with these GPUs (80,80 or 2x80).")
+        str | None,
+        typer.Option(metavar="GPU,…", help="With --print: for a machine with these GPUs (8xh100, or gigabytes: 80,80, 2x80)."),
     ] = None,
     context: Annotated[
         int | None,
@@ -99,10 +103,11 @@ def up(
     if gpus and not print_only:
         raise UserError("--gpus is a machine to plan for: give --print, too")
     machine = Machine.parse(gpus) if gpus else Machine.here()
-    needs = dict.fromkeys((spec.name for spec in chosen), context) if context else None
+    needs = dict.fromkeys((spec.name for spec in chosen), Workload(context)) if context else {}
     if print_only:
         plans = plan_servers(chosen, LOGS, port, resolve=False, machine=machine, needs=needs)
-        to_console(overview([plans], machine), Screen(stderr=True))
+        for table in overview([PhaseModels(chosen, needs)], [[replace(plan, notes=[]) for plan in plans]], machine):
+            to_console(table, Screen(stderr=True))  # notes stand beside the commands
         ports = {plan.name: plan.port or 8000 + number for number, plan in enumerate(plans)}
         spare = max(ports.values())
         for plan in plans:

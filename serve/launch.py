@@ -58,9 +58,9 @@ class Servers:
     """The servers of some plans, up while the `with` block runs.
 
     `endpoints` maps every spec name and served name to its base URL (`http://127.0.0.1:PORT/v1`), `seconds` every plan's name
-    to its start-up time. `timeout` is in seconds, for each server. Entering raises `UserError` when vLLM is missing, a port is
-    taken, or a server dies or does not answer in time; nothing is left running then. A server whose models are all among
-    `spare` ends nothing: `failed` says of each of them why it is not up.
+    to its start-up time, `caches` to what it then had for its cache (`cache_of`). `timeout` is in seconds, for each server.
+    Entering raises `UserError` when vLLM is missing, a port is taken, or a server dies or does not answer in time; nothing is
+    left running then. A server whose models are all among `spare` ends nothing: `failed` says of each of them why it is not up.
     """
 
     def __init__(self, plans: Sequence[ServerPlan], timeout: float = START_TIMEOUT, spare: Collection[str] = ()) -> None:
@@ -70,6 +70,7 @@ class Servers:
         self.failed: dict[str, str] = {}
         self.endpoints: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
+        self.caches: dict[str, dict[str, float]] = {}
         self._running: list[_Running] = []
         self._console = Screen(stderr=True)
 
@@ -170,6 +171,9 @@ class Servers:
                     elif _healthy(server.port):
                         self.seconds[server.plan.name] = seconds
                         waiting.remove(server)
+                        if found := cache_of("\n".join(server.log_lines()), server.plan):
+                            self.caches[server.plan.name] = found
+                            self._console.print(f"# {server.plan.name}: {told(found)}", soft_wrap=True)
                     elif seconds > self.timeout:
                         self._give_up(server, f"did not answer within {self.timeout:.0f} s (start_timeout)")
                 waiting = [server for server in waiting if server in self._running]
@@ -194,6 +198,24 @@ class Servers:
         self.failed |= dict.fromkeys(sorted(models), obituary.split("\n")[0].removesuffix(", its end:"))
         self._console.print(f"{obituary}\n# the others continue", soft_wrap=True)
         self.end([plan for plan in self.plans if models & {spec.name for spec in plan.specs}])
+
+
+def cache_of(log: str, plan: ServerPlan) -> dict[str, float]:
+    """What vLLM says at its start that its cache holds: `tokens`, and `at_once` requests of `context` tokens; and the
+    `planned_tokens`, where there was a plan. Empty where it says nothing."""
+    found = re.findall(r"KV cache size: ([\d,]+) tokens", log)
+    requests = re.findall(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x", log)
+    if not found or not requests:
+        return {}
+    context, at_once = requests[-1]
+    figures = {"tokens": int(found[-1].replace(",", "")), "context": int(context.replace(",", "")), "at_once": float(at_once)}
+    return figures | ({"planned_tokens": plan.cache_tokens} if plan.cache_tokens else {})
+
+
+def told(cache: Mapping[str, float]) -> str:
+    """The same as a sentence."""
+    planned = f" (planned: {cache['planned_tokens']:,.0f})" if "planned_tokens" in cache else ""
+    return f"cache of {cache['tokens']:,.0f} tokens{planned}, {cache['at_once']:g} requests of {cache['context']:,.0f}"
 
 
 def free_port(promised: Set[int] = frozenset()) -> int:

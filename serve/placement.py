@@ -1,151 +1,54 @@
-"""Which GPU holds what: servers of known sizes on GPUs of known memory, together where that goes, else one phase after another.
+"""Which GPU holds what: servers of known sizes on GPUs of known memory, all at the same time or in phases.
 
-Servers get shares of a GPU by need. One that no GPU holds alone is split over several; what is left goes to the caches, so that
-the servers of a GPU hold equally many dialogues. Models that do not fit together come in phases: the judge after the others,
-and where not even these fit, the supporters some at a time.
+Of all that fits, the fastest is taken (`serve.roofline`): over how many GPUs a model is split, how many equal servers of it
+there are (until no GPU is left, or none helps), whether the judge comes with the others or after them, and supporters all
+together or some at a time. What is left of a GPU is shared so that its servers hold equally many dialogues.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple
 
 from core.errors import UserError
 from core.machine import Gpu, Machine
 from core.specs import ModelSpec, place_of
 from serve.checkpoints.lora import adapter_rank
-from serve.sizes import GIB, Size, batched_tokens, size_of
-from serve.units import ServerUnit, units_of
+from serve.roofline import Demand, Pace, Place, pace
+from serve.sizes import GIB, overhead, size_of
+from serve.units import Needs, ServerUnit, units_of
 
-K = TypeVar("K")
 USABLE = 0.9  # of a GPU's memory, for all servers on it together
-COMFORT = 4  # dialogues of full length that every server should hold at once; real ones are shorter, so about ten are in flight
 ASSUMED_RANK = 16  # of an adapter that is not on this machine yet
-_STEPS = 20_000  # placements tried before giving up
-_SPLITS = (1, 2, 4, 8, 16)
+LEAST = (1, 4, 16, 64)  # dialogues that every server should hold at once: it is split over as many GPUs as that takes
+GAIN = 1.02  # how much faster another equal server has to make a phase
 
 
 @dataclass(frozen=True)
-class Demand:
-    """One server to place."""
+class Arrangement:
+    """The servers of a phase: of each model, where they run; and how fast that is."""
 
-    name: str
-    size: Size
-    context: int
-    """Tokens of a dialogue of full length."""
-    tensor_parallel: int | None = None
-    """GPUs that a copy is split over; None: as few as will do."""
-    copies: int = 1
-    """Copies in this server, on GPUs of their own."""
-
-    def splits(self, gpus: int) -> list[int]:
-        """Over how many GPUs a copy can be split, fewest first."""
-        if self.tensor_parallel is not None:
-            return [self.tensor_parallel]
-        return [n for n in _SPLITS if n * self.copies <= gpus and self.size.shape.splits(n)]
-
-    def fixed(self, gpu: int, split: int) -> int:
-        """Bytes on each GPU before there is any cache."""
-        return self.size.weights(split) + self.size.overhead(gpu, split)
-
-    def dialogue(self, gpu: int, split: int) -> int:
-        """Bytes of cache that a dialogue of full length takes on each GPU."""
-        return self.size.cache(self.context, split, batched_tokens(gpu))
-
-    def sum(self, gpu: int, split: int, dialogues: int = 1) -> str:
-        """The arithmetic in words."""
-        weights, overhead = self.size.weights(split), self.size.overhead(gpu, split)
-        cache = self.dialogue(gpu, split) * dialogues
-        split_over = f" on each of {split} GPUs" if split > 1 else ""
-        return (
-            f"{self.name}{split_over}: weights {gib(weights)} + overhead {gib(overhead)} + cache of {dialogues} × "
-            f"{self.context:,} tokens {gib(cache)} = {gib(weights + overhead + cache)} GiB"
-        )
+    places: list[list[Place]]
+    pace: Pace
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a server runs and what it gets there."""
-
-    gpus: tuple[str, ...]
-    split: int
-    """GPUs a copy."""
-    share: float
-    """Of the memory of each of its GPUs."""
-    alone: bool
-    """Whether it has them for itself."""
-    weights: int
-    overhead: int
-    cache: int
-    dialogues: int
-    """Dialogues of full length that its cache holds, over all copies."""
-
-
-def gib(count: float) -> str:
-    """Bytes as GiB with one decimal."""
-    return f"{count / GIB:.1f}"
-
-
-def place(demands: Mapping[K, Demand], gpus: Sequence[Gpu], least: int = 1) -> dict[K, Place] | None:
-    """A place for every server, each with cache for `least` dialogues at least; None where they do not fit together.
-
-    The largest comes first, on the GPUs with most room.
-    """
-    room = {gpu.name: usable(gpu) for gpu in gpus}
-    memory = {gpu.name: gpu.memory or 0 for gpu in gpus}
-    order = sorted(demands, key=lambda key: -demands[key].fixed(max(memory.values()), 1))
-    chosen: dict[K, tuple[tuple[str, ...], int]] = {}
-    steps = 0
-
-    def need(demand: Demand, gpu: str, split: int) -> int:
-        return demand.fixed(memory[gpu], split) + least * demand.dialogue(memory[gpu], split)
-
-    def settle(number: int) -> bool:
-        nonlocal steps
-        if number == len(order):
-            return True
-        key = order[number]
-        demand = demands[key]
-        for split in demand.splits(len(gpus)):
-            steps += 1
-            if steps > _STEPS:
-                return False
-            names = sorted(room, key=lambda name: -room[name])[: split * demand.copies]
-            if len(names) < split * demand.copies or any(room[name] < need(demand, name, split) for name in names):
-                continue
-            for name in names:
-                room[name] -= need(demand, name, split)
-            chosen[key] = tuple(sorted(names, key=[*memory].index)), split
-            if settle(number + 1):
-                return True
-            for name in names:
-                room[name] += need(demand, name, split)
-        return False
-
-    if not settle(0):
-        return None
-    together = Counter(name for names, _ in chosen.values() for name in names)
-    per_dialogue = Counter[str]()
-    for key, (names, split) in chosen.items():
-        for name in names:
-            per_dialogue[name] += demands[key].dialogue(memory[name], split)
-    places: dict[K, Place] = {}
-    for key in demands:  # in the order in which they were asked for
-        (names, split), demand = chosen[key], demands[key]
-        first, smallest = memory[names[0]], min(memory[name] for name in names)
-        more = min(room[name] / max(per_dialogue[name], 1) for name in names)  # dialogues
-        wanted = need(demand, names[0], split) + int(more * demand.dialogue(first, split))
-        share = math.ceil(wanted / smallest * 10_000) / 10_000
-        fixed = demand.fixed(first, split)
-        cache = int(share * smallest) - fixed
-        dialogues = cache // demand.dialogue(first, split) * demand.copies
-        alone = all(together[name] == 1 for name in names)
-        weights = demand.size.weights(split)
-        places[key] = Place(names, split, share, alone, weights, fixed - weights, cache, dialogues)
-    return places
+def demands_of(units: Sequence[ServerUnit], machine: Machine, needs: Needs | None = None) -> list[Demand] | None:
+    """What the servers of each unit take; None where the memory of a GPU or the size of a model is not known."""
+    demands: list[Demand] = []
+    for unit in units:
+        folders = [place_of(where) for _, _, where in unit.adapters]
+        ranks = [adapter_rank(folder, f"model {unit.name}: adapter") for folder in folders if folder.is_dir()]
+        adapters = 0 if unit.merges(True) else len(unit.adapters)
+        size = size_of(unit.specs[0], adapters, max(ranks, default=ASSUMED_RANK))
+        if size is None:
+            return None
+        options, work = unit.serve, unit.work(needs)
+        servers = (options.tensor_parallel, unit.copies, options.replicas, unit.grows and work is not None)
+        demands.append(Demand(unit.name, size, unit.context(needs), *servers, work))
+    return demands if machine.gpus and all(gpu.memory for gpu in machine.gpus) else None
 
 
 def usable(gpu: Gpu) -> int:
@@ -154,66 +57,131 @@ def usable(gpu: Gpu) -> int:
     return min(int(memory * USABLE), memory - gpu.used)
 
 
-def refusal(demands: Sequence[Demand], machine: Machine, purpose: str, name: str = "") -> UserError:
-    """Why servers do not fit, with the arithmetic and the next best option. `purpose` ends in the word before their names."""
-    gpus = machine.gpus
-    gpu = max(gpus, key=usable)
-    lines = [f"not enough memory on {name or machine} {purpose} {' and '.join(demand.name for demand in demands)}:"]
-    for demand in demands:
-        split = (demand.splits(len(gpus)) or [demand.tensor_parallel or 1])[-1]
-        lines.append(f"  {demand.sum(gpu.memory or 0, split)}")
-    held = f"; {gib(gpu.used)} GiB of it are in use by something else" if gpu.used > (gpu.memory or 0) * (1 - USABLE) else ""
-    lines.append(f"  a GPU offers {gib(usable(gpu))} GiB ({USABLE:.0%} of {gib(gpu.memory or 0)}{held})")
-    lines.append(f"Next best: {next_best(demands, gpus)}")
-    return UserError("\n".join(lines))
+def place(
+    demands: Sequence[Demand], gpus: Sequence[Gpu], least: int = 1, counts: Sequence[int] = ()
+) -> list[list[Place]] | None:
+    """Places for every server, `counts` of each demand, with cache for `least` long dialogues; None where they do not fit.
+
+    The largest comes first, split over as few GPUs as will do, on those with most room.
+    """
+    known, room = {gpu.name: gpu for gpu in gpus}, {gpu.name: usable(gpu) for gpu in gpus}
+    bytes_of = {gpu.name: gpu.memory or 0 for gpu in gpus}
+    servers = [n for n, demand in enumerate(demands) for _ in range(counts[n] if counts else demand.replicas)]
+    chosen: list[tuple[int, tuple[str, ...], int]] = []
+    for number in sorted(servers, key=lambda n: -demands[n].size.weights()):
+        demand = demands[number]
+        for split in demand.splits(len(gpus)):
+            names = tuple(sorted(room, key=lambda name: -room[name])[: split * demand.copies])
+            taken = {name: demand.least(bytes_of[name], split, least) for name in names}
+            if len(names) == split * demand.copies and all(room[name] >= size for name, size in taken.items()):
+                room = {name: left - taken.get(name, 0) for name, left in room.items()}
+                chosen.append((number, tuple(sorted(names, key=[*bytes_of].index)), split))
+                break
+        else:
+            return None
+    together, each = Counter(name for _, names, _ in chosen for name in names), Counter[str]()
+    for number, names, split in chosen:
+        each.update({name: demands[number].dialogue(bytes_of[name], split) for name in names})
+    places: list[list[Place]] = [[] for _ in demands]
+    for number, names, split in chosen:
+        demand, first, smallest = demands[number], bytes_of[names[0]], min(bytes_of[name] for name in names)
+        dialogue, more = demand.dialogue(first, split), min(room[name] / max(each[name], 1) for name in names)
+        share = math.ceil((demand.least(first, split, least) + int(more * dialogue)) / smallest * 10_000) / 10_000
+        weights, rest = demand.size.weights(split), overhead(first)
+        cache, sharing = int(share * smallest) - weights - rest, max(together[name] for name in names)
+        card = min((known[name].card for name in names), key=lambda card: card.bandwidth)
+        held = cache // dialogue * demand.copies
+        places[number].append(Place(names, split, share, weights, rest, cache, held, sharing, card))
+    return places
 
 
-def next_best(demands: Sequence[Demand], gpus: Sequence[Gpu]) -> str:
-    """What would make servers fit: 8 bits, or more GPUs like the largest here; and what always does."""
-    numbered = dict(enumerate(demands))
+def arrange(demands: Sequence[Demand], gpus: Sequence[Gpu]) -> Arrangement | None:
+    """The fastest places for these servers, and for as many more equal ones as help; None where they do not fit together."""
+
+    def layout(counts: Sequence[int], least: int) -> Arrangement | None:
+        found = place(demands, gpus, least, counts)
+        return Arrangement(found, pace([*zip(demands, found, strict=True)])) if found is not None else None
+
+    def grown(now: Arrangement, counts: Sequence[int], least: int) -> tuple[Arrangement, list[int]] | None:
+        """With one more server on GPUs that nobody uses: of the bottleneck, or of the first that gains."""
+        if len(_used(now)) == len(gpus) or not now.pace.dialogues:
+            return None
+        for number in sorted(range(len(demands)), key=lambda n: demands[n].name != now.pace.bottleneck):
+            more = [count + (n == number) for n, count in enumerate(counts)]
+            found = layout(more, least) if demands[number].grows else None
+            if found and found.places[number][-1].sharing == 1 and found.pace.hours * GAIN < now.pace.hours:
+                return found, more
+        return None
+
+    best: Arrangement | None = None
+    for least in LEAST:
+        counts = [demand.replicas for demand in demands]
+        now = layout(counts, least)
+        while now and (more := grown(now, counts, least)):
+            now, counts = more
+        if now and (best is None or now.pace.hours * GAIN < best.pace.hours):
+            best = now
+    return best
+
+
+def _used(layout: Arrangement) -> set[str]:
+    return {name for places in layout.places for found in places for name in found.gpus}
+
+
+def reasons(demands: Sequence[Demand], gpus: Sequence[Gpu], chosen: Arrangement) -> Iterator[str]:
+    """Why the servers of a phase are as they are, a line each; and what 8 bits would change where they double what is held."""
+    pace, memory = chosen.pace, gpus[0].memory or 0
+    for demand, places in zip(demands, chosen.places, strict=True):
+        if (split := places[0].split) > 1 and demand.tensor_parallel is None:
+            alone = demand.least(memory, 1) <= usable(gpus[0])
+            yield f"{demand.name} over {split} GPUs: {'faster than on one' if alone else 'no GPU holds it alone'}"
+        if len(places) > demand.replicas:
+            yield f"{demand.name} × {len(places)}, behind a router: each makes the phase faster by {GAIN - 1:.0%} or more"
+    if not pace.dialogues:
+        return
+    idle = len(gpus) - len(_used(chosen))
+    rest = f"{idle} left over: no further server makes it {GAIN - 1:.0%} faster" if idle else "none left over"
+    yield f"{pace.bottleneck} is the bottleneck, {pace.why}, with {pace.at_once} dialogues at once; GPUs: {rest}"
+    wide = [demand for demand in demands if not demand.size.fp8 and not demand.size.shape.stored]
+    narrow = [replace(d, size=replace(d.size, fp8=("weights", "cache"))) if d in wide else d for d in demands]
+    other = arrange(narrow, gpus) if wide and all(gpu.card.fp8 for gpu in gpus) else None
+    if other and other.pace.at_once >= 2 * pace.at_once:
+        yield (
+            f"serve: {{fp8: [weights, cache]}} in the specs of {', '.join(demand.name for demand in wide)} doubles that "
+            f"({other.pace.at_once}): {other.pace.hours:.2f} hours, not {pace.hours:.2f}; answers are others then"
+        )
+
+
+def refusal(demands: Sequence[Demand], machine: Machine, purpose: str) -> UserError:
+    """Why servers do not fit, with the arithmetic and what would: 8 bits, more GPUs like the largest here, another machine.
+    `purpose` ends in the word before their names."""
+    gpu, names = max(machine.gpus, key=usable), [demand.name for demand in demands]
+    memory, count = gpu.memory or 0, len(machine.gpus)
+    lines = [f"not enough memory on {machine} {purpose} {' and '.join(names)}:"]
+    lines += [f"  {d.sum(memory, (d.splits(count) or [d.tensor_parallel or 1])[-1])}" for d in demands]
+    held = f"; {gpu.used / GIB:.1f} GiB of it are in use by something else" if gpu.used > memory * (1 - USABLE) else ""
+    lines.append(f"  a GPU offers {usable(gpu) / GIB:.1f} GiB ({USABLE:.0%} of {memory / GIB:.1f}{held})")
     options: list[str] = []
     for kinds in (("weights",), ("weights", "cache")):
-        smaller = {n: replace(d, size=replace(d.size, fp8=tuple({*d.size.fp8, *kinds}))) for n, d in numbered.items()}
-        if place(smaller, gpus):
-            options.append(f"serve: {{fp8: [{', '.join(kinds)}]}} in the spec of {', '.join(d.name for d in demands)}")
-            break
-    largest = max(gpus, key=usable)
-    for count in range(len(gpus) + 1, 17):
-        more = [*gpus, *(replace(largest, name=f"+{n}", used=0) for n in range(count - len(gpus)))]
-        if place(numbered, more):
-            options.append(f"{count} GPUs instead of {len(gpus)}")
-            break
-    options.append(
-        f"serve {demands[0].name} elsewhere and give its address: --set endpoints.{demands[0].name}=http://HOST:PORT/v1"
-    )
-    return "; or ".join(options)
+        smaller = [replace(d, size=replace(d.size, fp8=tuple({*d.size.fp8, *kinds}))) for d in demands]
+        if not options and place(smaller, machine.gpus):
+            options.append(f"serve: {{fp8: [{', '.join(kinds)}]}} in the spec of {', '.join(names)}")
+    more = ([*machine.gpus, *(replace(gpu, name=f"+{n}", used=0) for n in range(extra))] for extra in range(1, 17 - count))
+    if wider := next((len(gpus) for gpus in more if place(demands, gpus)), None):
+        options.append(f"{wider} GPUs instead of {count}")
+    options.append(f"serve {names[0]} elsewhere and give its address: --set endpoints.{names[0]}=http://HOST:PORT/v1")
+    return UserError("\n".join([*lines, f"Next best: {'; or '.join(options)}"]))
 
 
-# ---- for specs
+# ---- phases
 
 
-def demands_of(
-    servers: Sequence[ServerUnit], machine: Machine, needs: Mapping[str, int] | None = None
-) -> dict[int, Demand] | None:
-    """What each server takes, by its number; None where the memory of a GPU or the size of a model is not known."""
-    demands: dict[int, Demand] = {}
-    for number, unit in enumerate(servers):
-        folders = [place_of(where) for _, _, where in unit.adapters]
-        ranks = [adapter_rank(folder, f"model {unit.name}: adapter") for folder in folders if folder.is_dir()]
-        adapters = 0 if unit.merges(True) else len(unit.adapters)
-        size = size_of(unit.specs[0], adapters, max(ranks, default=ASSUMED_RANK))
-        if size is None:
-            return None
-        demands[number] = Demand(unit.name, size, unit.context(needs), unit.serve.tensor_parallel, unit.copies)
-    return demands if machine.gpus and all(gpu.memory for gpu in machine.gpus) else None
+class PhaseModels(NamedTuple):
+    """A phase: the models that are up, what they are asked in it, and why it is one."""
 
-
-def places(demands: Mapping[int, Demand], machine: Machine, free: Machine) -> dict[int, Place]:
-    """The place of each server by its number, on what is `free` of a machine. Raises `UserError` where they do not fit."""
-    for least in (COMFORT, 1):
-        if places := place(demands, free.gpus, least):
-            return places
-    raise refusal([*demands.values()], free, "for", str(machine))
+    specs: list[ModelSpec]
+    needs: Needs
+    why: str = ""
 
 
 def phases(
@@ -221,56 +189,52 @@ def phases(
     by_turns: Sequence[ModelSpec],
     last: Sequence[ModelSpec],
     machine: Machine | None = None,
-    needs: Mapping[str, int] | None = None,
+    needs: Needs | None = None,
     split: bool | None = None,
-) -> list[list[ModelSpec]]:
+) -> list[PhaseModels]:
     """Which models are up at the same time, phase by phase.
 
-    All at once where that fits. Else `last` (the judge) comes after the others; and where not even these fit, `by_turns` (the
-    supporters) come some at a time, each time beside those of `always` (the seeker). `split`: whether `last` has a phase of its
-    own in any case (True), or never (None: where it must). Raises `UserError`, with the arithmetic, for what fits in no way.
+    The fastest of: all at once; `last` (the judge) after the others; and before it `by_turns` (the supporters) some at a time,
+    each time beside those of `always` (the seeker). `split`: whether `last` has a phase of its own in any case (True), or never
+    (None: where that is faster). Raises `UserError`, with the arithmetic, for what fits in no way.
     """
-    machine = machine or Machine.here()
-    together = _distinct([*always, *by_turns, *last])
-    before = _distinct([*always, *by_turns])
-    if not before or not last or split is False:
-        return [together]
-    if split:
-        return [before, list(last)]
-    servers = _servers(together)
-    if demands_of(servers, machine, needs) is None:
-        return [together]
-
-    def fits(specs: Sequence[ModelSpec], least: int) -> bool:
-        return place(demands_of(_servers(specs), machine, needs) or {}, machine.gpus, least) is not None
-
-    if fits(together, COMFORT):
-        return [together]
-    for least in (COMFORT, 1):
-        if not fits(last, least):
-            continue
-        turns = list[list[ModelSpec]]()
-        for beside in [[spec] for spec in by_turns] or [[]]:
-            if turns and fits(_distinct([*turns[-1], *beside]), least):
-                turns[-1] = _distinct([*turns[-1], *beside])
-            elif fits(_distinct([*always, *beside]), least):
-                turns.append(_distinct([*always, *beside]))
-            else:
-                break
-        else:
-            return [*turns, list(last)]
-    if fits(together, 1):
-        return [together]
-    held = "to hold the dialogues with"
-    parts = [(_distinct([*always, *by_turns[:1]]), held), (list(last), "to judge with")]
-    parts += [(_distinct([*always, spec]), held) for spec in by_turns]
-    part, purpose = next((part, purpose) for part, purpose in parts if not fits(part, 1))
-    raise refusal([*(demands_of(_servers(part), machine, needs) or {}).values()], machine, purpose)
+    machine, number = machine or Machine.here(), len(by_turns)
+    before, options = [*always, *by_turns], list[list[list[ModelSpec]]]()
+    if split is not True or not last or not before:
+        options.append([[*before, *last]])
+    if last and before and split is not False:
+        options.append([before, [*last]])
+        for size in dict.fromkeys(-(-number // turns) for turns in range(2, number + 1)) if split is None else ():
+            turns = [[*always, *by_turns[start : start + size]] for start in range(0, number, size)]
+            options.append([*turns, [*last]])
+    planned = [[_part(models, not n, by_turns, last, needs or {}) for n, models in enumerate(option)] for option in options]
+    demands = [[demands_of(units_of(p.specs, split_adapters=False), machine, p.needs) for p in parts] for parts in planned]
+    if len(options) == 1 or demands[0][0] is None:
+        return planned[0]
+    layouts = [[arrange(some or [], machine.gpus) for some in of_one] for of_one in demands]
+    fitting = sorted((sum(one.pace.hours for one in found if one), n) for n, found in enumerate(layouts) if None not in found)
+    if not fitting:
+        part = layouts[-1].index(None)
+        purpose = "to judge with" if part == len(layouts[-1]) - 1 else "to hold the dialogues with"
+        raise refusal(demands[-1][part] or [], machine, purpose)
+    hours = [
+        f"{hours:.2f} hours {f'in {len(options[n])} phases' if n else 'with all at once'}" for hours, n in fitting if hours
+    ]
+    parts = planned[fitting[0][1]]
+    return [parts[0]._replace(why=", ".join(hours[:4])), *parts[1:]]
 
 
-def _distinct(specs: Sequence[ModelSpec]) -> list[ModelSpec]:
-    return [*{spec.name: spec for spec in specs}.values()]
-
-
-def _servers(specs: Sequence[ModelSpec]) -> list[ServerUnit]:
-    return [unit for unit in units_of(specs, split_adapters=False) for _ in range(unit.serve.replicas)]
+def _part(
+    models: Sequence[ModelSpec], first: bool, by_turns: Sequence[ModelSpec], last: Sequence[ModelSpec], needs: Needs
+) -> PhaseModels:
+    """A phase with what its models are asked: the dialogues of its supporters. Those with models elsewhere are in the first."""
+    specs = {spec.name: spec for spec in models}
+    own = {spec.name: needs[spec.name].dialogues for spec in by_turns if spec.name in needs}
+    held = sum(count for name, count in own.items() if name in specs)
+    if first or not own:
+        held += max((work.dialogues for work in needs.values()), default=0) - sum(own.values())
+    if [*models] == [*last]:
+        held = max((needs[spec.name].dialogues for spec in last if spec.name in needs), default=0)
+    works = {name: needs[name] for name in specs if name in needs}
+    asked = {n: replace(w, of=held, dialogues=w.dialogues if n in own else min(w.dialogues, held)) for n, w in works.items()}
+    return PhaseModels([*specs.values()], asked)

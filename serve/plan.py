@@ -7,16 +7,16 @@ a router. Neither torch nor vllm is imported here: the servers are other process
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from core.errors import UserError
 from core.files import cache_dir
-from core.machine import Machine, precision
+from core.machine import COMPUTES, READS, STEP_S, Machine, precision
 from core.specs import EMBEDDED_PREFIX, ModelSpec, place_of
 from core.tables import Cell, Table
 from serve.checkpoints.embedded import embedded_folder
@@ -38,9 +38,10 @@ from serve.command import (
     transformers_argv,
     transformers_environment,
 )
-from serve.placement import ASSUMED_RANK, USABLE, Place, demands_of, places
+from serve.placement import ASSUMED_RANK, USABLE, PhaseModels, arrange, demands_of, reasons, refusal
+from serve.roofline import Place
 from serve.sizes import GIB, size_of
-from serve.units import ServerUnit, check_gpus, check_places, check_seeds, units_of, unservable
+from serve.units import Needs, ServerUnit, check_gpus, check_places, check_seeds, units_of, unservable
 
 MOST_PORT = 65535
 
@@ -51,16 +52,16 @@ def plan_servers(
     port: int | None = None,
     resolve: bool = True,
     machine: Machine | None = None,
-    needs: Mapping[str, int] | None = None,
-    held: Sequence[ServerPlan] = (),
+    needs: Needs | None = None,
 ) -> list[ServerPlan]:
     """The servers that the specs without an endpoint of their own need: one a base, or on CPU one a base or adapter; with
-    replicas, a router and so many equal ones after it.
+    replicas, a router and so many equal ones after it. Where `needs` (what each model is asked) is known, GPUs that would be
+    idle get further replicas.
 
     Two specs share a server when checkpoint, revision, chat template and serve options agree; its context is the longest asked
-    for, less where `needs` (tokens of a dialogue, by model) says that less will do. The first server gets `port`, the next ones
-    those after it; None: free ones. With `resolve` checkpoints are downloaded, made and merged as needed, after it is known
-    that they fit; without it nothing is touched, and `notes` say what was assumed. `held` are servers that run already.
+    for, less where `needs` says that less will do. The first server gets `port`, the next ones those after it; None: free ones.
+    With `resolve` checkpoints are downloaded, made and merged as needed, after it is known that they fit; without it nothing is
+    touched, and `notes` say what was assumed.
 
     Raises `UserError` for anything a server could not start with: too little memory, missing or half-written folders,
     unsupported ranks, names used twice, more GPUs wanted than visible.
@@ -74,27 +75,33 @@ def plan_servers(
     for unit in units:
         if machine.gpus or not gpu:  # a driver whose GPUs cannot be listed: vLLM will know
             check_gpus(unit, len(machine.gpus), resolve, notes[id(unit)])
-    servers = [unit for unit in units for _ in range(unit.serve.replicas)]
-    processes = sum(unit.serve.replicas + (unit.serve.replicas > 1) for unit in units)
-    if port is not None and port + processes > MOST_PORT + 1:
-        raise UserError(f"{processes} servers need as many ports from {port} on, and {MOST_PORT} is the last")
-    if resolve and servers:  # not after the download
-        engines = {MODULE if unit.serve.engine == "vllm" else TRANSFORMERS for unit in units}
-        models = [spec.name for unit in units for spec in unit.specs]
-        check_installed(models, *engines, *([ROUTER] if len(servers) > len(units) else []))
+    if resolve and units:  # what is not there, before anything is placed or downloaded
         check_places(units)
         learn_shapes([spec for unit in units for spec in unit.specs] if gpu else [])
-    demands = demands_of(servers, machine, needs) if gpu else None
-    found = places(demands, machine, _without(machine, held)) if demands else {}
-    spread = iter(_spread(servers, [g.name for g in machine.gpus]))
+    demands = demands_of(units, machine, needs) if gpu and units else None
+    layout = arrange(demands, machine.gpus) if demands else None
+    if demands and layout is None:
+        raise refusal(demands, machine, "for")
+    copies = [len(layout.places[n]) if layout else unit.serve.replicas for n, unit in enumerate(units)]
+    processes = sum(copies) + sum(count > 1 for count in copies)
+    if port is not None and port + processes > MOST_PORT + 1:
+        raise UserError(f"{processes} servers need as many ports from {port} on, and {MOST_PORT} is the last")
+    if resolve and units:  # not after the download
+        engines = {MODULE if unit.serve.engine == "vllm" else TRANSFORMERS for unit in units}
+        models = [spec.name for unit in units for spec in unit.specs]
+        check_installed(models, *engines, *([ROUTER] if processes > sum(copies) else []))
+    servers = [unit for unit, count in zip(units, copies, strict=True) for _ in range(count)]
+    spread = iter(_spread(servers, [gpu.name for gpu in machine.gpus]))
     plans = list[ServerPlan]()
-    numbers = iter(range(len(servers)))
-    for unit in units:
-        equal = [
-            _plan(unit, machine, found.get(next(numbers)), next(spread), len(servers), log_dir, resolve, needs, said)
-            for said in [notes[id(unit)], *([] for _ in range(unit.serve.replicas - 1))]
-        ]
+    for number, unit in enumerate(units):
+        equal = list[ServerPlan]()
+        for copy in range(copies[number]):
+            found, said = layout.places[number][copy] if layout else None, notes[id(unit)] if not copy else []
+            equal.append(_plan(unit, machine, found, next(spread), sum(copies), log_dir, resolve, needs, said))
+            equal[-1].demand = demands[number] if demands else None
         plans += [router(equal), *equal] if len(equal) > 1 else equal
+    if layout and demands:
+        plans[0].pace, plans[0].why = layout.pace, [*reasons(demands, machine.gpus, layout)] if not resolve else []
     for number, plan in enumerate(plans if port is not None else ()):
         plan.port = (port or 0) + number
     addressed = [plan for plan in plans if not plan.replica]
@@ -104,36 +111,15 @@ def plan_servers(
     return plans
 
 
-def _without(machine: Machine, held: Sequence[ServerPlan]) -> Machine:
-    """The machine without what running servers hold of it."""
-    taken = Counter[str]()
-    for plan in held:
-        for name in plan.place.gpus if plan.place else ():
-            taken[name] += int(10_000 * plan.place.share) if plan.place else 0
-    gpus = [
-        replace(gpu, used=gpu.memory - int(gpu.memory * USABLE) + gpu.memory * taken[gpu.name] // 10_000)
-        if gpu.memory and taken[gpu.name]
-        else gpu
-        for gpu in machine.gpus
-    ]
-    return replace(machine, gpus=tuple(gpus))
-
-
 def _spread(servers: Sequence[ServerUnit], gpus: Sequence[str]) -> list[tuple[list[str], int]]:
-    """For each server, where its size is not known, the GPUs it gets and how many servers share the fullest of them.
-
-    GPUs are filled in order, starting over at the end. One server alone is not told which to take.
-    """
+    """For each server, where its size is not known, the GPUs it gets and how many servers share the fullest of them: in order,
+    starting over at the end. One server alone is not told which to take."""
     if len(servers) < 2 or not gpus:
         return [([], 1)] * len(servers)
-    chosen: list[list[str]] = []
-    start = 0
-    for unit in servers:
-        start = 0 if start + unit.gpus > len(gpus) else start
-        chosen.append([*gpus[start : start + unit.gpus]])
-        start += unit.gpus
+    following = itertools.cycle(gpus)
+    chosen = [[*itertools.islice(following, unit.gpus)] for unit in servers]
     users = Counter(gpu for names in chosen for gpu in names)
-    return [(names, max((users[gpu] for gpu in names), default=1)) for names in chosen]
+    return [(names, max(users[gpu] for gpu in names)) for names in chosen]
 
 
 def _plan(
@@ -144,11 +130,11 @@ def _plan(
     servers: int,
     log_dir: Path,
     resolve: bool,
-    needs: Mapping[str, int] | None,
+    needs: Needs | None,
     notes: list[str],
 ) -> ServerPlan:
     spec, gpu = unit.specs[0], machine.has_gpu
-    gpus, sharing = ([*found.gpus], 1 if found.alone else 2) if found else spread
+    gpus, sharing = ([*found.gpus], found.sharing) if found else spread
     if found and len(machine.gpus) == len(gpus):
         gpus = []  # all there are: as the scheduler gave them
     checkpoint, served_names, adapters, rank = _files(unit, gpu, resolve, notes)
@@ -224,18 +210,22 @@ def _files(unit: ServerUnit, gpu: bool, resolve: bool, notes: list[str]) -> tupl
             notes.append(f"{embedded} does not exist yet: `python -m serve convert embedded` makes it")
     else:
         checkpoint = str(_folder(where, what, notes) or where)
+    lacking = list[str]()
     for served, owner, place in unit.adapters:
         what = f"model {owner.name}: adapter"
         if resolve:  # vLLM takes no revision for an adapter, and its rank has to be known
             folder = local_path(place, what) or download(place, owner.adapter_revision, ["adapter_*", TRAINING], what)
         else:
-            folder = _folder(place, what, notes) or Path(place)
+            folder = _folder(place, what, lacking) or Path(place)
         if folder.is_dir():
             rank = max(rank, adapter_rank(folder, what))
         elif gpu and not unit.merges(gpu):
             rank = max(rank, ASSUMED_RANK)
-            notes.append(f"adapter rank of {place} not known yet, {ASSUMED_RANK} assumed")
         adapters[served] = folder
+    if lacking:
+        more = f", and {len(lacking) - 1} more of {spec.name}" if len(lacking) > 1 else ""
+        assumed = "" if unit.merges(gpu) else f"; rank {ASSUMED_RANK} is assumed"
+        notes.append(f"{lacking[0]}{more}{assumed}")
     if not unit.merges(gpu):
         # The base must have a name, and it may not be an adapter's.
         return checkpoint, unit.base_names or [f"{spec.name}.base"], {name: str(path) for name, path in adapters.items()}, rank
@@ -267,53 +257,76 @@ def _folder(place: str, what: str, notes: list[str]) -> Path | None:
         return place_of(place).absolute()
 
 
-# ---- a plan as a table
+# ---- a plan as tables
 
-COLUMNS = ("phase", "server", "GPU", "share", "weights", "overhead", "cache", "context", "dialogues")
+COLUMNS = ("phase", "server", "GPU", "precision", "weights", "cache", "context", "dialogues")
+PHASES = ("phase", "dialogues", "at once", "a second", "tokens/s", "start, min", "hours", "GPU hours", "bottleneck")
 
 
 def overview(
-    phases: Sequence[Sequence[ServerPlan]], machine: Machine, needs: Mapping[str, int] | None = None, more: Sequence[str] = ()
-) -> Table:
-    """The servers of all phases with their memory in GiB on each GPU. `needs` is as for `serve.plan.plan_servers`."""
-    rows: list[tuple[Cell, ...]] = []
-    notes = [*more]
-    for number, plans in enumerate(phases, start=1):
+    parts: Sequence[PhaseModels], phases: Sequence[Sequence[ServerPlan]], machine: Machine, more: Sequence[str] = ()
+) -> Iterator[Table]:
+    """The servers of all phases with their memory in GiB on each GPU; and how fast each phase is, where that is known."""
+    rows, timed, notes, hours = list[tuple[Cell, ...]](), list[tuple[Cell, ...]](), [*more], 0.0
+    count, why = len(machine.gpus), [part.why for part in parts if part.why]
+    for number, (part, plans) in enumerate(zip(parts, phases, strict=True), start=1):
+        phase, found = f"{number} of {len(phases)}", plans[0].pace
+        rows += [(phase, *_row(plan, plans, machine)) for plan in plans if not plan.replica]
+        if found.dialogues:
+            figures = (f"{found.per_second:.2f}", f"{found.tokens_per_second:,.0f}", f"{found.start / 60:.1f}")
+            took = (f"{found.hours:.2f}", f"{found.hours * count:.2f}", f"{found.bottleneck}: {found.why}")
+            timed.append((phase, f"{found.dialogues:,.0f}", found.at_once, *figures, *took))
+            hours += found.hours
         for plan in plans:
-            if not plan.workers:
-                rows.append((f"{number} of {len(phases)}", *_row(plan, machine)))
             short = [
-                f"a dialogue may need {tokens:,} tokens of {spec.name}, which takes {plan.context:,} (context_length): one "
-                "that gets so long ends there"
+                f"a dialogue may need {work.context:,} tokens of {spec.name}, which takes {plan.context:,} (context_length): "
+                "it ends there"
                 for spec in plan.specs
-                if (tokens := (needs or {}).get(spec.name, 0)) > plan.context
+                if (work := part.needs.get(spec.name)) and work.context > plan.context
             ]
             notes += [note for note in dict.fromkeys([*plan.notes, *short]) if note not in notes]
+            why += [f"phase {number}: {line}" if len(phases) > 1 else line for line in plan.why]
     used = {name for plans in phases for plan in plans for name in (plan.place.gpus if plan.place else ())}
-    idle = [gpu.name for gpu in machine.gpus if gpu.name not in used]
-    if used and idle:
+    if used and not timed and (idle := [gpu.name for gpu in machine.gpus if gpu.name not in used]):
         notes.append(f"GPU {', '.join(idle)} left over: serve.replicas in a spec makes several servers of a model")
     if machine.has_gpu:
         notes.append(
-            f"weights, overhead (activations, logits, CUDA graphs; assumed) and cache: GiB on each GPU, {USABLE:.0%} of which "
-            "are planned with; dialogues: as many of full length (context) as the cache holds; shorter ones are more"
+            f"weights and cache: GiB on each GPU, of which {USABLE:.0%} are planned with; dialogues: long ones (the 95th "
+            "percentile; full length where that is not known) that the cache holds"
         )
-    return Table("servers", f"Servers on {machine}", COLUMNS, tuple(rows), tuple(notes))
+    if machine.nodes > 1:
+        every = f"serve: {{data_parallel: {machine.nodes * count}, data_parallel_local: {count}}}"
+        notes.append(
+            f"one of {machine.nodes} machines is planned: --shard I/{machine.nodes} divides a run; Ray serves a model over all "
+            f"of them (configs/launch/slurm_ray.sh, with {every})"
+        )
+    yield Table("servers", f"Servers on {machine}", COLUMNS, tuple(rows), tuple(notes))
+    if timed:
+        timed.append(("total", *[None] * 5, f"{hours:.2f}", f"{hours * count:.2f}", None))
+        card = machine.gpus[0].card
+        how = (
+            f"A roofline: {READS:.0%} of the bandwidth, {COMPUTES:.0%} of the bf16 peak, {STEP_S * 1000:g} ms "
+            "a step at least; without models elsewhere and the gold set"
+        )
+        title = f"Hours on {count} × {card.label} ({card.bandwidth:g} TB/s, {card.peak:g} TFLOP/s)"
+        yield Table("hours", title, PHASES, tuple(timed), (*why, how))
 
 
-def _row(plan: ServerPlan, machine: Machine) -> tuple[Cell, ...]:
-    place = plan.place
+def _row(plan: ServerPlan, plans: Sequence[ServerPlan], machine: Machine) -> tuple[Cell, ...]:
+    """A server, or equal ones behind a router."""
+    equal = [one for one in plans if one.name in plan.workers] or [plan]
+    place, options, size = plan.place, plan.specs[0].serve, size_of(plan.specs[0])
+    name = f"{plan.name} × {len(equal)}" if plan.workers else plan.name
+    bytes_ = place.weights if place else size.weights() if size else None
+    weights = f"{bytes_ / GIB:.1f}" if bytes_ is not None else "?"
+    precision = equal[0].argv[equal[0].argv.index("--dtype") + 1] if not options.fp8 else f"fp8: {', '.join(options.fp8)}"
+    gpus, cache, dialogues = plan.env.get("CUDA_VISIBLE_DEVICES", "all"), "?", "?"
     if place is not None:
-        figures = (place.weights / GIB, place.overhead / GIB, place.cache / GIB)
-        sizes = tuple(f"{figure:.1f}" for figure in figures)
-        gpus = ", ".join(place.gpus) + (f" (tensor parallel {place.split})" if place.split > 1 else "")
-        return (plan.name, gpus, f"{place.share:.4f}", *sizes, f"{plan.context:,}", str(place.dialogues))
-    size = size_of(plan.specs[0])
-    weights = f"{size.weights() / GIB:.1f}" if size else "?"
-    if machine.has_gpu:
-        gpus = plan.env.get("CUDA_VISIBLE_DEVICES", "all")
-        return (plan.name, gpus, "?", weights, "?", "?", f"{plan.context:,}", "?")
-    grows = plan.specs[0].serve.engine == "transformers"  # with each reply, and is not planned
-    cache = "–" if grows else plan.env.get("VLLM_CPU_KVCACHE_SPACE", "as set")
-    dialogues = str(int(cache) * GIB // size.cache(plan.context)) if size and cache.isdigit() else "?"
-    return (plan.name, "CPU", "–", weights, "–", cache, f"{plan.context:,}", dialogues)
+        gpus = "; ".join(", ".join(one.place.gpus) for one in equal if one.place)
+        gpus += f" (tensor parallel {place.split})" if place.split > 1 else ""
+        cache, dialogues = f"{place.cache / GIB:.1f}", f"{place.dialogues * len(equal):,}"
+    elif not machine.has_gpu:
+        gpus, grows = "CPU", options.engine == "transformers"  # its cache grows with each reply, and is not planned
+        cache = "–" if grows else equal[0].env.get("VLLM_CPU_KVCACHE_SPACE", "as set")
+        dialogues = str(int(cache) * GIB // size.cache(plan.context)) if size and cache.isdigit() else "?"
+    return (name, gpus, precision, weights, cache, f"{plan.context:,}", dialogues)

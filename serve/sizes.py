@@ -1,4 +1,4 @@
-"""What a model takes on GPUs: weights, cache, overhead. Every formula and every assumption stands in a docstring here.
+"""What a model takes on GPUs: weights, cache, overhead. Every formula and every assumption is written here.
 
 Shapes come from a checkpoint's config.json, or before it is downloaded from configs/serve/architectures.yaml; parameters are
 counted in safetensors headers where there are weights on this machine. Neither torch nor vllm is imported: a test compares the
@@ -28,9 +28,11 @@ GIB = 2**30
 ARCHITECTURES = CONFIGS / "serve" / "architectures.yaml"
 BLOCK = 16  # tokens of cache that vLLM hands out at once
 LARGE = 70 * GIB  # GPUs from here on get vLLM's larger batches (an A100 does not: it needs less than is planned)
-FIXED = int(1.5 * GIB)  # a process's CUDA context, NCCL and cuBLAS workspaces, fragmentation: assumed
-GRAPHS = int(0.75 * GIB)  # CUDA graphs, and what compiled code keeps: assumed
+# Beside weights and cache: contexts, graphs, the activations and logits of a batch, which is larger on a large GPU. Assumed:
+# vLLM measures it at the start, and what is then left for its cache is shown beside the plan.
+OVERHEAD, OF_LARGE = int(2.75 * GIB), int(4.75 * GIB)
 _TIED = {"gemma", "gemma2", "gemma3_text"}  # families whose config.json leaves tie_word_embeddings out and means yes
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _GLM = {  # ChatGLM's names
     "num_layers": "num_hidden_layers",
     "kv_channels": "head_dim",
@@ -63,8 +65,9 @@ class Shape:
     heads: int
     hidden: int
     intermediate: int
-    vocabulary: int
     attention: tuple[Attention, ...]
+    active: int
+    """Parameters that a token is multiplied by: without the embeddings and without experts that it does not take."""
     stored: int | None = None
     """Bytes of weights that are quantised already."""
 
@@ -82,7 +85,6 @@ class Size:
     shape: Shape
     dtype_bytes: int = 2
     fp8: tuple[str, ...] = ()
-    eager: bool = False
     adapters: int = 0
     """Bytes of LoRA adapters beside the base."""
 
@@ -109,17 +111,10 @@ class Size:
             total += kind.layers * max(1, kind.heads // tensor_parallel) * kind.width * size * blocks * BLOCK
         return total
 
-    def overhead(self, gpu: int, tensor_parallel: int = 1) -> int:
-        """Everything else, on a GPU of so many bytes: `FIXED`, `GRAPHS` (not in eager mode), and at vLLM's largest batch
 
-        - activations: tokens × (4 × hidden + 3 × intermediate / GPUs) × bytes;
-        - logits: sequences × vocabulary × 3 copies in fp32 (they are gathered, sorted and turned into probabilities).
-        """
-        sequences, tokens = (1024, batched_tokens(gpu)) if gpu >= LARGE else (256, batched_tokens(gpu))
-        shape = self.shape
-        activations = tokens * (4 * shape.hidden + 3 * shape.intermediate // tensor_parallel) * self.dtype_bytes
-        logits = sequences * shape.vocabulary * 3 * 4
-        return FIXED + (0 if self.eager else GRAPHS) + activations + logits
+def overhead(gpu: int) -> int:
+    """What a server takes of a GPU of so many bytes beside weights and cache."""
+    return OF_LARGE if gpu >= LARGE else OVERHEAD
 
 
 def batched_tokens(gpu: int) -> int:
@@ -158,9 +153,11 @@ def shape_of(config: Mapping[str, Any], parameters: int | None = None) -> Shape 
         of_attention = 2 * hidden * head * (heads + kv_heads)
     tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", kind in _TIED)))
     embeddings = vocabulary * hidden * (1 if tied else 2)
-    if parameters is None:
-        parameters = embeddings + layers * of_attention + _feed_forward(text, layers, hidden, intermediate)
-    return Shape(parameters, embeddings, heads, hidden, intermediate, vocabulary, attention)
+    sparse = {name: text.get("num_experts_per_tok") or text[name] for name in _EXPERTS if text.get(name)}
+    whole, taken = (_feed_forward(text | experts, layers, hidden, intermediate) for experts in ({}, sparse))
+    active = vocabulary * hidden + layers * of_attention + taken
+    parameters = parameters or embeddings + layers * of_attention + whole
+    return Shape(parameters, embeddings, heads, hidden, intermediate, attention, active)
 
 
 def _latent_attention(text: Mapping[str, Any], hidden: int, heads: int, latent: int) -> int:
@@ -186,7 +183,7 @@ def _windows(text: Mapping[str, Any], kind: str | None, layers: int) -> list[int
 
 def _feed_forward(text: Mapping[str, Any], layers: int, hidden: int, intermediate: int) -> int:
     """Parameters of all layers' feed-forward parts; those of experts, of experts that every token takes, and of the router."""
-    experts = text.get("num_local_experts") or text.get("num_experts") or text.get("n_routed_experts")
+    experts = next((text[name] for name in _EXPERTS if text.get(name)), None)
     if not experts:
         return layers * 3 * hidden * intermediate
     width = int(text.get("moe_intermediate_size") or intermediate)
@@ -245,7 +242,7 @@ def size_of(spec: ModelSpec, adapters: int = 0, rank: int = 0) -> Size | None:
                     shape = shape_of(config, sum(math.prod(tensor.shape) for tensor in stored_tensors(files).values()))
         if shape is not None:
             word = 4 if spec.serve.dtype == "float32" else 2
-            return Size(shape, word, spec.serve.fp8, spec.serve.eager, adapters * rank * word * _widths(shape))
+            return Size(shape, word, spec.serve.fp8, adapters * rank * word * _widths(shape))
     return None
 
 

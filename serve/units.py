@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 
 from core.errors import UserError
 from core.files import digest
@@ -12,6 +14,39 @@ from core.specs import EMBEDDED_PREFIX, ModelSpec, ServeOptions
 from serve.checkpoints.places import local_path
 
 CONTEXT = 8192  # tokens that a dialogue is given where a spec has room for more and nothing says that it needs them
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a model is asked in a run, or in a phase of it. Means are of a dialogue."""
+
+    context: int
+    """Tokens of its longest request and reply together, at most."""
+    length: int = 0
+    """The same of a dialogue at the 95th percentile; 0: not known."""
+    dialogues: float = 0
+    """In how many it has a part."""
+    of: float = 0
+    """How many there are at the same time in all; 0: as many."""
+    read: float = 0
+    """Tokens of its prompts that its cache does not hold from the request before."""
+    written: float = 0
+    """Tokens that it answers."""
+    kept: bool = True
+    """Whether it is asked again in the same dialogue, and so should keep what it has read."""
+
+    def __add__(self, other: Workload) -> Workload:
+        """Both, of one server."""
+        both = (self, other)
+        dialogues = self.dialogues + other.dialogues
+        read, written = (
+            sum(getattr(one, name) * one.dialogues for one in both) / max(dialogues, 1) for name in ("read", "written")
+        )
+        longest = max(one.context for one in both), max(one.length for one in both)
+        return Workload(*longest, dialogues, max(one.of for one in both), read, written, any(one.kept for one in both))
+
+
+Needs = Mapping[str, Workload]  # by model
 
 
 @dataclass
@@ -42,12 +77,21 @@ class ServerUnit:
         """How many one server needs on this machine, at least."""
         return (self.serve.tensor_parallel or 1) * self.copies
 
-    def context(self, needs: Mapping[str, int] | None) -> int:
+    @property
+    def grows(self) -> bool:
+        """Whether the planner chooses how many equal servers there are: where the spec does not."""
+        return self.serve.engine == "vllm" and not self.serve.model_fields_set & {"replicas", "data_parallel"}
+
+    def work(self, needs: Needs | None) -> Workload | None:
+        """What it is asked by all its specs; None where that is not known of each."""
+        works = [needs[spec.name] for spec in self.specs if needs and spec.name in needs]
+        return reduce(add, works) if len(works) == len(self.specs) else None
+
+    def context(self, needs: Needs | None) -> int:
         """Tokens of a request at most: what its specs ask for, or less (but `CONTEXT`) where their dialogues need less."""
         longest = max(spec.context_length or 0 for spec in self.specs)
-        if needs is None or not all(spec.name in needs for spec in self.specs):
-            return longest
-        return min(longest, max(CONTEXT, *(needs[spec.name] for spec in self.specs)))
+        work = self.work(needs)
+        return min(longest, max(CONTEXT, work.context)) if work else longest
 
     def merges(self, gpu: bool) -> bool:
         """Whether its adapter is merged into a copy of the base: always on CPU and for transformers, on GPUs where nothing else

@@ -182,11 +182,13 @@ def esc_eval(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
 @dataclass(frozen=True)
 class Embedded:
-    """The shared server: the spec that it was started from (in fp32, eager: its answers repeat exactly) and its address."""
+    """The shared server: the spec that it was started from (in fp32, eager: its answers repeat exactly), its address, and
+    what it said of its cache."""
 
     spec_file: Path
     spec: ModelSpec
     url: str
+    caches: dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
     def up() -> Embedded:
         servers._wait(begun())
-        return Embedded(spec_file, spec, servers.endpoints[spec.name])
+        return Embedded(spec_file, spec, servers.endpoints[spec.name], servers.caches)
 
     try:
         if not SHARED:

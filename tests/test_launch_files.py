@@ -213,20 +213,14 @@ def test_the_full_run_is_table_2_and_none_of_its_shards_needs_more_than_three_su
     assert max(map(len, served)) == 5, "the servers that the header counts"
 
 
-def test_the_arithmetic_in_the_headers_is_right() -> None:
-    """Every sum that is written as `a × b / c = d` holds to the last figure that it gives."""
-    sums = 0
+def test_what_jobs_take_stands_in_one_place() -> None:
+    """The planner's table (tests/serve/test_hardware.py); headers name it, and no other hours, which would grow old."""
     for path in FILES:
-        text = re.sub(r"(?<=\d),(?=\d{3})", "", path.read_text()).replace(" tokens a second", "").replace(" dialogues", "")
-        for left, right in re.findall(r"(?<![\d.×/+] )(?<![\d.])((?:[\d.]+ [×/+] )+[\d.]+) = (\d+(?:\.\d+)?)", text):
-            value = eval(left.replace("×", "*"))
-            assert abs(value - float(right)) <= 0.5 * 10 ** -len(right.partition(".")[2]) + 1e-9, (
-                f"{path.name}: {left} = {right}"
-            )
-            sums += 1
-        assert path.stem in ("slurm_ray", "environment", "keep") or "Expected" in text or "slurm_run.sh" in text
-    assert sums == 28
-    assert "8,522" in (CONFIGS / "launch" / "slurm_run.sh").read_text()
+        text = path.read_text()
+        assert not re.search(r"[\d.]+ (?:GPU )?hours|\d \$", text), path.name
+        told = 'docs/serve-and-scale.md, "What it would cost"' in text or "slurm_run.sh" in text
+        assert told or path.stem in ("slurm_ray", "environment", "keep", "k8s_run"), path.name
+    assert "## What it would cost" in (ROOT / "docs" / "serve-and-scale.md").read_text()
 
 
 def test_slurm_and_skypilot_divide_the_run_alike() -> None:

@@ -34,6 +34,8 @@ def main() -> None:
         with Path(os.environ["STAND_IN_LOG"]).open("a") as log:
             log.write(f"{name} {what}\n")
 
+    length = f"{int(chosen.max_model_len):,}"
+    print(f"GPU KV cache size: 90,000 tokens, Maximum concurrency for {length} tokens per request: 9.50x", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Endpoint(models=tuple(names), port=chosen.port, health=True) as endpoint:
         note(f"up {os.environ.get('CUDA_VISIBLE_DEVICES', 'all')} {chosen.gpu_memory_utilization} {chosen.max_model_len}")

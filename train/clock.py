@@ -13,8 +13,8 @@ from transformers import TrainerCallback
 
 from core.errors import UserError
 from core.files import write_json
+from core.machine import card_of
 from train.batches import positions_of
-from train.plan import peak_of
 from train.recipes import lora_config
 from train.run import is_main_process
 from train.sizes import TrainingShape, architecture, flops_per_token, measure
@@ -63,8 +63,8 @@ class StepClock(TrainerCallback):
             again = bool(self._recipe.training.gradient_checkpointing)
             alone, attending = (flops_per_token(self._shape, length, again) for length in (0, 2))  # a mean of half the length
             found["tflops_per_device"] = (tokens * alone + seen * (attending - alone)) / seconds / 1e12
-            if torch.cuda.is_available() and (peak := peak_of(torch.cuda.get_device_name(0))):
-                found["mfu"] = found["tflops_per_device"] / peak
+            if torch.cuda.is_available() and (card := card_of(torch.cuda.get_device_name(0))):
+                found["mfu"] = found["tflops_per_device"] / card.peak
         return found
 
     def since_log(self) -> dict[str, float]:

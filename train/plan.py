@@ -9,58 +9,35 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import orjson
 import typer
 
 from core.errors import at, say
+from core.machine import CARDS, TRAINS, CardName
 from core.paths import IN_FILE
 from core.records import Language, Message
 from core.tables import Screen, Table, to_console
 from core.yaml_files import load_yaml
+from data_prep.cards import PUBLISHED, load_cards
 from train.example_files import read_rank, read_role
 from train.prefix_tree import alike, tree
 from train.recipes import Recipe, Task, hub_kernel, lora_config, may_read_trees, read_recipe
 from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory, serving_memory
 
-GpuName = Literal["h200", "b200", "h100", "a100", "a100-40", "mi300x", "l40s", "rtx4090", "l4"]
-# Label, memory that a process can get (GiB: what the driver reports, less a little), dense bf16 peak (TFLOP/s, no sparsity).
-# NVIDIA: the data sheets of H100 and H200 (989), HGX B200 (36,000 with sparsity for eight: 2,250 each), A100 (312), L40S (362),
-# L4 (121); the Ada whitepaper's appendix for RTX 4090 (165.2, accumulated in fp32). AMD: the data sheet of MI300X (1,307.4).
-GPUS: dict[GpuName, tuple[str, float, float]] = {
-    "h200": ("H200 141 GB", 139.0, 989.0),
-    "b200": ("B200 180 GB", 177.0, 2250.0),
-    "h100": ("H100 SXM 80 GB", 79.0, 989.0),
-    "a100": ("A100 80 GB", 79.0, 312.0),
-    "a100-40": ("A100 40 GB", 39.0, 312.0),
-    "mi300x": ("MI300X 192 GB", 191.0, 1307.4),
-    "l40s": ("L40S 48 GB", 44.0, 362.0),
-    "rtx4090": ("RTX 4090 24 GB", 23.5, 165.2),
-    "l4": ("L4 24 GB", 22.0, 121.0),
-}
-MFU = 0.4  # model FLOPs utilisation: share of the peak that LoRA training of 7B–14B models reaches; 0.3–0.5 is usual
 LAUNCHES = 224  # operations that a layer with seven adapters starts in a pass, forward and backward
 BYTES_A_TOKEN = 4  # UTF-8 bytes: English has about 4 letters a token, Chinese about 1.4 characters of 3 bytes
 _WORD = re.compile(r"[a-zA-Z']+|\S")
 MARKS = 5  # ChatML's tokens around one message
 ROLE_EXAMPLES = int(14_000 * 0.95)  # ESC-Eval section 2.3, and our validation share of 5 %
 # ESC-Eval section 3.4: 331 English cards × 14 models and 324 Chinese × 12 = 8,522 dialogues per dimension, split 7:1:2.
-RANK_DIALOGUES: dict[Language, int] = {"en": 331 * 14, "zh": 324 * 12}
+RANK_DIALOGUES: dict[Language, int] = {"en": PUBLISHED["en"] * 14, "zh": PUBLISHED["zh"] * 12}
 MEAN_TOKENS: dict[Task, int] = {
     "role": 690,
     "rank": 1340,
 }  # assumed without data: our role-play set, and a dialogue under the rubric (the other dimensions' questions add 6 %)
 TURN_TOKENS = 100  # assumed of a line of the seeker's and of a reply of a supporter in training
-CARDS = 331 + 324  # ESC-Eval's, English and Chinese
-
-
-def peak_of(device: str) -> float | None:
-    """The dense bf16 peak in TFLOP/s of the GPU that a driver calls so; None for one that is not in `GPUS`, as H100 PCIe."""
-    if re.search(r"H\d00.*(PCIe|NVL)", device):
-        return None
-    models = {label.removesuffix(" GB").rpartition(" ")[0].removesuffix(" SXM"): peak for label, _, peak in GPUS.values()}
-    return next((peak for model, peak in models.items() if re.search(rf"\b{model}\b", device)), None)
 
 
 def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
@@ -72,9 +49,9 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
     """
     data, path, limit, seed = recipe.data, Path(recipe.data.train_file), recipe.data.max_train_examples, recipe.training.seed
     if recipe.task == "supporter":
-        from data_prep.cards import load_cards
-
-        cards, origin = (len(load_cards(path)), str(path)) if path.is_file() else (CARDS, f"the paper's (no {path} here)")
+        cards, origin = (
+            (len(load_cards(path)), str(path)) if path.is_file() else (sum(PUBLISHED.values()), f"the paper's (no {path} here)")
+        )
         cards, group = min(cards, limit or cards), recipe.training.num_generations
         mean, assumed = data.exchanges * 2 * TURN_TOKENS, f"assumed: {TURN_TOKENS} a turn"
         return cards * group, mean, f"{origin}: {cards:,} cards × {group}", assumed
@@ -103,17 +80,18 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
     return len(groups), left * tokens / len(groups), f"{path}: {len(prompts):,} in trees", f"{origin}; what examples share once"
 
 
-def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict[str, Any]:
+def make_plan(recipe: Recipe[Any], gpu: CardName = "h100", gpus: int = 1) -> dict[str, Any]:
     """Everything that is printed, as JSON: parameters, bytes by part for each strategy, steps, tokens, hours.
 
-    Hours assume that the share `MFU` of the GPUs' peak is reached. Raises `UserError` for recipes that vLLM could not serve,
+    Hours assume that the share `TRAINS` of the GPUs' peak is reached. Raises `UserError` for recipes that vLLM could not serve,
     quantised bases, and what `architecture` and `measure` refuse.
     """
     training, model = recipe.training, recipe.model
     lora = lora_config(model)
     config, known_from = architecture(model.model_name_or_path or "")
     shape = measure(config, lora, model.dtype or "auto", getattr(recipe.data, "fused_qkv", False))
-    label, capacity, peak = GPUS[gpu]
+    card = CARDS[gpu]
+    capacity, peak = card.gib, card.peak
     longest, supporter = config.max_position_embeddings, recipe.task == "supporter"
     if not supporter:
         longest = training.max_length or longest
@@ -138,11 +116,11 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict
     flops = {n: float(seen) * n * flops_per_token(shape, n, checkpointing) for n in (mean, longest)}
     served = supporter and training.use_vllm and training.vllm_mode == "server"
     server = serving_memory(shape, batch, longest) if served else {}
-    hours = {n: total / (gpus * peak * 1e12 * MFU) / 3600 for n, total in flops.items()}
+    hours = {n: total / (gpus * peak * 1e12 * TRAINS) / 3600 for n, total in flops.items()}
     cost = "6 N a token, with gradient checkpointing" if checkpointing else "4 N a token, without gradient checkpointing"
     notes = [
-        f"hours: ({cost}, + the adapter's and attention's) / (GPUs × {peak:g} TFLOP/s × {MFU:g} reached); without evaluations, "
-        "padding and loading",
+        f"hours: ({cost}, + the adapter's and attention's) / (GPUs × {peak:g} TFLOP/s × {TRAINS:g} reached); without "
+        "evaluations, padding and loading",
         "memory: at the longest examples; activations for sdpa or FlashAttention; overhead assumed",
         "trainable share: of base and adapter together",
     ]
@@ -172,7 +150,7 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict
         "trainable_parameters": shape.trainable,
         "trainable_share": shape.trainable_share,
         "lora_rank": lora.r,
-        "gpu": label,
+        "gpu": f"{card.label} {card.gigabytes} GB",
         "gpus": gpus,
         "gpu_memory_bytes": int(capacity * GIB),
         "memory_bytes": {strategy: {**part, "total": sum(part.values())} for strategy, part in parts.items()},
@@ -191,7 +169,7 @@ def make_plan(recipe: Recipe[Any], gpu: GpuName = "h100", gpus: int = 1) -> dict
         "tokens": round(seen * mean),
         "tokens_at_most": seen * longest,
         "flops": flops[mean],
-        "mfu": MFU,
+        "mfu": TRAINS,
         "hours": hours[mean],
         "hours_at_most": hours[longest],
         "notes": notes,
@@ -240,7 +218,7 @@ def plan(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A recipe: a YAML file of configs/train."), IN_FILE],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON (bytes, not GiB).")] = False,
-    gpu: Annotated[GpuName, typer.Option(help="GPU that memory and hours are for.")] = "h100",
+    gpu: Annotated[CardName, typer.Option(help="GPU that memory and hours are for.")] = "h100",
     gpus: Annotated[int, typer.Option(min=1, help="How many of them.")] = 1,
 ) -> None:
     """What a recipe takes: parameters, memory by part and GPU, steps, tokens, hours. Nothing is loaded or downloaded.

@@ -4,11 +4,9 @@
 #   mkdir -p runs && sbatch configs/launch/slurm_train_rank_paper.sh
 # Override example, English only: sbatch --array=0-6 configs/launch/slurm_train_rank_paper.sh
 # The same line again resumes from the last checkpoints. One adapter for all dimensions (esc_rank_internlm2_7b.yaml) needs no job of
-# its own: 0.52 hours on one GPU, its header has the line.
+# its own; its header has the line.
 #
-# Expected, from the recipe's header: 3.6 hours on one H100 at 40 % of its peak for all fourteen, so
-#   3.6 + 14 × 0.1 = 5.0 GPU hours; the 0.1 are assumed, to load the base and to evaluate (never measured on GPUs here)
-#   at 2.50 $ an hour 5.0 × 2.50 = 12.50 $; 0.4 hours when all fourteen run at once
+# Expected, by `python -m train plan` of the recipe (never measured on GPUs here): docs/serve-and-scale.md, "What it would cost".
 #SBATCH --job-name=esc-rank
 #SBATCH --array=0-13
 #SBATCH --gpus-per-node=1

@@ -5,10 +5,8 @@
 #   mkdir -p runs && sbatch configs/launch/slurm_train_role.sh
 # The same line again resumes from the last checkpoint; a job that Slurm requeues does so by itself.
 #
-# Expected, from the recipe's header: 1.1 hours on one H100 at 40 % of its peak, so
-#   1.1 / 16 + 0.3 = 0.4 hours; the 0.3 are assumed, to load the base and to evaluate (never measured on GPUs here)
-#   16 × 0.4 = 6.4 GPU hours; at 2.50 $ an hour 6.4 × 2.50 = 16 $
-# On one node of eight it is 1.1 / 8 + 0.3 = 0.4 hours, 8 × 0.4 = 3.2 GPU hours, 3.2 × 2.50 = 8 $: take two only for more data.
+# Expected, by `python -m train plan` of the recipe (never measured on GPUs here): docs/serve-and-scale.md, "What it would cost".
+# One node of eight is enough for the recipe's data: take two only for more.
 #SBATCH --job-name=esc-role
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1

@@ -16,7 +16,7 @@ from core.tables import Cell, Table
 from evalsuite.commands.options import JsonOption
 from evalsuite.commands.output import deliver
 from serve import http
-from serve.sizes import FIXED, GIB, GRAPHS, architectures_of, size_of
+from serve.sizes import GIB, OVERHEAD, architectures_of, size_of
 
 _ENGINES: dict[Engine, str] = {"vllm": "vLLM", "transformers": "transformers"}
 _COLUMNS = ("model", "roles", "served by", "licence")
@@ -144,4 +144,4 @@ def _gpu_memory(spec: ModelSpec) -> float | None:
     size = size_of(spec) if spec.checkpoint and not spec.endpoint.base_url else None
     if size is None:
         return None
-    return round((size.weights() + size.cache(spec.context_length or 0) + FIXED + GRAPHS) / GIB, 1)
+    return round((size.weights() + size.cache(spec.context_length or 0) + OVERHEAD) / GIB, 1)

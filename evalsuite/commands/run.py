@@ -79,7 +79,8 @@ def run(
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print which servers run where, and what the run takes; end.")] = False,
     gpus: Annotated[
-        str | None, typer.Option(metavar="GB,…", help="With --plan: for a machine with these GPUs (80,80 or 2x80).")
+        str | None,
+        typer.Option(metavar="GPU,…", help="With --plan: for a machine with these GPUs (8xh100, or gigabytes: 80,80, 2x80)."),
     ] = None,
     out: OutOption = None,
 ) -> None:
@@ -111,6 +112,12 @@ def run(
         raise UserError("--until: what is decided shows when dialogues are held and judged: leave out --only")
     if gpus and not plan:
         raise UserError("--gpus is a machine to plan for: give --plan, too")
+    if plan:
+        from evalsuite.runner.forecast import stand_ins
+
+        asked = [[*(each.models.seekers if simulated else []), *([each.models.judge] if scored else [])] for each in judges]
+        for line in dict.fromkeys(line for each, specs in zip(judges, asked, strict=True) for line in stand_ins(each, specs)):
+            _say(line)
     _check(judges, simulated, scored, dialogues)
     resolved, chosen = judges[0], judges[0].config
     path = _dialogues(resolved, dialogues)
@@ -210,7 +217,8 @@ def _plan(judges: Sequence[DialogueFramework], gpus: str | None, given: Path | N
 
     machine, config = Machine.parse(gpus) if gpus else Machine.here(), judges[0].config
     for each in judges:
-        to_console(pipeline.servers(each, machine, given, scored), console)
+        for table in pipeline.servers(each, machine, given, scored):
+            to_console(table, console)
     planned = forecast(pipeline.planned(judges[0], given, scored)[0], judges if scored else [])
     to_console(planned.table(Budget(config.max_time, config.max_calls, config.max_cost)), console)
 

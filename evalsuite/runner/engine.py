@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 
 from core.errors import UserError, near
+from core.machine import Machine
 from core.specs import ModelSpec
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import Run
 from serve.batch import Answers, Desk, Phase, answered
 from serve.client import ChatClient
 from serve.failures import Threshold
+from serve.units import Needs
 
 if TYPE_CHECKING:
     from serve.launch import Servers
@@ -87,11 +89,11 @@ class Runner:
     def _ours(self, spec: ModelSpec) -> bool:
         return self._given.keys().isdisjoint((spec.name, spec.served_name())) and spec.endpoint.base_url is None
 
-    def _phases(self, specs: Sequence[ModelSpec], needs: Mapping[str, int]) -> list[list[ModelSpec]]:
-        """Which of the models are up at the same time, those served elsewhere always."""
+    def _phases(self, specs: Sequence[ModelSpec], needs: Needs) -> list[tuple[list[ModelSpec], Needs]]:
+        """Which of the models are up at the same time, those served elsewhere always, and what they are asked then."""
         launched = self._launches(specs)
         if all(spec.name in self.endpoints for spec in launched):
-            return [list(specs)]
+            return [(list(specs), needs)]
         from serve.plan import learn_shapes, prepare
 
         learn_shapes(launched)
@@ -99,17 +101,15 @@ class Runner:
         if len(parts) > 1:
             prepare(launched)  # what is missing is downloaded, or said, before the first server starts
         elsewhere = [spec for spec in specs if spec not in launched]
-        return [[*part, *elsewhere] for part in parts]
+        return [([*part.specs, *elsewhere], part.needs) for part in parts]
 
-    def up(self, specs: Sequence[ModelSpec], needs: Mapping[str, int], alone: bool = False) -> Mapping[str, str]:
+    def up(self, specs: Sequence[ModelSpec], needs: Needs, alone: bool = False) -> Mapping[str, str]:
         """Launch what is not up yet; returns the models whose server did not start, and why.
 
-        Servers that others need stay up beside them where there is memory; not so `alone`.
+        Where something is missing, GPUs are shared out anew, and so is a CPU among models that are to be up `alone`.
         """
         self._check_endpoints(specs)
         wanted = self._launches(specs)
-        if alone:
-            self._end_all_but(wanted)
         missing = [spec for spec in wanted if self.endpoints.keys().isdisjoint((spec.name, spec.served_name()))]
         if not missing:
             return {}
@@ -118,25 +118,18 @@ class Runner:
         from serve.plan import plan_servers
 
         with self.run.timed("servers") as timing:
-            held = [plan for servers in self._launched.servers for plan in servers.plans]
-            try:
-                plans = plan_servers(missing, self.run.logs, needs=needs, held=held)
-            except UserError:
-                if not held:
-                    raise
-                self._end_all_but([])
+            if alone or Machine.here().has_gpu:
                 missing = wanted
-                plans = plan_servers(missing, self.run.logs, needs=needs)
+                for up in self._launched.servers:
+                    up.end(up.plans)
+            plans = plan_servers(missing, self.run.logs, needs=needs)
             spare = self.resolved.models.spare if self.bounded else ()
             servers = self._launched.exits.enter_context(Servers(plans, self.resolved.config.start_timeout, spare))
             self._launched.servers.append(servers)
             timing["commits"] = self.run.same_commits(commits(missing))
+            if caches := {**self.run.timing().get("servers", {}).get("caches", {}), **servers.caches}:
+                timing["caches"] = caches
         return servers.failed
-
-    def _end_all_but(self, wanted: Sequence[ModelSpec]) -> None:
-        names = {spec.name for spec in wanted}
-        for servers in self._launched.servers:
-            servers.end([plan for plan in servers.plans if not names.intersection(spec.name for spec in plan.specs)])
 
     def _check_endpoints(self, specs: Sequence[ModelSpec]) -> None:
         """Raise `UserError` for an endpoint of a model that this run does not have."""
@@ -153,11 +146,11 @@ class Runner:
         self,
         stage: str,
         specs: Sequence[ModelSpec],
-        needs: Callable[[], Mapping[str, int]] = dict,
+        needs: Callable[[], Needs] = dict,
         judging: str | None = None,
     ) -> Desk:
         """Where a stage asks these models (`serve.batch.answered`). Servers are started when the store lacks an answer,
-        one after the other where they do not fit together; `needs`: model → how many tokens of its context a dialogue takes.
+        one after the other where that is faster; `needs`: what each model is asked.
 
         Afterwards the stage's failed calls are written (those of the judge as stage `judging`) and, where something was asked,
         its seconds. Raises `UserError` where the folder is to hold something new and no call was answered.
@@ -173,10 +166,9 @@ class Runner:
             self.run.budget.begin(specs, self.run.store.tokens())
             for spec in specs:
                 spec.api_key()  # a key that is not there is said before a server is started
-            lengths = needs() if self._launches(specs) else {}
-            parts = self._phases(specs, lengths)
-            for number, part in enumerate(parts, start=1):
-                failed = self.up(part, lengths, alone=len(parts) > 1)
+            parts = self._phases(specs, needs() if self._launches(specs) else {})
+            for number, (part, asked) in enumerate(parts, start=1):
+                failed = self.up(part, asked, alone=len(parts) > 1)
                 up = [spec for spec in part if spec.name not in failed]
                 with self.run.timed(stage):
                     yield Phase(up, self.endpoints, failed, number, len(parts))

@@ -1,11 +1,15 @@
-"""What a run will ask, before it asks: calls, tokens and cost, and how many dialogues a budget pays for."""
+"""What a run will ask, before it asks: calls, tokens, cost, how far a budget reaches, and what its servers must hold."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import importlib.util
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,15 +19,22 @@ from core.records import Dialogue, Usage
 from core.specs import ModelSpec
 from core.tables import Cell, Table
 from core.trees import longest_way
+from data_prep.cards import PUBLISHED, bundled_cards, load_cards
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.judge.methods import method_of
-from evalsuite.runner.lengths import MARKS, counter
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from serve.answers import Reply
 from serve.budget import Budget, Share, cost
 from serve.questions import Question
+from serve.units import Workload
 
-REPLY = 100  # tokens that a reply is taken to have where its limit lets it
+# Tokens that a reply is taken to have where its limit lets it. In ESC-Eval's published sample (12 dialogues, two supporters)
+# they are 45 and 230 in the mean, counted by bytes, and the longest dialogue has 1.6 times the mean.
+REPLY = {"seeker": 40, "supporter": 200}
+OTHER = 100  # of any other reply
+LONG = 1.5  # how much longer they are in a long dialogue, of the 95th percentile
+BYTES_A_TOKEN = 3  # without a tokenizer here: UTF-8, English has about four, Chinese about three
+MARKS = 8  # tokens of a chat template around one message, at most
 _GIVEN = 10  # given dialogues that a forecast for all of them is made from
 Who = tuple[str, str]  # role, model
 
@@ -72,20 +83,33 @@ class _Stand(Load):
 
     way: Mapping[str, str] = {}  # never written into
 
+    def __init__(self, longer: float = 1) -> None:
+        super().__init__()
+        self.longer = longer  # than the usual reply; infinite: as long as it may be
+        self.longest = Counter[str]()  # tokens of a model's longest request and reply together
+        self.read = Counter[str]()  # tokens of its prompts that are not in its cache from the one before
+        self._before: dict[Who, str] = {}
+
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
-        tokens = min(question.held_tokens or REPLY, question.sampling.max_tokens)
-        prompt = sum(counter(spec)(message["content"]) + MARKS for message in question.messages)
+        usual, count, who = REPLY.get(question.purpose, OTHER), counter(spec), (question.purpose, spec.name)
+        tokens = int(min(question.held_tokens or usual * self.longer, question.sampling.max_tokens))
+        prompt = sum(count(message["content"]) + MARKS for message in question.messages)
         usage = Usage(calls=1, prompt_tokens=prompt, completion_tokens=tokens)
         self.specs[spec.name] = spec
-        who = question.purpose, spec.name
         self.usage[who] = Usage.total([*([self.usage[who]] if who in self.usage else []), usage])
+        self.longest[spec.name] = max(self.longest[spec.name], prompt + tokens)
+        text = "\n".join(message["content"] for message in question.messages)
+        before = self._before.get(who) or (question.messages[0]["content"] if question.purpose == "judge" else "")  # its rules
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False)))
+        self.read[spec.name] += count(text[same:])
         if (named := self.way.get(str(question.sample.get("dimension")))) and named in (question.choices or (named,)):
-            text = named if question.choices else f"ANSWER: {named}"
+            reply = named if question.choices else f"ANSWER: {named}"
         elif question.choices:
-            text = question.choices[0]
+            reply = question.choices[0]
         else:
-            text = orjson.dumps(_least(question.schema)).decode() if question.schema else " ".join(["word"] * tokens)
-        return Reply(text=text, finish_reason="stop")
+            reply = orjson.dumps(_least(question.schema)).decode() if question.schema else " ".join(["to"] * tokens)
+        self._before[who] = f"{text}\n{reply}"
+        return Reply(text=reply, finish_reason="stop")
 
 
 def _least(schema: Mapping[str, Any]) -> Any:
@@ -95,10 +119,10 @@ def _least(schema: Mapping[str, Any]) -> Any:
     return schema["enum"][0] if "enum" in schema else 1 if schema.get("type") in ("integer", "number") else "word"
 
 
-async def load_of(job: Plan | Dialogue, judges: Sequence[DialogueFramework]) -> Load:
+async def load_of(job: Plan | Dialogue, judges: Sequence[DialogueFramework], longer: float = 1) -> _Stand:
     """What a dialogue and its verdicts by each judge take at most: the seeker does not leave early, and nothing is asked twice.
     A given dialogue is only judged."""
-    stand = _Stand()
+    stand = _Stand(longer)
     dialogue = await hold(job, stand) if isinstance(job, Plan) else job
     for of in judges:
         complete = dialogue if isinstance(job, Plan) else await of.completed(stand, dialogue)
@@ -107,15 +131,80 @@ async def load_of(job: Plan | Dialogue, judges: Sequence[DialogueFramework]) -> 
         else:
             stand.way = longest_way(of.rubric.questions or {})
             await of.judge(stand).score(complete)
-    return Load(stand.usage, stand.specs)
+    return stand
+
+
+def workloads(of: DialogueFramework, jobs: Iterable[Plan | Dialogue], score: bool) -> dict[str, Workload]:
+    """Model → what it is asked about these dialogues: on a card of usual length, on a long one with long replies, and on the
+    longest with replies as long as they may be. Prompts are counted by the model's own tokenizer where it is on this machine;
+    what one model wrote is counted as long for another."""
+    found: dict[str, Workload] = {}
+    for group in group_by(list(jobs), _alike).values():
+        told, judges = sorted(group, key=_told), [of] if score else []
+        usual, long, most = (
+            asyncio.run(load_of(told[int(len(told) * place)], judges, longer))
+            for place, longer in ((0.5, 1.0), (0.95, LONG), (1 - 1e-9, float("inf")))
+        )
+        for role, name in usual.usage:
+            written, kept = usual.usage[role, name].completion_tokens, role != "judge"
+            read = usual.read[name] / sum(name == other for _, other in usual.usage)
+            work = Workload(most.longest[name], long.longest[name], len(told), 0, read, written, kept)
+            known = found.get(name)
+            found[name] = known + work if known else work
+    return found
+
+
+def stand_ins(of: DialogueFramework, specs: Sequence[ModelSpec]) -> list[str]:
+    """Let a plan be made without published prompts and cards that are not on this machine: ours stand in for them, the cards
+    repeated until they are as many as the paper's. Returns what stands in for what."""
+    of.models.planned = True
+    lacking = dict.fromkeys(pack for spec in specs for pack in spec.learnt if "/" in pack and not Path(pack).is_dir())
+    told = [f"{pack} is not here: planned with prompts of our own" for pack in lacking]
+    paths = tuple(map(Path, getattr(of.config, "cards", ())))
+    if (missing := [str(path) for path in paths if not path.exists()]) and "bundled" not in missing:
+        ours = {language: itertools.cycle(load_cards(bundled_cards(language))) for language in PUBLISHED}
+        of._read[paths] = [
+            next(ours[language]).model_copy(update={"id": f"{language}-{number}"})
+            for language, count in PUBLISHED.items()
+            for number in range(count)
+        ]
+        told.append(f"{', '.join(missing)} not here: planned with as many cards as the paper has, as long as the bundled ones")
+    return told
+
+
+def _told(job: Plan | Dialogue) -> int:
+    """The length of what is read before anything new is said."""
+    if isinstance(job, Dialogue):
+        return sum(len(turn.text) for turn in job.turns)
+    return sum(len(getattr(side, "system", None) or "") for side in (job.seeker_side, job.supporter_side))
+
+
+def counter(spec: ModelSpec) -> Callable[[str], int]:
+    """Counts a text's tokens, by the model's own tokenizer where it is on this machine and can be read."""
+    return _counter(spec.checkpoint or "")
+
+
+@cache
+def _counter(place: str) -> Callable[[str], int]:
+    from serve.checkpoints.places import tokenizer_folder
+
+    folder = tokenizer_folder(place)
+    if folder and (folder / "tokenizer.json").is_file() and importlib.util.find_spec("tokenizers"):
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+    return lambda text: -(-len(text.encode()) // BYTES_A_TOKEN)
 
 
 async def _beside_others(stand: _Stand, of: DialogueFramework, dialogue: Dialogue) -> None:
     """Count what a dialogue takes of the answers on its pairs: half, the rest is the other dialogues'."""
     others = [spec.name for spec in of.models.supporters if spec.name != dialogue.supporter] if of.models.tested else []
     among = [dialogue, *(dialogue.model_copy(update={"id": name, "supporter": name}) for name in others)]
-    pairs = _Stand()
+    pairs = _Stand(stand.longer)
     await of.judge(pairs, among=among).score(dialogue)
+    stand.longest |= pairs.longest
+    stand.read.update({name: tokens // 2 for name, tokens in pairs.read.items()})
     for who, usage in pairs.times(0.5).usage.items():
         stand.specs |= pairs.specs
         stand.usage[who] = stand.usage.get(who, Usage()) + usage
@@ -194,8 +283,9 @@ class Forecast:
             columns=("role", "model", "calls", "prompt tokens", "completion tokens", "cost"),
             rows=tuple(rows),
             notes=(
-                f"At most, with replies of {REPLY} tokens: dialogues may end early. Calls made again, reasoning and the first "
-                "questions to a server come on top. What the folder holds already is not asked again.",
+                f"At most, with lines of {REPLY['seeker']} tokens and replies of {REPLY['supporter']}: dialogues may end "
+                "early. Calls made again, reasoning and the first questions to a server come on top. What the folder holds "
+                "already is not asked again.",
                 *([f"No endpoint.price in the specs of {', '.join(unpriced)}."] if unpriced else []),
                 *self.reach(budget),
             ),

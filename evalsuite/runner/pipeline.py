@@ -19,7 +19,6 @@ from core.tables import Table
 from evalsuite.dialogues.hold import Plan
 from evalsuite.judge.methods import method_of
 from evalsuite.runner.engine import Runner
-from evalsuite.runner.lengths import needs
 from evalsuite.runner.work import Job, Outcome, Work
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.folder import USED, Run
@@ -124,23 +123,27 @@ def planned(resolved: DialogueFramework, dialogues: Path | None, score: bool) ->
     return chosen, [resolved.models.judge, *resolved.completing(chosen)]
 
 
-def servers(resolved: DialogueFramework, machine: Machine, dialogues: Path | None, score: bool) -> Table:
-    """Which servers a run starts, where, and what they take; `dialogues`: given ones are scored. Nothing is written, asked or
-    downloaded. Raises `UserError` where they do not fit."""
-    from serve.plan import overview, plan_servers  # loaded when servers are planned
+def servers(resolved: DialogueFramework, machine: Machine, dialogues: Path | None, score: bool) -> list[Table]:
+    """Which servers a run starts, where, what they take and how fast they are; `dialogues`: given ones are scored. Nothing is
+    written, asked or downloaded. Raises `UserError` where they do not fit."""
+    from evalsuite.runner.forecast import workloads  # loaded when servers are planned
+    from serve.plan import overview, plan_servers
+    from serve.units import units_of, unservable
 
     jobs, specs = planned(resolved, dialogues, score)
-    lengths = needs(resolved, jobs, score)
     given = dict(resolved.config.endpoints)
     given |= {spec.name: url for spec in specs if (url := spec.endpoint.base_url or given.get(spec.served_name()))}
-    launched = list({spec.name: spec for spec in specs if spec.name not in given}.values())
-    parts = resolved.models.phases(launched, lengths, machine) if launched else []
-    plans = [plan_servers(part, Path("logs"), resolve=False, machine=machine, needs=lengths) for part in parts]
-    elsewhere = [f"{spec.name} answers at {given[spec.name]}" for spec in specs if spec.name in given]
-    if not launched:
+    here = {spec.name: spec for spec in specs if spec.name not in given}
+    alone = {name: unservable(units_of([spec], split_adapters=False)[0]) for name, spec in here.items()}
+    launched = [spec for name, spec in here.items() if not alone[name]]
+    if not here:
         rows = tuple(dict.fromkeys((spec.name, given[spec.name]) for spec in specs))
-        return Table("servers", "No server is started", ("model", "answers at"), rows)
-    return overview(plans, machine, lengths, list(dict.fromkeys(elsewhere)))
+        return [Table("servers", "No server is started", ("model", "answers at"), rows)]
+    parts = resolved.models.phases(launched, workloads(resolved, jobs, score), machine)
+    elsewhere = dict.fromkeys(f"{spec.name} answers at {given[spec.name]}" for spec in specs if spec.name in given)
+    plans = [plan_servers(part.specs, Path("logs"), resolve=False, machine=machine, needs=part.needs) for part in parts]
+    notes = [*elsewhere, *filter(None, alone.values())]
+    return [*overview(parts, plans, machine, notes)]
 
 
 def score(runner: Runner, dialogues: Path, held: Sequence[Dialogue] | None = None) -> Outcome:

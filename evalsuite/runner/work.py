@@ -13,7 +13,6 @@ from core.records import Dialogue, Judgement, Usage
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import Plan, hold
 from evalsuite.runner.engine import Runner
-from evalsuite.runner.lengths import needs
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.judgement_sets import JudgementSet
 from evalsuite.runs.spool import Piece, Records, Spool
@@ -24,6 +23,7 @@ from serve.budget import Share
 from serve.callables import PLACE, CallableSpec
 from serve.client import ChatClient
 from serve.failures import FailedCall, NotReached, NotStored
+from serve.units import Needs
 
 Job = Plan | Dialogue
 
@@ -102,10 +102,12 @@ class Work:
         """Where the dialogues are held and judged."""
         judged = self.judging is not None
 
-        def lengths() -> dict[str, int]:
-            return needs(self.resolved, (job for job in self.jobs if job.id in self.asked), judged)
+        def needs() -> Needs:
+            from evalsuite.runner.forecast import workloads  # what only servers of ours need
 
-        return self.runner.desk(self.stage, self.specs, lengths, self._judged_as)
+            return workloads(self.resolved, (job for job in self.jobs if job.id in self.asked), judged)
+
+        return self.runner.desk(self.stage, self.specs, needs, self._judged_as)
 
     def order(self, client: ChatClient, job: Job) -> tuple[int, ...]:
         """Which dialogues begin first: those that failed least often, then card by card."""

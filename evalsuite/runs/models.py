@@ -25,6 +25,8 @@ from serve.callables import callable_of
 
 if TYPE_CHECKING:
     from evalsuite.runs.recording import Recording
+    from serve.placement import PhaseModels
+    from serve.units import Needs
 
 PACK = "esc_eval"  # for plain seekers and judges
 ANY = "any_rubric"  # for plain judges, where that does not say what the scale is
@@ -38,6 +40,9 @@ class RunModels:
     A framework may sample a model otherwise in a role (`sampled`), and have more than one model play the seeker. Raises
     `UserError` for a model that is missing, malformed or cannot take its role.
     """
+
+    planned = False
+    """Whether nothing is to be asked: prompts that a model has learnt then need not be here, and ours stand in for them."""
 
     def __init__(self, config: Any, held: Held | None = None, given: Mapping[str, ModelSpec] | None = None) -> None:
         self.config: EvalConfig = config
@@ -177,9 +182,7 @@ class RunModels:
             )
         return spec.model_copy(update={"sampling": sampling})
 
-    def phases(
-        self, launched: Sequence[ModelSpec], needs: Mapping[str, int], machine: Machine | None = None
-    ) -> list[list[ModelSpec]]:
+    def phases(self, launched: Sequence[ModelSpec], needs: Needs, machine: Machine | None = None) -> list[PhaseModels]:
         """Which of the models that servers are started for are up at the same time (`serve.placement.phases`)."""
         from serve.placement import phases  # planning servers is loaded when one is to be started
 
@@ -227,7 +230,7 @@ def unspoken(spec: ModelSpec, languages: Sequence[Language]) -> list[Language]:
 def seeker_pack(models: RunModels) -> str:
     """The pack of the seekers, by name. Raises `UserError` for a pack that a seeker's spec does not claim."""
     wanted = models.config.prompts.rstrip("/") if models.config.prompts else None
-    packs = [_learnt("seeker", spec, wanted, "prompts") for spec in models.seekers]
+    packs = [_learnt(models, "seeker", spec, wanted, "prompts") for spec in models.seekers]
     return next(filter(None, packs), wanted or PACK)
 
 
@@ -240,7 +243,7 @@ def judge_pack(models: RunModels, method: str, rubric: Rubric) -> str:
     if (methods := judge.learnt_methods) and method not in methods:
         how = "--mode paper" if "paper" in methods else f"method: {methods[0]}"
         raise UserError(f"judge {judge.name} was not trained to be asked by method {method}, but {', '.join(methods)}: {how}")
-    if learnt := _learnt("judge", judge, wanted, "judge_prompts"):
+    if learnt := _learnt(models, "judge", judge, wanted, "judge_prompts"):
         return learnt
     pack = wanted or models.config.prompts or _of_seeker(models, method) or PACK
     if pack != PACK and (ranker := packs_without_rules().get(pack)):
@@ -261,7 +264,7 @@ def _of_seeker(models: RunModels, method: str) -> str | None:
     return None
 
 
-def _learnt(role: Role, spec: ModelSpec, wanted: str | None, option: str) -> str | None:
+def _learnt(models: RunModels, role: Role, spec: ModelSpec, wanted: str | None, option: str) -> str | None:
     """The pack that a model is asked in because it has learnt it; None for one that has learnt none.
 
     Raises `UserError` where another is wanted, and where the folder of a pack is not there.
@@ -275,6 +278,8 @@ def _learnt(role: Role, spec: ModelSpec, wanted: str | None, option: str) -> str
         )
     pack = wanted or spec.learnt[0]
     if "/" in pack and not Path(pack).is_dir():
+        if models.planned:
+            return None
         raise UserError(
             f"{role} {spec.name} has learnt the prompts in {pack}, which is no folder: see its spec (published prompts come "
             f"from your clone: python -m data_prep import --source esc_eval=CLONE --out {Path(pack).parent})"

@@ -28,7 +28,7 @@ from evalsuite.report.headlines import ENDINGS, found_in, verdict
 from evalsuite.report.report import PLUMBING
 from evalsuite.report.sheet import Branch, Sheet
 from evalsuite.runner.engine import Runner
-from evalsuite.runner.lengths import needs
+from evalsuite.runner.forecast import workloads
 from evalsuite.runs.dialogue_framework import DialogueFramework
 from evalsuite.runs.identity import hashed, identity
 from evalsuite.runs.run_identity import RunIdentity
@@ -162,7 +162,7 @@ def fork(runner: Runner, forked: Fork, draws: int, temperature: float) -> Forked
 
     plans = forked.branches(said.text, temperature, draws)
     specs = [*resolved.models.seekers, *_models([own]), resolved.models.judge]
-    desk = runner.desk(STAGE, specs, lambda: needs(resolved, plans, True))
+    desk = runner.desk(STAGE, specs, lambda: workloads(resolved, plans, True))
     answers = answered(desk, plans, go_on, STAGE, "dialogues")
     dialogues = [dialogue for dialogue, _ in answers.results]
     judgements = [judgement for _, of_one in answers.results for judgement in of_one]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from core import machine
-from core.machine import Machine, bf16_instructions, precision
+from core.machine import Gpu, Machine, bf16_instructions, card_of, precision
 from core.specs import ModelSpec, ServeOptions, load_spec
 from evalsuite.runs.identity import identity
 from serve.plan import plan_servers
@@ -116,3 +116,19 @@ def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, expected in limits.items():
         monkeypatch.setattr(Path, "read_text", lambda self, text=text: text)
         assert machine.memory() == expected
+
+
+def test_a_devices_peak_is_known_by_the_drivers_name() -> None:
+    names = {
+        "NVIDIA H100 80GB HBM3": 989.0,
+        "NVIDIA H200": 989.0,
+        "NVIDIA A100-SXM4-40GB": 312.0,
+        "NVIDIA GeForce RTX 4090": 165.2,
+        "NVIDIA L40S": 362.0,
+        "NVIDIA L4": 121.0,
+        "NVIDIA H100 PCIe": None,
+        "NVIDIA GeForce RTX 3090": None,
+    }
+    assert {name: (card := card_of(name)) and card.peak for name in names} == names
+    forty, eighty = (Gpu("0", size * 10**9, model="NVIDIA A100").card.gigabytes for size in (40, 80))
+    assert (forty, eighty, Gpu("0", 141 * 10**9).card.label) == (40, 80, "H200")

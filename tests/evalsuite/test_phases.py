@@ -30,6 +30,17 @@ SHAPES = {
 
 
 @pytest.fixture
+def esc_eval(esc_eval: EscEval) -> EscEval:
+    """The command; of what it says, without the notes on servers (`# …`): how long they start, and what their caches hold."""
+
+    def call(*arguments: object) -> tuple[int, str]:
+        code, said = esc_eval(*arguments)
+        return code, "".join(line for line in said.splitlines(keepends=True) if not line.startswith("# "))
+
+    return call
+
+
+@pytest.fixture
 def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """A run of four models of known size (folders without weights that matter) on a machine with these GPUs. Its servers are
     stand-ins, started and stopped by the real launcher; what happens to them stands in the file that is returned."""
@@ -117,13 +128,16 @@ def test_variants_of_a_model_share_its_server(on: Callable[[str], Path], esc_eva
 
 
 @pytest.mark.usefixtures("no_report")
-def test_shares_go_by_need(on: Callable[[str], Path], esc_eval: EscEval) -> None:
+def test_shares_go_by_need_and_what_servers_say_is_kept(on: Callable[[str], Path], esc_eval: EscEval, tmp_path: Path) -> None:
     log = on("2x80")
     assert esc_eval("run", "--only", "simulate", "--config", "c.yaml") == (0, "")
     up = {line.split()[0]: line.split()[2:] for line in log.read_text().splitlines() if " up " in line}
     assert up["seeker"][0] == "0" and {up["one"][0], up["two"][0]} == {"1"}
     assert sum(float(share) for gpu, share, _ in up.values() if gpu == "1") <= 0.901
     assert {context for _, _, context in up.values()} == {"8192"}
+    caches = json.loads((tmp_path / "run" / "timing.json").read_text())["servers"]["caches"]
+    assert caches.keys() == up.keys() and all(said["planned_tokens"] > 0 for said in caches.values())
+    assert {(said["tokens"], said["context"], said["at_once"]) for said in caches.values()} == {(90_000, 8192, 9.5)}
 
 
 @pytest.mark.usefixtures("no_report")
@@ -132,7 +146,7 @@ def test_too_little_memory_is_refused_before_anything_is_started(on: Callable[[s
     code, err = esc_eval("run", "--config", "c.yaml")
     assert code == 2 and not log.exists()
     assert err.startswith("error: not enough memory on 1 × 24 GB to hold the dialogues with seeker and one:\n")
-    assert "seeker on" not in err and "seeker: weights 26.4 + overhead" in err and "cache of 1 × 8,192 tokens 6.2 = " in err
+    assert "seeker on" not in err and "seeker: weights 26.4 + overhead" in err and "cache of 8,192 tokens 6.2 = " in err
     assert "Next best: " in err and "GPUs instead of 1" in err and "--set endpoints.seeker=" in err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from serve.plan import plan_servers
+from serve.sizes import BLOCK, GIB, size_of
 from tests.conftest import Embedded, EscEval
 from tests.demo import demo_config
 
@@ -149,3 +152,14 @@ def same(one: Path, other: Path) -> None:
         assert a == b
         assert probabilities[0][0] == pytest.approx(probabilities[1][0], abs=1e-4)
         assert probabilities[0][1] == pytest.approx(probabilities[1][1], abs=1e-3)
+
+
+def test_the_cache_that_vllm_has_is_the_one_that_was_planned(embedded: Embedded) -> None:
+    """On a CPU its size is told; a token's bytes are ours and vLLM's: to 3 %."""
+    (size,) = filter(None, [size_of(embedded.spec)])
+    (said,) = embedded.caches.values()
+    (planned,) = plan_servers([embedded.spec], Path("logs"), resolve=False)
+    bytes_ = int(os.environ.get("VLLM_CPU_KVCACHE_SPACE") or planned.env["VLLM_CPU_KVCACHE_SPACE"]) * GIB
+    assert said["tokens"] == pytest.approx(bytes_ / size.cache(BLOCK) * BLOCK, rel=0.03)
+    assert said["context"] == embedded.spec.context_length
+    assert said["at_once"] == pytest.approx(said["tokens"] / said["context"], rel=0.03)

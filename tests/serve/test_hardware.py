@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,95 +12,98 @@ import pytest
 
 from core.errors import UserError
 from core.files import CONFIGS
-from core.machine import Gpu, Machine
+from core.machine import CARDS, COMPUTES, DOUBLED, READS, STEP_S, Gpu, Machine
 from core.specs import ModelSpec, load_spec, model_names
-from serve.placement import USABLE, Demand, phases, place
-from serve.plan import plan_servers
-from serve.sizes import GIB, Size, batched_tokens, known_architecture, shape_of, size_of
-from serve.units import CONTEXT
-from tests.hardware import BEGIN, DOCUMENT, END, answers, table
+from serve.placement import USABLE, arrange, phases, place, reasons
+from serve.plan import overview, plan_servers
+from serve.roofline import Demand, Place, pace
+from serve.sizes import GIB, OVERHEAD, Size, batched_tokens, known_architecture, overhead, shape_of, size_of
+from serve.units import CONTEXT, Workload
+from tests.hardware import BEGIN, DOCUMENT, END, MACHINES, TABLES, Answer, Run, answer, shards
 from tests.serve.test_plan import spec, value
 
 SERVED = [name for name in model_names() if size_of(load_spec(name)) and load_spec(name).checkpoint]
 
 
-def test_the_documented_table_is_the_planners() -> None:
-    """`python -m tests.hardware` writes it."""
-    assert DOCUMENT.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0].strip() == table().strip()
+@cache
+def answers() -> list[Answer]:
+    return [answer(Run.of("esc_eval.yaml", "qwen1.5-7b-chat"), text) for text in MACHINES]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLES)
+def test_the_documented_tables_are_the_planners(name: str) -> None:
+    """`python -m tests.hardware` writes them."""
+    written = DOCUMENT.read_text(encoding="utf-8").split(BEGIN.format(name))[1].split(END)[0]
+    assert written.strip() == TABLES[name]().strip()
+
+
+@pytest.mark.slow
 def test_headers_of_run_configs_say_what_the_planner_says() -> None:
     def header(name: str) -> str:
         lines = (CONFIGS / "eval" / name).read_text(encoding="utf-8").split("\nframework:")[0].split("\n")
         return " ".join(line.removeprefix("# ") for line in lines)
 
-    found = {str(answer.machine): str(answer).split(":")[0] for answer in answers(served=False)}
+    run = Run.of("esc_eval.yaml", "my-model@http://127.0.0.1:8000/v1")
+    found = {text: len(answer(run, text).phases) for text in ("48", "80", "2x40", "2x80")}
     said = "one after the other on one 48 or 80 GB GPU or two of 40 GB, at once on two of 80 GB"
-    assert said in header("esc_eval.yaml")
-    assert {found[machine] for machine in ("1 × 48 GB", "1 × 80 GB", "2 × 40 GB")} == {"in phases"}
-    assert found["2 × 80 GB"] == "at once"
+    assert said in header("esc_eval.yaml") and [*found.values()] == [2, 2, 2, 1]
     assert "on four 80 GB GPUs" in header("esc_eval_full.yaml")
-    two = [load_spec(name) for name in ("vicuna-7b-1.5", "qwen1.5-7b-chat")]  # a shard speaks with two; no cache is larger
-    assert len(phases([load_spec("esc-role")], two, [load_spec("esc-rank")], Machine.parse("4x80"))) == 1
+    assert all(job.phases and not job.eight for job in shards())
 
 
-@pytest.mark.parametrize("served", [True, False])
-def test_no_gpu_is_given_more_than_it_has(served: bool) -> None:
-    for answer in answers(served):
-        for servers in answer.phases:
+@pytest.mark.slow
+def test_no_gpu_is_given_more_than_it_has() -> None:
+    for found in answers():
+        for servers in found.phases:
             shares: dict[str, float] = {}
-            for plan in servers:
+            for plan in (plan for plan in servers if not plan.workers):
                 assert plan.place is not None
-                found = plan.place
-                assert found.cache >= found.dialogues * 1 and found.dialogues >= 1
-                assert value(plan.argv, "--gpu-memory-utilization") == f"{found.share:.4f}"
-                memory = answer.machine.gpus[0].memory or 0
-                assert found.weights + found.overhead + found.cache == pytest.approx(found.share * memory, rel=0.001)
-                for gpu in found.gpus:
-                    shares[gpu] = shares.get(gpu, 0) + found.share
+                place = plan.place
+                assert place.dialogues >= 1
+                assert value(plan.argv, "--gpu-memory-utilization") == f"{place.share:.4f}"
+                memory = found.machine.gpus[0].memory or 0
+                assert place.weights + place.overhead + place.cache == pytest.approx(place.share * memory, rel=0.001)
+                for gpu in place.gpus:
+                    shares[gpu] = shares.get(gpu, 0) + place.share
             assert max(shares.values()) <= USABLE + 0.001
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("served", [True, False])
-def test_vllm_takes_what_is_planned_and_nothing_less(served: bool, tmp_path: Path) -> None:
-    """Its check at the start: whether the cache holds a request of full length. The equal shares of old fail it."""
+def test_vllm_takes_what_is_planned_and_nothing_less(tmp_path: Path) -> None:
+    """Its check at the start: whether the cache holds a request of full length; and how many dialogues it counts."""
     pytest.importorskip("vllm")
     config = _configs(tmp_path)
-    for answer in answers(served):
-        for servers in answer.phases:
-            for plan in servers:
-                assert plan.place is not None
-                size = size_of(plan.specs[0])
-                assert size is not None
-                made = config(plan.specs[0], plan.place.split, plan.context)
-                _check(made, plan.place.cache)
-                least = size.cache(plan.context, plan.place.split, batched_tokens(answer.machine.gpus[0].memory or 0))
-                with pytest.raises(ValueError, match="KV cache is needed"):
-                    _check(made, least * 97 // 100)
-    # 80 GB, seeker and ranker at 0.45 each, a context of 32,768: what there was before.
-    seeker = size_of(load_spec("esc-role"))
-    assert seeker is not None
-    memory = 80 * 10**9
-    left = int(0.45 * memory) - seeker.weights() - seeker.overhead(memory)
-    with pytest.raises(ValueError, match="KV cache is needed"):
-        _check(config(load_spec("esc-role"), 1, 32768), left)
+    for found in answers():
+        for plan in (plan for servers in found.phases for plan in servers if not plan.workers):
+            assert plan.place is not None and plan.demand is not None
+            made, size, place = config(plan.specs[0], plan.place.split, plan.context), plan.demand.size, plan.place
+            least = size.cache(plan.context, place.split, batched_tokens(found.machine.gpus[0].memory or 0))
+            word = 1 if plan.specs[0].serve.fp8 else 2
+            _check(made, place.cache * 2 // word)
+            with pytest.raises(ValueError, match="KV cache is needed"):
+                _check(made, least * 97 // 100 * 2 // word)
+            layer = _layer(made)
+            blocks = place.cache * 2 // word // (layer.page_size_bytes * made.model_config.get_num_layers(made.parallel_config))
+            assert plan.cache_tokens == pytest.approx(16 * blocks, rel=0.03)
+            assert place.dialogues == pytest.approx(16 * blocks / plan.demand.length, rel=0.03, abs=1)
 
 
 def _check(config: Any, available: int) -> None:
     """What vLLM does with the memory that is left for its cache."""
-    import torch
     from vllm.v1.core.kv_cache_utils import check_enough_kv_cache_memory
+
+    layers = {f"layer{n}": _layer(config) for n in range(config.model_config.get_num_layers(config.parallel_config))}
+    check_enough_kv_cache_memory(config, layers, available)
+
+
+def _layer(config: Any) -> Any:
+    """The cache of one of its layers."""
+    import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-    model, parallel = config.model_config, config.parallel_config
-    layer = FullAttentionSpec(
-        block_size=16,
-        num_kv_heads=model.get_num_kv_heads(parallel),
-        head_size=model.get_head_size(),
-        dtype=torch.bfloat16,
-    )
-    check_enough_kv_cache_memory(config, {f"layer{n}": layer for n in range(model.get_num_layers(parallel))}, available)
+    heads, size = config.model_config.get_num_kv_heads(config.parallel_config), config.model_config.get_head_size()
+    return FullAttentionSpec(block_size=16, num_kv_heads=heads, head_size=size, dtype=torch.bfloat16)
 
 
 def _configs(folder: Path) -> Callable[[ModelSpec, int, int], Any]:
@@ -141,7 +145,7 @@ def demand(name: str, checkpoint: str, context: int = CONTEXT, **more: Any) -> D
 
 
 FOURTEEN, SEVEN = "Qwen/Qwen1.5-14B-Chat", "internlm/internlm2-chat-7b"
-BYTES = 80 * 10**9
+WORK = Workload(context=5200, length=2000, dialogues=655, read=1000, written=200)
 
 
 def gpus(*gigabytes: int, used: int = 0) -> list[Gpu]:
@@ -149,30 +153,33 @@ def gpus(*gigabytes: int, used: int = 0) -> list[Gpu]:
 
 
 def test_the_largest_gets_the_largest_gpu() -> None:
-    found = place({"small": demand("s", SEVEN), "large": demand("l", FOURTEEN)}, gpus(24, 80))
+    found = place([demand("s", SEVEN), demand("l", FOURTEEN)], gpus(24, 80))
     assert found is not None
-    assert (found["large"].gpus, found["small"].gpus) == (("1",), ("1",)) or found["small"].gpus == ("0",)
-    assert found["large"].gpus == ("1",) and found["large"].split == 1
+    (small,), (large,) = found
+    assert small.gpus == large.gpus == ("1",) and large.split == 1, "where most room is"
 
 
 def test_a_model_that_no_gpu_holds_is_split_and_heads_are_divided() -> None:
-    found = place({"large": demand("l", FOURTEEN)}, gpus(24, 24, 24))
-    assert found is not None and found["large"].split == 2, "40 heads: over 2 GPUs, not over 3"
-    assert place({"large": demand("l", FOURTEEN, tensor_parallel=1)}, gpus(24, 24, 24)) is None, "the spec says so"
-    copies = place({"large": demand("l", FOURTEEN, copies=2)}, gpus(24, 24, 24, 24))
-    assert copies is not None and len(copies["large"].gpus) == 4 and copies["large"].split == 2
+    def split(count: int, **more: Any) -> Place | None:
+        found = place([demand("l", FOURTEEN, **more)], gpus(*[24] * count))
+        return found and found[0][0]  # type: ignore[return-value]
+
+    found, copies = split(3), split(4, copies=2)
+    assert found is not None and found.split == 2, "40 heads: over 2 GPUs, not over 3"
+    assert split(3, tensor_parallel=1) is None, "the spec says so"
+    assert copies is not None and len(copies.gpus) == 4 and copies.split == 2
 
 
 def test_what_others_use_counts() -> None:
-    assert place({"l": demand("l", FOURTEEN)}, gpus(48)) is not None
-    assert place({"l": demand("l", FOURTEEN)}, gpus(48, used=20 * GIB)) is None
+    assert place([demand("l", FOURTEEN)], gpus(48)) is not None
+    assert place([demand("l", FOURTEEN)], gpus(48, used=20 * GIB)) is None
 
 
 def test_servers_of_a_gpu_hold_equally_many_dialogues() -> None:
-    found = place({"a": demand("a", FOURTEEN), "b": demand("b", SEVEN)}, gpus(141))
+    found = place([demand("a", FOURTEEN), demand("b", SEVEN)], gpus(141))
     assert found is not None
-    a, b = found["a"], found["b"]
-    assert abs(a.dialogues - b.dialogues) <= 1 and not a.alone
+    (a,), (b,) = found
+    assert abs(a.dialogues - b.dialogues) <= 1 and a.sharing == b.sharing == 2
     assert a.share + b.share == pytest.approx(USABLE, abs=0.001), "nothing is left over"
 
 
@@ -193,7 +200,102 @@ def test_servers_up_alone_are_refused_with_the_arithmetic(tmp_path: Path) -> Non
     one, two = spec("a", FOURTEEN, context_length=8192), spec("b", "Qwen/Qwen1.5-7B-Chat", context_length=8192)
     with pytest.raises(UserError) as caught:
         plan_servers([one, two], tmp_path, resolve=False, machine=Machine.parse("48"))
-    assert str(caught.value).startswith("not enough memory on 1 × 48 GB for a and b:\n  a: weights 26.4 + overhead 2.9")
+    first = f"a: weights 26.4 + overhead {OVERHEAD / GIB:.1f} + cache of 8,192 tokens 6.2 = 35.4 GiB"
+    assert str(caught.value).startswith(f"not enough memory on 1 × 48 GB for a and b:\n  {first}")
+
+
+# ---- how fast
+
+
+def test_a_step_by_hand() -> None:
+    """14B on an H100: weights and caches at 70 % of 3.35 TB/s, prompts at 65 % of 989 TFLOP/s."""
+    one = demand("s", FOURTEEN, work=WORK)
+    ((there,),) = place([one], gpus(80)) or []
+    assert there.card == CARDS["h100"] and there.dialogues == (0.9 * 80e9 - one.size.weights() - overhead(80 * 10**9)) // (
+        2000 * 800 * 1024
+    )
+    weights, cache = one.size.weights() / (3.35e12 * READS), 2000 * 800 * 1024 / (3.35e12 * READS)
+    token = 2 * one.size.shape.active / (989e12 * COMPUTES)
+    assert one.size.shape.active == pytest.approx(14.17e9 - 152064 * 5120, rel=0.001)
+    for count, why in ((1, "reading weights"), (10, "reading weights"), (60, "reading the cache")):
+        seconds, told = one.seconds(there, count)
+        assert seconds == pytest.approx(200 * (weights + count * cache) + count * 1000 * token) and told == why
+    half, _ = one.seconds(replace(there, split=2), 1)
+    assert half == pytest.approx((200 * (weights + cache) + 1000 * token) / (2 * DOUBLED))
+    assert one.seconds(replace(there, sharing=2), 1)[0] == pytest.approx(2 * one.seconds(there, 1)[0])
+    eight, _ = replace(one, size=replace(one.size, fp8=("weights", "cache"))).seconds(there, 22)
+    assert 0.45 < eight / one.seconds(there, 22)[0] < 0.6
+    small = replace(one, size=replace(one.size, shape=replace(one.size.shape, parameters=10**8, active=10**8, attention=())))
+    assert small.seconds(there, 4) == (pytest.approx(200 * STEP_S, rel=0.1), "launching steps")
+
+
+@pytest.mark.parametrize(("dialogues", "measured"), [(1, 7.5), (16, 8.3), (64, 10.6), (192, 19.6)])
+def test_a_step_is_what_was_measured_on_an_h100(dialogues: int, measured: float) -> None:
+    """docs/measurements.md: InternLM2-7B's shape in bf16, dialogues of 1,232 tokens, milliseconds."""
+    one = demand("r", SEVEN, work=Workload(context=2000, length=1232, dialogues=192, written=1))
+    ((there,),) = place([one], gpus(80)) or []
+    assert one.seconds(there, dialogues)[0] * 1000 == pytest.approx(measured, rel=0.12)
+
+
+def test_dialogues_in_flight_are_shared_by_the_time_that_they_take() -> None:
+    """One model: all it holds are with it. Two alike: half each, at half the rate of one whose batch is half as large."""
+    one = demand("s", FOURTEEN, work=WORK)
+    ((there,),) = place([one], gpus(80)) or []
+    alone = pace([(one, [there])])
+    assert alone.at_once == there.dialogues
+    assert alone.per_second == pytest.approx(there.dialogues / one.seconds(there, there.dialogues)[0])
+    assert alone.tokens_per_second == pytest.approx(200 * alone.per_second)
+    two = pace([(one, [there]), (replace(one, name="t"), [there])])
+    assert two.per_second == pytest.approx(there.dialogues / (2 * one.seconds(there, there.dialogues / 2)[0]), rel=0.001)
+    few = pace([(replace(one, work=replace(WORK, dialogues=3)), [there])])
+    assert few.at_once == 3 and few.hours * 3600 == pytest.approx(few.start + 6 / few.per_second)
+    assert pace([(replace(one, work=None), [there])]).hours == 0, "nothing is known of the work"
+
+
+def test_gpus_are_used_for_the_bottleneck_until_none_is_left() -> None:
+    seeker, ranker = (
+        demand("s", FOURTEEN, work=WORK, grows=True),
+        demand("r", SEVEN, work=replace(WORK, kept=False), grows=True),
+    )
+    found = arrange([seeker, ranker], gpus(*[80] * 8))
+    assert found is not None
+    assert len({gpu for places in found.places for one in places for gpu in one.gpus}) == 8
+    assert len(found.places[0]) > len(found.places[1]) >= 1
+    told = [*reasons([seeker, ranker], gpus(*[80] * 8), found)]
+    assert any(line.startswith(f"s × {len(found.places[0])}, behind a router") for line in told)
+    assert any("is the bottleneck" in line and "none left over" in line for line in told)
+    half = arrange([seeker, ranker], gpus(*[80] * 4))
+    assert half is not None
+    offered = [line for line in reasons([seeker, ranker], gpus(*[80] * 4), half) if "fp8" in line]
+    assert len(offered) == 1 and offered[0].startswith("serve: {fp8: [weights, cache]} in the specs of s, r doubles that")
+    few = replace(WORK, dialogues=2)
+    found = arrange([replace(seeker, work=few), replace(ranker, work=replace(few, kept=False))], gpus(*[80] * 8))
+    assert found is not None and [len(places) for places in found.places] == [1, 1], "two dialogues need no more"
+    found = arrange([replace(seeker, grows=False), replace(ranker, grows=False)], gpus(*[80] * 8))
+    assert found is not None and [len(places) for places in found.places] == [1, 1], "the spec says how many"
+    old = [replace(gpu, model="NVIDIA A100-SXM4-80GB") for gpu in gpus(*[80] * 8)]
+    found = arrange([seeker, ranker], old)
+    assert found is not None and not any("fp8" in line for line in reasons([seeker, ranker], old, found))
+
+
+def test_servers_of_a_run_are_as_many_as_help_and_a_specs_replicas_stay(tmp_path: Path) -> None:
+    needs = {"a": replace(WORK, kept=True)}
+    machine = Machine.parse("4xh100")
+    plans = plan_servers([spec("a", FOURTEEN)], tmp_path, resolve=False, machine=machine, needs=needs)
+    assert [plan.name for plan in plans] == ["a", "a-1", "a-2", "a-3", "a-4"] and plans[0].pace.per_second > 0
+    assert [plan.env["CUDA_VISIBLE_DEVICES"] for plan in plans[1:]] == ["0", "1", "2", "3"]
+    for replicas, count in ((1, 1), (2, 3)):
+        one = spec("a", FOURTEEN, serve={"replicas": replicas})
+        assert len(plan_servers([one], tmp_path, resolve=False, machine=machine, needs=needs)) == count
+
+
+def test_more_than_one_machine_is_rays(tmp_path: Path) -> None:
+    machine = Machine.parse("16xh100")
+    assert (len(machine.gpus), machine.nodes, str(machine)) == (8, 2, "8 × 80 GB")
+    (part,) = phases([spec("a", FOURTEEN)], [], [], machine)
+    plans = plan_servers(part.specs, tmp_path, resolve=False, machine=machine)
+    (table,) = overview([part], [plans], machine)
+    assert any("--shard I/2" in note and "slurm_ray.sh" in note and "data_parallel: 16" in note for note in table.notes)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +306,12 @@ def test_machines_are_named_by_their_gigabytes(text: str, expected: list[float])
     assert [gpu.memory for gpu in Machine.parse(text).gpus] == [int(size * 10**9) for size in expected]
 
 
-@pytest.mark.parametrize("text", ["", "80,", "x80", "0", "0x80", "many", "-80", "1e9"])
+def test_machines_are_named_by_their_cards() -> None:
+    for name, card in CARDS.items():
+        assert [gpu.card for gpu in Machine.parse(f"2x{name}").gpus] == [card, card]
+
+
+@pytest.mark.parametrize("text", ["", "80,", "x80", "0", "0x80", "many", "-80", "1e9", "2xh101", "h100x2"])
 def test_what_is_no_machine_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--gpus"):
         Machine.parse(text)

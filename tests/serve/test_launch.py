@@ -23,7 +23,7 @@ from core.errors import UserError
 from core.specs import load_spec
 from serve.__main__ import _show, app
 from serve.command import PORT, ServerPlan
-from serve.launch import Servers, free_port
+from serve.launch import Servers, cache_of, free_port, told
 from serve.plan import plan_servers
 from tests.conftest import EscEval
 from tests.endpoint import Endpoint
@@ -358,3 +358,16 @@ def test_a_command_that_is_no_program_ends_in_one_line(monkeypatch: pytest.Monke
     result = CliRunner().invoke(app, ["up", "embedded", "--exec", str(tmp_path / "odd")])
     assert isinstance(result.exception, UserError) and "Exec format error" in str(result.exception)
     assert gone(child_of(tmp_path / "server-fake.log"), 1)
+
+
+LOG = "(EngineCore pid=7) INFO 11-26 12:00:00 GPU KV cache size: 46,848 tokens, Maximum concurrency for "
+LOG += "8,192 tokens per request: 5.72x"
+
+
+def test_what_vllm_says_of_its_cache_is_read_in_the_old_words_too() -> None:
+    said = {"tokens": 46_848, "context": 8_192, "at_once": 5.72}
+    plan = ServerPlan("m", "org/base", ["m"], [], {}, Path("m.log"))
+    assert cache_of(LOG, plan) == cache_of(LOG.replace(", Maximum", "\n(EngineCore pid=7) INFO Maximum"), plan) == said
+    assert cache_of("INFO nothing of that", plan) == {}
+    assert told(said) == "cache of 46,848 tokens, 5.72 requests of 8,192"
+    assert told({**said, "planned_tokens": 47_000}).startswith("cache of 46,848 tokens (planned: 47,000)")

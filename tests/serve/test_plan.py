@@ -19,6 +19,7 @@ from serve import plan
 from serve.__main__ import app
 from serve.checkpoints.places import commits
 from serve.plan import plan_servers
+from serve.units import Workload
 
 DIMENSIONS = ("fluency", "expression", "empathy", "information", "humanoid", "skill", "overall")
 
@@ -171,34 +172,20 @@ def test_a_lone_adapter_is_merged_on_gpus_too(gpus: list[str], tmp_path: Path, m
     assert values(unmerged.argv, "--lora-modules") == [f"a={lora}"]
 
 
-def test_servers_that_run_keep_their_share(tmp_path: Path) -> None:
-    """More servers are placed beside them, or refused."""
-    machine = Machine.parse("80")
-    ranker = spec("r", "internlm/internlm2-chat-7b", context_length=8192)
-    small = spec("s", "01-ai/Yi-6B-Chat")
-    (running,) = plan_servers([small], tmp_path, resolve=False, machine=machine)
-    assert running.place is not None and running.place.share > 0.89, "alone it takes all that there is"
-    with pytest.raises(UserError, match="not enough memory on 1 × 80 GB for r"):
-        plan_servers([ranker], tmp_path, resolve=False, machine=machine, held=[running])
-    both = plan_servers([small, ranker], tmp_path, resolve=False, machine=machine)
-    (again,) = plan_servers([ranker], tmp_path, resolve=False, machine=machine, held=both[:1])
-    assert again.place is not None and both[0].place is not None
-    assert again.place.share + both[0].place.share <= 0.901
-
-
 def test_a_context_is_what_dialogues_need_and_the_spec_allows(tmp_path: Path) -> None:
     machine = Machine.parse("80")
 
-    def context(length: int, needs: dict[str, int] | None) -> int:
+    def context(length: int, tokens: int | None) -> int:
+        needs = {"m": Workload(tokens)} if tokens else {}
         one = spec("m", "Qwen/Qwen1.5-7B-Chat", context_length=length)
         (server,) = plan_servers([one], tmp_path, resolve=False, machine=machine, needs=needs)
         assert value(server.argv, "--max-model-len") == str(server.context)
         return server.context
 
-    assert context(32768, {"m": 3000}) == 8192, "the least that a dialogue is given"
-    assert context(32768, {"m": 12000}) == 12000
-    assert context(4096, {"m": 12000}) == 4096
-    assert context(32768, None) == context(32768, {"other": 3000}) == 32768
+    assert context(32768, 3000) == 8192, "the least that a dialogue is given"
+    assert context(32768, 12000) == 12000
+    assert context(4096, 12000) == 4096
+    assert context(32768, None) == 32768
 
 
 def test_servers_get_their_own_gpus_or_share_them(gpus: list[str], tmp_path: Path) -> None:
