@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,6 +50,7 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
     scored_by = [scorer_of(judgement) for judgement in tally.verdicts]
     scorers = {scorer: index for index, scorer in enumerate(sorted(set(scored_by)))}
     verdicts: dict[str, list[Any]] = {}
+    lacking = Counter(j.dialogue_id for j in tally.verdicts if j.value is None and not j.unasked)
     for j, scorer in zip(tally.verdicts, scored_by, strict=True):
         spread = j.distribution and [round(j.distribution.get(score, 0.0), 3) for score in marks_of[j.dimension]]
         expected = None if j.expected is None else round(j.expected, 3)
@@ -68,7 +70,7 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
         ends = [dialogue.termination or "", dialogue.ended_by or "", dialogue.exchanges, dialogue.simulator or ""]
         more = [
             clean(opening[:OPENING]),
-            sum(mark[2] is None for mark in marks),
+            lacking[dialogue.id],
             sorted({name for about in risky.values() for name in about}),
         ]
         rows.append([clean(n) for n in names] + ends + more + [_scores(marks, len(scorers), rubric), dialogue.trial])
