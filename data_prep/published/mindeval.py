@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from core.errors import UserError
 from core.files import read_placed, validated
 from core.ledger import Build
-from core.records import Dialogue, HumanScore, RoleCard, Turn
+from core.records import Dialogue, HumanScore, Identifier, RoleCard, System, Turn
 from core.statistics.means import exact_mean
 from data_prep.published.checkout import Checkout, escaped, pack_of, write_pack
 
@@ -52,8 +52,8 @@ class _Member(_PublishedRow):
 
 
 class _ByExperts(_PublishedRow):
-    id: str
-    model: str
+    id: Identifier
+    model: System
     member_attributes: dict[str, Any]
     messages: list[dict[Literal["role", "content"], str]]
 
