@@ -57,7 +57,9 @@ def transcripts(tally: Tally, cards: Mapping[str, RoleCard], risks: Risks) -> di
         reason = why_missing(j)
         raw = None if reason is None else clean(j.raw or ("" if reason == UNREADABLE else MISSING.get(reason, reason)))
         place = [scorers[scorer], places[j.dimension]]
-        verdicts.setdefault(j.dialogue_id, []).append([*place, j.value, expected, spread, raw, j.turn, j.repeat])
+        told = j.condition
+        pair = [clean(f"against {told['against']}, shown {told['shown']}")] if {"against", "shown"} <= told.keys() else []
+        verdicts.setdefault(j.dialogue_id, []).append([*place, j.value, expected, spread, raw, j.turn, j.repeat, *pair])
     rows: list[list[Any]] = []
     bodies: list[list[Any]] = []
     written: list[bytes] = []

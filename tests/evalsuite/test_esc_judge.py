@@ -179,6 +179,8 @@ def test_natively_both_orders_are_asked_and_a_judge_that_follows_the_order_ties(
     board = tables["leaderboard-en"]
     averages = [row[board["columns"].index("average")]["mean"] for row in board["rows"]]
     assert averages == pytest.approx([50, 50]), "one scorer, one row per supporter"
+    page = Path("run/report.html").read_text()
+    assert "pair ?? (repeat" in page and "repeat 1" not in page
     pairs = tables["esc_judge-pairs-overall"]
     assert pairs["rows"][0][pairs["columns"].index("ties")] == 2
     position = tables["esc_judge-position-overall"]

@@ -102,14 +102,14 @@ const transcripts = (() => {
   const verdicts = (row, marks) => {
     const box = make("div", "verdicts");
     let last = null;
-    for (const [scorer, dimension, value, expected, spread, raw, turn, repeat] of marks) {
+    for (const [scorer, dimension, value, expected, spread, raw, turn, repeat, pair] of marks) {
       if (scorer !== last) box.append(make("h4", "", data.scorers[scorer]));
       last = scorer;
       const about = data.dimensions[dimension];
       const item = make("div", "verdict");
       const line = make("div", "line");
       const name = make("span", "name", labels[dimension]);
-      const small = [turn === null ? "" : `turn ${turn}`, repeat ? `repeat ${repeat}` : "", expected === null ? "" : `expected ${expected.toFixed(2)}`];
+      const small = [turn === null ? "" : `turn ${turn}`, pair ?? (repeat ? `repeat ${repeat}` : ""), expected === null ? "" : `expected ${expected.toFixed(2)}`];
       name.append(make("small", "", small.filter(Boolean).join(" · ")));
       line.append(name);
       if (spread) line.append(odds(spread, value, about.scores));
