@@ -37,13 +37,13 @@ class Workload:
 
     def __add__(self, other: Workload) -> Workload:
         """Both, of one server."""
-        both = (self, other)
-        dialogues = self.dialogues + other.dialogues
+        of, both = max(self.of, other.of), (self, other)
+        dialogues = min(self.dialogues + other.dialogues, of or float("inf"))  # more have both of them
         read, written = (
             sum(getattr(one, name) * one.dialogues for one in both) / max(dialogues, 1) for name in ("read", "written")
         )
         longest = max(one.context for one in both), max(one.length for one in both)
-        return Workload(*longest, dialogues, max(one.of for one in both), read, written, any(one.kept for one in both))
+        return Workload(*longest, dialogues, of, read, written, any(one.kept for one in both))
 
 
 Needs = Mapping[str, Workload]  # by model

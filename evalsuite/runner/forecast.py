@@ -145,12 +145,12 @@ def workloads(of: DialogueFramework, jobs: Iterable[Plan | Dialogue], score: boo
             asyncio.run(load_of(told[int(len(told) * place)], judges, longer))
             for place, longer in ((0.5, 1.0), (0.95, LONG), (1 - 1e-9, float("inf")))
         )
-        for role, name in usual.usage:
-            written, kept = usual.usage[role, name].completion_tokens, role != "judge"
-            read = usual.read[name] / sum(name == other for _, other in usual.usage)
-            work = Workload(most.longest[name], long.longest[name], len(told), 0, read, written, kept)
-            known = found.get(name)
-            found[name] = known + work if known else work
+        for name in dict.fromkeys(name for _, name in usual.usage):
+            roles = [role for role, other in usual.usage if other == name]
+            written, kept = sum(usual.usage[role, name].completion_tokens for role in roles), roles != ["judge"]
+            lengths = most.longest[name], long.longest[name]
+            work = Workload(*lengths, len(told), read=usual.read[name], written=written, kept=kept)
+            found[name] = found[name] + work if name in found else work
     return found
 
 
@@ -161,14 +161,15 @@ def stand_ins(of: DialogueFramework, specs: Sequence[ModelSpec]) -> list[str]:
     lacking = dict.fromkeys(pack for spec in specs for pack in spec.learnt if "/" in pack and not Path(pack).is_dir())
     told = [f"{pack} is not here: planned with prompts of our own" for pack in lacking]
     paths = tuple(map(Path, getattr(of.config, "cards", ())))
-    if (missing := [str(path) for path in paths if not path.exists()]) and "bundled" not in missing:
-        ours = {language: itertools.cycle(load_cards(bundled_cards(language))) for language in PUBLISHED}
-        of._read[paths] = [
-            next(ours[language]).model_copy(update={"id": f"{language}-{number}"})
-            for language, count in PUBLISHED.items()
-            for number in range(count)
-        ]
-        told.append(f"{', '.join(missing)} not here: planned with as many cards as the paper has, as long as the bundled ones")
+    published = {f"card_high_{language}.json": language for language in PUBLISHED}
+    missing = [path for path in paths if not path.exists()]
+    if missing == [*paths] and all(path.name in published for path in missing) and missing:
+        of._read[paths] = []
+        for language in (published[path.name] for path in paths):
+            ours = itertools.cycle(load_cards(bundled_cards(language)))
+            of._read[paths] += [next(ours).model_copy(update={"id": f"{language}-{n}"}) for n in range(PUBLISHED[language])]
+        names = ", ".join(map(str, missing))
+        told.append(f"{names} not here: planned with as many cards as they hold, as long as the bundled ones")
     return told
 
 

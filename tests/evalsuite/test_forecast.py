@@ -19,6 +19,7 @@ from evalsuite.commands.options import resolve
 from evalsuite.papers.esc_eval import EscEval
 from evalsuite.runner.forecast import BYTES_A_TOKEN, LONG, MARKS, REPLY, counter, workloads
 from serve.checkpoints.embedded import materialise
+from serve.units import Workload
 from tests.conftest import EscEval as Command
 
 CONFIG = CONFIGS / "eval" / "esc_eval.yaml"
@@ -51,6 +52,16 @@ def test_both_sides_and_the_judge_by_hand() -> None:
     judge = found["esc-rank"]
     assert not judge.kept and judge.written == 7 * 2 and said < judge.read < judge.length < judge.context < 8192
     assert "esc-rank" not in workloads(resolved, resolved.plans(), score=False)
+
+
+def test_a_model_in_every_role_has_part_in_each_dialogue_once() -> None:
+    resolved = resolve(CONFIGS / "eval" / "api.yaml", model="my@http://127.0.0.1:9/v1", language="en", limit=2)
+    (work,) = workloads(resolved, resolved.plans(), score=True).values()
+    assert (work.dialogues, work.kept) == (2 * (1 + 3), True), "its own, and those of three floors"
+    two = Workload(9, 9, 8, of=8, read=100, written=10) + Workload(9, 9, 8, of=8, read=50, written=20)
+    assert (two.dialogues, two.read, two.written) == (8, 150, 30), "seeker and supporter on one server"
+    two = Workload(9, 9, 4, of=8, read=100, written=10) + Workload(9, 9, 4, of=8, read=50, written=20)
+    assert (two.dialogues, two.read, two.written) == (8, 75, 15), "two supporters on one server"
 
 
 @pytest.mark.parametrize("exchanges", [1, 10])
