@@ -22,8 +22,9 @@ from core.errors import UserError
 from core.files import check_unique, validated, write_text
 from core.ledger import Build
 from core.options import console
-from core.people_tables import table_lines
+from core.people_tables import Faults
 from core.records import RoleCard
+from core.rows import dict_rows
 from core.rubrics import Rubric
 from core.trees import END
 from data_prep.published.checkout import Checkout, escaped, pack_of, template_of_code, write_pack
@@ -59,14 +60,11 @@ def import_vera_mh(clone: Checkout, build: Build) -> None:
 
 
 def _rows(path: Path, *needed: str) -> list[TsvRow]:
-    header, *lines = table_lines(path) or [("", [])]
-    if lacking := [column for column in needed if column not in header[1]]:
-        raise UserError(f"{path}: no column {lacking[0]!r} (found: {', '.join(header[1])[:300]})")
-    if not lines:
-        raise UserError(f"{path}: no rows")
-    if short := [place for place, cells in lines if len(cells) != len(header[1])]:
-        raise UserError(f"{short[0]}: this row has not {len(header[1])} cells, parted by tabs, as the header has")
-    return [dict(zip(header[1], cells, strict=True)) | {_PLACE: place} for place, cells in lines]
+    with Faults() as faults:
+        rows = dict_rows(path, faults)
+    if lacking := [column for column in needed if column not in rows[0].value]:
+        raise UserError(f"{path}: no column {lacking[0]!r} (found: {', '.join(rows[0].value)[:300]})")
+    return [row.value | {_PLACE: row.where} for row in rows]
 
 
 def _card(row: TsvRow) -> RoleCard:
