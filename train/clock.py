@@ -15,9 +15,8 @@ from core.errors import UserError
 from core.files import write_json
 from core.machine import card_of
 from train.batches import positions_of
-from train.recipes import lora_config
 from train.run import is_main_process
-from train.sizes import TrainingShape, architecture, flops_per_token, measure
+from train.sizes import TrainingShape, flops_per_token, shape_of
 
 if TYPE_CHECKING:
     from train.recipes import Recipe
@@ -45,9 +44,8 @@ class StepClock(TrainerCallback):
     @cached_property
     def _shape(self) -> TrainingShape | None:
         """What `python -m train plan` counts with; None for bases that it does not know."""
-        model, fused = self._recipe.model, getattr(self._recipe.data, "fused_qkv", False)
         with suppress(UserError):
-            return measure(architecture(model.model_name_or_path or "")[0], lora_config(model), model.dtype or "auto", fused)
+            return shape_of(self._recipe)
         return None
 
     def rates(self, first: int) -> dict[str, float]:

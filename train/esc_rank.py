@@ -12,13 +12,10 @@ from core.starting import interrupted  # noqa: F401 - before what takes long to 
 
 import sys
 from copy import copy
-from functools import partial
-from pathlib import Path
 
 from core.errors import run_cli
 from train import run
-from train.example_files import read_rank, rubric_beside
-from train.examples import check_disjoint, prepare_rank, score_tokens
+from train.examples import load_examples
 from train.models import load_base, load_tokenizer
 from train.recipes import RankArguments, Recipe, lora_config, may_read_trees, parse_recipe
 
@@ -34,22 +31,9 @@ def main(recipe: Recipe[RankArguments]) -> None:
 
     # Data
     tokenizer = load_tokenizer(recipe)
-    train_file, valid_file = Path(data.train_file), Path(data.valid_file)
-    scores = [*map(int, rubric_beside(train_file).scores)]
-    tokens = score_tokens(tokenizer, scores, f"base {recipe.model.model_name_or_path}")
-    read = partial(read_rank, dimension=data.dimension, language=data.language)
-    prepare = partial(
-        prepare_rank,
-        tokenizer=tokenizer,
-        max_length=training.max_length,
-        score_tokens=tokens,
-        over_scale=data.loss_over == "scale",
-    )
-    train = prepare(train_file, read(train_file, limit=data.max_train_examples, seed=training.seed))
+    train, valid, tokens = load_examples(recipe, tokenizer)
     run.say(train.summary())
-    valid = prepare(valid_file, read(valid_file, limit=data.max_valid_examples))
     run.say(valid.summary())
-    check_disjoint(train, valid)
     keys = keys_of([*train.examples, *valid.examples])
     add_scores(train.rows, train.examples, keys, balanced_weights(train.examples) if data.class_weights == "balanced" else None)
     add_scores(valid.rows, valid.examples, keys)
@@ -81,7 +65,7 @@ def main(recipe: Recipe[RankArguments]) -> None:
         processing_class=tokenizer,
         peft_config=peft_config,
         data_collator=RankPadding(tokenizer.pad_token_id),
-        compute_metrics=score_metrics(keys, scores),
+        compute_metrics=score_metrics(keys, [*map(int, tokens)]),
         clock=StepClock(recipe),
         fused_qkv=data.fused_qkv,
         score_tokens=list(tokens.values()),

@@ -10,12 +10,10 @@ from __future__ import annotations
 from core.starting import interrupted  # noqa: F401 - before what takes long to load
 
 import sys
-from pathlib import Path
 
 from core.errors import run_cli
 from train import run
-from train.example_files import read_role
-from train.examples import check_disjoint, prepare_role
+from train.examples import load_examples
 from train.models import load_base, load_tokenizer
 from train.recipes import Recipe, RoleArguments, lora_config, parse_recipe
 
@@ -24,19 +22,15 @@ def main(recipe: Recipe[RoleArguments]) -> None:
     from train.clock import StepClock  # torch is slow to load, and errors come first
     from train.trainers import RoleTrainer, perplexity
 
-    data, training = recipe.data, recipe.training
+    training = recipe.training
     run.check_machine(recipe)
     peft_config = lora_config(recipe.model)
 
     # Data
     tokenizer = load_tokenizer(recipe)
-    train_file, valid_file = Path(data.train_file), Path(data.valid_file)
-    train_examples = read_role(train_file, data.max_train_examples, training.seed)
-    train = prepare_role(train_file, train_examples, tokenizer, training.max_length)
+    train, valid, _ = load_examples(recipe, tokenizer)
     run.say(train.summary())
-    valid = prepare_role(valid_file, read_role(valid_file, data.max_valid_examples), tokenizer, training.max_length)
     run.say(valid.summary())
-    check_disjoint(train, valid)
 
     # Output folder
     checkpoint = run.open_output(recipe, train, valid)

@@ -15,12 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from core.errors import UserError, run_cli
+from core.errors import run_cli
 from core.files import read_object, write_json
 from evalsuite.environment import Brevity, Environment
 from train import run
-from train.example_files import draw
-from train.examples import Prepared
+from train.examples import load_examples
 from train.models import load_base, load_tokenizer, policy_end
 from train.recipes import Recipe, SupporterArguments, lora_config, parse_recipe
 
@@ -41,10 +40,7 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
 
     # Data: role cards
     tokenizer = load_tokenizer(recipe)
-    train = read_cards(Path(data.train_file), data.max_train_examples, training.seed)
-    valid = read_cards(Path(data.valid_file), data.max_valid_examples)
-    if both := {card.id for card in train.examples} & {card.id for card in valid.examples}:
-        raise UserError(f"valid_file: {data.valid_file}: {min(both)} is in train_file, too ({len(both)} cards in both)")
+    train, valid, _ = load_examples(recipe, tokenizer)
 
     # Output folder
     checkpoint = run.open_output(recipe, train, valid)
@@ -112,14 +108,6 @@ def main(recipe: Recipe[SupporterArguments]) -> None:
         run.say(f"{train.markers} control markers in what seekers said were broken up")
     metrics = {**figures, "valid_cards": len(valid.examples), "steps": run.trained_steps(trainer)}
     run.say(f"adapter: {run.export_adapter(trainer, recipe, [train, valid], metrics, baselines)}")
-
-
-def read_cards(path: Path, limit: int = 0, seed: int = 0) -> Prepared:
-    """Role cards of a file (`limit` > 0: that many, drawn by the seed), each of which is a prompt by its id."""
-    from data_prep.cards import load_cards
-
-    cards = draw(load_cards(path), limit, seed)
-    return Prepared(path, cards, [{"prompt": card.id} for card in cards])
 
 
 def evaluated(trainer: Any) -> dict[str, float]:

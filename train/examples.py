@@ -22,13 +22,16 @@ from core.errors import UserError
 from core.files import CONFIGS, digest, read_object, read_text, sha256_file
 from core.markers import markers_of
 from core.records import Message
+from data_prep.cards import load_cards
 from data_prep.role_play.examples import RoleExample
 from data_prep.scores.rank_sft import RankExample
-from train.example_files import beside, hub_dataset
+from train.example_files import beside, draw, hub_dataset, read_rank, read_role, rubric_beside
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
+
+    from train.recipes import Recipe
 
 IGNORED = -100  # a label that carries no loss
 TEMPLATES = CONFIGS / "chat_templates" / "training"
@@ -346,10 +349,32 @@ def prepare_rank(
     return _not_empty(prepared, max_length)
 
 
-def check_disjoint(train: Prepared, valid: Prepared) -> None:
-    """Raise `UserError` when validation has examples that are trained on."""
+def load_examples(recipe: Recipe[Any], tokenizer: PreTrainedTokenizerBase) -> tuple[Prepared, Prepared, dict[str, int]]:
+    """The training and the validation examples of a recipe (a supporter's are role cards, each of which is a prompt by its id),
+    and a ranker's tokens of the scores.
+
+    Raises `UserError` for everything that is wrong with them, in training as in `python -m train plan`.
+    """
+    data, training, tokens = recipe.data, recipe.training, dict[str, int]()
+    if recipe.task == "rank":
+        scores = [*map(int, rubric_beside(Path(data.train_file)).scores)]
+        tokens = score_tokens(tokenizer, scores, f"base {recipe.model.model_name_or_path}")
+
+    def split(file: str, limit: int, seed: int) -> Prepared:
+        path = Path(file)
+        if recipe.task == "supporter":
+            cards = draw(load_cards(path), limit, seed)
+            return Prepared(path, cards, [{"prompt": card.id} for card in cards])
+        if recipe.task == "role":
+            return prepare_role(path, read_role(path, limit, seed), tokenizer, training.max_length)
+        asked = read_rank(path, data.dimension, data.language, limit, seed)
+        return prepare_rank(path, asked, tokenizer, training.max_length, tokens, data.loss_over == "scale")
+
+    train = split(data.train_file, data.max_train_examples, training.seed)
+    valid = split(data.valid_file, data.max_valid_examples, 0)
     if {example.id for example in train.examples} & {example.id for example in valid.examples}:
         raise UserError(f"{valid.path}: shares examples with {train.path}: validation on them would mean nothing")
+    return train, valid, tokens
 
 
 def _not_empty(prepared: Prepared, max_length: int | None) -> Prepared:

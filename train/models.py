@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core.errors import UserError, at
+from core.errors import UserError, at, need_modules
 from core.files import read_object
 from serve.checkpoints.internlm2 import QKV
 from serve.checkpoints.lora import CONFIG, WEIGHTS, adapter_rank
@@ -67,12 +67,17 @@ def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
     """
     from transformers import AutoModelForCausalLM
     from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
+    from trl import get_quantization_config
 
     if is_main_process() and (folder := Path(base_folder(recipe))).is_dir():
         check_finite(weight_files(folder), "model_name_or_path")
     # Where each process holds a part of every weight, DeepSpeed or FSDP says where they go.
     divided = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" or recipe.training.fsdp
     divided = divided or is_deepspeed_zero3_enabled()
+    if recipe.model.load_in_4bit:
+        need_modules("bitsandbytes", purpose="load_in_4bit")
+        if divided:
+            raise UserError("load_in_4bit: a quantised base is not divided: take configs/accelerate/ddp.yaml or zero2.yaml")
     with _loading(recipe):
         model = AutoModelForCausalLM.from_pretrained(
             base_folder(recipe),
@@ -80,6 +85,7 @@ def load_base(recipe: Recipe[Any]) -> PreTrainedModel:
             dtype=recipe.model.dtype,
             attn_implementation=recipe.model.attn_implementation,
             use_safetensors=True,
+            quantization_config=get_quantization_config(recipe.model),
             **(recipe.training.model_init_kwargs or {}),  # TRL would give them to a model that it loads itself
             device_map=None if divided else {"": recipe.training.device},
         )

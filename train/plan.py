@@ -13,18 +13,23 @@ from typing import Annotated, Any
 
 import orjson
 import typer
+from huggingface_hub import try_to_load_from_cache
 
 from core.errors import at, say
 from core.machine import CARDS, TRAINS, CardName
 from core.paths import IN_FILE
 from core.records import Language, Message
+from core.specs import EMBEDDED_PREFIX
 from core.tables import Screen, Table, to_console
 from core.yaml_files import load_yaml
 from data_prep.cards import PUBLISHED, load_cards
+from serve.checkpoints.places import on_hub
 from train.example_files import read_rank, read_role
+from train.examples import load_examples
+from train.models import load_tokenizer
 from train.prefix_tree import alike, tree
 from train.recipes import Recipe, Task, hub_kernel, lora_config, may_read_trees, read_recipe
-from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, measure, memory, serving_memory
+from train.sizes import GIB, STRATEGIES, architecture, count_steps, flops_per_token, memory, serving_memory, shape_of
 
 LAUNCHES = 224  # operations that a layer with seven adapters starts in a pass, forward and backward
 BYTES_A_TOKEN = 4  # UTF-8 bytes: English has about 4 letters a token, Chinese about 1.4 characters of 3 bytes
@@ -80,16 +85,31 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
     return len(groups), left * tokens / len(groups), f"{path}: {len(prompts):,} in trees", f"{origin}; what examples share once"
 
 
+def refuse(recipe: Recipe[Any]) -> str:
+    """Raise `UserError` for what training would refuse in the base's tokenizer and the examples, as far as they are here; what
+    is not, in words."""
+    name, data = recipe.model.model_name_or_path or "", recipe.data
+    cached = on_hub(name) and isinstance(try_to_load_from_cache(name, "tokenizer_config.json"), str)
+    if not (cached or name.startswith(EMBEDDED_PREFIX) or Path(name).expanduser().is_dir()):
+        return f"the base's tokenizer and the examples ({name} is not here)"
+    tokenizer = load_tokenizer(recipe)
+    if absent := [file for file in (data.train_file, data.valid_file) if not Path(file).exists()]:
+        return f"the examples (no {absent[0]} here)"
+    load_examples(recipe, tokenizer)
+    return ""
+
+
 def make_plan(recipe: Recipe[Any], gpu: CardName = "h100", gpus: int = 1) -> dict[str, Any]:
     """Everything that is printed, as JSON: parameters, bytes by part for each strategy, steps, tokens, hours.
 
     Hours assume that the share `TRAINS` of the GPUs' peak is reached. Raises `UserError` for recipes that vLLM could not serve,
-    quantised bases, and what `architecture` and `measure` refuse.
+    what `refuse` finds, and what `architecture` and `measure` refuse.
     """
     training, model = recipe.training, recipe.model
     lora = lora_config(model)
+    unseen = refuse(recipe)
     config, known_from = architecture(model.model_name_or_path or "")
-    shape = measure(config, lora, model.dtype or "auto", getattr(recipe.data, "fused_qkv", False))
+    shape = shape_of(recipe)
     card = CARDS[gpu]
     capacity, peak = card.gib, card.peak
     longest, supporter = config.max_position_embeddings, recipe.task == "supporter"
@@ -124,6 +144,8 @@ def make_plan(recipe: Recipe[Any], gpu: CardName = "h100", gpus: int = 1) -> dic
         "memory: at the longest examples; activations for sdpa or FlashAttention; overhead assumed",
         "trainable share: of base and adapter together",
     ]
+    if unseen:
+        notes.append(f"not looked at, as training will: {unseen}")
     if supporter:
         notes.append(
             "supporter: hours are of the training alone: sampling, the seeker's lines and the verdicts come beside them; the "

@@ -145,9 +145,7 @@ IDLE = {
         *("push_to_hub", "hub_always_push", "hub_model_id", "hub_revision", "hub_strategy"),
         "trackio_static_space_id",
     ),
-    "quantised bases are not trained here": (
-        *("load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage"),
-    ),
+    "a base is quantised to 4 bits or not at all, in one piece": ("load_in_8bit", "bnb_4bit_quant_storage"),
 }
 IDLE_FOR_RANKER = {
     "the ranker has a loss of its own": ("loss_type", "label_smoothing_factor"),
@@ -372,6 +370,9 @@ def _check(recipe: Recipe[Any]) -> None:
         "from the hub": training.model_init_kwargs not in (None, {"use_kernels": True}),
         f"fused_qkv: take lora_target_modules: [{', '.join(QKV)}] and lora_dropout: 0 (three masks where wqkv has one)": (
             getattr(data, "fused_qkv", False) and (set(model.lora_target_modules or ()) != {*QKV} or model.lora_dropout > 0)
+        ),
+        "bnb_4bit_quant_type, use_bnb_nested_quant: they say how load_in_4bit: true quantises: add it, or leave them out": (
+            not model.load_in_4bit and (model.use_bnb_nested_quant or model.bnb_4bit_quant_type != "nf4")
         ),
         "use_liger_kernel: TRL has given it up: take model_init_kwargs: {use_kernels: true}, by which Liger's kernels "
         "and others come from the hub": not supporter and training.use_liger_kernel,

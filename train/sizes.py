@@ -6,9 +6,9 @@ Memory, steps and operations are estimates by formula; every formula and every a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from core.errors import UserError
 from core.specs import EMBEDDED_PREFIX
@@ -16,13 +16,13 @@ from serve.checkpoints.embedded import materialise
 from serve.checkpoints.places import local_path
 from serve.sizes import ARCHITECTURES, known_architecture
 from train.models import share_qkv
-from train.recipes import check_targets
+from train.recipes import check_targets, lora_config
 
 if TYPE_CHECKING:
     from peft import LoraConfig
     from transformers import PretrainedConfig
 
-    from train.recipes import Task
+    from train.recipes import Recipe, Task
 
 GIB = 2**30
 Strategy = Literal["ddp", "zero2", "zero3"]
@@ -57,6 +57,8 @@ class TrainingShape:
     """Summed ranks of one layer's adapters."""
     weight_bytes: int
     """Of one of the base's weights."""
+    quantised_away: int = 0
+    """Bytes that the base does not take because its linear layers are quantised."""
 
     @property
     def trainable_share(self) -> float:
@@ -139,6 +141,19 @@ def measure(config: PretrainedConfig, lora: LoraConfig, dtype: str = "auto", fus
         raise UserError(f"model_name_or_path: plan knows Llama-like bases only: {error}") from None
 
 
+def shape_of(recipe: Recipe[Any]) -> TrainingShape:
+    """`measure` of a recipe. A quantised weight takes half a byte and its share of a scale, which 64 of them have: 4 bytes, or
+    (nested) a byte and 4 bytes for 256 scales. The output layer and the embeddings stay as they are."""
+    model = recipe.model
+    config, lora = architecture(model.model_name_or_path or "")[0], lora_config(model)
+    shape = measure(config, lora, model.dtype or "auto", getattr(recipe.data, "fused_qkv", False))
+    if not model.load_in_4bit:
+        return shape
+    scale = (1 + 4 / 256) / 64 if model.use_bnb_nested_quant else 4 / 64
+    inner = shape.matmul - shape.vocabulary * shape.hidden
+    return replace(shape, quantised_away=int(inner * (shape.weight_bytes - 0.5 - scale)))
+
+
 def layer_bytes(shape: TrainingShape, dropout: bool) -> int:
     """Bytes one layer keeps for one token until the backward pass, when it is not recomputed.
 
@@ -178,7 +193,7 @@ def memory(
     else:
         logits = rows * ANSWER * shape.vocabulary * (word + 3 * 4)
     return {
-        "weights": math.ceil(shape.total * word / split_weights),
+        "weights": math.ceil((shape.total * word - shape.quantised_away) / split_weights),
         "adapter": math.ceil(shape.trainable * adapter / split_weights),
         "gathered": min(GATHERED, shape.total) * word if split_weights > 1 else 0,
         "gradients": math.ceil(shape.trainable * adapter / split_states),

@@ -29,7 +29,7 @@ ROOT = CONFIGS.parent
 CPU = ("--use_cpu", "true")  # without a GPU the trainer's settings refuse bf16 unless they hear of a CPU
 RECIPES = sorted((CONFIGS / "train").glob("esc_*.yaml"))
 REAL = [path for path in RECIPES if "embedded" not in path.name]
-FINE_TUNED = [path for path in REAL if "supporter" not in path.name]
+FINE_TUNED = [path for path in REAL if not re.search("supporter|qlora", path.name)]
 ACCELERATE = sorted((CONFIGS / "accelerate").glob("*.yaml"))
 
 
@@ -207,7 +207,7 @@ def test_commands_before_training_have_the_options_that_the_header_gives(path: P
                 assert place.get(option, CONFIGS / "prompts" / name).exists()
     given = load_yaml(path, "recipe")
     made = [words[words.index("--out") + 1] for words in found if words[3] in ("role-sft", "rank-sft")]
-    assert made == [str(Path(given["train_file"]).parent)] * (path in FINE_TUNED or path not in REAL), (
+    assert made == [str(Path(given["train_file"]).parent)] * (path.stem != "esc_supporter"), (
         "the recipe reads what the header's command writes"
     )
 
@@ -242,6 +242,28 @@ def test_headers_figures_are_the_plans(path: Path, tmp_path: Path) -> None:
     ):
         assert figure in expected, figure
     assert one["fits"]["ddp"] and eight["fits"]["zero3"]
+
+
+@pytest.mark.slow
+def test_qlora_fits_24_gb() -> None:
+    """Half a byte and its share of a scale for each weight of a linear layer inside; embeddings and output layer in bf16."""
+    from train.plan import make_plan
+    from train.recipes import read_recipe
+
+    path = CONFIGS / "train" / "esc_role_qwen3_8b_qlora.yaml"
+    plan = make_plan(read_recipe(path, [*CPU, "--train_file", "nowhere.jsonl"]), "rtx4090")
+    inner = 36 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 12288)
+    norms = 36 * (2 * 4096 + 2 * 128) + 4096
+    nested = inner * (0.5 + (1 + 4 / 256) / 64)
+    memory = plan["memory_bytes"]["ddp"]
+    assert memory["weights"] == pytest.approx(nested + 2 * (2 * 151936 * 4096 + norms), rel=1e-6) and plan["fits"]["ddp"]
+    expected = " ".join(header(path)).split("Expected")[1]
+    for figure in (
+        f"{plan['trainable_parameters']:,} trainable parameters, {100 * plan['trainable_share']:.2f} %",
+        f"{memory['total'] / 2**30:.1f} GiB of {plan['gpu_memory_bytes'] / 2**30:g}: weights {memory['weights'] / 2**30:.1f}",
+        f"= {plan['steps']} steps; {plan['hours']:.2g} hours on one RTX 4090",
+    ):
+        assert figure in expected, figure
 
 
 @pytest.mark.slow
