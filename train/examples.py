@@ -372,8 +372,8 @@ def load_examples(recipe: Recipe[Any], tokenizer: PreTrainedTokenizerBase) -> tu
 
     train = split(data.train_file, data.max_train_examples, training.seed)
     valid = split(data.valid_file, data.max_valid_examples, 0)
-    if {example.id for example in train.examples} & {example.id for example in valid.examples}:
-        raise UserError(f"{valid.path}: shares examples with {train.path}: validation on them would mean nothing")
+    if both := {example.id for example in train.examples} & {example.id for example in valid.examples}:
+        raise UserError(f"{valid.path}: shares examples with {train.path}: {min(both)}; validation on them would mean nothing")
     return train, valid, tokens
 
 

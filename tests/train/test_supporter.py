@@ -152,7 +152,7 @@ def test_two_processes_hold_dialogues_of_their_own_and_learn_together(tmp_path: 
         ({"num_generations": 7}, "divisible"),
         ({"use_peft": False}, "use_peft: set it to true"),
         ({"seeker": "embedded"}, "model embedded: no server is started for training"),
-        ({"valid_file": "train.jsonl"}, "train-0 is in train_file, too"),
+        ({"valid_file": "train.jsonl"}, "train.jsonl: train-0; validation on them would mean nothing"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
