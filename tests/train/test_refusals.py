@@ -58,7 +58,7 @@ def without_markers(base: Path) -> None:
     (base / "tokenizer_config.json").write_text(json.dumps({k: v for k, v in config.items() if not k.endswith("_token")}))
 
 
-WRONG: dict[str, tuple[str, Callable[[Path, dict[str, str]], None], str]] = {
+WRONG: dict[str, tuple[str, Callable[[Path, dict[str, str]], object], str]] = {
     "no chat template": ("role", lambda base, data: without_markers(base), "no chat template that marks"),
     "no tokenizer": ("role", lambda base, data: (base / "tokenizer.json").unlink(), "cannot be loaded"),
     "too long": ("role", lambda base, data: edit(data["train_file"], lambda rows: rows.clear()), "is empty"),
@@ -73,7 +73,7 @@ WRONG: dict[str, tuple[str, Callable[[Path, dict[str, str]], None], str]] = {
         lambda base, data: Path(data["train_file"]).with_name("rubric.yaml").unlink(),
         "rubric.yaml is missing",
     ),
-    "shared": ("rank", lambda base, data: shutil.copy(data["train_file"], data["valid_file"]) and None, "shares examples with"),
+    "shared": ("rank", lambda base, data: shutil.copy(data["train_file"], data["valid_file"]), "shares examples with"),
 }
 
 
