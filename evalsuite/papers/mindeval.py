@@ -4,8 +4,8 @@ chat on five dimensions from 1 to 6.
 Protocol: a fixed greeting of the member's stands first; the clinician knows the intake data of a profile, the member all of it
 and a narrative; ten exchanges, each begun by the clinician. Members and all prompts come from the user's clone (`import`).
 
-Paper mode is the published scripts: an empty reply counts as dots, the judge's number counts wherever it stands, and in the
-published table a dimension without one counts 3. Records keep no such score. Natively an empty reply ends the dialogue.
+Paper mode is the published scripts: an empty reply counts as dots (natively it ends the dialogue), and in the published table
+a dimension without a number counts 3. Records keep no such score.
 """
 
 from __future__ import annotations
@@ -121,9 +121,7 @@ class MindEval(DialogueFramework):
         return {**super().identity(), "member": self.config.mindeval.member, "clinician": self.clinician}
 
     def judging_identity(self) -> dict[str, Any]:
-        return (
-            {"version": self.config.mindeval.judge, "cards": hashed([*self.known.values()])} if self.method == "lines" else {}
-        )
+        return {"version": self.config.mindeval.judge, "cards": hashed([*self.known.values()])}
 
     @cached_property
     def clinician(self) -> str:
@@ -172,29 +170,24 @@ class MindEval(DialogueFramework):
             raise UserError(f"dialogue {dialogue.id}: the judge is shown who the member is: {what}")
         return _details(card) if card else dialogue.fields
 
-    # --- its report -------------------------------------------------------------------------------------------------------
-
     @classmethod
     def tables(cls, run: ScoredRun) -> Iterator[Table]:
-        """The published figures, where the published judge's prompt was answered."""
         first = next(iter(run.tally.rubric.dimensions))  # all dimensions have the same answer
-        asked = [one for one in run.tally.judgements if one.method == "lines" and one.dimension == first]
-        asked = [one for one in asked if "failure" not in one.condition]
+        asked = [one for one in run.tally.judgements if (one.method, one.dimension) == ("lines", first)]
         for judge, of_judge in group_by(asked, lambda one: one.judge).items():
             yield published_table(judge, of_judge, run)
 
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:
         if run.config.simulated is not None and run.config.simulated.mode == "paper":
-            yield (
-                "Otherwise than the scripts",
-                "a refusal or a full context ends a dialogue; an empty reply is asked for again before it counts as dots; "
-                "markers of chat templates are broken up; no reasoning effort is sent; a number off the scale is in no record",
+            ends = "a refusal or a full context ends a dialogue; an empty reply is asked for again before it counts as dots"
+            sent = (
+                "markers of chat templates are broken up; no reasoning effort is sent; a number off the scale is in no record"
             )
+            yield "Otherwise than the scripts", f"{ends}; {sent}"
 
 
 def _details(card: RoleCard) -> dict[str, str]:
-    """What the published prompts call a member's attributes, with the narrative."""
     return card.details | {"member_narrative": card.problem}
 
 
@@ -207,7 +200,7 @@ def published_table(judge: str, judgements: Sequence[Judgement], run: ScoredRun)
     """Every supporter's mean on every dimension and over all, 1 to 6, and its place among the published clusters."""
     rubric, dialogues = run.tally.rubric, {dialogue.id: dialogue for dialogue in run.tally.dialogues}
     rows: dict[str, dict[tuple[str, int], list[float]]] = defaultdict(dict)  # supporter → (member, trial) → scores
-    for one in judgements:
+    for one in (one for one in judgements if "failure" not in one.condition):
         dialogue, numbers = dialogues[one.dialogue_id], numbers_in(one.raw, rubric, one.language)
         scores = [numbers.get(name, UNREAD) for name in rubric.dimensions]
         rows[supporter_of(dialogue)][card_of(dialogue), dialogue.trial] = scores
@@ -218,8 +211,8 @@ def published_table(judge: str, judgements: Sequence[Judgement], run: ScoredRun)
         figures = over_cards(np.array([*rows[name].values()]), [card for card, _ in rows[name]], scale_levels(1, 6))
         cells.append({"supporter": name, **dict(zip(heads, figures, strict=True)), "cluster": place})
     notes = (
-        f"Mean on 1–6 as the published scripts take it: a dimension without a number in the judge's answer counts {UNREAD} (on "
-        f"the board it counts nothing). [{SMOOTHED} over members], n = dialogues.",
+        f"Mean on 1–6 as the published scripts take it: a dimension without a number in the answer counts {UNREAD} (on the "
+        f"board it counts nothing). [{SMOOTHED} over members], n = dialogues.",
         "Cluster: as in the published significance test, by falling mean: a supporter that one of the cluster above is better "
         "than (paired t, one-sided, 0.05, not corrected for the number of pairs) begins the next one. The board's tests are.",
     )
