@@ -73,16 +73,12 @@ class StepClock(TrainerCallback):
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self._ended = self._now()
 
+    on_evaluate = on_save = on_train_begin
+
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         now = self._now()
         self._steps.append((now - self._ended, self._read))
         self._ended, self._read = now, 0
-
-    def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        self._ended = self._now()
-
-    def on_save(self, *args: Any, **kwargs: Any) -> None:
-        self._ended = self._now()
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         figures: dict[str, Any] = {"step_seconds": [round(seconds, 4) for seconds, _ in self._steps]}

@@ -67,7 +67,8 @@ def template_of(tokenizer: PreTrainedTokenizerBase) -> Template:
 
     Raises `UserError` where there is none, with what is wrong with each.
     """
-    return _template(tokenizer, tokenizer.chat_template)
+    own = tokenizer.chat_template
+    return _template(tokenizer, own.get("default") if isinstance(own, dict) else own)  # some have several, by name
 
 
 @lru_cache(maxsize=8)

@@ -89,6 +89,7 @@ def for_measuring(training: Any, out: Path) -> Any:
     """A recipe's training arguments for a trainer that only predicts: rows as they are, and nothing reported."""
     args = copy(training)
     args.output_dir, args.report_to, args.max_length, args.packing, args.padding_free = str(out), [], None, False, False
+    args.eval_packing = None
     return args
 
 

@@ -102,6 +102,9 @@ def test_the_bases_own_marks_come_first_and_only_if_they_are_right() -> None:
     own += "{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
     own += "{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}"
     assert template_of(make("chatml", own)).text == own and serves_alike(make("chatml", own))
+    several = make("chatml", own)
+    several.chat_template = {"default": own, "tool_use": "x"}
+    assert template_of(several).text == own and serves_alike(several)
     ours = (examples.TEMPLATES / "chatml.jinja").read_text()
     wrong = {
         "the end is not marked": own.replace("{{ m.content }}<|im_end|>{% endg", "{{ m.content }}{% endg", 1),
