@@ -22,11 +22,11 @@ from core.errors import UserError
 Precision = Literal["bfloat16", "float16", "float32"]
 DRIVER, CUDA = 580, 13  # the oldest driver that runs the CUDA which vLLM 0.33 and torch 2.14 are built for
 AMPERE = 8.0  # compute capability of the first GPUs with bf16, the least that vLLM takes it on
-# What is reached of a data sheet's figures, and the floor under a step. All plans take them from here. The first two hold on an
-# H100 (docs/measurements.md): steps of 1 to 192 dialogues are then 1 to 11 % off. The others are assumed.
+# What is reached of a data sheet's figures, and the floor under a step. All plans take them from here. The first three hold on
+# an H100 (docs/measurements.md): steps of 1 to 192 dialogues are then 1 to 11 % off. The others are assumed.
 READS = 0.7  # of the memory's bandwidth, while vLLM generates: weights and caches read in large pieces
 COMPUTES = 0.65  # of the bf16 peak, while vLLM reads prompts
-TRAINS = 0.4  # of the bf16 peak, in LoRA training of 7B to 14B models (model FLOPs utilisation); 0.3 to 0.5 is usual
+TRAINS = 0.3  # of the bf16 peak, in LoRA training of 7B to 14B models (model FLOPs utilisation): 0.30 and 0.32 on an H100
 STEP_S = 0.004  # seconds that a step of vLLM takes however little it computes: launches, scheduling, sampling
 DOUBLED = 0.8  # of twice the speed, when a model is split over twice the GPUs: they wait for each other twice a layer
 LOADS = 0.5e9  # bytes of weights a second, from a disk that several machines share
