@@ -43,6 +43,7 @@ class Run:
 
     resolved: DialogueFramework
     needs: Needs
+    specs: Sequence[ModelSpec]
 
     @classmethod
     @cache
@@ -51,12 +52,14 @@ class Run:
         more: dict[str, Any] = {"supporters": [*supporters] or None, "shard": shard, "out": "runs/planned"}
         resolved = resolve(CONFIGS / "eval" / config, [f"cards=[{', '.join(CARD_FILES)}]"], **more)
         stand_ins(resolved, [*resolved.models.seekers, resolved.models.judge])
-        return cls(resolved, workloads(resolved, planned(resolved, None, True)[0], True))
+        jobs, specs = planned(resolved, None, True)
+        return cls(resolved, workloads(resolved, jobs, True), [*{spec.name: spec for spec in specs}.values()])
 
     def models(self, eight: bool) -> list[ModelSpec]:
         """The models that need a server of ours; in 8 bits, if that is wanted."""
-        specs = {spec.name: spec for spec in planned(self.resolved, None, True)[1]}.values()
-        served = [spec for spec in specs if spec.checkpoint and spec.endpoint.base_url is None and not spec.serve.unservable]
+        served = [
+            spec for spec in self.specs if spec.checkpoint and spec.endpoint.base_url is None and not spec.serve.unservable
+        ]
         return [
             spec.model_copy(update={"serve": spec.serve.model_copy(update={"fp8": EIGHT_BITS})}) if eight else spec
             for spec in served
@@ -160,10 +163,13 @@ def rankers(text: str) -> list[str]:
     return [where, "bf16", f"{max(loads):.1f}", f"{sum(loads):.1f}", "computing"]
 
 
-def table() -> str:
-    """What each machine does with each run, in Markdown."""
+RUNS = {"655 cards": ("esc_eval.yaml", "qwen1.5-7b-chat"), "8,522 dialogues": ("esc_eval_full.yaml",)}
+
+
+def table(named: Sequence[str] = tuple(RUNS)) -> str:
+    """What each machine does with each run, or with some of them, in Markdown."""
     lines = ["| GPUs | run | what runs where | precision | hours | GPU hours | bottleneck |", "|---|---|---|---|---|---|---|"]
-    runs = {"655 cards": Run.of("esc_eval.yaml", "qwen1.5-7b-chat"), "8,522 dialogues": Run.of("esc_eval_full.yaml")}
+    runs = {title: Run.of(*RUNS[title]) for title in named}
     for text in MACHINES:
         machine = Machine.parse(text)
         name = f"{len(machine.gpus)} × {machine.gpus[0].card.label} {machine.gpus[0].card.gigabytes} GB"

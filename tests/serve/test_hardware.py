@@ -19,7 +19,7 @@ from serve.plan import overview, plan_servers
 from serve.roofline import Demand, Place, pace
 from serve.sizes import GIB, OVERHEAD, Size, batched_tokens, known_architecture, overhead, shape_of, size_of
 from serve.units import CONTEXT, Workload
-from tests.hardware import BEGIN, DOCUMENT, END, MACHINES, TABLES, Answer, Run, answer, shards
+from tests.hardware import BEGIN, DOCUMENT, END, MACHINES, TABLES, Answer, Run, answer, shards, table
 from tests.serve.test_plan import spec, value
 
 SERVED = [name for name in model_names() if size_of(load_spec(name)) and load_spec(name).checkpoint]
@@ -30,12 +30,23 @@ def answers() -> list[Answer]:
     return [answer(Run.of("esc_eval.yaml", "qwen1.5-7b-chat"), text) for text in MACHINES]
 
 
+def written(name: str) -> str:
+    return DOCUMENT.read_text(encoding="utf-8").split(BEGIN.format(name))[1].split(END)[0].strip()
+
+
 @pytest.mark.slow
+def test_the_documented_table_is_the_planners() -> None:
+    """`python -m tests.hardware` writes it. The run of table 2, which takes longest, is the next test's."""
+    lines = [line for line in written("plans").splitlines() if "8,522 dialogues" not in line]
+    assert lines == table(["655 cards"]).splitlines()
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("name", TABLES)
 def test_the_documented_tables_are_the_planners(name: str) -> None:
-    """`python -m tests.hardware` writes them."""
-    written = DOCUMENT.read_text(encoding="utf-8").split(BEGIN.format(name))[1].split(END)[0]
-    assert written.strip() == TABLES[name]().strip()
+    """Whole. The jobs of the second fit their machines in 16 bits."""
+    assert written(name) == TABLES[name]().strip()
+    assert name == "plans" or all(job.phases and not job.eight for job in shards())
 
 
 @pytest.mark.slow
@@ -49,7 +60,6 @@ def test_headers_of_run_configs_say_what_the_planner_says() -> None:
     said = "one after the other on one 48 or 80 GB GPU or two of 40 GB, at once on two of 80 GB"
     assert said in header("esc_eval.yaml") and [*found.values()] == [2, 2, 2, 1]
     assert "on four 80 GB GPUs" in header("esc_eval_full.yaml")
-    assert all(job.phases and not job.eight for job in shards())
 
 
 @pytest.mark.slow
