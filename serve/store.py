@@ -43,7 +43,7 @@ _TABLES = (
 _PUT = f"INSERT OR REPLACE INTO calls ({_ALL}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SET_ASIDE = (
     f"INSERT INTO replaced ({_ALL}, number, reason) "
-    f"SELECT {_ALL}, (SELECT count(*) FROM replaced WHERE key = ?1), ?2 FROM calls WHERE key = ?1"
+    f"SELECT {_ALL}, (SELECT count(*) FROM replaced WHERE replaced.key = calls.key), ? FROM calls WHERE key = ?"
 )
 _PROMPT = "INSERT OR IGNORE INTO prompts VALUES (?, ?)"
 _NAME = "INSERT OR IGNORE INTO models VALUES (?, ?, ?)"
@@ -231,9 +231,9 @@ class CallStore:
 
     def has_answer(self, spec: str, role: str | None = None) -> bool:
         """Whether a model has answered (in a role), or an older version did not keep who answered."""
-        found = "SELECT 1 FROM {} WHERE (spec = ?1 AND role = ifnull(?2, role)) OR role IS NULL"
+        found = "SELECT 1 FROM {} WHERE (spec = ? AND role = ifnull(?, role)) OR role IS NULL"
         both = " UNION ALL ".join(map(found.format, ("calls", "replaced")))
-        return bool(self._rows(f"{both} LIMIT 1", (spec, role)))
+        return bool(self._rows(f"{both} LIMIT 1", (spec, role) * 2))
 
     def models(self) -> dict[tuple[str, str], str]:
         """(Spec, served name) → what the server called the model that answered first."""
@@ -277,7 +277,7 @@ class CallStore:
         if self.before_next is not None:
             self.before_next()
         if instead:
-            self._waiting.append((_SET_ASIDE, (key, instead)))
+            self._waiting.append((_SET_ASIDE, (instead, key)))
         if origin.messages is not None:
             self._waiting.append((_PROMPT, (origin.prompt, origin.messages)))
         if origin.reference is not None and (origin.spec, origin.served) not in self._named:
