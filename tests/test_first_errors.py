@@ -105,6 +105,7 @@ def test_a_driver_that_is_new_enough_leaves_it_to_torch(
     assert " finds none: pip install 'esc-eval[gpu]'" in fails(lambda: runpy.run_path(script, run_name="__main__"), capsys)
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("driver", [*DRIVERS, "580.65.06"])
 def test_what_serves_with_cuda_names_the_driver_before_anything_is_downloaded(
     driver: str,

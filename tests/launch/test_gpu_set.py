@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -14,12 +11,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from core.files import CONFIGS
+from tests.launch.resolving import PYTHONS, resolve
 
 ROOT = CONFIGS.parent
 FILE = CONFIGS / "constraints-gpu.txt"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("gpu", "data", "metrics", "tasks", "ray")
-OPEN = {"certifi"}  # the file's header says why
+EXTRAS = ("gpu", "data", "metrics", "tasks", "ray", "kernels")
 
 
 def pins() -> dict[str, Version]:
@@ -35,27 +32,8 @@ def test_every_requirement_is_pinned_to_a_version_that_it_takes() -> None:
         assert pinned[canonicalize_name(requirement.name)] in requirement.specifier, requirement
 
 
-def test_what_is_left_open_is_said() -> None:
-    header = [line for line in FILE.read_text().splitlines() if line.startswith("#")]
-    assert not OPEN & pins().keys() and all(name in "\n".join(header) for name in OPEN)
-
-
 @pytest.mark.slow
-def test_a_resolver_finds_the_whole_set(tmp_path: Path, index: None) -> None:
-    """With nothing but these pins: none contradicts another, and none is missing."""
-    (tmp_path / "open.txt").write_text("\n".join(OPEN))
-    command = [
-        str(Path(sys.executable).parent / "uv"),
-        "pip",
-        "compile",
-        "--quiet",
-        "--no-config",
-        "--no-header",
-        "--no-annotate",
-    ]
-    command += ["--python-platform", "x86_64-manylinux_2_28", "--python-version", "3.11", "--constraint", str(FILE)]
-    command += ["--override", str(tmp_path / "open.txt"), *(word for extra in EXTRAS for word in ("--extra", extra))]
-    done = subprocess.run([*command, "pyproject.toml"], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    found = {canonicalize_name(name): Version(version) for name, version in (line.split("==") for line in done.stdout.split())}
-    assert {name: version for name, version in found.items() if name not in OPEN} == pins(), "`make constraints-gpu`"
+@pytest.mark.parametrize("python", [PYTHONS[0], pytest.param(PYTHONS[1], marks=pytest.mark.full), PYTHONS[2]])
+def test_a_resolver_finds_the_whole_set(python: str, index: None) -> None:
+    """With nothing but these pins, on every Python: none contradicts another, and none is missing."""
+    assert resolve(python, EXTRAS, FILE) == pins(), "`make constraints-gpu`"

@@ -87,6 +87,7 @@ def test_what_specs_say_that_nothing_serves_is_in_no_registry() -> None:
     assert not hasattr(second, "position_encoding_2d") and not hasattr(second, "inner_hidden_size")
 
 
+@pytest.mark.engine
 def test_unservable_specs_are_refused_together_and_with_a_way_out(cpu: None, tmp_path: Path) -> None:
     line_up = [load_spec(name) for name in ("mindchat", "yi-6b-chat", "soulchat")]
     with pytest.raises(UserError) as error:
@@ -147,6 +148,7 @@ def by_transformers(**more: Any) -> ModelSpec:
     return spec("m", serve={"engine": "transformers"} | more.pop("serve", {}), **more)
 
 
+@pytest.mark.engine
 def test_transformers_serve_has_one_model_under_its_own_name(
     cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +176,7 @@ def test_transformers_serve_has_one_model_under_its_own_name(
     assert json.loads((folder / "generation_config.json").read_text()) == own, "the checkpoint stays as it is"
 
 
+@pytest.mark.engine
 def test_what_transformers_serve_cannot_do_is_refused(cpu: None, tmp_path: Path) -> None:
     for option, given in (("replicas", 2), ("fp8", ["weights"]), ("tensor_parallel", 2), ("eager", True)):
         with pytest.raises(ValidationError, match=f"{option}: belongs to engine vllm, this spec's is transformers"):

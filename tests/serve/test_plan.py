@@ -106,6 +106,7 @@ def test_a_commit_is_found_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest
     assert commits(own) == {"a": "b" * 40, "b": "c" * 40}
 
 
+@pytest.mark.engine
 def test_a_sampled_seed_is_refused_on_cpu_only(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = spec(checkpoint=checkpoint(tmp_path / "base"), sampling={"temperature": 0.7, "max_tokens": 8, "seed": 0})
     with pytest.raises(UserError, match=r"model m: sampling\.seed with a temperature above 0"):
@@ -136,6 +137,7 @@ def test_one_server_a_base(gpus: list[str], tmp_path: Path) -> None:
     assert len({p.log for p in (first, second, third)}) == 3
 
 
+@pytest.mark.engine
 def test_adapters_on_cpu_are_servers_of_merged_copies(cpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
@@ -158,6 +160,7 @@ def test_adapters_on_cpu_are_servers_of_merged_copies(cpu: None, tmp_path: Path,
     assert len(plan_servers([seven_by_two(tmp_path / "7").model_copy(update={"checkpoint": base})], tmp_path)) == 14
 
 
+@pytest.mark.engine
 def test_a_lone_adapter_is_merged_on_gpus_too(gpus: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base, lora = checkpoint(tmp_path / "base"), adapter(tmp_path / "lora")
     monkeypatch.setattr(plan, "merged", lambda owner, folder, adapted: tmp_path / "merged" / f"{folder.name}-{adapted.name}")
@@ -207,6 +210,7 @@ def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.visible_gpus() == [] and not machine.has_gpu()
 
 
+@pytest.mark.engine
 def test_hub_adapters_are_fetched_at_their_revision(gpus: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = pytest.importorskip("huggingface_hub")
     asked: list[Any] = []
@@ -226,6 +230,7 @@ def test_hub_adapters_are_fetched_at_their_revision(gpus: list[str], tmp_path: P
     assert values(server.argv, "--lora-modules") == [f"m={tmp_path / 'fetched'}"]
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -63,6 +63,7 @@ def test_replicas_have_gpus_of_their_own_and_a_router_that_answers_for_them(gpus
     assert [p.name for p in plan_servers([spec("a")], tmp_path, resolve=False)] == ["a"], "one server needs no router"
 
 
+@pytest.mark.engine
 def test_replicas_beyond_the_gpus_are_refused_and_on_cpu_they_share_the_cores(
     gpus: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +73,7 @@ def test_replicas_beyond_the_gpus_are_refused_and_on_cpu_they_share_the_cores(
     assert len(plan_servers([spec(checkpoint=checkpoint(tmp_path / "base"), serve={"replicas": 3})], tmp_path)) == 4
 
 
+@pytest.mark.engine
 def test_data_parallel_over_a_ray_cluster(gpus: list[str], tmp_path: Path) -> None:
     (server,) = plan_servers([spec(serve={"data_parallel": 4, "data_parallel_local": 2})], tmp_path)
     assert value(server.argv, "--data-parallel-size") == "4" and value(server.argv, "--data-parallel-size-local") == "2"
@@ -112,6 +114,7 @@ def replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ServerPlan
     return [plan if plan.workers else replace(plan, argv=[sys.executable, "-c", WORKER, PORT], env={}) for plan in plans]
 
 
+@pytest.mark.engine
 @pytest.mark.slow
 def test_a_model_is_up_as_long_as_one_replica_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     router, *workers = replicas(tmp_path, monkeypatch)
@@ -131,6 +134,7 @@ def test_a_model_is_up_as_long_as_one_replica_is(tmp_path: Path, monkeypatch: py
             assert servers.alive() is (count == 1)
 
 
+@pytest.mark.engine
 @pytest.mark.slow
 async def test_the_real_router_keeps_dialogues_together_and_loses_none_with_a_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
