@@ -21,6 +21,7 @@ from serve.sizes import GIB, OVERHEAD, Size, batched_tokens, known_architecture,
 from serve.units import CONTEXT, Workload
 from tests.hardware import BEGIN, DOCUMENT, END, MACHINES, TABLES, Answer, Run, answer, shards, table
 from tests.serve.test_plan import spec, value
+from tests.vllm_parser import give_a_device
 
 SERVED = [name for name in model_names() if size_of(load_spec(name)) and load_spec(name).checkpoint]
 
@@ -101,7 +102,10 @@ def test_vllm_takes_what_is_planned_and_nothing_less(tmp_path: Path) -> None:
 
 def _check(config: Any, available: int) -> None:
     """What vLLM does with the memory that is left for its cache."""
-    from vllm.v1.core.kv_cache_utils import check_enough_kv_cache_memory
+    try:
+        from vllm.v1.core.kv_cache_utils import check_enough_kv_cache_memory  # 0.32
+    except ImportError:
+        from vllm.v1.core.kv_cache_planning import check_enough_kv_cache_memory  # 0.33
 
     layers = {f"layer{n}": _layer(config) for n in range(config.model_config.get_num_layers(config.parallel_config))}
     check_enough_kv_cache_memory(config, layers, available)
@@ -118,6 +122,7 @@ def _layer(config: Any) -> Any:
 
 def _configs(folder: Path) -> Callable[[ModelSpec, int, int], Any]:
     """vLLM's config of a model of a spec's shape, by its split and context."""
+    give_a_device()
     from transformers import AutoConfig
     from vllm.config import CacheConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
     from vllm.v1.kv_cache_layout import KVCacheLayout
