@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from core.statistics.bootstrap import Floats
+from core.statistics.means import comparable
 from core.statistics.reliability import ratio
 from core.tables import Estimate
 
@@ -52,15 +53,15 @@ def majority(targets: Sequence[float]) -> dict[str, Any]:
 
 
 def accuracy(values: Verdicts, gold: Sequence[float]) -> dict[str, Any]:
-    """All accuracy figures of one dimension; `values` and `gold` have the same length n ≥ 1. Both are rounded, halves up.
+    """All accuracy figures of one dimension; `values` and `gold` have the same length n ≥ 1.
 
     Shares, 0–1: `acc`, `acc_read`, `acc_soft`, `acc_soft_read`, `parse_rate`, `majority_acc`, `majority_acc_soft`. Counts: `n`,
     `read`, `gold_rounded`. Figures over the readable verdicts are None when nothing could be read.
     """
     n = len(gold)
     rounded = [round_half_up(g) for g in gold]
-    gaps = [abs(round_half_up(value) - r) for value, r in zip(values, rounded, strict=True) if value is not None]
-    hits, near = [gap == 0 for gap in gaps], [gap <= 1 for gap in gaps]
+    hits = [value is not None and value == r for value, r in zip(values, rounded, strict=True)]
+    near = [value is not None and comparable(abs(value - r)) <= 1 for value, r in zip(values, rounded, strict=True)]
     read = sum(value is not None for value in values)
     baseline = majority(gold)
     return {

@@ -18,6 +18,7 @@ from core.records import Judgement
 from core.statistics.accuracy import calibration_gaps, majority, probability_rows, round_half_up, weighed_figures
 from core.statistics.bootstrap import SEED, SHARES, SMOOTHED, Floats, estimate, gap_levels, smoothed_means
 from core.statistics.inference import cluster_error, contributions
+from core.statistics.means import comparable
 from core.statistics.reliability import JACKKNIFE, KAPPA_FROM, jackknife, jackknife_error, left_out
 from core.tables import Estimate
 from evalsuite.statistics.clusters import Clusters
@@ -75,9 +76,8 @@ def hit_counts(dimensions: Dimensions, units: Sequence[str], clusters: Clusters)
             counts.usual[place] += right == usual
             if j.value is not None:
                 counts.read[place] += 1
-                gap = abs(round_half_up(j.value) - right)
-                counts.right[place] += gap == 0
-                counts.near[place] += gap <= 1
+                counts.right[place] += j.value == right
+                counts.near[place] += comparable(abs(j.value - right)) <= 1
     return counts
 
 

