@@ -7,9 +7,11 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 from transformers import TrainerCallback
+from transformers.integrations import deepspeed
 
 from core.errors import UserError
 from core.files import write_json
@@ -44,7 +46,8 @@ class StepClock(TrainerCallback):
     @cached_property
     def _shape(self) -> TrainingShape | None:
         """What `python -m train plan` counts with; None for bases that it does not know."""
-        with suppress(UserError):
+        # transformers would have ZeRO-3 initialise the weights of what is only counted.
+        with patch.object(deepspeed, "_hf_deepspeed_config_weak_ref", None), suppress(UserError):
             return shape_of(self._recipe)
         return None
 

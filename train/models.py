@@ -105,12 +105,12 @@ def _loading(recipe: Recipe[Any]) -> Iterator[None]:
 
 
 def share_qkv(model: torch.nn.Module) -> None:
-    """Give q_proj, k_proj and v_proj of each layer one A, which all three train, as if they were one matrix."""
-    for layer in model.modules():
-        if all(hasattr(layer, name) for name in QKV):
-            first, *others = (getattr(layer, name).lora_A["default"] for name in QKV)
-            for other in others:
-                other.weight = first.weight
+    """Give q_proj, k_proj and v_proj of each layer one A, which all three train, as if they were one matrix. They share the
+    module that holds it: FSDP2 puts another weight into each module, and would end what shares a weight alone."""
+    for layer in [module for module in model.modules() if all(hasattr(module, name) for name in QKV)]:
+        first, *others = (getattr(layer, name).lora_A for name in QKV)
+        for other in others:
+            other["default"] = first["default"]
 
 
 def load_adapted(recipe: Recipe[Any], folders: Mapping[str, Path]) -> PreTrainedModel | PeftModel:

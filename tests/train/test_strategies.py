@@ -43,17 +43,21 @@ def environment(strategy: str) -> dict[str, str]:
 def alone(tmp_path_factory: pytest.TempPathFactory, tiny: dict[str, Path]) -> dict[str, tuple[Path, dict[str, Any]]]:
     """Task → the folder of data and of what one process made of them, and its settings.
 
-    The ranker reads trees. Plain gradient descent: Adam would blow rounding noise in tiny gradients up to whole steps.
+    The ranker reads trees, and its query, key and value share a matrix. Plain gradient descent: Adam would blow rounding noise
+    in tiny gradients up to whole steps.
     """
     found = {}
     for task, architecture in (("role", "qwen2"), ("rank", "llama")):
         folder = tmp_path_factory.mktemp(task)
         data: dict[str, Any] = write_data(folder, task, valid=7)  # the second process validates on one fewer
+        fused: dict[str, Any] = {"fused_qkv": True, "lora_target_modules": ["q_proj", "k_proj", "v_proj"]}
         if task == "rank":
             write_jsonl(Path(data["train_file"]), per_dimension(rank_examples(16)))
             write_jsonl(Path(data["valid_file"]), per_dimension(rank_examples(7, first=1000)))
         settings: dict[str, Any] = {"optim": "sgd", "learning_rate": 0.5, "max_grad_norm": 0.0, "lora_dropout": 0.0}
-        settings |= {"max_steps": 4, "save_steps": 4, "train_sampling_strategy": "group_by_length"}
+        settings |= {"max_steps": 4, "save_steps": 4, "train_sampling_strategy": "group_by_length"} | (
+            fused if task == "rank" else {}
+        )
         train(task, write_recipe(folder / "one.yaml", task, tiny[architecture], data, folder / "one", **settings))
         found[task] = folder, {**data, "base": tiny[architecture], **settings}
     return found
