@@ -1,9 +1,9 @@
 """`make gpu-check`: what this project does on a GPU, once and short, for whoever has one: a part a line, with ok or failed and
 what mends it, and all figures in OUT/report.json.
 
-Each part is what a user would type, in a process of its own: the doctor, five steps of both recipes at full shape
-(tests/bench/full_shape.py), a batch of dialogues and its scoring with the embedded model, and dialogues of a 7B where the hub's
-cache has it. Nothing is downloaded. A part that fails ends no other.
+Each part is a process of its own: the doctor, five steps of both recipes at full shape (tests/bench/full_shape.py), vLLM's
+steps of the ranker's base (tests/bench/step_times.py), dialogues and their scoring with the embedded model, and dialogues of a
+7B where the hub's cache has it. Nothing is downloaded. A part that fails ends no other.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ import typer
 
 from core.errors import UserError, run_cli
 from core.files import CONFIGS, load_json, read_object, write_json
-from core.machine import Gpu, listed_gpus, smi, visible_gpus
+from core.machine import CARDS, Gpu, card_of, listed_gpus, smi, visible_gpus
 from core.specs import load_spec
 from core.yaml_files import load_yaml
-from serve.sizes import GIB
+from serve.roofline import Demand, Place
+from serve.sizes import GIB, Size, shape_of
+from serve.units import Workload
 from tests.bench.endpoint_process import endpoint
 from tests.bench.full_shape import RECIPES, Recipe, layers_that_fit, write_checkpoint, write_config, write_recipe, write_rows
 
@@ -44,8 +46,6 @@ LARGE = "qwen1.5-7b-chat"
 STEPS, ACCUMULATION = 5, 16  # of smaller batches than the recipes': full ones would take three times as long and teach no more
 SPARE = GIB // 2  # of a GPU's memory, which its driver keeps
 LIMIT = 900  # seconds that one command may take
-# Part of the name that nvidia-smi gives → the name that `python -m train plan --gpu` has.
-PLANNED = {"H200": "h200", "B200": "b200", "H100": "h100", "A100": "a100", "L40S": "l40s", "4090": "rtx4090", "L4": "l4"}
 REMEDIES = {
     r"out of memory": "if nothing else holds the GPU's memory (nvidia-smi), the plan is too low: report both figures",
     r"No space left": "free disk space where OUT lies: a checkpoint of up to 28 GB is written there and deleted",
@@ -234,7 +234,7 @@ def training(recipe: Recipe) -> Callable[[Check, Part], None]:
 def _train(check: Check, part: Part, recipe: Recipe, folder: Path) -> None:
     data, base, file = folder / "data", folder / "base", folder / "recipe.yaml"
     tokens = write_rows(data, recipe.task, check.steps * check.accumulation * recipe.rows, recipe.max_length)
-    planned = next((planned for known, planned in PLANNED.items() if re.search(rf"\b{known}\b", check.label)), None)
+    planned = next((name for name, card in CARDS.items() if card is card_of(check.label)), None)
 
     def plan(layers: int) -> dict[str, Any]:
         write_config(base, recipe.architecture(layers))
@@ -274,6 +274,31 @@ def _train(check: Check, part: Part, recipe: Recipe, folder: Path) -> None:
         raise Failed(
             f"trained, but took {peak / GIB:.1f} GiB where the plan says {planned_bytes / GIB:.1f}: the plan is too low"
         )
+
+
+def speed(check: Check, part: Part) -> None:
+    """vLLM's steps of the ranker's base, with random weights, beside those of the roofline that plans are made with."""
+    if check.gpu is None:
+        part.problem = "needs a GPU"
+        return
+    folder = check.out / "speed"
+    write_config(folder, RECIPES[-1].architecture())
+    check.command("speed", sys.executable, "-m", "tests.bench.step_times", folder, 1, 16, 64)
+    told = read_object(folder / "steps.json", "vLLM's steps")
+    steps = {f"step_ms_of_{count}": 1000 * seconds for count, seconds in told["steps"].items()}
+    part.figures |= steps | {"prompt_tokens_per_second": told["read"], "cache_tokens": told["cache"]}
+    shape, card = shape_of(read_object(folder / "config.json", "a model's config")), card_of(check.label)
+    if shape is None or card is None:
+        return
+    size, length = Size(shape), told["prompt"] + told["new"] // 2
+    there = Place((check.gpu.name,), 1, 1.0, size.weights(), 0, 0, 1, 1, card)
+
+    def planned(count: int, **work: float) -> float:
+        one = Demand("speed", size, length, work=Workload(length, length, 1, **work))
+        return one.seconds(there, count)[0]
+
+    part.plan = {f"step_ms_of_{count}": 1000 * planned(int(count), written=1) for count in told["steps"]}
+    part.plan["prompt_tokens_per_second"] = 1 / planned(1, read=1)
 
 
 def asking(stage: str, run: str, supporter: str = "embedded") -> Callable[[Check, Part], None]:
@@ -375,6 +400,7 @@ def large(check: Check, part: Part) -> None:
 PARTS: dict[str, Callable[[Check, Part], None]] = {
     "doctor": doctor,
     **{recipe.task: training(recipe) for recipe in RECIPES},
+    "speed": speed,
     "dialogues": asking("simulate", "run"),
     "scoring": asking("score", "run"),
     "7b": large,

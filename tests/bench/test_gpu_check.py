@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,10 +17,11 @@ from typer.testing import CliRunner
 from core.errors import UserError
 from core.files import read_object
 from core.yaml_files import load_yaml
+from serve.checkpoints.embedded import materialise
 from serve.sizes import GIB
 from tests.bench import gpu_check
 from tests.bench.full_shape import RECIPES, Recipe, layers_that_fit, write_checkpoint, write_recipe, write_rows
-from tests.bench.gpu_check import Check, Failed, Part, run_part
+from tests.bench.gpu_check import ROOT, Check, Failed, Part, run_part, speed
 from train.example_files import read_rank, read_role
 from train.examples import prepare_rank, prepare_role, score_tokens
 
@@ -150,6 +156,18 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         gpu_check.main(device="cpu")
     with pytest.raises(UserError, match="no part colour; there are doctor"):
         gpu_check.main(device="cpu", tiny=True, only=["colour"])
+
+
+@pytest.mark.vllm
+@pytest.mark.full
+def test_steps_are_timed_in_vllm_and_need_a_gpu_for_the_plan(tmp_path: Path, check: Check) -> None:
+    shutil.copy(materialise() / "config.json", tmp_path)
+    command = [sys.executable, "-m", "tests.bench.step_times", str(tmp_path), "1", "2"]
+    subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"}, capture_output=True)
+    found = json.loads((tmp_path / "steps.json").read_text())
+    assert found["read"] > 0 and found["cache"] > 2000 and 0 < found["steps"]["1"] < found["steps"]["2"] * 2
+    part = run_part("speed", speed, check)
+    assert part.ok is None and "needs a GPU" in part.line
 
 
 def test_a_7b_that_is_not_there_is_skipped(check: Check) -> None:
