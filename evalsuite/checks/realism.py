@@ -4,8 +4,10 @@ The classifier is shown single lines and says whose they are; it is trained on o
 it cannot tell them apart. It also learns what dialogues are about: both sides should have the same kinds of trouble, and what
 it makes of people against people, in two random halves, stands beside it.
 
-The other rows are means over dialogues. Of the nine features by which Heo et al. 2026 (arXiv 2601.07698) control a seeker, two
-are here by name, self-disclosure and resistance, each by counted words; the others were not at hand when this was written.
+The other rows are means over dialogues. Of the nine features by which Heo et al. 2026 (arXiv 2601.07698) control a seeker, five
+are among them: verbosity (words per line), the number of turns, profanity, self-disclosure and resistance, by rules and counted
+words. Coping strategy, engagement, style and the distribution of reactions take a model that tags lines; of reactions, thanks
+and lines that go against what was said are counted.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ MOST = 150  # dialogues of a side that the classifier reads, at random
 FOLDS = 5
 FIRST = 50  # words, among which different ones are counted
 _ME = re.compile(r"\b(?:i|me|my|mine|myself)\b|我|咱", re.I)
+_SWEARS = re.compile(
+    r"\b(?:damn(?:ed|it)?|hell|crap(?:py)?|(?:bull)?shit\w*|\w*fuck\w*|bitch\w*|bastards?|ass(?:hole)?s?|pissed)\b"
+    r"|他妈|妈的|操你|傻[逼B]|混蛋|该死|狗屁",
+    re.I,
+)
 # A line that goes against what was said: it begins with a no or a but, or doubts that something helps.
 _AGAINST = re.compile(
     r"^\W*(?:no\b|nope|nah|but\b|not really|i (?:don't|do not) (?:think|know|want|see)|i (?:can't|cannot|won't))"
@@ -68,7 +75,7 @@ def _new(lines: Sequence[str], language: Language) -> Floats:
 
 
 Measure = Callable[[Sequence[str], Language], float]
-PHRASED = ("self-disclosure", "resistance", "thanks")  # these look for words of English and Chinese
+PHRASED = ("self-disclosure", "resistance", "profanity", "thanks")  # these look for words of English and Chinese
 
 
 def _first_words(lines: Sequence[str], language: Language) -> float:
@@ -95,6 +102,7 @@ MEASURES: dict[str, tuple[str, Measure]] = {
         "resistance: lines that go against what was said, %",
         lambda lines, lang: _share(lines[1:] or lines, against),
     ),
+    "profanity": ("lines with swearing, %", lambda lines, language: _share(lines, _SWEARS.search)),
     "thanks": ("lines with thanks, relief or a farewell, %", lambda lines, language: _share(lines, cheerful)),
 }
 

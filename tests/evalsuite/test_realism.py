@@ -70,6 +70,11 @@ def test_what_does_not(line: str) -> None:
     assert not against(line)
 
 
+def test_what_is_swearing() -> None:
+    side = side_of([talk("a", "This is bullshit.", "Hello, what a shell!", "他妈的", "I assess the class")], "en")
+    assert dict(zip(MEASURES, side.values[0], strict=True))["profanity"] == 50
+
+
 def test_a_language_without_words_has_the_counted_measures_alone() -> None:
     side = side_of([talk("a", "Ich schlafe nicht.", "Nein.", language="de")], "de")
     missing = {name for name, value in zip(MEASURES, side.values[0], strict=True) if np.isnan(value)}
