@@ -8,7 +8,7 @@ from functools import cached_property
 from graphlib import CycleError
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt, ValidationError, model_validator
 
 from core.errors import UserError
 from core.files import CONFIGS
@@ -295,7 +295,8 @@ class Criterion(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     criterion: Annotated[str, Field(min_length=1)]
-    points: Annotated[int | float, Field(ge=-1000, le=1000), BeforeValidator(_number)]  # 5 and 5.0 stay what they are
+    points: Annotated[StrictInt | StrictFloat, Field(ge=-1000, le=1000), BeforeValidator(_number)]
+    """5 and 5.0 stay what they are."""
     tags: tuple[str, ...] = ()
 
     @property

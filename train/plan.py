@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from huggingface_hub import try_to_load_from_cache
 
 from core.errors import at, say
 from core.machine import CARDS, TRAINS, CardName
@@ -88,6 +87,8 @@ def read_examples(recipe: Recipe[Any]) -> tuple[int, float, str, str]:
 def refuse(recipe: Recipe[Any]) -> str:
     """Raise `UserError` for what training would refuse in the base's tokenizer and the examples, as far as they are here; what
     is not, in words."""
+    from huggingface_hub import try_to_load_from_cache  # not in the base install, which has `plan --help`
+
     name, data = recipe.model.model_name_or_path or "", recipe.data
     cached = on_hub(name) and isinstance(try_to_load_from_cache(name, "tokenizer_config.json"), str)
     if not (cached or name.startswith(EMBEDDED_PREFIX) or Path(name).expanduser().is_dir()):

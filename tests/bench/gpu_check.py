@@ -293,12 +293,12 @@ def speed(check: Check, part: Part) -> None:
     size, length = Size(shape), told["prompt"] + told["new"] // 2
     there = Place((check.gpu.name,), 1, 1.0, size.weights(), 0, 0, 1, 1, card)
 
-    def planned(count: int, **work: float) -> float:
-        one = Demand("speed", size, length, work=Workload(length, length, 1, **work))
-        return one.seconds(there, count)[0]
+    def planned(count: int, read: float, written: float) -> float:
+        work = Workload(length, length, 1, read=read, written=written)
+        return Demand("speed", size, length, work=work).seconds(there, count)[0]
 
-    part.plan = {f"step_ms_of_{count}": 1000 * planned(int(count), written=1) for count in told["steps"]}
-    part.plan["prompt_tokens_per_second"] = 1 / planned(1, read=1)
+    part.plan = {f"step_ms_of_{count}": 1000 * planned(int(count), 0, 1) for count in told["steps"]}
+    part.plan["prompt_tokens_per_second"] = 1 / planned(1, 1, 0)
 
 
 def asking(stage: str, run: str, supporter: str = "embedded") -> Callable[[Check, Part], None]:

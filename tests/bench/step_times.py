@@ -34,7 +34,7 @@ def main() -> None:
         prompts = [{"prompt_token_ids": [draw.randrange(100, 30_000) for _ in range(PROMPT)]} for _ in range(count)]
         sampling = SamplingParams(temperature=0.0, max_tokens=new, ignore_eos=True, detokenize=False)
         begun = time.perf_counter()
-        written = llm.generate(prompts, sampling, use_tqdm=False)  # type: ignore[arg-type]
+        written = llm.generate(prompts, sampling, use_tqdm=False)
         assert all(len(one.outputs[0].token_ids) == new for one in written)
         return time.perf_counter() - begun
 
