@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jinja2
@@ -118,7 +118,14 @@ FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*
 SLOW = ("accelerate/", "train/")  # these load torch
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n.startswith(SLOW) else ()) for n in FILES])
+def marks(name: str) -> Iterator[pytest.MarkDecorator]:
+    if name.startswith(SLOW):
+        yield pytest.mark.slow
+    if name.startswith("chat_templates/training/"):  # transformers compiles them
+        yield pytest.mark.engine
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[*marks(name)]) for name in FILES])
 def test_every_file_is_parsed_by_the_code_that_uses_it(name: str) -> None:
     found = [pattern for pattern in PARSERS if fnmatch.fnmatch(name, pattern) and pattern.count("/") == name.count("/")]
     assert len(found) == 1, f"configs/{name}: name its parser in PARSERS"
