@@ -302,11 +302,9 @@ class Judgement(Record):
     """Which repetition of the question this is, from 0."""
     condition: dict[Name, Name] = {}
     """The experimental condition (mode, order, strategy) and, under `failure`, why there is no verdict. `verdict`:
-    `not_applicable` or `not_reached` (a question of a tree), where there is nothing to score. Of a pair: `against` which
-    supporter, and whether this dialogue was `shown` first or second."""
+    `not_applicable` or `not_reached` (a question of a tree): nothing to score. Of a pair: `against` whom, `shown` when."""
     method: Name = "given"
-    """How the judge was asked: joint, per_dimension, paper, json, bands, tree, tree_once, criteria, lines, pairs; `given`:
-    verdicts from elsewhere."""
+    """How it was asked: joint, per_dimension, paper, json, bands, tree, tree_once, criteria, lines, pairs; or `given`."""
     raw: str = ""
     """The judge's reply, at most 32,768 characters."""
 
