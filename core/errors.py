@@ -89,13 +89,13 @@ _NOT_SET_UP = {"anonymise", "kernels", "peers", "ray", "trackio"}  # extras that
 
 
 def _extras(packages: set[str]) -> list[str]:
-    """The extras of this package that bring others; none where that is not known. `make setup` brings what is in `cpu`."""
+    """The extras of this package that bring others; none where that is not known."""
     import importlib.metadata  # takes longer than the help of a program
 
     brought: dict[str, list[str]] = {}
     with suppress(importlib.metadata.PackageNotFoundError):
         for requirement in importlib.metadata.requires("esc-eval") or []:
-            if (match := re.match(r"([A-Za-z0-9._-]+).*extra == ['\"](\w+)", requirement)) and match[2] != "cpu":
+            if match := re.match(r"([A-Za-z0-9._-]+).*extra == ['\"](\w+)", requirement):
                 brought.setdefault(match[1].lower().replace("_", "-"), []).append(match[2])
     return sorted({min(brought[package], key=_TESTS.__contains__) for package in packages & brought.keys()})
 

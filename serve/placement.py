@@ -166,11 +166,17 @@ def refusal(demands: Sequence[Demand], machine: Machine, purpose: str) -> UserEr
         smaller = [replace(d, size=replace(d.size, fp8=tuple({*d.size.fp8, *kinds}))) for d in demands]
         if not options and place(smaller, machine.gpus):
             options.append(f"serve: {{fp8: [{', '.join(kinds)}]}} in the spec of {', '.join(names)}")
-    more = ([*machine.gpus, *(replace(gpu, name=f"+{n}", used=0) for n in range(extra))] for extra in range(1, 17 - count))
-    if wider := next((len(gpus) for gpus in more if place(demands, gpus)), None):
+    if wider := fewest(demands, machine):
         options.append(f"{wider} GPUs instead of {count}")
     options.append(f"serve {names[0]} elsewhere and give its address: --set endpoints.{names[0]}=http://HOST:PORT/v1")
     return UserError("\n".join([*lines, f"Next best: {'; or '.join(options)}"]))
+
+
+def fewest(demands: Sequence[Demand], machine: Machine) -> int | None:
+    """How many GPUs, these and more like the largest of them, servers fit on; None where 16 are not enough."""
+    gpu, count = max(machine.gpus, key=usable), len(machine.gpus)
+    more = ([*machine.gpus, *(replace(gpu, name=f"+{n}", used=0) for n in range(extra))] for extra in range(1, 17 - count))
+    return next((len(gpus) for gpus in more if place(demands, gpus)), None)
 
 
 # ---- phases
@@ -214,9 +220,10 @@ def phases(
     layouts = [[arrange(some or [], machine.gpus) for some in of_one] for of_one in demands]
     fitting = sorted((sum(one.pace.hours for one in found if one), n) for n, found in enumerate(layouts) if None not in found)
     if not fitting:
-        part = layouts[-1].index(None)
+        lacking = {n: demands[-1][n] or [] for n, layout in enumerate(layouts[-1]) if layout is None}
+        part = max(lacking, key=lambda n: fewest(lacking[n], machine) or math.inf)  # what it takes, the others have, too
         purpose = "to judge with" if part == len(layouts[-1]) - 1 else "to hold the dialogues with"
-        raise refusal(demands[-1][part] or [], machine, purpose)
+        raise refusal(lacking[part], machine, purpose)
     hours = [
         f"{hours:.2f} hours {f'in {len(options[n])} phases' if n else 'with all at once'}" for hours, n in fitting if hours
     ]

@@ -220,9 +220,8 @@ def starting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         yield Start(lambda: None, lambda: pytest.fail(said))
         return
 
-    for plan in servers.plans:
-        plan.env["VLLM_LOGGING_LEVEL"] = "INFO"  # importing trl in this process sets ERROR, and the log is read
-        if SHARED:
+    if SHARED:
+        for plan in servers.plans:
             plan.env.update(ONE_THREAD)
 
     @cache

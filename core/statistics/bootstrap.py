@@ -41,6 +41,7 @@ def gap_levels(levels: Floats) -> Floats:
 
 
 POINTS = scale_levels(0, 100)
+BELOW = scale_levels(-100, 100)  # where points that are taken off may outweigh those that are given
 SHARES = np.array([0.0, 1.0])  # of what is right or wrong, there or not
 
 

@@ -27,6 +27,7 @@ from core.paths import IN_NAME
 from core.records import Dialogue, Judgement, Language, RoleCard
 from core.rubrics import Criterion
 from core.specs import ModelSpec, Sampling
+from core.statistics.bootstrap import BELOW
 from core.tables import Estimate, Table
 from data_prep.published.healthbench import Case, load_cases, some_of, turns_of
 from evalsuite.dialogues.hold import ModelSide, Opening, Plan
@@ -196,6 +197,6 @@ def metrics(judgement: Judgement, dialogue: Dialogue) -> dict[str, float]:
 
 
 def _cut(values: Sequence[tuple[str, float]]) -> Estimate:
-    found = over_cards(100 * np.array([[value] for _, value in values]), [card for card, _ in values])[0]
+    found = over_cards(100 * np.array([[value] for _, value in values]), [card for card, _ in values], BELOW)[0]
     mean, low, high = (None if end is None else min(max(end / 100, 0), 1) for end in (found.mean, found.low, found.high))
     return Estimate(mean, low, high, found.n)

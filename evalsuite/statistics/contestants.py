@@ -12,7 +12,7 @@ from core.errors import UserError
 from core.languages import in_order
 from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import Floats
+from core.statistics.bootstrap import BELOW, Floats
 from core.statistics.means import exact_mean
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of as card_of
@@ -29,7 +29,8 @@ class Contestant:
 
     `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one. `readable`
     counts its dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and under `average` all.
-    `weights` [dimensions] are those of the average, None where all count the same.
+    `weights` [dimensions] are those of the average, None where all count the same; `levels` are given where scores may
+    be below 0.
     `said` maps card → what was said in its dialogues. `dialogues` maps dialogue → what `cards` are the sums of, by id; none of
     `POOLED`.
     """
@@ -44,6 +45,7 @@ class Contestant:
     said: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
     dialogues: dict[str, Floats] = field(default_factory=dict)
     weights: Floats | None = None
+    levels: Floats | None = None
 
     def complete(self, counts: Floats) -> bool:
         """Whether counts [dimensions] have all that the average needs."""
@@ -73,6 +75,7 @@ def contestants_of(
     said = {dialogue.id: tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}
     first = first_draws(dialogues)
     weights = None if rubric.weights is None else np.array(rubric.weights)
+    levels = BELOW if any(scale.least is not None for scale in rubric.scales.values()) else None
     columns = {name: index for index, name in enumerate(rubric.dimensions)}
     contestants: dict[tuple[Language, Scorer, str], Contestant] = {}
     verdicts: dict[tuple[Language, Scorer, str], dict[str, list[list[float]]]] = defaultdict(
@@ -83,7 +86,7 @@ def contestants_of(
         if dialogue is None:
             raise UserError(f"judgement by {judgement.judge}: dialogue_id: no dialogue {judgement.dialogue_id!r} in this run")
         key = dialogue.language, scorer_of(judgement), supporter_of(dialogue)
-        contestant = contestants.get(key) or contestants.setdefault(key, Contestant(*key, weights=weights))
+        contestant = contestants.get(key) or contestants.setdefault(key, Contestant(*key, weights=weights, levels=levels))
         contestant.asked[judgement.dimension] += not (judgement.lost or judgement.unasked)
         contestant.read[judgement.dimension] += judgement.value is not None
         figures = verdicts[key][first[dialogue.id]]
@@ -127,19 +130,21 @@ def design_of(contestants: Sequence[Contestant]) -> paired.Design:
     rows = sorted({card for one in contestants for card in one.cards})
     languages = np.unique([row.partition(_IN)[2] for row in rows], return_inverse=True)[1]
     strata = languages if languages.any() else None
-    return paired.Design(clusters_in([row.partition(_IN)[0] for row in rows]), strata, contestants[0].weights)
+    return paired.Design(
+        clusters_in([row.partition(_IN)[0] for row in rows]), strata, contestants[0].weights, contestants[0].levels
+    )
 
 
 def weighed(contestants: Sequence[Contestant]) -> paired.Design:
     """A design whose rows are clusters, with the weights of the average."""
-    return paired.Design(weights=contestants[0].weights if contestants else None)
+    return paired.Design(None, None, contestants[0].weights, contestants[0].levels) if contestants else paired.PLAIN
 
 
 def pooled(contestants: Sequence[Contestant]) -> list[Contestant]:
     """Every scorer × supporter over all its languages."""
     together: dict[tuple[Scorer, str], Contestant] = {}
     for one in contestants:
-        of_all = Contestant(POOLED, one.scorer, one.supporter, weights=one.weights)
+        of_all = Contestant(POOLED, one.scorer, one.supporter, weights=one.weights, levels=one.levels)
         whole = together.setdefault((one.scorer, one.supporter), of_all)
         for card in one.cards:
             row = f"{card}{_IN}{one.language}"

@@ -69,11 +69,13 @@ Clusters = NDArray[np.intp] | None  # of each card its cluster, from 0; None whe
 
 class Design(NamedTuple):
     """How cards were drawn: the cluster of each card, and its stratum (language), both from 0. None: every card is a cluster;
-    there is one stratum. `weights` [dimensions] are those of the average; None: all count the same."""
+    there is one stratum. `weights` [dimensions] are those of the average; None: all count the same. `levels`: what a card that
+    nobody has seen may have, in place of a function's own."""
 
     clusters: Clusters = None
     strata: NDArray[np.intp] | None = None
     weights: Floats | None = None
+    levels: Floats | None = None
 
 
 PLAIN = Design()
@@ -114,6 +116,7 @@ def card_estimates(
     has the average then. Observations on one card alone have no interval (low and high None), nor has an average over a
     dimension that rests on one card. The strata of `design` are the cards' languages where there are several.
     """
+    levels = levels if design.levels is None else design.levels
     sums, _ = within_strata(sums, counts, design.strata)
     sums, counts = _together(sums, design.clusters), _together(counts, design.clusters)
     cards, contestants, dimensions = sums.shape
@@ -161,6 +164,7 @@ def differences(
     """
     if not pairs:
         return []
+    levels = levels if design.levels is None else design.levels
     values = ratio(sums, counts)
     first, second = (values[:, [pair[side] for pair in pairs]] for side in (0, 1))
     shared = ~np.isnan(first - second)  # [cards, pairs, dimensions]: a card counts where both sides have a value on it

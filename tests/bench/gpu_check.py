@@ -321,44 +321,17 @@ def asking(stage: str, run: str, supporter: str = "embedded") -> Callable[[Check
         if check.endpoint:
             asked = {"simulate": "embedded", "score": "embedded-ranker"}[stage]
             command += ["--set", f"endpoints.{asked}={check.endpoint}"]
-        else:
-            part.plan = {"servers": servers_planned(check.command(part.name, *command, "--plan"))}
-        started = time.time()
         with memory_watched(check.gpu, part.figures):
             check.command(part.name, *command)
-        part.figures |= throughput(read_object(folder / "timing.json", "a run's timing")[stage])
+        timing = read_object(folder / "timing.json", "a run's timing")
+        part.figures |= throughput(timing[stage]) | {"caches": timing.get("servers", {}).get("caches", {})}
         if stage == "score":
             verdicts = [load_json(line)["value"] for line in (folder / "judgements.jsonl").read_bytes().splitlines()]
             part.figures |= {"verdicts": len(verdicts), "unreadable": verdicts.count(None)}
             if None in verdicts:
                 raise Failed(f"{verdicts.count(None)} of {len(verdicts)} verdicts cannot be read")
-        part.figures["servers"] = servers_measured(folder / "logs", started)
 
     return ask
-
-
-def servers_planned(text: str) -> list[list[str]]:
-    """The rows of the table that `--plan` prints, its head first."""
-    rows = [
-        [cell.strip() for cell in re.split("[│┃|]", line)[1:-1]] for line in text.splitlines() if re.match(r"\s*[│┃|]", line)
-    ]
-    return [row for row in rows if any(row)]
-
-
-def servers_measured(logs: Path, since: float) -> dict[str, dict[str, float]]:
-    """What vLLM's logs, written since that time, say of weights and cache (GiB), by server."""
-    found = {}
-    for log in sorted(path for path in logs.glob("*.log") if path.stat().st_mtime >= since):
-        text = log.read_text(encoding="utf-8", errors="replace")
-        said = {
-            name: re.findall(pattern, text)
-            for name, pattern in {
-                "weights_gib": r"Model loading took ([\d.]+) GiB",
-                "cache_gib": r"Available KV cache memory: ([\d.]+) GiB",
-            }.items()
-        }
-        found[log.stem] = {name: float(values[-1]) for name, values in said.items() if values}
-    return found
 
 
 def throughput(stage: Mapping[str, Any]) -> dict[str, float]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -131,16 +134,6 @@ def test_a_training_that_takes_more_than_planned_fails(check: Check, monkeypatch
     assert part.ok is False and "took 3.0 GiB where the plan says 2.0" in part.problem
 
 
-def test_servers_planned_and_measured(tmp_path: Path) -> None:
-    table = "Servers\n┏━━┓\n┃ phase  ┃ 1 of 1 ┃\n│ server │ embedded │\n│ cache  │ 12.6 │\n└──┘\nnotes, GiB"
-    assert gpu_check.servers_planned(table) == [["phase", "1 of 1"], ["server", "embedded"], ["cache", "12.6"]]
-    (tmp_path / "embedded.log").write_text(
-        "Model loading took 0.25 GiB memory and 1.2 seconds\nAvailable KV cache memory: 12.31 GiB\n"
-    )
-    assert gpu_check.servers_measured(tmp_path, 0) == {"embedded": {"weights_gib": 0.25, "cache_gib": 12.31}}
-    assert gpu_check.servers_measured(tmp_path, time.time() + 60) == {}
-
-
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_check, "visible_gpus", list)
     with pytest.raises(UserError, match="no GPU here"):
@@ -149,6 +142,18 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         gpu_check.main(device="cpu")
     with pytest.raises(UserError, match="no part colour; there are doctor"):
         gpu_check.main(device="cpu", tiny=True, only=["colour"])
+
+
+@pytest.mark.vllm
+@pytest.mark.full
+def test_steps_are_timed_by_vllm(tmp_path: Path) -> None:
+    shutil.copy(materialise(name="smollm2-135m-instruct-lower9") / "config.json", tmp_path)
+    offline = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}  # else it waits for the hub
+    subprocess.run(
+        [sys.executable, "-m", "tests.bench.step_times", str(tmp_path), "1"], check=True, cwd=gpu_check.ROOT, env=offline
+    )
+    found = read_object(tmp_path / "steps.json", "vLLM's steps")
+    assert found["read"] > 0 and found["cache"] > 2000 and 0 < found["steps"]["1"] < 10
 
 
 def test_steps_are_not_timed_without_a_gpu(check: Check) -> None:

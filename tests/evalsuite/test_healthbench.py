@@ -11,14 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from core.files import CONFIGS, read_jsonl
-from core.records import Judgement
+from core.records import Dialogue, Judgement, Turn
+from core.rubrics import load_rubric
+from core.statistics.bootstrap import BELOW, Floats
 from core.tables import Estimate
 from evalsuite.commands.options import resolve
 from evalsuite.report.forest import Forest
 from evalsuite.runner.forecast import forecast
+from evalsuite.statistics.contestants import contestants_of, design_of, weighed
+from evalsuite.statistics.paired import over_cards
 from tests.conftest import EscEval
 from tests.endpoint import Answer, Endpoint
 
@@ -319,3 +324,39 @@ def test_messages_and_scores_equal_those_of_the_published_script(
     means = {name: value for name, value in theirs.items() if not name.endswith(("n_samples", "bootstrap_std"))}
     assert {name: found[name].mean for name in means} == pytest.approx(means, abs=1e-12) and set(found) == set(means)
     assert {name: found[name].n for name in means} == {name: theirs[f"{name}:n_samples"] for name in means}
+
+
+# --- what its intervals hold ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("skill", [0.1, 0.3, 0.6])
+def test_intervals_of_few_cases_contain_the_mean_though_scores_go_below_0(skill: float) -> None:
+    """Criteria with points from −10 to 10; with the levels of scores that end at 0 these held 88 to 92 %."""
+    rng = np.random.default_rng(7)
+
+    def scored(count: int) -> Floats:
+        marks = []
+        for _ in range(count):
+            points = rng.integers(3, 11, size=rng.integers(5, 16))
+            taken = rng.random(len(points)) < 0.3
+            taken[0] = False
+            chance = float(np.clip(rng.normal(skill, 0.25), 0, 1))
+            met = rng.random(len(points)) < np.where(taken, (1 - chance) / 2, chance)
+            marks.append((points * np.where(taken, -1, 1) * met).sum() / points[~taken].sum())
+        return np.array(marks)
+
+    truth, held = 100 * scored(40_000).mean(), []
+    for _ in range(300):
+        (one, _) = over_cards(100 * scored(6)[:, None], [str(place) for place in range(6)], BELOW)
+        held.append(one.low is not None and one.high is not None and one.low <= truth <= one.high)
+    assert np.mean(held) >= 0.94
+
+
+def test_a_rubric_whose_scores_go_below_0_says_so_to_every_interval_of_its_board() -> None:
+    talk = Dialogue(id="d", language="en", source="s", supporter="one", turns=(Turn(role="seeker", text="a"),))
+    for name, value, levels in (("healthbench", -0.5, BELOW), ("esc_eval", 1.0, None)):
+        rubric = load_rubric(name)
+        record = {"dialogue_id": "d", "judge": "j", "language": "en", "dimension": next(iter(rubric.dimensions))}
+        (found,) = contestants_of([talk], [Judgement.model_validate(record | {"rubric": name, "value": value})], rubric)
+        assert design_of([found]).levels is weighed([found]).levels is levels

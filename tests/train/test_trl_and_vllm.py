@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import shlex
 import subprocess
@@ -31,6 +32,13 @@ def test_the_server_has_every_route_that_trls_client_calls(monkeypatch: pytest.M
     there = {getattr(route, "path", "") for route in build_app(args, ("generate",)).routes}
     called = set(re.findall(r"\{self\.base_url\}(/\w[\w/]*)\"", inspect.getsource(vllm_client)))
     assert len(called) >= 10 and called <= there, sorted(called - there)
+
+
+def test_servers_that_a_training_starts_say_in_their_log_what_their_cache_holds() -> None:
+    told = "import os, train, trl.generation.vllm_client; print(os.environ['VLLM_LOGGING_LEVEL'])"
+    silent = {name: value for name, value in os.environ.items() if name != "VLLM_LOGGING_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True, cwd=ROOT, env=silent)
+    assert done.stdout.split()[-1] == "INFO", "trl alone would have set ERROR"
 
 
 def test_weights_are_announced_and_sent_in_vllms_form() -> None:
