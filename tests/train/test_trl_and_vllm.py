@@ -53,7 +53,7 @@ def test_weights_are_announced_and_sent_in_vllms_form() -> None:
 
 
 def test_what_trl_sets_on_import_does_not_reach_a_training_or_its_servers() -> None:
-    """A warning that everybody has to ignore hides the others; at log level ERROR a server does not say what its cache holds."""
+    """A warning to be ignored hides the others, and at log level ERROR a server does not say what its cache holds."""
     program = "import os, train.esc_supporter, trl; trl.GRPOTrainer; print(os.environ['VLLM_LOGGING_LEVEL'])"
     silent = {name: value for name, value in os.environ.items() if name != "VLLM_LOGGING_LEVEL"}
     done = subprocess.run(
