@@ -51,10 +51,10 @@ class Figures:
     """Agreement with 95 % intervals over clusters: `jackknife` for alpha and kappa, `smoothed_means` for shares.
 
     `n`, also of every estimate, is the number of items that at least two people scored; `alone` items have one person's score
-    and are in no figure. `pairs` of the `people` share items. `alpha` is Krippendorff's (ordinal, −1 to 1), `kappa` the mean of
-    Cohen's over the pairs (quadratic weights, each pair as often as it shares items; pairs without variation left out), `equal`
-    and `near` the shares (0–1) of pairs of scores that are equal, or at most one point apart. What is not defined, because
-    nothing varies, has mean None.
+    and are in no figure. `pairs` of the `people` share items. `alpha` is Krippendorff's (ordinal, −1 to 1). `kappa` is the mean
+    of Cohen's over the pairs (quadratic weights), weighted by how many items each pair shares; pairs without variation are left
+    out. `equal` and `near` are the shares (0–1) of pairs of scores that are equal, or at most one point apart. What is not
+    defined, because nothing varies, has mean None.
     """
 
     n: int
@@ -205,8 +205,8 @@ def agreement_table(rows: Sequence[Agreed]) -> Table:
     alone = sum(row.alone for row in rows)
     notes = [
         "n: dialogues (or turns) that two or more people scored. Alpha is ordinal; kappa has quadratic weights and is the mean "
-        "over pairs of people who share dialogues. Equal, within 1 (point): shares of pairs of scores. A dash: not defined, "
-        "because nothing varies.",
+        "over pairs of people, weighted by how many dialogues (or turns) they share. Equal, within 1 (point): shares of pairs "
+        "of scores. A dash: not defined, because nothing varies.",
         f"Intervals over dialogues: 95 % {AGREEMENT}; of shares: {SMOOTHED}.",
         *([f"{alone:,} scores are one person's alone and in no figure."] if alone else []),
     ]

@@ -83,7 +83,7 @@ def test_alpha_kappa_and_shares_against_the_libraries(tmp_path: Path) -> None:
         assert (row["language"], row["rubric"], row["people"], row["pairs"]) == ("en", "fed_like", 4, 6)
         alpha = krippendorff.alpha(table, level_of_measurement="ordinal", value_domain=sorted({*table[~np.isnan(table)]}))
         assert row["alpha"]["mean"] == pytest.approx(alpha, abs=1e-6) and row["alpha"]["low"] < alpha < row["alpha"]["high"]
-        gaps = []
+        gaps, kappas = [], []
         for pair, (a, b) in zip(row["by_pair"], itertools.combinations(range(4), 2), strict=True):
             both = ~np.isnan(table[a]) & ~np.isnan(table[b])
             x, y = (np.rint(3 * table[side, both]).astype(int) for side in (a, b))  # thirds as labels, with gaps between them
@@ -95,7 +95,11 @@ def test_alpha_kappa_and_shares_against_the_libraries(tmp_path: Path) -> None:
             assert pair["equal"]["mean"] == pytest.approx(np.mean(x == y), abs=1e-6)
             assert pair["near"]["mean"] == pytest.approx(np.mean(abs(x - y) <= 3), abs=1e-6)
             gaps += (x - y).tolist()
+            kappas.append(kappa)
         assert row["equal"]["mean"] == pytest.approx(np.mean(np.array(gaps) == 0), abs=1e-6)
+        shared = [pair["n"] for pair in row["by_pair"]]
+        assert len({*shared}) > 1, "pairs share different numbers of items, so the plain mean is another figure"
+        assert row["kappa"]["mean"] == pytest.approx(np.average(kappas, weights=shared), abs=1e-6)
 
 
 def test_the_order_of_rows_and_files_changes_nothing(tmp_path: Path) -> None:

@@ -299,8 +299,8 @@ def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
         rows=tuple(rows),
         notes=(
             f"Of {'degrees' if graded else 'verdicts (one, tie, other)'} that two people or more gave; n: what was compared. "
-            "Alpha is ordinal; kappa has quadratic weights and is the mean over pairs of people. Equal: share of pairs of "
-            f"answers. Intervals over {words.items}: 95 % {AGREEMENT}; of shares: {SMOOTHED}. A dash: not defined, because "
-            "nothing varies.",
+            "Alpha is ordinal; kappa has quadratic weights and is the mean over pairs of people, weighted by what they share. "
+            f"Equal: share of pairs of answers. Intervals over {words.items}: 95 % {AGREEMENT}; of shares: {SMOOTHED}. A dash: "
+            "not defined, because nothing varies.",
         ),
     )
