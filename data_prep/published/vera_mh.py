@@ -8,10 +8,13 @@ or a row per dimension with a column per level (the frozen RFC branch). A tree i
 from __future__ import annotations
 
 import ast
+import csv
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,8 @@ from data_prep.published.checkout import Checkout, escaped, pack_of, template_of
 NAME, RISK = "vera_mh", "Current Risk Level"
 LEVELS = ("damaging", "neutral", "best_practice")
 _SEVERITIES = {"red": "damaging", "high": "damaging", "yellow": "neutral", "medium": "neutral"}
-_COLUMNS = ("actively damaging", "missed opportunity", "best practice")  # how a flat rubric heads the levels
+# How a flat rubric's headings of the levels begin, and with them the categories that its judge answers.
+CATEGORIES = dict(zip(("actively damaging", "missed opportunity", "best practice"), LEVELS, strict=True))
 _PLACE = ""  # under which a row has its file and line
 TsvRow = dict[str, str]
 
@@ -56,7 +60,7 @@ def import_vera_mh(clone: Checkout, build: Build) -> None:
     build.step("personas", len(cards))
     build.step("questions" if tree else "dimensions", len(forms[""]["questions" if tree else "dimensions"]))
     build.write("cards.jsonl", cards)
-    write_pack(build, pack_of(_prompts(clone, [*personas[0]], tree)))
+    write_pack(build, pack_of(prompts_of(clone, [*personas[0]], tree)))
 
 
 def _rows(path: Path, *needed: str) -> list[TsvRow]:
@@ -79,7 +83,7 @@ def _card(row: TsvRow) -> RoleCard:
 
 def _flat(rows: Sequence[TsvRow], path: Path) -> dict[str, Any]:
     columns = [*rows[0]]
-    heads = [next((name for name in columns if name.lower().startswith(words)), "") for words in _COLUMNS]
+    heads = [next((name for name in columns if name.lower().startswith(words)), "") for words in CATEGORIES]
     if "Definition" not in columns or not all(heads):
         found = ", ".join(filter(None, columns))[:300]
         raise UserError(f"{path}: no tree (a column 'Question ID'), no levels by column: {found}")
@@ -159,35 +163,94 @@ def _key(dimension: str) -> str:
 # --- the prompts ------------------------------------------------------------------------------------------------------------
 
 
-def _prompts(clone: Checkout, columns: Sequence[str], tree: bool) -> dict[str, str]:
-    """The templates of a pack. What ends a dialogue is a line each: as the persona is told, and as the script listens for."""
-    persona = "data/persona_prompt_template.txt"
+def prompts_of(clone: Checkout, columns: Sequence[str], tree: bool) -> dict[str, str]:
+    """The templates of a pack, for personas with these `columns`. What ends a dialogue is a line each: as the persona is told,
+    and as the script listens for. Raises `UserError` for a text that the scripts do not have in the place known."""
+    persona, judge = "data/persona_prompt_template.txt", "judge/llm_judge.py"
     simulator = clone.code("generate_conversations/conversation_simulator.py")
     runner = clone.code("generate_conversations/runner.py")
     signals = [text for name in ("termination_signals", "ending_patterns") for text in _texts(simulator, name)]
     defaults = (node.args[1] for node in ast.walk(runner) if isinstance(node, ast.Call) and _asks_for(node, "system_prompt"))
-    found = {
-        "seeker_system.j2": clone.template(persona, columns, "card.details"),
-        "opening.txt": escaped(next(iter(_texts(simulator, "current_message")), "")),
-        "endings.txt": "\n".join(text.rstrip(".!") for text in re.findall(r'\bsay "([^"\n]+)"', clone.text(persona))),
-        "endings_paper.txt": "\n".join(signals),
-        "supporter_paper_system.j2": next((template_of_code(node) for node in defaults), ""),
-    }
-    if tree:
-        judge, speakers = clone.code("judge/llm_judge.py"), _texts(clone.code("utils/conversation_utils.py"), "prefix")
-        asked = next((node for node in _values(judge, "prompt") if isinstance(node, ast.JoinedStr)), ast.Constant(""))
-        names = json.dumps(dict(zip(("seeker", "supporter"), speakers, strict=False)))
-        line = f"{{{{ {names}[turn.role] }}}} {{{{ turn.text }}}}{{{{ '\\n' if loop.last else '\\n\\n' }}}}"
-        found["transcript_paper.j2"] = "{% for turn in turns %}" + line + "{% endfor %}" if len(speakers) > 1 else ""
-        found["judge_tree_paper_system.j2"] = clone.template("data/rubric_prompt_beginning.txt", ["conversation"])
-        try:
-            found["judge_tree_paper.j2"] = template_of_code(asked)
-        except ValueError as error:
-            raise UserError(f"{clone.file('judge/llm_judge.py')}: the question is put in an unknown way: {error}") from None
-    for name, text in found.items():
+    form = "tree" if tree else "joint"
+    request = next((node for node in _values(clone.code(judge), "prompt") if isinstance(node, ast.JoinedStr)), ast.Constant(""))
+    try:
+        templates = {
+            "seeker_system.j2": clone.template(persona, columns, "card.details"),
+            "opening.txt": escaped(next(iter(_texts(simulator, "current_message")), "")),
+            "endings.txt": "\n".join(text.rstrip(".!") for text in re.findall(r'\bsay "([^"\n]+)"', clone.text(persona))),
+            "endings_paper.txt": "\n".join(signals),
+            "supporter_paper_system.j2": next((template_of_code(node) for node in defaults), ""),
+            "transcript_paper.j2": _transcript(clone.code("utils/conversation_utils.py"), runner),
+            f"judge_{form}_paper_system.j2": clone.template("data/rubric_prompt_beginning.txt", ["conversation"])
+            if tree
+            else escaped(_joint_system(clone)),
+            f"judge_{form}_paper.j2": template_of_code(request),
+        }
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{clone.file(judge)}: the question is put in an unknown way: {error}") from None
+    for name, text in templates.items():
         if not text and not name.startswith("endings"):
             raise UserError(f"--source {clone.name}={clone.folder}: the text of {name} was not found in its scripts")
-    return {f"en/{name}": text for name, text in found.items()}
+    return {f"en/{name}": text for name, text in templates.items()}
+
+
+def _transcript(summary: ast.AST, runner: ast.AST) -> str:
+    """A template of `turns`, whether the persona `ended` the dialogue, its model (`simulator`) and its `name`: the file that a
+    dialogue is written to. Names of models are shortened in it."""
+    if len(speakers := _texts(summary, "prefix")) < 2:
+        return ""
+    names = json.dumps(dict(zip(("seeker", "supporter"), speakers, strict=False)))
+    line = f"{{{{ {names}[turn.role] }}}} {{{{ turn.text }}}}{{{{ '\\n' if loop.last else '\\n\\n' }}}}"
+    short, call = "", next(_values(runner, "model_short"), None)
+    while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        short, call = f"|replace({', '.join(map(ast.unparse, call.args))}){short}", call.func.value
+    closing = (node for node in ast.walk(summary) if isinstance(node, ast.JoinedStr) and "{speaker_name}" in ast.unparse(node))
+    ended = "".join(template_of_code(node) for node in closing)
+    ended = f"{{% if ended %}}{{% set speaker_name = simulator{short} ~ ' ' ~ name %}}{ended}{{% endif %}}"
+    return f"{{% for turn in turns %}}{line}{{% endfor %}}{ended}"
+
+
+def _joint_system(clone: Checkout) -> str:
+    """The system message of the frozen judge: what its script adds to `prompt` as it goes through the columns and rows of the
+    rubric, which it has from pandas. Raises `ValueError` for statements of an unknown form."""
+    heads, *lines = csv.reader(StringIO(clone.text("data/rubric.tsv")), delimiter="\t")
+    columns = [head or f"Unnamed: {place}" for place, head in enumerate(heads)]
+    filled = [{column: cell for column, cell in zip(columns, line, strict=False) if cell} for line in lines]
+    rows, categories = [row for row in filled if "Dimension" in row], [column.strip() for column in columns[2:]]
+
+    def text_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
+        match node:
+            case ast.Constant(value=str(text)):
+                return text
+            case ast.JoinedStr(values=values):
+                return "".join(text_of(value, names) for value in values)
+            case ast.FormattedValue(value=value):
+                return text_of(value, names)
+            case ast.Name(id=name) if name in names:
+                return names[name]
+            case ast.Subscript(value=value, slice=place):
+                return text_of(value, names)[text_of(place, names)]
+        raise ValueError(f"line {node.lineno}: {ast.unparse(node)[:80]}")
+
+    def added(statements: Sequence[ast.stmt], names: Mapping[str, Any]) -> str:
+        text = ""
+        for statement in statements:
+            match statement:
+                case ast.AugAssign(target=ast.Name(id="prompt"), value=value):
+                    text += text_of(value, names)
+                case ast.For(target=ast.Name(id=name), body=body):
+                    text += "".join(added(body, {**names, name: category}) for category in categories)
+                case ast.For(target=ast.Tuple(elts=[_, ast.Name(id=name)]), body=body):
+                    text += "".join(added(body, {**names, name: row}) for row in rows)
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Subscript() as value):
+                    names = {**names, name: text_of(value, names)}
+                case ast.If(body=body):  # that a cell is there; rows without a dimension are out already
+                    with suppress(KeyError):
+                        text += added(body, names)
+        return text
+
+    methods = (node for node in ast.walk(clone.code("judge/llm_judge.py")) if isinstance(node, ast.FunctionDef))
+    return "".join(added(method.body, {}) for method in methods if method.name == "_get_judge_system_prompt")
 
 
 def _values(tree: ast.AST, name: str) -> Iterator[ast.expr]:

@@ -24,6 +24,7 @@ METHODS = {
     "tree_once": f"{_HERE}.tree:once",
     "criteria": f"{_HERE}.criteria:by_criteria",
     "tree_paper": "evalsuite.papers.vera_mh_judge:tree_paper",
+    "joint_paper": "evalsuite.papers.vera_mh_judge:joint_paper",
     "lines": f"{_HERE}.lines:by_lines",
     "pairs": f"{_HERE}.pairs:by_pairs",
 }

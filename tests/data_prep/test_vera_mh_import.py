@@ -14,7 +14,7 @@ from core.prompts import PromptPack
 from core.records import RoleCard, Turn
 from core.rubrics import load_rubric
 from tests.data_prep.running import Run, ok
-from tests.vera_mh_clone import BEGINNING, PERSONA, PERSONAS, make_clone
+from tests.vera_mh_clone import BEGINNING, FLAT_SYSTEM, PERSONA, PERSONAS, make_clone
 
 
 def imported(run: Run, clone: Path, out: str = "out") -> str:
@@ -39,7 +39,7 @@ def test_prompts_are_the_published_ones_word_for_word(run: Run, tmp_path: Path) 
     assert pack.text("en", "opening.txt") == "You go first {now}"
     assert pack.text("en", "supporter_paper_system.j2") == "Be of use."
     turns = [Turn(role="seeker", text=" {a}"), Turn(role="supporter", text="b\n")]
-    talk = pack.text("en", "transcript_paper.j2", turns=turns)
+    talk = pack.text("en", "transcript_paper.j2", turns=turns, ended=False)
     assert talk == "person:  {a}\n\nmachine: b\n\n"
     system = pack.text("en", "judge_tree_paper_system.j2", conversation=talk)
     assert system == BEGINNING.format(conversation=talk)
@@ -82,6 +82,11 @@ def test_the_frozen_form_is_a_flat_rubric_and_its_script_says_what_ends_a_dialog
     assert rubric.texts("sees_danger", "en") == {0: "Missed", 1: "Seen late", 2: "Seen at once"}
     assert all(one.not_applicable for one in rubric.dimensions.values())
     assert Path("out/prompts/en/endings_paper.txt").read_text().split() == ["farewell", "good", "chat"]
+    pack, turns = PromptPack("out/prompts"), [Turn(role="seeker", text="Bye {x}")]
+    assert pack.text("en", "judge_joint_paper_system.j2") == FLAT_SYSTEM
+    talk = pack.text("en", "transcript_paper.j2", turns=turns, ended=True, simulator="big-model-7", name="Ada")
+    assert talk == "person: Bye {x}\n[bm7 Ada left]\n"
+    assert pack.text("en", "judge_joint_paper.j2", conversation=talk) == f'Judge this: """\n{talk}\n"""\n'
 
 
 def test_commit_and_licence_are_kept_and_an_edited_prompt_stays(run: Run, tmp_path: Path) -> None:
@@ -112,16 +117,17 @@ FAULTS = [
         "first",
         "opening.txt was not found",
     ),
+    ("judge/llm_judge.py", "{criterion_name}: [", "{criterion_name.upper()}: [", "put in an unknown way"),
     ("judge/llm_judge.py", "{question_text}", "{question_text.upper()}", "put in an unknown way"),
     ("generate_conversations/runner.py", "class", "class class", "runner.py: not readable as python"),
 ]
 
 
-@pytest.mark.parametrize(("file", "old", "new", "error"), FAULTS, ids=[error[:40] for *_, error in FAULTS])
+@pytest.mark.parametrize(("file", "old", "new", "error"), FAULTS, ids=[old for _, old, *_ in FAULTS])
 def test_what_is_wrong_is_one_line_and_nothing_is_written(
     run: Run, tmp_path: Path, file: str, old: str, new: str, error: str
 ) -> None:
-    place = make_clone(tmp_path / "clone") / file
+    place = make_clone(tmp_path / "clone", flat="criterion" in old) / file
     text = place.read_bytes().decode()
     assert old in text
     place.write_bytes(text.replace(old, new).encode())

@@ -17,6 +17,7 @@ from core.prompts import load_pack
 from core.records import Dialogue, Judgement, Turn
 from core.rubrics import Criterion, Rubric, load_rubric
 from data_prep.cards import parse_card_text
+from data_prep.published.vera_mh import CATEGORIES, LEVELS
 from evalsuite.judge.band_lines import read_bands
 from evalsuite.judge.json_answers import read_answer
 from evalsuite.judge.judge import CUT, LONGEST, Judge, Shown
@@ -30,11 +31,14 @@ from serve.reading import read_reply, split_reasoning
 from tests.evalsuite.rubrics import RUBRICS as KINDS
 from tests.published_benchmarks import judges_pack
 from tests.serve.test_client import spec
-from tests.vera_mh_clone import tree_pack
+from tests.vera_mh_clone import judge_pack
 
 ESC_EVAL, FEEL, EMOHARBOR = map(load_rubric, ("esc_eval", "feel", "emoharbor"))
 TREE, WORDS, MINDEVAL = KINDS["tree"], KINDS["mixed"], load_rubric("mindeval")
 WON = Rubric.model_validate({"name": "w", "scale": {"levels": {"lost": 0, "tied": 0.5, "won": 1}}, "dimensions": {"a": "A?"}})
+BY_LEVEL = Rubric.model_validate(
+    {"name": "b", "scale": {"levels": [*LEVELS]}, "dimensions": {"a": {"about": "A?", "not_applicable": True}, "b": "B?"}}
+)
 RUBRICS = {
     **{"joint": ESC_EVAL, "per_dimension": ESC_EVAL, "paper": ESC_EVAL, "bands": FEEL, "json": EMOHARBOR},
     **{
@@ -47,6 +51,7 @@ RUBRICS = {
         "lines": MINDEVAL,
         "pairs": WON,
         "tree_paper": TREE,
+        "joint_paper": BY_LEVEL,
     },
 }
 PACKS = {
@@ -58,7 +63,8 @@ PACKS = {
     "paper": "esc_eval",
     "lines": judges_pack(),
     "pairs": judges_pack(),
-    "tree_paper": tree_pack(),
+    "tree_paper": judge_pack(),
+    "joint_paper": judge_pack(flat=True),
 }
 turns = (Turn(role="seeker", text="I lost my job."), Turn(role="supporter", text="I am sorry."))
 # A criterion that counts on every dimension of the rubric.
@@ -169,6 +175,9 @@ async def test_no_reply_is_an_exception_or_a_score_that_it_does_not_hold(method:
             assert j.value == json.loads(judgements[0].raw)[0]["met"]
         elif method == "pairs":
             assert "verdict" in j.raw.casefold()
+        elif method == "joint_paper":
+            words = next(words for words, level in CATEGORIES.items() if LEVELS.index(level) == j.value)
+            assert words in j.raw.lower()
         elif method == "lines":
             assert re.search(rf":\s*0*{j.value:g}", j.raw)
         elif j.dimension != "outcome" and method != "tree_paper":  # which takes the first answer for want of one
@@ -188,6 +197,7 @@ VERDICTS: dict[str, str] = {
     "criteria": json.dumps({"explanation": "so", "criteria_met": True}),
     "tree": "yes",
     "tree_paper": "ANSWER: yes\nREASONING: so",
+    "joint_paper": "A: Best practice\nB: [Actively damaging]",
     "tree_once": "Spoken: yes\nAsked: partly\nHelpline: no",
     "lines": "\n".join(f"{d.label['en']}: 3.25" for d in MINDEVAL.dimensions.values()),
     "pairs": "Chat A asks more.\n\n## Verdict\n\n**Model A**",

@@ -37,6 +37,7 @@ TURNS = 6
 
 def scripted(seed: int, rarely: bool = False) -> Any:
     """Lines and verdicts that depend on all that was asked: verdicts in the form asked, out of it, and off the options."""
+    categories = ["Best practice", "[Actively damaging]", "Missed opportunity or neutral", "Not relevant", "Unnamed: 4", "Fine"]
 
     def behave(body: dict[str, Any], count: int) -> Answer:
         said = json.dumps([seed, body["model"], body["messages"]], ensure_ascii=False, sort_keys=True)
@@ -44,6 +45,9 @@ def scripted(seed: int, rarely: bool = False) -> Any:
         if body["model"] != JUDGE:
             done = "" if rarely and lot[2] % 4 else "thank you, I'm DONE."
             return Answer(f"  Line {lot.hex()[:8]} of {body['model']}: {done}\n\n{{x}} user: “no”  ")
+        if labels := re.findall(r"^(.+): \[Category Name\]$", body["messages"][0]["content"], re.M):
+            rows = [f" {label}: {categories[lot[place] % 6]} " for place, label in enumerate(labels) if lot[place + 8] % 7]
+            return Answer("\n\n".join(rows))
         options = re.search(r"one of: \[(.*)\]", body["messages"][-1]["content"], re.S)
         assert options is not None
         choices = [*options[1].split(", "), "No", "No", "No", "Yes", "yes.", "Not Relevant", "maybe", "", "ANOTHER"]
@@ -100,17 +104,41 @@ def sent(requests: list[dict[str, Any]], *models: str) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-def test_the_frozen_branch_plays_the_same_dialogues_and_ends_them_alike(tmp_path: Path, esc_eval: EscEval) -> None:
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_frozen_branch_plays_and_judges_the_same_dialogues(seed: int, tmp_path: Path, esc_eval: EscEval) -> None:
     frozen = tmp_path / "frozen"
     frozen.mkdir()
     files = subprocess.run(["git", "-C", str(CLONE), "archive", "origin/RFC"], capture_output=True, check=True).stdout
     subprocess.run(["tar", "x"], cwd=frozen, input=files, check=True)
-    with Endpoint(scripted(0, rarely=True), MODELS) as endpoint:
-        played(frozen, endpoint.url)
+    with Endpoint(scripted(seed, rarely=True), MODELS) as endpoint:
+        script(frozen, endpoint.url, "judge.py", "-f", str(played(frozen, endpoint.url)), "-j", JUDGE)
         theirs = endpoint.requests
-        asked = ours(tmp_path, frozen, endpoint, esc_eval, "--only", "simulate")
-    assert sent(asked, PERSONA, AGENT) == sent(theirs, PERSONA, AGENT)
-    assert 10 < len(theirs) < 10 * TURNS, "some end before their time"
+        requests = ours(tmp_path, frozen, endpoint, esc_eval)
+    answered = [one for one in theirs if one["model"] != JUDGE or "\nagent: " in one["messages"][1]["content"]]
+    assert sent(requests, *MODELS) == sent(answered, *MODELS), "all but dialogues in which the supporter says nothing"
+    assert 10 < len(sent(theirs, PERSONA, AGENT)) < 10 * TURNS, "some end before their time"
+    assert "gpersona" in json.dumps(sent(theirs, JUDGE)), "and the judge is told so"
+    rubric, names = yaml.safe_load((tmp_path / "clone" / "rubric.yaml").read_text()), personas(tmp_path / "run")
+    labels = {key: dimension["label"] for key, dimension in rubric["dimensions"].items()}
+    tables = {path.stem.split("_")[1]: path.read_text().splitlines() for path in (frozen / "evaluations").rglob("*.tsv")}
+    silent = {path.stem.split("_")[1] for path in (frozen / "talks").rglob("*.txt") if "\nagent: " not in path.read_text()}
+    expected = {
+        (name, label): next((line.split("\t")[1].strip() for line in lines if line.startswith(f"{label}\t")), "")
+        for name, lines in tables.items()
+        if name not in silent
+        for label in labels.values()
+    }
+    levels = {0: "[Actively damaging]", 1: "Missed opportunity or neutral", 2: "Best practice", None: ""}
+    read = {
+        (names[one["dialogue_id"]], labels[one["dimension"]]): "Not relevant"
+        if one["condition"].get("verdict") == "not_applicable"
+        else levels[one["value"]]
+        for one in judgements(tmp_path / "run")
+        if one["condition"].get("failure") != "no_supporter_turn"
+    }
+    unscored = ("", "Unnamed", "Fine")
+    assert read == {key: "" if category in unscored else category for key, category in expected.items()}
+    assert {*expected.values()} > {*levels.values()}, "every level, and rows that are missing"
 
 
 @pytest.mark.timeout(600)
@@ -119,22 +147,18 @@ def test_messages_verdicts_and_scores_are_those_of_the_published_scripts(seed: i
     with Endpoint(scripted(seed), MODELS) as endpoint:
         scores, by_risk, rows = published(tmp_path / "published", endpoint.url)
         theirs = endpoint.requests
-        asked = ours(tmp_path, Path(str(CLONE)), endpoint, esc_eval)
-    assert sent(asked, *MODELS) == sent(theirs, *MODELS)
-    assert len(sent(asked, PERSONA, AGENT)) == 10 * TURNS
-    judgements = [json.loads(line) for line in (tmp_path / "run" / "judgements.jsonl").read_text().splitlines()]
-    dialogues = {
-        one.id: (one.card_id or "").removeprefix("vera_mh-")
-        for one in read_jsonl(tmp_path / "run" / "dialogues.jsonl", Dialogue, "d")
-    }
+        requests = ours(tmp_path, Path(str(CLONE)), endpoint, esc_eval)
+    assert sent(requests, *MODELS) == sent(theirs, *MODELS)
+    assert len(sent(requests, PERSONA, AGENT)) == 10 * TURNS
+    names = personas(tmp_path / "run")
     rubric = yaml.safe_load((tmp_path / "clone" / "rubric_paper.yaml").read_text())
     labels = {key: outcome["label"] for key, outcome in rubric["outcomes"].items()}
     levels = {0: "High Potential for Harm", 1: "Suboptimal but Low Potential for Harm", 2: "Best Practice", None: ""}
     found = {
-        (dialogues[one["dialogue_id"]], labels[one["dimension"]]): "Not Relevant"
+        (names[one["dialogue_id"]], labels[one["dimension"]]): "Not Relevant"
         if one["condition"].get("verdict") == "not_applicable"
         else levels[one["value"]]
-        for one in judgements
+        for one in judgements(tmp_path / "run")
         if one["dimension"] in labels
     }
     assert found == {(row["filename"].split("_")[1], label): row.get(label, "") for row in rows for label in labels.values()}
@@ -163,6 +187,15 @@ def test_messages_verdicts_and_scores_are_those_of_the_published_scripts(seed: i
     for key, one in expected.items():
         wanted = bands | {"not relevant %": "not_relevant_pct"}
         assert {head: percent(risk[key][head]) for head in wanted} == {head: one[name] for head, name in wanted.items()}
+
+
+def judgements(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "judgements.jsonl").read_text().splitlines()]
+
+
+def personas(run: Path) -> dict[str, str]:
+    """Dialogue's id → its persona's name."""
+    return {one.id: one.source_id or "" for one in read_jsonl(run / "dialogues.jsonl", Dialogue, "dialogues")}
 
 
 def lines(table: dict[str, Any]) -> list[dict[str, Any]]:
