@@ -1,4 +1,4 @@
-"""doctor: what this machine has and lacks."""
+"""`esc-eval doctor`: what this machine has and lacks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from serve.doctor import findings
 
 
 def doctor() -> None:
-    """What this machine has and lacks for serving and training, a line each with what mends it.
+    """Show what this machine has and lacks for serving and training, one line each, with what to do about it.
 
-    GPU, driver, torch, vLLM, compiler and headers, room on disk, ports, Slurm and Ray, keys. `--`: only some uses need it. Exit
-    code 1 when something is missing that what is installed here needs.
+    Checks GPU, driver, torch, vLLM, compiler and headers, disk space, ports, Slurm and Ray, keys. `--` marks what only some
+    uses need. Exit code 1 if something is missing that an installed package needs.
     """
     missing = 0
     for finding in findings():

@@ -1,4 +1,4 @@
-"""`init`: the files of a first run, to be changed into one's own."""
+"""`esc-eval init`: the files of a first run, to adapt."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ EXAMPLE, FILES = CONFIGS / "init", ("config.yaml", "cards.csv", "rubric.yaml", "
 
 def init(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder; files that are there are never replaced."), Writes(FILES)
+        Path, typer.Argument(metavar="DIR", help="Folder to write to; existing files are never replaced."), Writes(FILES)
     ],
 ) -> None:
     """Write the files of a first run: a config, four role cards, a rubric of four questions, and a supporter's system prompt.
 
-    They run as they are, with any model behind an OpenAI-compatible URL; then change them into yours. Example:
+    They run as they are, with any model behind an OpenAI-compatible URL; then adapt them. Example:
 
     esc-eval init mine
 
     esc-eval run --config mine/config.yaml --model my-model@http://127.0.0.1:8000/v1
     """
-    if there := [name for name in FILES if (folder / name).exists()]:
-        raise UserError(f"{folder}: {', '.join(there)}: there already, and nothing is replaced: choose another folder")
+    if existing := [name for name in FILES if (folder / name).exists()]:
+        raise UserError(f"{folder}: {', '.join(existing)}: exists already and is not replaced: choose another folder")
     for name in FILES:
         write_bytes(folder / name, read_bytes(EXAMPLE / name, "example"))
     console.print(f"written: {', '.join(FILES)}\nesc-eval run --config {folder}/config.yaml --model NAME@URL", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`esc-eval models` lists what can be named in a role, and whether it answers."""
+"""`esc-eval models` lists the models that a role can be given, and checks whether they answer."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ _COLUMNS = ("model", "roles", "served by", "licence")
 def models(
     names: Annotated[
         MaybeModels,
-        typer.Argument(metavar="MODEL…", help="Only these: names in configs/models, spec files, NAME@URL. Default: all names."),
+        typer.Argument(
+            metavar="MODEL…", help="Only these: names in configs/models, spec files, NAME@URL. Default: all of configs/models."
+        ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Ask those that have an address whether they answer (no tokens).")
+        bool, typer.Option("--check", help="Check that the models with an address answer; this uses no tokens.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """The models that a role can be given, and what each needs: GPU memory, the variable with its key, its licence.
+    """List the models that a role can be given, and what each needs: GPU memory, the variable with its key, its licence.
 
-    With --check exit code 1 says that one that has an address does not answer, or serves no such model. Example:
+    With --check, the exit code is 1 if an address does not answer or does not serve the model. Example:
 
     esc-eval models my-model@http://127.0.0.1:8000/v1 --check
     """
@@ -48,11 +50,11 @@ def models(
         tuple(_row(spec, answers, check) for spec in specs),
         (
             *(note for spec in specs if names and (note := _note(spec))),
-            "served by: what is started for it, in its own chat template unless one of configs/chat_templates is named; "
-            "esc-eval models NAME says why",
-            "GPU: memory of one copy, with the cache for one dialogue of full length and what was assumed as overhead; "
-            "esc-eval run --plan says it for your GPUs",
-            "any served model takes any role as NAME@URL; --json has addresses, checkpoints and what each is",
+            "served by: the engine started for it, with the model's own chat template unless one of configs/chat_templates is "
+            "named; esc-eval models NAME gives the reason",
+            "GPU: memory of one copy, with the cache for one dialogue of full length and an assumed overhead; "
+            "esc-eval run --plan computes it for your GPUs",
+            "any served model can take any role as NAME@URL; --json adds addresses, checkpoints and descriptions",
         ),
     )
     deliver("models", figures, [table], None, as_json)
@@ -61,7 +63,7 @@ def models(
 
 
 async def _answers(specs: list[ModelSpec]) -> dict[str, dict[str, Any]]:
-    """Of the models that have an address: whether it serves them, and what it says."""
+    """Model → whether its address serves it, and what the server says; only models that have an address."""
 
     async def ask(session: aiohttp.ClientSession, spec: ModelSpec) -> dict[str, Any]:
         try:
@@ -72,18 +74,21 @@ async def _answers(specs: list[ModelSpec]) -> dict[str, dict[str, Any]]:
         if listing.problem:
             return {"served": False, "said": listing.problem}
         if listing.contexts is None:
-            return {"served": True, "said": "it has no list of models", "context": None}
+            return {"served": True, "said": "it does not list its models", "context": None}
         return {"served": True, "said": "yes", "context": listing.contexts[spec.served_name()]}
 
-    asked = [spec for spec in specs if spec.endpoint.base_url]
+    remote = [spec for spec in specs if spec.endpoint.base_url]
     async with aiohttp.ClientSession() as session:
-        said = await asyncio.gather(*(ask(session, spec) for spec in asked))
-    return {spec.name: answer for spec, answer in zip(asked, said, strict=True)}
+        answers = await asyncio.gather(*(ask(session, spec) for spec in remote))
+    return {spec.name: answer for spec, answer in zip(remote, answers, strict=True)}
 
 
 def _figures(spec: ModelSpec) -> dict[str, Any]:
-    """What a model needs, as JSON."""
+    """What a model is and needs, as JSON. `gpu_gib`: memory of one copy with the cache for one dialogue of full length; null if
+    nothing is served here or its size is unknown."""
     key = spec.endpoint.api_key_env
+    size = size_of(spec) if spec.checkpoint and not spec.endpoint.base_url else None
+    memory = size.weights() + size.cache(spec.context_length or 0) + OVERHEAD if size else 0
     return {
         "name": spec.name,
         "about": spec.about,
@@ -97,7 +102,7 @@ def _figures(spec: ModelSpec) -> dict[str, Any]:
         "chat_template": spec.chat_template,
         "base_url": spec.endpoint.base_url,
         "checkpoint": spec.checkpoint,
-        "gpu_gib": _gpu_memory(spec),
+        "gpu_gib": round(memory / GIB, 1) if size else None,
         "key": key,
         "key_is_set": bool(os.environ.get(key)) if key else None,
         "licence": spec.licence,
@@ -106,19 +111,17 @@ def _figures(spec: ModelSpec) -> dict[str, Any]:
 
 def _row(spec: ModelSpec, answers: dict[str, dict[str, Any]], check: bool) -> tuple[Cell, ...]:
     figures, answer = _figures(spec), answers.get(spec.name)
-    size = (
-        f"{figures['gpu_gib']:.1f} GiB of a GPU" if figures["gpu_gib"] else "a GPU, size not known" if spec.checkpoint else None
-    )
+    gpu = f"{figures['gpu_gib']:.1f} GiB of a GPU" if figures["gpu_gib"] else "a GPU, size unknown" if spec.checkpoint else None
     key = f"{figures['key']} ({'set' if figures['key_is_set'] else 'not set'})" if figures["key"] else None
-    needs = None if spec.floor else key if spec.endpoint.base_url else size
-    said = [answer["said"] + (f"; reads {answer['context']} tokens" if answer.get("context") else "")] if answer else [None]
+    needs = None if spec.floor else key if spec.endpoint.base_url else gpu
+    text = answer["said"] + (f"; reads {answer['context']} tokens" if answer.get("context") else "") if answer else None
     roles = f"{', '.join(spec.roles)} ({', '.join(figures['languages'] or ['any language'])})"
     served = ": ".join(filter(None, [_served(spec), needs]))
-    return (spec.name, roles, served, spec.licence, *(said if check else []))
+    return (spec.name, roles, served, spec.licence, *([text] if check else []))
 
 
 def _served(spec: ModelSpec) -> str:
-    """What answers as a model, and in which chat template where that is not its checkpoint's own."""
+    """What serves a model, and its chat template if that is not the checkpoint's own."""
     if spec.floor:
         return "no model"
     if spec.endpoint.base_url:
@@ -132,16 +135,7 @@ def _served(spec: ModelSpec) -> str:
 
 
 def _note(spec: ModelSpec) -> str:
-    """Why a model is served as it is, or is not; by which class of its engine."""
-    why = f"nothing here can serve it: {spec.serve.unservable}" if spec.serve.unservable else spec.serving
+    """A model's engine classes, and why it is served as it is, or cannot be; "" if there is no reason to give."""
+    reason = f"nothing here can serve it: {spec.serve.unservable}" if spec.serve.unservable else spec.serving
     classes = ", ".join(architectures_of(spec))
-    return f"{spec.name}{f' ({classes})' if classes else ''}: {why}" if why else ""
-
-
-def _gpu_memory(spec: ModelSpec) -> float | None:
-    """GiB of one copy with the cache for one dialogue of full length; None where nothing is served here, or its size is not
-    known."""
-    size = size_of(spec) if spec.checkpoint and not spec.endpoint.base_url else None
-    if size is None:
-        return None
-    return round((size.weights() + size.cache(spec.context_length or 0) + OVERHEAD) / GIB, 1)
+    return f"{spec.name}{f' ({classes})' if classes else ''}: {reason}" if reason else ""

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what becomes of them: a config file with overrides, resolved."""
+"""Options that several verbs share, and the config that a run's options resolve to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ RECORDS = (
     *(*PEOPLE, "dialogues.jsonl", "judgements.jsonl", "turn_judgements.jsonl"),
     *("gold_dialogues.jsonl", "gold_scores.jsonl", "gold_judgements.jsonl"),
 )
-# What is read of a run folder, and what a run writes over in one (store, config and what is told of a run in JSON only grow).
+# The files that verbs read in a run folder. A run replaces those of `OUT_RUN`; store, config and JSON files about the run only
+# grow.
 IN_RUN = Reads(
     "folder",
     (
@@ -42,26 +43,25 @@ OUT_RUN = Writes((*RECORDS, "agreement.json", "report.*", "tables/*", "judges/*/
 
 
 def out_tables(name: str, *more: str) -> Writes:
-    """The folder of `deliver`: NAME.json, every table as CSV, and what else a verb writes there."""
+    """The folder of `deliver`: NAME.json, every table as CSV, and `more` files of the verb."""
     return Writes((f"{name}.json", "*.csv", *more))
 
 
 def out_page(name: str, *more: str) -> Writes:
-    """The folder of `deliver_page`: the page NAME.html, the same as JSON and Markdown, tables/, and what else a verb writes
-    there."""
+    """The folder of `deliver_page`: NAME.html, the same as JSON and Markdown, tables/, and `more` files of the verb."""
     return Writes((f"{name}.*", "tables/*", *more))
 
 
 def _setting(field: str, *names: str, panel: str | None = None, metavar: str | None = None) -> Any:
-    """The option of a run's config field, explained by the field's own text."""
+    """An option for a field of a run's config, with the field's description as help."""
     return typer.Option(*names, help=EvalConfig.model_fields[field].description, metavar=metavar, rich_help_panel=panel)
 
 
 OutOption = Annotated[
-    str | None, typer.Option("--out", help="Run folder. The same command resumes; one that asks for more grows it."), OUT_RUN
+    str | None, typer.Option("--out", help="Run folder. The same command resumes; a larger one extends the run."), OUT_RUN
 ]
 MaybeResumedOption = Annotated[str | None, typer.Option("--out", help="Run folder. The same folder and command resume.")]
-_MODELS = "Models: a name in configs/models, a spec file, or NAME@URL (NAME@URL#VARIABLE: with the key in that variable)"
+_MODELS = "Models: a name in configs/models, a spec file, or NAME@URL (NAME@URL#VARIABLE: the key is in that variable)"
 SupporterOption = Annotated[
     MaybeModels,
     typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more.", rich_help_panel=_MODELS),
@@ -71,8 +71,8 @@ SystemOption = Annotated[
     typer.Option(
         "--system",
         metavar="FILE_OR_TEXT",
-        help="What the models under test are told, as a system message, also in place of EmoHarbor's. Repeat for more: "
-        "every model with every prompt is a supporter, MODEL.PROMPT by the file's name. See variants in the config.",
+        help="System prompt of the models under test, as text or a file; it replaces EmoHarbor's. Repeat for more: every "
+        "model is tested with every prompt, as MODEL.PROMPT after the file's name. See variants in the config.",
         rich_help_panel=_MODELS,
     ),
     IN_NAME,
@@ -82,12 +82,12 @@ JudgesOption = Annotated[
 ]
 RoleModelOption = Annotated[MaybeModel, _setting("model", "--model", panel=_MODELS, metavar="MODEL")]
 SeekerOption = Annotated[MaybeModel, _setting("seeker", "--seeker", panel=_MODELS, metavar="MODEL")]
-ConfigOption = Annotated[InFile, typer.Option("--config", help="What to run; see configs/eval.")]
+ConfigOption = Annotated[InFile, typer.Option("--config", help="Config of the run (YAML); see configs/eval.")]
 CardsOption = Annotated[
     MaybeFiles,
     typer.Option(
         "--cards",
-        help="Role cards: your own sheet (CSV, XLSX, JSON with a column problem), our JSONL, or ESC-Eval's card_high_*.json.",
+        help="Role cards: your own sheet (CSV, XLSX, JSON with a column `problem`), our JSONL, or ESC-Eval's card_high_*.json.",
     ),
 ]
 LimitOption = Annotated[int | None, _setting("limit", "--limit", metavar="N")]
@@ -95,19 +95,19 @@ UntilOption = Annotated[str | None, _setting("until", "--until", metavar="decide
 ShardOption = Annotated[str | None, _setting("shard", "--shard", metavar="I/N")]
 LanguageOption = Annotated[
     str | None,
-    typer.Option("--language", help="One language (en, zh, de, pt-BR). Default: those of the config, or of your cards."),
+    typer.Option("--language", help="Only this language (en, zh, de, pt-BR). Default: those of the config, or of your cards."),
 ]
 JudgedByOption = Annotated[
-    str | None, typer.Option("--judge", help="Whose verdicts: a judge of the run. Needed where several scored it.")
+    str | None, typer.Option("--judge", help="Use the verdicts of this judge; required if several scored the run.")
 ]
 ModeOption = Annotated[str | None, _setting("mode", "--mode")]
 WandbOption = Annotated[
     bool, typer.Option("--wandb", help="Log the report's tables and plots to Weights & Biases (offline without a key).")
 ]
 AgainstOption = Annotated[
-    str | None, typer.Option("--against", metavar="paper|emoharbor|feel", help="A paper's figures beside ours.")
+    str | None, typer.Option("--against", metavar="paper|emoharbor|feel", help="Show a paper's figures next to ours.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print only the figures, as JSON.")]
 TablesOption = Annotated[  # with `out_tables(…)`
     Path | None, typer.Option("--out", help="Folder for the figures as JSON and every table as CSV.")
 ]
@@ -120,57 +120,59 @@ GoldOption = Annotated[
     InFiles,
     typer.Option(
         "--gold",
-        help="HumanScore records (JSONL, or CSV with its columns), or a run folder for its gold set. Annotators are averaged. "
-        "Repeat for more.",
+        help="People's scores: HumanScore records (JSONL, or CSV with their columns), or a run folder for its gold set. "
+        "Annotators are averaged. Repeat for more.",
     ),
 ]
 PeopleOption = Annotated[
     MaybeFiles,
     typer.Option(
         "--gold",
-        help="People's scores (HumanScore records, JSONL or CSV with their columns): a leaderboard by people. Repeat for more.",
+        help="People's scores (HumanScore records, JSONL or CSV with their columns), for a leaderboard by people. Repeat for "
+        "more.",
     ),
 ]
 LabelsOption = Annotated[
     MaybeFiles,
     typer.Option(
         "--people",
-        help="People's scores of some of the dialogues (as for --gold, or a study's export folder): judge alone, people alone "
-        "and both side by side, and how many labels the judge saves. Repeat for more.",
+        help="People's scores of some of the dialogues (as for --gold, or a study's export folder): shows boards by the judge, "
+        "by people and by both, and how many labels the judge saves. Repeat for more.",
     ),
 ]
 OwnRubricOption = Annotated[
-    MaybeFiles, typer.Option("--rubric", help="Rubric file of your own that people's scores name. Repeat for more.")
+    MaybeFiles, typer.Option("--rubric", help="Your own rubric file, if people's scores are on it. Repeat for more.")
 ]
 AnnotatorOption = Annotated[
-    list[str] | None, typer.Option("--annotator", help="Only the scores that this annotator gave. Repeat for more.")
+    list[str] | None, typer.Option("--annotator", help="Use only the scores of this annotator. Repeat for more.")
 ]
 ClusterOption = Annotated[
     str | None,
     typer.Option(
         "--cluster",
         metavar="card|dialogue|FIELD",
-        help="What intervals and tests draw whole: a card (profile, source item) with all its dialogues, which is the default; "
-        "each dialogue by itself; all dialogues that are equal in a field of their record.",
+        help="The unit that intervals and tests resample. card (default): all dialogues of a card, profile or source item. "
+        "dialogue: each dialogue by itself. FIELD: all dialogues with the same value in this field of their records.",
     ),
 ]
 
 
-def refuse(why: str, **given: object) -> None:
-    """Raise `UserError` for the first option that is given though it has no meaning here, `why` says in what case."""
-    for name, value in given.items():
+def refuse(why: str, **options: object) -> None:
+    """Raise `UserError` for the first of these options that was given; `why` says why it has no meaning here."""
+    for name, value in options.items():
         if value:
             raise UserError(f"--{name.replace('_', '-')}: {why}")
 
 
-def _prompts(given: Sequence[str]) -> dict[str, dict[str, str]] | None:
-    """`--system` as variants by the names of files; a text is called by its hash. Raises `UserError` for a name twice."""
+def _variants(prompts: Sequence[str]) -> dict[str, dict[str, str]] | None:
+    """The prompts of `--system` as variants, named after the file or a text's hash. Raises `UserError` for a name used
+    twice."""
     variants: dict[str, dict[str, str]] = {}
-    for prompt in given:
+    for prompt in prompts:
         file, own = prompt_file(prompt), f"system-{digest(prompt, 6)}"
         name = record_name(file.stem, own)[:50] if file else own
         if name in variants:
-            raise UserError(f"--system {prompt}: two prompts are called {name}: give one file another name")
+            raise UserError(f"--system {prompt}: two prompts are named {name}: rename one of the files")
         variants[name] = {"system": prompt}
     return variants or None
 
@@ -184,18 +186,18 @@ def resolve(
     dialogues: Sequence[Path] = (),
     **overrides: Any,
 ) -> DialogueFramework:
-    """The config with what the command line changes (options that are None were not given); errors name the option. Without
-    --language, cards, profiles and `dialogues` in other languages than the config's are played, or scored, in theirs."""
+    """The config with the changes from the command line; None is an option that was not given, and errors name the option.
+    Without --language, cards, profiles and `dialogues` may bring languages of their own (`languages_with`)."""
     settings = settings or ()
     for name in ("cards", "profiles", "references"):
         overrides[name] = [str(path) for path in overrides.get(name) or ()] or None
     overrides["languages"] = [check_language("--language", language)] if language else None
-    overrides["variants"] = _prompts(system or ())
+    overrides["variants"] = _variants(system or ())
     loaded = load_config(config, overrides, settings)
     if loaded.shard and "shard" not in overrides:
-        raise UserError(f"{config}: shard: only `esc-eval run` does a part of the work (--shard I/N): leave it out here")
+        raise UserError(f"{config}: shard: only `esc-eval run` works on shards (--shard I/N): leave it out here")
     if overrides.get("until") and overrides.get("limit") is None and "limit" not in fields_set(settings):
-        loaded.limit = None  # the config's is that of a run of a fixed size
+        loaded.limit = None  # the config's limit is for a run of fixed size
     if overrides.get("model") and loaded.seeker and loaded.judge and loaded.supporters:
         raise UserError(f"--model: {config} names a model for every role: use --supporter, --seeker and --judge")
     resolved = resolve_config(loaded)

@@ -1,4 +1,4 @@
-"""What verbs do with their figures: tables on the console, JSON on standard output, JSON and CSV files in a folder."""
+"""The output of verbs: tables on the console, JSON on standard output, JSON and CSV files in a folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from core.options import console
 from core.tables import Screen, Table, to_console, write_csv
 from evalsuite.report.sheet import Sheet, as_figures, write_sheet
 
-LINES = 6  # of findings, and of what changed in a text, that the console shows
+LINES = 6  # how many findings, and changed lines of a text, the console shows
 
 
 def deliver(
@@ -44,21 +44,21 @@ def deliver(
 
 
 def print_paths(paths: Mapping[str, Path]) -> None:
-    """Where what was written is, a line a kind."""
+    """Print the paths of written files, one line per kind."""
     for kind, path in paths.items():
         console.print(f"{kind}: {path}", soft_wrap=True)
 
 
 def talk(as_json: bool) -> Console:
-    """Where progress and remarks go: with --json, standard output is for the JSON alone."""
+    """The console for progress and remarks: with --json, standard output has only the JSON."""
     return Screen(stderr=True) if as_json else console
 
 
 def deliver_page(
     name: str, sheet: Sheet, out: Path | None, as_json: bool = False, printed: Sequence[Table] | None = None
 ) -> bool:
-    """Write the page to OUT; print it as JSON, or what it finds with some of its tables (without `printed`, with all). Returns
-    whether tables were printed."""
+    """Write the page to `out`. Print it as JSON, or its findings with the `printed` tables (by default all). Returns whether
+    tables were printed."""
     paths = {} if out is None else write_sheet(out, name, sheet)
     if as_json:
         print_json(as_figures(sheet))
@@ -66,9 +66,9 @@ def deliver_page(
     for lines in (sheet.findings, [f"Caution: {line}" for line in sheet.cautions]):
         for line in [*lines[:LINES], *[f"… and {len(lines) - LINES} more"] * (len(lines) > LINES)]:
             console.print(Text(clean(line)))
-    for what, lines in sheet.texts[:1]:
+    for title, lines in sheet.texts[:1]:
         more = [f"… {len(lines)} lines of {len(sheet.texts)} texts in all"] * (len(lines) > LINES or len(sheet.texts) > 1)
-        for line in [f"{what}:", *lines[:LINES], *more]:
+        for line in [f"{title}:", *lines[:LINES], *more]:
             console.print(Text(clean(line)), no_wrap=True, overflow="ellipsis")
     for table in sheet.tables if printed is None else printed:
         to_console(table, console)
@@ -77,13 +77,13 @@ def deliver_page(
 
 
 def print_json(figures: Any) -> None:
-    """Figures on standard output, for programs: UTF-8, as JSON is in any locale."""
-    written = clean(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode() + "\n", lambda sign: f"\\u{ord(sign[0]):04x}")
+    """Print figures as JSON on standard output: UTF-8 in any locale, as JSON must be."""
+    text = clean(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode() + "\n", lambda sign: f"\\u{ord(sign[0]):04x}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.flush()
-        sys.stdout.buffer.write(written.encode())
+        sys.stdout.buffer.write(text.encode())
     else:
-        sys.stdout.write(written)
+        sys.stdout.write(text)
 
 
 def plain(tables: Sequence[Table]) -> dict[str, Any]:
@@ -92,17 +92,14 @@ def plain(tables: Sequence[Table]) -> dict[str, Any]:
     def cell(value: Any) -> Any:
         return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
-    return {
-        "tables": [
-            {"key": t.key, "title": t.title, "columns": t.columns, "rows": [[cell(c) for c in row] for row in t.rows]}
-            for t in tables
-        ]
-    }
+    fields = ("key", "title", "columns")
+    rows = ([[cell(value) for value in row] for row in table.rows] for table in tables)
+    return {"tables": [{name: getattr(t, name) for name in fields} | {"rows": r} for t, r in zip(tables, rows, strict=True)]}
 
 
 def exit_if_lost(lost: int, total: int, what: str, failures: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> None:
-    """Exit code 1 where a server failed before `lost` of the `total` things were there; running again asks only for those.
-    Of the `failures` of a run (`Run.failures`), the first one's reason is shown."""
+    """Exit with code 1 if a failed server left `lost` of the `total` dialogues, verdicts or replies (`what`) missing. The error
+    quotes the first reason among a run's `failures` (`Run.failures`)."""
     if lost:
         cause = next((f": {call['reason']}" for calls in (failures or {}).values() for call in calls), "")
         say(

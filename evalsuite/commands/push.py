@@ -1,4 +1,4 @@
-"""`esc-eval push`: adapters, data sets, results and reports to the Hugging Face hub."""
+"""`esc-eval push` publishes adapters, data sets, results and reports on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from serve.checkpoints.model_card import adapter_to_publish
 
 
 def push(
-    folder: Annotated[Path, typer.Argument(help="An adapter, what a verb of data_prep made, or a run folder."), IN_FOLDER],
-    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub. It is made where there is none.")],
+    folder: Annotated[Path, typer.Argument(help="An adapter, an output folder of data_prep, or a run folder."), IN_FOLDER],
+    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub, created if it does not exist.")],
     benchmark: Annotated[
         str | None,
         typer.Option(
             metavar="OWNER/NAME",
-            help="Publish a run's scores, not its report: the data set on the hub that they are of (the cards).",
+            help="Publish a run's scores instead of its report: the data set on the hub (the cards) that was run.",
         ),
     ] = None,
-    supporter: Annotated[str | None, typer.Option(help="Whose scores, where the run tests several models.")] = None,
+    supporter: Annotated[str | None, typer.Option(help="Publish the scores of this model, if the run tests several.")] = None,
     judge: JudgedByOption = None,
     report: Annotated[
-        str | None, typer.Option(metavar="OWNER/NAME", help="Space with the report, as the scores' source.")
+        str | None, typer.Option(metavar="OWNER/NAME", help="Space with the report, linked as the source of the scores.")
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="A repository that is made is private.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every file and the card; send nothing.")] = False,
 ) -> None:
-    """Publish on the Hugging Face hub. What is in the folder decides what is made of it:
+    """Publish a folder on the Hugging Face hub. What it becomes depends on its content:
 
-    - a LoRA adapter: a model with its card (base, data by hash, figures beside their baselines, licence);
-    - data: a data set for `load_dataset`; it is refused where the licence of a corpus in it forbids it or states nothing;
-    - a run: its report as a static Space, which shows the dialogues; with --benchmark its scores as evaluation results of the
-    model that was tested (.eval_results/).
+    - a LoRA adapter: a model with its card (base model, data by hash, figures with their baselines, licence);
+    - data: a data set for `load_dataset`, refused if the licence of one of its corpora forbids this or is not stated;
+    - a run: its report as a static Space, which shows the dialogues; with --benchmark, its scores as evaluation results of the
+    tested model (.eval_results/).
 
-    The token is the hub's own: `hf auth login`, or the variable HF_TOKEN. --dry-run sends nothing. Examples:
+    Log in with `hf auth login`, or put a token into the variable HF_TOKEN. Examples:
 
     esc-eval push runs/quick my-name/my-report --dry-run
 
@@ -52,11 +52,10 @@ def push(
     of_scores = {"--benchmark": benchmark, "--supporter": supporter, "--judge": judge, "--report": report}
     given = [option for option, value in of_scores.items() if value]
     run = (folder / "config.json").is_file()
-    if given and not (benchmark and run):
-        needs = (
-            f"give --benchmark, too, to publish the scores of {folder}" if run else f"is for a run's scores; {folder} is no run"
-        )
-        raise UserError(f"{given[0]}: {needs}")
+    if given and not run:
+        raise UserError(f"{given[0]}: is for a run's scores; {folder} is no run")
+    if given and not benchmark:
+        raise UserError(f"{given[0]}: give --benchmark, too, to publish the scores of {folder}")
     if (folder / "adapter_config.json").is_file():
         publication = adapter_to_publish(folder, repo)
     elif (folder / "manifest.json").is_file():
@@ -64,7 +63,7 @@ def push(
     elif not run:
         raise UserError(
             f"{folder}: holds no adapter (adapter_config.json), no data set (manifest.json) and no run (config.json): give the "
-            "folder that a training, a verb of data_prep or a run wrote"
+            "output folder of a training, a verb of data_prep or a run"
         )
     elif benchmark:
         publication = results_to_publish(folder, repo, benchmark, supporter, judge, report)

@@ -1,4 +1,4 @@
-"""Reports of finished runs: one written again from its records, and that of shards put together."""
+"""`esc-eval report` writes a run's report again from its records; `esc-eval merge` joins the shards of a run."""
 
 from __future__ import annotations
 
@@ -46,49 +46,49 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="FIELD",
-            help="Scores by what dialogues have in a field (version, week, country); of two values, the difference. Repeat "
-            "for more.",
+            help="Also show scores by this field of the dialogues (version, week, country), with the difference if it has two "
+            "values. Repeat for more.",
         ),
     ] = None,
     seekers: Annotated[
         MaybeFiles,
         typer.Option(
             "--seekers",
-            help="Dialogues that people had as seekers (records, JSONL; a corpus by `esc-data import`): how far the "
-            "run's seekers are from people. Repeat for more.",
+            help="Dialogues with people as seekers (JSONL records; `esc-data import` makes them of a corpus), to compare the "
+            "simulated seekers with. Repeat for more.",
         ),
     ] = None,
     fail_under: Annotated[
         list[str] | None,
         typer.Option(
             metavar="DIMENSION=SCORE",
-            help="For CI: exit code 1 where a model's mean on 0–100 is below this: average=60. Repeat for more.",
+            help="For CI: exit with code 1 if a model's mean (0–100) is below this, as in average=60. Repeat for more.",
         ),
     ] = None,
     fail_if_worse: Annotated[
         MaybeRun,
         typer.Option(
-            metavar="RUN", help="For CI: exit code 1 where a model's average is significantly worse than in this run."
+            metavar="RUN", help="For CI: exit with code 1 if a model's average is significantly worse than in this run."
         ),
     ] = None,
     inspect: Annotated[
         Path | None,
-        typer.Option("--inspect", metavar="DIR", help="Write the run as logs of Inspect, too: `inspect view --log-dir DIR`."),
+        typer.Option("--inspect", metavar="DIR", help="Also write the run as Inspect logs: `inspect view --log-dir DIR`."),
         Writes(("*.eval",)),
     ] = None,
     wandb: WandbOption = False,
 ) -> None:
-    """Write report.html, report.json, report.md and every table as CSV (tables/) of a run folder again, from its records.
+    """Write the report of a run folder again from its records: report.html, report.json, report.md and all tables as CSV.
 
-    With --gold, people's scores of these dialogues too, as a leaderboard of their own (table 2 of ESC-Eval). With --seekers,
-    the simulated seekers against people: can a classifier tell their lines apart, how long they are, when they tell what. A
-    later report without --gold, --seekers or --by leaves their tables out. Gates (--fail-under, --fail-if-worse) are for the
-    verdicts of the first judge; their outcome is also in report.junit.xml.
+    With --gold, the report has a second leaderboard by people's scores of the same dialogues (table 2 of ESC-Eval). With
+    --seekers, it compares the simulated seekers with people: whether a classifier can tell them apart, how long their turns
+    are, and when they reveal what. A later report without --gold, --seekers or --by leaves these tables out. Gates
+    (--fail-under, --fail-if-worse) use the verdicts of the first judge; report.junit.xml has their outcome, too.
     """
     if wandb:
         need_wandb()
     if rubric and not gold:
-        raise UserError("--rubric: it is for --gold: give both or leave it out")
+        raise UserError("--rubric is an option of --gold: give both, or leave it out")
     config = shards.whole(folder)
     first = config.scored
     judge = first.judge.name if first and first.judge else None
@@ -102,9 +102,9 @@ def report(
         for field in by or ():
             yield from by_field(tally, field)
 
-    with open_run(folder) as opened:
-        content.report_run(opened, console, (), wandb, partial(against, name=versus), more)
-        for path in write_inspect_logs(opened, inspect) if inspect else ():
+    with open_run(folder) as run:
+        content.report_run(run, console, (), wandb, partial(against, name=versus), more)
+        for path in write_inspect_logs(run, inspect) if inspect else ():
             console.print(str(path), soft_wrap=True)
     if gates and gates.failed(folder):
         raise typer.Exit(1)
@@ -112,12 +112,12 @@ def report(
 
 def merge(
     folders: Annotated[InRuns, typer.Argument(metavar="RUN…", help="The run folders of all shards, in any order.")],
-    out: Annotated[Path, typer.Option("--out", help="Run folder to make: what one unsharded run would have left."), OUT_RUN],
+    out: Annotated[Path, typer.Option("--out", help="Run folder to make, as one unsharded run would have left it."), OUT_RUN],
 ) -> None:
-    """Put the shards of one run (--shard I/N) together, and write its report.
+    """Join the shards of one run (--shard I/N), and write its report.
 
-    Records, config, usage and finished calls are those of one run, byte for byte; seconds are added up. A shard that is
-    missing, doubled, unfinished or of another config is refused, before anything is written. Example:
+    Records, config, usage and finished calls equal those of an unsharded run, byte for byte; seconds are added up. If a shard
+    is missing, given twice, unfinished or of another config, nothing is written. Example:
 
     esc-eval merge runs/full-1 runs/full-2 runs/full-3 runs/full-4 --out runs/full
     """

@@ -1,4 +1,4 @@
-"""The main job: a run, and how far it is."""
+"""`esc-eval run` makes a run; `esc-eval status` shows its progress."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def run(
     limit: LimitOption = None,
     only: Annotated[
         str | None,
-        typer.Option(metavar="simulate|score", help="Only hold the dialogues, or only judge those that are there; no report."),
+        typer.Option(metavar="simulate|score", help="Only hold the dialogues, or only judge existing ones; without a report."),
     ] = None,
     dialogues: Annotated[
         Path | None,
         typer.Option(
-            help="With --only score: dialogues from elsewhere, for a folder of their own (--out): our JSONL, chat format "
-            "(`messages`), ShareGPT, a table of turns (CSV, TSV, XLSX), a log of Inspect, OpenAI's stored completions."
+            help="With --only score: dialogues from elsewhere, judged into a new folder (--out): our JSONL, chat format "
+            "(`messages`), ShareGPT, a table of turns (CSV, TSV, XLSX), an Inspect log, OpenAI's stored completions."
         ),
         Reads(beside=True),
     ] = None,
@@ -72,23 +72,25 @@ def run(
         str | None,
         typer.Option(
             metavar="KIND,…",
-            help="Ask stored answers of these kinds again: empty, refusal, length (cut off), context_overflow, unreadable (no "
-            "verdict). The new answer counts, the old one stays in the store, what follows it is asked anew, and the report "
-            "says how many there were. At temperature 0 many servers say the same again.",
+            help="Replace stored answers of these kinds: empty, refusal, length (cut off), context_overflow, unreadable (no "
+            "verdict). The new answer counts, the old one stays in the store, everything after it is asked again, and the "
+            "report gives the number. At temperature 0, many servers repeat the same answer.",
         ),
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print which servers run where, and what the run takes; end.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only print which servers would run where, and the calls, tokens and cost.")
+    ] = False,
     gpus: Annotated[
         str | None,
-        typer.Option(metavar="GPU,…", help="With --plan: for a machine with these GPUs (8xh100, or gigabytes: 80,80, 2x80)."),
+        typer.Option(metavar="GPU,…", help="With --plan: plan for these GPUs (8xh100, or gigabytes: 80,80, 2x80)."),
     ] = None,
     out: OutOption = None,
 ) -> None:
     """Hold dialogues, judge them, measure the judge's agreement with the gold set if there is one, and write the report.
 
-    The config says what is run; the options below are what changes from day to day, and --set changes any other field.
-    The same command resumes; one that asks for more (supporters, cards, trials, judges) grows the run. Another judge on
-    the same dialogues is a second judgement set, in judges/NAME of the run folder: the report shows both. Examples:
+    The config defines the run. The options below override what changes most often, and --set overrides any other field. The
+    same command resumes a run; with more supporters, cards, trials or judges it extends it. Another judge on the same dialogues
+    adds a second judgement set, in judges/NAME of the run folder, and the report shows both. Examples:
 
     esc-eval run --config configs/eval/api.yaml --model my-model@http://127.0.0.1:8000/v1
 
@@ -103,24 +105,27 @@ def run(
     judges = [resolve(config, settings, **overrides, judge=name, dialogues=given) for name in judge or (None,)]
     simulated, scored = stages != "score", stages != "simulate"
     if dialogues and simulated:
-        raise UserError("--dialogues: dialogues that are there are only judged: give --only score, too")
+        raise UserError("--dialogues: existing dialogues are only judged: give --only score, too")
     if system and not simulated:
         raise UserError("--system: no supporter is asked with --only score: leave it out")
     if len(judges) > 1 and not scored:
         raise UserError("--judge: no judge is asked with --only simulate: leave it out")
     if until and only:
-        raise UserError("--until: what is decided shows when dialogues are held and judged: leave out --only")
+        raise UserError("--until needs dialogues and their verdicts: leave out --only")
     if gpus and not plan:
-        raise UserError("--gpus is a machine to plan for: give --plan, too")
+        raise UserError("--gpus is the machine to plan for: give --plan, too")
     if plan:
         from evalsuite.runner.forecast import stand_ins
 
-        asked = [[*(each.models.seekers if simulated else []), *([each.models.judge] if scored else [])] for each in judges]
-        for line in dict.fromkeys(line for each, specs in zip(judges, asked, strict=True) for line in stand_ins(each, specs)):
-            _say(line)
-    _check(judges, simulated, scored, dialogues)
-    resolved, chosen = judges[0], judges[0].config
-    path = _dialogues(resolved, dialogues)
+        notes = dict[str, None]()
+        for each in judges:
+            specs = [*(each.models.seekers if simulated else []), *([each.models.judge] if scored else [])]
+            notes |= dict.fromkeys(stand_ins(each, specs))
+        for note in notes:
+            _say(note)
+    resolved, settled = judges[0], judges[0].config
+    path = dialogues or resolved.out / "dialogues.jsonl"
+    _check(judges, simulated, scored, path)
     if plan:
         _plan(judges, gpus, None if simulated else path, scored)
         return
@@ -133,42 +138,40 @@ def run(
         if recording := resolved.models.recording:
             _say(f"a replay of {recording}: no model is asked")
             recording.into(opened.store)
-        opened.retry, opened.budget = again, Budget(chosen.max_time, chosen.max_calls, chosen.max_cost)
+        opened.retry, opened.budget = again, Budget(settled.max_time, settled.max_calls, settled.max_cost)
         with Launched() as servers:
             runners = [
                 Runner(opened, each, console, bounded=True, shared=servers, later=judges[number:])
                 for number, each in enumerate(judges, start=1)
             ]
-            if simulated and scored and chosen.until:
+            if simulated and scored and settled.until:
                 from evalsuite.runner import until as until_decided
 
                 outcomes = [until_decided.simulate(runners[0])]
             else:
                 outcomes = [pipeline.simulate(runners[0], scored) if simulated else pipeline.score(runners[0], path)]
             outcomes += [pipeline.score(runner, path) for runner in runners[1:] if len(outcomes[0].dialogues)]
-            for runner in runners if scored and chosen.gold is not None else ():
+            for runner in runners if scored and settled.gold is not None else ():
                 if not any(outcome.ended_early for outcome in outcomes):
                     outcomes.append(pipeline.score_gold(runner))
         if not len(outcomes[0].dialogues):
-            _say("no dialogue is finished yet: no report")
+            _say("no report: no dialogue is finished yet")
         elif simulated and scored and resolved.shard:
-            _say(
-                f"shard {resolved.shard} is done: `esc-eval merge` puts all {resolved.shard.of} together and writes the report"
-            )
+            _say(f"shard {resolved.shard} is done: `esc-eval merge` joins all {resolved.shard.of} and writes the report")
         elif simulated and scored:
-            from evalsuite.report.content import report_run  # what makes tables and pages is loaded when there are any
+            from evalsuite.report.content import report_run  # slow to import, so only with something to report
 
             report_run(opened, console, outcomes)
         elif scored and resolved.shard is None:
-            _say(f"no report yet with these verdicts: `esc-eval report {opened.folder}` writes it")
+            _say(f"the report does not have these verdicts yet: `esc-eval report {opened.folder}` writes it")
     _finish(resolved, simulated, outcomes)
 
 
 def status(
-    folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run folder; a run may be at work in it.")],
+    folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run folder; the run may be in progress.")],
 ) -> None:
-    """How far a run is: calls answered and failed by role and model, how many answers are empty, refused, cut off or
-    unreadable (what `run --retry` asks again), and what is missing."""
+    """Show the progress of a run: answered and failed calls by role and model, how many answers are empty, refused, cut off or
+    unreadable (which `run --retry` asks for again), and what is missing."""
     if not (folder / "calls.sqlite").exists():
         raise UserError(
             f"not a run folder (no calls.sqlite): {folder}: `esc-eval run --config CONFIG --out {folder}` makes one"
@@ -183,12 +186,9 @@ def status(
         run.store.close()
 
 
-def _dialogues(resolved: DialogueFramework, given: Path | None) -> Path:
-    return given or resolved.out / "dialogues.jsonl"
-
-
-def _check(judges: Sequence[DialogueFramework], simulated: bool, scored: bool, given: Path | None) -> None:
-    """Load and check everything that the stages use, before anything is written or started."""
+def _check(judges: Sequence[DialogueFramework], simulated: bool, scored: bool, path: Path) -> None:
+    """Load and check everything that the stages use, before anything is written or started. `path`: the dialogues to score if
+    none are simulated."""
     resolved = judges[0]
     if simulated and scored and resolved.config.until:
         from evalsuite.runner import until as until_decided
@@ -198,60 +198,58 @@ def _check(judges: Sequence[DialogueFramework], simulated: bool, scored: bool, g
         RunIdentity(resolved).simulate()
     names = [each.models.judge.name for each in judges] if len(judges) > 1 else []
     if len(set(names)) < len(names):
-        raise UserError(f"--judge: the same name twice in {', '.join(names)}: give one another name in a spec file")
+        raise UserError(f"--judge: the same name twice in {', '.join(names)}: rename one of them in a spec file")
     for each in judges if scored else ():
         RunIdentity(each).score()
         if resolved.config.gold is not None:
             RunIdentity(each).gold()
     if not simulated:
-        path = _dialogues(resolved, given)
         if not path.exists():
-            raise UserError(f"{path}: no such file: `esc-eval run --only simulate` makes it; --dialogues takes others")
+            raise UserError(f"{path}: no such file: `esc-eval run --only simulate` makes it; --dialogues takes other files")
         for note in resolved.given_dialogues(path).notes:
             _say(f"{path}: {note}")
 
 
-def _plan(judges: Sequence[DialogueFramework], gpus: str | None, given: Path | None, scored: bool) -> None:
-    """Print which servers would run where, and what the run would take."""
+def _plan(judges: Sequence[DialogueFramework], gpus: str | None, dialogues: Path | None, scored: bool) -> None:
+    """Print which servers would run where, and the calls, tokens and cost of the run. `dialogues`: those to score, if none are
+    simulated."""
     from evalsuite.runner.forecast import forecast
 
     machine, config = Machine.parse(gpus) if gpus else Machine.here(), judges[0].config
     for each in judges:
-        for table in pipeline.servers(each, machine, given, scored):
+        for table in pipeline.servers(each, machine, dialogues, scored):
             to_console(table, console)
-    planned = forecast(pipeline.planned(judges[0], given, scored)[0], judges if scored else [])
+    planned = forecast(pipeline.planned(judges[0], dialogues, scored)[0], judges if scored else [])
     to_console(planned.table(Budget(config.max_time, config.max_calls, config.max_cost)), console)
 
 
 def _finish(resolved: DialogueFramework, simulated: bool, outcomes: Sequence[Outcome]) -> None:
-    """Say how many verdicts have no value, and why, how many replies were cut off, and which trials repeat each other.
+    """Print how many verdicts have no value, and why, how many replies were cut off, and which trials repeat each other.
 
-    Exit code 1 when something is missing because a server failed or the budget was used up, which running again asks for; and
-    where a judge cannot be read at all.
+    Exit with code 1 if something is missing because a server failed or the budget was used up, which the same command asks for
+    again, or if no verdict of a judge can be read.
     """
-    from evalsuite.statistics.draws import repeats  # statistics are loaded when there is something to count
+    from evalsuite.statistics.draws import repeats  # slow to import, so only with something to count
     from evalsuite.statistics.summary import cut_off, in_trouble
 
     floors = {spec.name for spec in resolved.models.supporters if spec.floor} if simulated else set()
-    for told in repeats(list(outcomes[0].dialogues), floors) if resolved.config.trials > 1 else ():
-        _say(f"warning: {told}")
+    for warning in repeats(list(outcomes[0].dialogues), floors) if resolved.config.trials > 1 else ():
+        _say(f"warning: {warning}")
     unreadable: dict[str, str] = {}
     for outcome in outcomes:
         judgements = outcome.judgements
         null = (j for j in judgements if j.value is None and not j.lost and not j.unasked)
-        unread = Counter(str(j.condition.get("failure", "unreadable")) for j in null)
-        if unread:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in unread.most_common())
-            _say(f"{unread.total()} of {len(judgements)} verdicts have no value (null in {outcome.file}): {reasons}")
-        unread.pop("no_supporter_turn", None)  # the judge was not asked
-        if unread and not any(j.value is not None for j in judgements):
+        reasons = Counter(str(j.condition.get("failure", "unreadable")) for j in null)
+        if reasons:
+            counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+            _say(f"{reasons.total()} of {len(judgements)} verdicts have no value (null in {outcome.file}): {counts}")
+        reasons.pop("no_supporter_turn", None)  # the judge was not asked
+        if reasons and not any(j.value is not None for j in judgements):
             example = max((j for j in judgements if not j.lost), key=lambda j: bool(j.raw.strip()))
             raw = printable(" ".join(example.raw.split()))[:200]
-            judge, why = (
-                example.judge,
-                "can be read" if set(unread) == {"unreadable"} else f"has a value ({', '.join(sorted(unread))})",
-            )
-            unreadable[judge] = f"no verdict of the judge {judge} {why}; it said, for example: {raw or 'nothing'}"
+            problem = "can be read" if set(reasons) == {"unreadable"} else f"has a value ({', '.join(sorted(reasons))})"
+            text = f"no verdict of the judge {example.judge} {problem}; it said, for example: {raw or 'nothing'}"
+            unreadable[example.judge] = text
     used = [outcome.usage for outcome in outcomes]
     if sentence := cut_off(used):
         _say(sentence)
@@ -261,7 +259,7 @@ def _finish(resolved: DialogueFramework, simulated: bool, outcomes: Sequence[Out
     lost = {dialogue.id for outcome in outcomes for dialogue in outcome.dialogues if dialogue.lost}
     unscored = {judgement.dialogue_id for outcome in outcomes for judgement in outcome.judgements if judgement.lost} - lost
     if earlier := (lost | unscored) & kept:
-        _say(f"{len(earlier)} dialogues of earlier commands are missing or not judged to the end: those commands ask for them")
+        _say(f"{len(earlier)} dialogues of earlier commands are missing or not fully judged: run those commands again")
     lost, unscored = lost - kept, unscored - kept
     early = next((outcome.ended_early for outcome in outcomes if outcome.ended_early), None)
     unfinished = "; ".join(outcome.unfinished for outcome in outcomes if outcome.unfinished)
@@ -271,8 +269,7 @@ def _finish(resolved: DialogueFramework, simulated: bool, outcomes: Sequence[Out
         reason = f"the run ended early: {early}" if early else failures[0].reason if failures else "a server was lost"
         kinds = Counter(failure.outcome for failure in failures)
         calls = f" ({kinds['rejected']} calls rejected, {kinds['infrastructure']} lost: failures.json)" if failures else ""
-        missing = f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {reason}{calls}"
-        problems.insert(0, missing)
+        problems.insert(0, f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {reason}{calls}")
     for text in unreadable.values():
         say(f"error: {text}", err=True)
     if problems:

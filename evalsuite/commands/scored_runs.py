@@ -1,4 +1,4 @@
-"""Verbs that read scored run folders: several (leaderboard), and one (discriminate, trajectories)."""
+"""`esc-eval leaderboard`: a board of several scored runs, of people's scores, or of two runs compared."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def leaderboard(
     runs: Annotated[MaybeRuns, typer.Argument(metavar="RUN…", help="Scored run folders.")] = None,
     judge: JudgedByOption = None,
     earlier: Annotated[
-        MaybeRun, typer.Option("--against", metavar="RUN", help="An earlier run: what is better now, and what changed.")
+        MaybeRun, typer.Option("--against", metavar="RUN", help="Compare with this earlier run: what changed, what is better.")
     ] = None,
     gold: PeopleOption = None,
     people: LabelsOption = None,
     dialogues: Annotated[
         MaybeFiles,
-        typer.Option("--dialogues", help="With --gold and without runs: what people scored (JSONL). Repeat for more."),
+        typer.Option("--dialogues", help="With --gold and no runs: the dialogues that people scored. Repeat for more."),
     ] = None,
     rubric: OwnRubricOption = None,
     cluster: ClusterOption = None,
@@ -61,18 +61,19 @@ def leaderboard(
 ) -> None:
     """Rank the supporters of several runs on one board, or compare runs with an earlier one.
 
-    Runs compare where they were made alike: framework, mode, seeker, prompts, exchanges, judge and rubric. A run that differs
-    from the first one is left out, and the board says why. Only cards and trials that all the others have count.
+    Runs are comparable if framework, mode, seeker, prompts, exchanges, judge and rubric are the same. A run that differs from
+    the first is left out, and the board says why. Only cards and trials that all runs have are counted.
 
-    With --against, a supporter that both runs have is compared with itself (another prompt, another judge, another seeker), and
-    supporters that only one of them has with those that only the other has: paired differences, card by card. Prompts and long
-    settings that changed are shown as a text diff.
+    With --against, a supporter in both runs is compared with itself (with another prompt, judge or seeker), and supporters that
+    only one run has with those that only the other has: paired differences, card by card. Changed prompts and long settings are
+    shown as a text diff.
 
-    With --gold, people's scores of these dialogues make a board of their own below; with --dialogues and --gold there is
-    a board by people alone (table 2 of ESC-Eval).
+    With --gold, a second board is by people's scores of these dialogues; with --dialogues and --gold, the only board is by
+    people (table 2 of ESC-Eval).
 
-    With --people, people's scores of a random part of the dialogues (or of those that `people suggest` chose, whose weights.csv
-    lies beside the scores) correct the judge's scores of all, with intervals whose coverage was simulated. Examples:
+    With --people, people's scores of a random sample of the dialogues (or of those that `people suggest` chose, with its
+    weights.csv next to the scores) correct the judge's scores of all dialogues, with intervals whose coverage was simulated.
+    Examples:
 
     esc-eval leaderboard runs/esc_eval/model-a runs/esc_eval/model-b --out runs/board
 
@@ -85,7 +86,7 @@ def leaderboard(
         deliver_page("comparison", sheet, out, as_json, printed=())
         return
     if people and not runs:
-        raise UserError("--people: it corrects a judge's scores: give run folders (or --gold for a board by people alone)")
+        raise UserError("--people corrects a judge's scores: give run folders (or --gold for a board by people alone)")
     own = [] if people and not gold else rubric or []
     content = _board(runs or [], judge, gold or [], dialogues or [], own, cluster)
     if people:
@@ -106,28 +107,28 @@ def _board(
     runs: list[Path], judge: str | None, gold: list[Path], dialogues: list[Path], rubric: list[Path], cluster: str | None
 ) -> ReportContent:
     if rubric and not gold:
-        raise UserError("--rubric: it is for --gold: give both or leave it out")
+        raise UserError("--rubric is an option of --gold: give both, or leave it out")
     if runs and dialogues:
-        raise UserError("--dialogues: the runs hold their own dialogues: leave it out, or the runs")
+        raise UserError("--dialogues: the runs have their own dialogues: leave out --dialogues or the runs")
     if runs:
         records = read_runs(runs, least=1, judge=judge)
         content = board(records, cluster)
         if not gold:
             return content
-        known = {dialogue.id: dialogue for record in records for dialogue in record.dialogues}
-        given, rubrics = people_scores(gold, rubric, list(known.values()))
+        by_id = {dialogue.id: dialogue for record in records for dialogue in record.dialogues}
+        scores, rubrics = people_scores(gold, rubric, list(by_id.values()))
         shown = {dialogue.id for dialogue in content.tally.dialogues}
-        kept = [score for score in given if score.dialogue_id in shown]
-        by_them = by_people(content.tally.dialogues, kept, rubrics, content.tally.floors)
-        return replace(content, tables=[*content.tables, *by_them])
+        scores = [score for score in scores if score.dialogue_id in shown]
+        tables = by_people(content.tally.dialogues, scores, rubrics, content.tally.floors)
+        return replace(content, tables=[*content.tables, *tables])
     if not gold or not dialogues or judge is not None:
-        raise UserError("what to show: give run folders, or --dialogues with --gold (and no --judge) for a board by people")
-    spoken = read_dialogues(dialogues)
-    given, rubrics = people_scores(gold, rubric, spoken)
+        raise UserError("nothing to rank: give run folders, or --dialogues with --gold (and no --judge) for a board by people")
+    scored = read_dialogues(dialogues)
+    scores, rubrics = people_scores(gold, rubric, scored)
     if len(rubrics) > 1:
-        raise UserError(f"--gold: scores on several rubrics ({', '.join(rubrics)}): a board is on one")
+        raise UserError(f"--gold: scores on several rubrics ({', '.join(rubrics)}): give scores on one of them")
     (rules,) = rubrics.values()
-    alone = RunRecords("people", dialogues[0].parent, {"score": {}}, rules, spoken, verdicts_of_people(given), {})
-    agreed = [agreement_table(rows)] if (rows := agreement(given, [rules])) else []
-    content = board([alone], cluster)
-    return replace(content, title="Leaderboard by people", agreements=None, tables=[*content.tables, *agreed])
+    records = [RunRecords("people", dialogues[0].parent, {"score": {}}, rules, scored, verdicts_of_people(scores), {})]
+    agreements = [agreement_table(rows)] if (rows := agreement(scores, [rules])) else []
+    content = board(records, cluster)
+    return replace(content, title="Leaderboard by people", agreements=None, tables=[*content.tables, *agreements])

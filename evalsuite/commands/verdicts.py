@@ -1,4 +1,4 @@
-"""Judges' verdicts that `agree` is given: in files of any judges, or in run folders."""
+"""The verdicts given to `esc-eval agree`: files of any judges, or run folders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IN_VERDICTS = Reads(
 MaybeVerdicts = Annotated[list[Path] | None, IN_VERDICTS]
 VERDICTS = "Verdicts of any judges: Judgement records (JSONL, or CSV with their columns), or a run folder. Repeat for more."
 OnlyJudgeOption = Annotated[
-    list[str] | None, typer.Option("--judge", help="Only the verdicts of this judge. Repeat for more; without it, all.")
+    list[str] | None, typer.Option("--judge", help="Use only the verdicts of this judge. Repeat for more. Default: all judges.")
 ]
 
 
@@ -47,75 +47,73 @@ def _fields(path: Path) -> set[str]:
 
 
 def of_people(path: Path) -> bool:
-    """Whether a file holds people's scores, not a judge's verdicts."""
+    """Whether a file has people's scores, not a judge's verdicts."""
     return "annotator" in (fields := _fields(path)) and "judge" not in fields
 
 
 def of_judgements(path: Path) -> bool:
-    """Whether a file holds a judge's verdicts, not people's scores."""
+    """Whether a file has a judge's verdicts, not people's scores."""
     return "judge" in (fields := _fields(path)) and "annotator" not in fields
 
 
 def verdict_files(places: Sequence[Path], gold: Sequence[Path]) -> Iterator[Path]:
-    """The files of verdicts, those of all judges where a run folder is given: on its dialogues, or on its gold set where
-    `gold` is that. Raises `UserError` for a folder without any."""
+    """The files of verdicts. A run folder stands for the files of all its judges: on its gold set if `gold` is that set, else
+    on its dialogues. Raises `UserError` for a folder without any."""
     golden = {path.parent.resolve() for path in gold if path.name == IN_RUNS["--gold"]}
     for place in places:
         if not place.is_dir():
             yield place
             continue
         name = "gold_judgements.jsonl" if place.resolve() in golden else "judgements.jsonl"
-        folders = [one.folder for one in sets_of(place, shards.whole(place))] or [place]
-        found = [folder / name for folder in folders if (folder / name).exists()]
-        if not found:
+        folders = [judging.folder for judging in sets_of(place, shards.whole(place))] or [place]
+        files = [folder / name for folder in folders if (folder / name).exists()]
+        if not files:
             raise UserError(
                 f"--judgements {place}: no {name} in it: run `esc-eval run --only score --config CONFIG --out {place}` first"
             )
-        yield from found
+        yield from files
 
 
 def read_judgements(path: Path, rubric: Rubric | None = None) -> list[Judgement]:
-    """Judges' verdicts from JSONL or CSV, in the order of `judgements_in_order`; a verdict given twice is an error."""
-    if path.suffix.lower() in (".csv", ".xlsx"):
-        judgements = read_table(path, Judgement, "judgements")
-    else:
-        judgements = read_jsonl(path, Judgement, "judgements")
+    """Judges' verdicts from JSONL, CSV or XLSX, in the order of `judgements_in_order`. A verdict given twice is an error."""
+    read = read_table if path.suffix.lower() in (".csv", ".xlsx") else read_jsonl
+    judgements = read(path, Judgement, "judgements")
     refuse_doubled(str(path), ((*item_of(j), j.rubric, scorer_of(j), j.repeat) for j in judgements))
     return judgements_in_order(judgements, rubric)
 
 
 def judgements_of(paths: Iterable[Path], rubric: Rubric | None = None) -> list[Judgement]:
-    """Verdicts from several files, one file after the other; one that was given twice, in two files too, is an error."""
+    """Verdicts from several files, in their order. A verdict given twice is an error, even in two files."""
     judgements: list[Judgement] = []
-    seen: dict[tuple[object, ...], Path] = {}
+    files: dict[tuple[object, ...], Path] = {}
     for path in paths:
         for j in read_judgements(path, rubric):
-            refuse_twice(seen, path, j.judge, j, (*item_of(j), j.rubric, scorer_of(j), j.repeat))
+            refuse_twice(files, path, j.judge, j, (*item_of(j), j.rubric, scorer_of(j), j.repeat))
             judgements.append(j)
     one_spelling(judgements, "judgements")
     return judgements
 
 
 def scored_clusters(
-    by: str | None, dialogues: Sequence[Path], places: Sequence[Path], gold: Sequence[Path], asked: Collection[str]
+    by: str | None, dialogues: Sequence[Path], places: Sequence[Path], gold: Sequence[Path], ids: Collection[str]
 ) -> Clusters:
-    """The clusters (--cluster) of the dialogues asked for: by their records in `dialogues` and in the run folders among
-    `places` or of `gold`. Where none is there, each dialogue is one; `UserError` where `by` needs the records."""
+    """The clusters (--cluster) of the dialogues with these `ids`, by their records in `dialogues` and in the run folders among
+    `places` or of `gold`. Without records each dialogue is a cluster; raises `UserError` if `by` needs records."""
     folders = [place for place in places if place.is_dir()]
     folders += [path.parent for path in gold if path.name == IN_RUNS["--gold"]]
     files = [folder / name for folder in folders for name in ("dialogues.jsonl", "gold_dialogues.jsonl")]
     files = [*dialogues, *(file for file in dict.fromkeys(files) if file.exists())]
-    records = [one for file in files for one in read_jsonl(file, Dialogue, "dialogues") if one.id in asked]
+    records = [dialogue for file in files for dialogue in read_jsonl(file, Dialogue, "dialogues") if dialogue.id in ids]
     if not records and by not in (None, DIALOGUE):
-        raise UserError(f"--cluster {by}: no record of these dialogues is known: give --dialogues, or a run folder")
+        raise UserError(f"--cluster {by}: the records of these dialogues are missing: give --dialogues, or a run folder")
     return clusters_of(records, by)
 
 
 def of_judges(verdicts: Sequence[Judgement], judges: Sequence[str] | None) -> list[Judgement]:
-    """The verdicts of these judges (all where none is named); `UserError` for one that gave none."""
-    known = {verdict.judge for verdict in verdicts}
+    """The verdicts of these judges (by default all). Raises `UserError` for a judge that gave none."""
+    names = {verdict.judge for verdict in verdicts}
     judges = [composed(name) for name in judges or []]
     for name in judges:
-        if name not in known:
-            raise UserError(f"--judge {name}: gave none of the verdicts: {near(name, known)}")
+        if name not in names:
+            raise UserError(f"--judge {name}: gave none of the verdicts: {near(name, names)}")
     return [verdict for verdict in verdicts if not judges or verdict.judge in judges]

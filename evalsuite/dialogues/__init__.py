@@ -1,1 +1,1 @@
-"""Dialogues that are held, and replies on real histories."""
+"""Holds dialogues, and collects replies on real histories."""

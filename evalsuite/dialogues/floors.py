@@ -1,4 +1,4 @@
-"""Supporters that need no model: what every board needs beside the models, so that a judge can be seen through.
+"""Floors: supporters that need no model, on every board, so that a bad judge shows.
 
 A judge that rates one kind sentence, or the seeker's own words, as highly as a model's replies does not tell supporters apart.
 """
@@ -15,22 +15,22 @@ from evalsuite.dialogues.hold import Plan, Utterance
 from serve.questions import Models
 
 FLOORS = ("silent", "parrot", "lecture")  # specs in configs/models
-REFERENCE = "reference"  # one more, where source dialogues are given
+REFERENCE = "reference"  # a further one, if source dialogues are given
 
-Source = tuple[str, str]  # corpus and the dialogue's id in it
+Source = tuple[str, str]  # a corpus and the id of a dialogue in it
 
 
 @dataclass(frozen=True)
 class FloorSide:
-    """A floor as the supporter of one dialogue. Nothing is asked."""
+    """A floor as the supporter of one dialogue. It asks no model."""
 
     floor: Floor
     text: str
-    """What it says in the dialogue's language."""
+    """Its reply in the dialogue's language."""
     replies: Sequence[str] = ()
-    """What the supporter of the source dialogue said."""
+    """The replies of the source dialogue's supporter."""
     given: int = 0
-    """Supporter turns that the dialogue begins with."""
+    """The number of supporter turns that the dialogue begins with."""
 
     async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
         if self.floor.kind == "reference":
@@ -39,13 +39,13 @@ class FloorSide:
 
 
 def _line(floor: Floor, text: str, turns: Sequence[Turn]) -> str:
-    """What a floor says after these turns."""
-    heard = [turn.text for turn in turns if turn.role == "seeker"]
-    return heard[-1] if heard and floor.kind == "parrot" else text
+    """The floor's reply to these turns."""
+    lines = [turn.text for turn in turns if turn.role == "seeker"]
+    return lines[-1] if lines and floor.kind == "parrot" else text
 
 
 def text_of(floor: Floor, name: str, language: Language) -> str:
-    """What a floor says in a language, by its spec or floors.yaml in the language's folder; "" for one without any text."""
+    """A floor's reply in a language, from its spec or floors.yaml in the language's folder; "" for a floor without a text."""
     own = texts(language, "floors.yaml")
     if name in own and language not in floor.text:
         return str(own[name])
@@ -53,7 +53,7 @@ def text_of(floor: Floor, name: str, language: Language) -> str:
 
 
 def answered_by(floor: Floor, name: str, dialogue: Dialogue) -> Dialogue:
-    """A held dialogue with the floor's lines in the place of the supporter's answers; what the seeker says stays as it was."""
+    """A finished dialogue with the supporter's answers replaced by the floor's. The seeker's turns stay as they were."""
     text, turns = text_of(floor, name, dialogue.language), list(dialogue.turns)
     for place, turn in enumerate(turns):
         if turn.role == "supporter" and any(before.role == "seeker" for before in turns[:place]):
@@ -62,22 +62,22 @@ def answered_by(floor: Floor, name: str, dialogue: Dialogue) -> Dialogue:
 
 
 def replies_by_source(dialogues: Iterable[Dialogue]) -> dict[Source, list[str]]:
-    """What supporters answered in source dialogues, by corpus and id there. Dialogues without a source id are left out."""
+    """The supporter's answers in each source dialogue, by corpus and id. Dialogues without a source id are left out."""
     from data_prep.responses import answered
 
     return {(d.source, d.source_id): [place.text for place in answered(d.turns)] for d in dialogues if d.source_id}
 
 
 def with_floor(plan: Plan, floor: Floor | None, replies: Mapping[Source, Sequence[str]]) -> Plan:
-    """The plan, with the floor speaking where the supporter is one.
+    """The plan with the floor, if there is one, as its supporter.
 
-    A reference speaks as often as it did in the source dialogue, which has to be among the `replies`.
+    A reference speaks as often as it did in the source dialogue, which must be among the `replies`.
     """
     if floor is None:
         return plan
     opening = plan.opening
-    said = replies.get((opening.source, opening.source_id or ""), ())
+    source = replies.get((opening.source, opening.source_id or ""), ())
     given = sum(turn.role == "supporter" for turn in opening.turns)
-    side = FloorSide(floor, text_of(floor, opening.supporter, opening.language), said, given)
-    exchanges = min(plan.exchanges, len(said)) if floor.kind == "reference" else plan.exchanges
+    side = FloorSide(floor, text_of(floor, opening.supporter, opening.language), source, given)
+    exchanges = min(plan.exchanges, len(source)) if floor.kind == "reference" else plan.exchanges
     return replace(plan, supporter_side=side, exchanges=exchanges)

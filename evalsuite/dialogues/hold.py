@@ -1,7 +1,6 @@
 """Dialogues: one loop for every framework, and any number of them in flight.
 
-A framework supplies both sides (`Side`) in a `Plan`; what ends a dialogue, what is counted and what is recorded is the
-same everywhere.
+A framework supplies both sides (`Side`) in a `Plan`. How dialogues end, and what is counted and recorded, is the same for all.
 """
 
 from __future__ import annotations
@@ -11,18 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from core.records import (
-    Dialogue,
-    Language,
-    Message,
-    Role,
-    RoleCard,
-    Stopped,
-    Termination,
-    Turn,
-    Usage,
-    dialogue_id,
-)
+from core.records import Dialogue, Language, Message, Role, RoleCard, Stopped, Termination, Turn, Usage, dialogue_id
 from core.side_prompts import chat
 from core.specs import ModelSpec
 from data_prep.played import Played
@@ -34,7 +22,7 @@ from serve.questions import Models, Question
 
 @dataclass(frozen=True)
 class Utterance:
-    """What a side said. `state` is a seeker's inner state, `ended` that the seeker closed the dialogue with this line."""
+    """One line of a side. `state`: a seeker's inner state. `ended`: the seeker ends the dialogue with this line."""
 
     text: str
     replies: Sequence[Reply] = ()
@@ -44,16 +32,16 @@ class Utterance:
 
 
 class Side(Protocol):
-    """One side of a dialogue. The seeker sees every turn so far, its own states included; the supporter sees no state."""
+    """One side of a dialogue. The seeker sees all turns so far with its own inner states, the supporter sees no states."""
 
     async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance: ...
 
 
 @dataclass(frozen=True)
 class Opening:
-    """A dialogue that is not held yet: who is to talk with whom, and the fixed turns that it begins with, which cost no call.
+    """A planned dialogue: who talks with whom, and the fixed turns it begins with, which need no call.
 
-    `hold` makes a record of it; the fields are those of `Dialogue`.
+    `hold` makes a `Dialogue` of it, with the same fields.
     """
 
     id: str
@@ -85,9 +73,9 @@ class Opening:
 
 @dataclass(frozen=True)
 class Plan:
-    """One dialogue to hold: as it opens, and how it goes on.
+    """One dialogue to hold: its opening, and how it goes on.
 
-    `first` speaks after the fixed turns; `exchanges` is how many times both sides speak, at most.
+    `first` speaks after the fixed turns; each side speaks at most `exchanges` times.
     """
 
     opening: Opening
@@ -96,7 +84,7 @@ class Plan:
     exchanges: int
     first: Role = "seeker"
     spoken: int = 0
-    """How many turns after the fixed ones the opening has already, of a dialogue that is continued."""
+    """In a continued dialogue, how many turns the opening has after the fixed ones."""
 
     @property
     def id(self) -> str:
@@ -105,28 +93,28 @@ class Plan:
 
 
 def utterance(reply: Reply, verbatim: bool = False, endings: Sequence[str] = ()) -> Utterance:
-    """A model's reply as an utterance: refusal, overflow and emptiness are told apart, wording is not judged. `verbatim` keeps
-    the white space around it; a reply with one of the `endings` in it closes the dialogue, in any case."""
+    """A model's reply as an utterance, stopped if it is refused, too long for the context or empty. `verbatim` keeps the white
+    space around it. A reply that contains one of the `endings`, in any case, ends the dialogue."""
     if reply.refused:
         return Utterance(reply.text, [reply], stopped="refusal")
     if reply.finish_reason == "context_overflow":
         return Utterance("", [reply], stopped="context_overflow")
     text = reply.text.strip()
-    said = reply.verbatim if verbatim and reply.verbatim else text
-    ended = any(ending.lower() in said.lower() for ending in endings)
-    return Utterance(said, [reply], ended=ended, stopped=None if text else "empty_reply")
+    line = reply.verbatim if verbatim and reply.verbatim else text
+    ended = any(ending.lower() in line.lower() for ending in endings)
+    return Utterance(line, [reply], ended=ended, stopped=None if text else "empty_reply")
 
 
 @dataclass(frozen=True)
 class ModelSide:
-    """A model as seeker or supporter: it is shown the dialogue as its own chat (`core.side_prompts.chat`). A supporter whose
-    spec has a system message is told that one.
+    """A model as seeker or supporter, which is shown the dialogue as its own chat (`core.side_prompts.chat`). For a supporter,
+    the system message of its spec replaces `system`.
 
-    `hidden_opening` leaves that many opening turns out of its history. `lead` is a line of the other side's that stands before
-    everything, where this side speaks first: chat templates want a user message to begin with. `verbatim`: white space around
-    its replies stays. `hears` is told a reply while it is written (`Question.hears`). `endings`: what a seeker says to take
-    leave. `remembers`: how many turns it is shown, the last ones; of a dialogue that has begun then without `lead`. `stand_in`:
-    what an empty reply counts as; without it, that ends the dialogue.
+    `hidden_opening`: the number of opening turns left out of its history. `lead`: a line of the other side put before the
+    history if this side speaks first, as chat templates require a user message first. `verbatim`: keep the white space around
+    its replies. `hears` receives a reply as it is written (`Question.hears`). `endings`: what a seeker says to end the
+    dialogue. `remembers`: the number of last turns it is shown, without `lead` once there are turns. `stand_in`: replaces an
+    empty reply, which otherwise ends the dialogue.
     """
 
     spec: ModelSpec
@@ -146,14 +134,14 @@ class ModelSide:
             object.__setattr__(self, "system", self.spec.system)
 
     def messages(self, turns: Sequence[Turn]) -> list[Message]:
-        """What it is shown of a dialogue."""
-        seen = turns[self.hidden_opening :]
-        if self.remembers is None or not seen:
-            return chat(seen, self.role, self.system, self.lead)
-        return chat(seen[-self.remembers :], self.role, self.system)
+        """The dialogue as its chat."""
+        shown = turns[self.hidden_opening :]
+        if self.remembers is None or not shown:
+            return chat(shown, self.role, self.system, self.lead)
+        return chat(shown[-self.remembers :], self.role, self.system)
 
     def question(self, turns: Sequence[Turn], turn: int) -> Question:
-        """What it is asked after these turns, for the dialogue's turn of that number."""
+        """The call for the next turn after these; `turn` is its number in the dialogue."""
         return Question(
             self.messages(turns),
             sample={"dialogue": self.dialogue, "turn": turn},
@@ -165,13 +153,13 @@ class ModelSide:
         )
 
     async def speak(self, client: Models, turns: Sequence[Turn]) -> Utterance:
-        said = utterance(await client.ask(self.spec, self.question(turns, len(turns))), self.verbatim, self.endings)
-        empty = said.stopped == "empty_reply" and bool(self.stand_in)
-        return replace(said, text=self.stand_in, stopped=None) if empty else said
+        line = utterance(await client.ask(self.spec, self.question(turns, len(turns))), self.verbatim, self.endings)
+        empty = line.stopped == "empty_reply" and bool(self.stand_in)
+        return replace(line, text=self.stand_in, stopped=None) if empty else line
 
 
 def usage_of(replies: Sequence[tuple[Role, Reply]]) -> Usage:
-    """What replies of these roles cost together."""
+    """The usage of replies, with the number cut off per role."""
     cut_off = Counter(role for role, reply in replies if reply.finish_reason == "length")
     return Usage(
         prompt_tokens=sum(reply.prompt_tokens for _, reply in replies),
@@ -183,34 +171,30 @@ def usage_of(replies: Sequence[tuple[Role, Reply]]) -> Usage:
     )
 
 
-def _unthinking(turn: Turn) -> Turn:
-    return turn if turn.state is None else turn.model_copy(update={"state": None})
-
-
 async def hold(plan: Plan, client: Models) -> Dialogue:
     """Hold one dialogue to its end and record how it ended.
 
-    A refused, empty or overflowing reply is not a turn: the dialogue ends before it, and `Dialogue.ended_by` says whose
-    it was. A server that is lost, or rejects a call, ends only this dialogue; the client lists why.
+    A refused, empty or overflowing reply is not a turn: the dialogue ends before it, and `Dialogue.ended_by` is the side that
+    gave it. A lost server or a rejected call ends only this dialogue; the client lists the reason.
     """
     turns, replies = list(plan.opening.turns), list[tuple[Role, Reply]]()
-    heard = [_unthinking(turn) for turn in turns]  # what reaches the supporter: no inner state of the seeker's
+    stateless = [turn.model_copy(update={"state": None}) for turn in turns]  # the supporter sees no inner states
     termination: Termination = "max_turns"
     order: tuple[Role, Role] = ("seeker", "supporter") if plan.first == "seeker" else ("supporter", "seeker")
     try:
         for number, role in list(enumerate(order * plan.exchanges))[plan.spoken :]:
             PLACE.set((plan.opening.person or None, number // 2 + 1))
             if role == "seeker":
-                said = await plan.seeker_side.speak(client, turns)
+                line = await plan.seeker_side.speak(client, turns)
             else:
-                said = await plan.supporter_side.speak(client, heard)
-            replies += [(role, reply) for reply in said.replies]
-            if said.stopped:
-                termination = said.stopped
+                line = await plan.supporter_side.speak(client, stateless)
+            replies += [(role, reply) for reply in line.replies]
+            if line.stopped:
+                termination = line.stopped
                 break
-            turns.append(Turn(role=role, text=said.text, state=said.state))
-            heard.append(_unthinking(turns[-1]))
-            if said.ended:
+            turns.append(Turn(role=role, text=line.text, state=line.state))
+            stateless.append(Turn(role=role, text=line.text))
+            if line.ended:
                 termination = "seeker_ended"
                 break
     except Unanswered as error:

@@ -1,8 +1,8 @@
 """Replies on real histories (ESC-Eval, figure 1, left): a supporter answers wherever the supporter of a dialogue spoke.
 
-It is told the dialogue as it really went up to there, never its own earlier replies; what the real supporter said is the
-reference. Consecutive turns of one side are one turn, and what the supporter said before the seeker's first word (a greeting)
-is neither answered nor told: chat templates want the other side to begin, and ESC-Eval's dialogues hide their greeting too.
+It sees the real dialogue up to that place, never its own earlier replies; the real supporter's turn is the reference.
+Consecutive turns of one side are joined. Supporter turns before the seeker's first (a greeting) are neither answered nor shown:
+chat templates require the user to begin, and ESC-Eval's dialogues hide their greeting, too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from serve.failures import Lost, Unanswered
 
 
 def respond(batch: Batch, dialogues: Iterable[Dialogue]) -> list[Response]:
-    """The replies of the batch's model at every place of the dialogues, in order; what is in its store is not asked again."""
+    """The replies of the batch's model at every place of the dialogues, in order. Stored replies are not asked for again."""
     spec = batch.spec
     places = [(dialogue, place) for dialogue in dialogues for place in answered(dialogue.turns)]
-    asked = [ModelSide(spec, "supporter", dialogue.id).question(place.history, place.turn) for dialogue, place in places]
-    replies = batch.ask(asked, "replies")
+    questions = [ModelSide(spec, "supporter", dialogue.id).question(place.history, place.turn) for dialogue, place in places]
+    replies = batch.ask(questions, "replies")
     return [_response(spec, dialogue, place, reply) for (dialogue, place), reply in zip(places, replies, strict=True)]
 
 
@@ -32,8 +32,8 @@ def _response(spec: ModelSpec, dialogue: Dialogue, place: Answered, reply: Reply
     if isinstance(reply, Unanswered):
         text, termination, usage = "", reply.outcome, None
     else:
-        said = utterance(reply)
-        text, termination, usage = said.text, said.stopped, usage_of([("supporter", reply)])
+        line = utterance(reply)
+        text, termination, usage = line.text, line.stopped, usage_of([("supporter", reply)])
     return Response(
         dialogue_id=dialogue.id,
         language=dialogue.language,

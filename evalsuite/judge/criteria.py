@@ -1,9 +1,10 @@
-"""Method `criteria`: every case has criteria of its own, with points, and one call each says whether the answer meets it.
+"""Method `criteria`: every case has its own criteria with points, and one call per criterion asks whether the answer meets it.
 
-A score is the points of the criteria that are met, of all points above 0 (HealthBench: Arora et al. 2025, `calculate_score` of
-its script): 1 at most, below 0 where what was done wrong outweighs. The dimension `score` counts all criteria of a case, any
-other one those with a tag of its name, alone or after a colon (`axis:accuracy`); it does not apply where none of them has
-points above 0. A criterion whose answer cannot be read is asked about once more; then the scores that it bears on are null.
+A score is the points of the criteria that are met, divided by the sum of all positive points (HealthBench: Arora et al. 2025,
+`calculate_score` of its script): at most 1, and below 0 if the deductions outweigh. The dimension `score` counts all criteria
+of a case, any other dimension those with a tag of its name, alone or after a colon (`axis:accuracy`); it does not apply if none
+of them has positive points. If an answer cannot be read, the criterion is asked about once more; after that, the scores it
+counts towards are null.
 """
 
 from __future__ import annotations
@@ -26,53 +27,56 @@ from serve.questions import Question, closed_object
 
 WHOLE = "score"  # the dimension of all criteria
 _MET, _WHY = "criteria_met", "explanation"
-_ROOM = 400  # tokens of an answer that is held to its form
+_ROOM = 400  # tokens of a constrained answer
 _SCHEMA = closed_object({_WHY: {"type": "string"}, _MET: {"type": "boolean", "enum": [True, False]}})
-Mark = Mapping[str, Any]  # a criterion with whether it is `met` (null: nobody knows) and what was `said`
+Mark = Mapping[str, Any]  # a criterion, whether it is `met` (null: unreadable) and what the judge `said`
 
 
 def bearing(marks: Iterable[Mark], dimension: str) -> list[Mark]:
-    """The marks that count on a dimension or tag."""
+    """The marks that count towards a dimension or tag."""
     return [m for m in marks if dimension == WHOLE or any(dimension in (t, t.rpartition(":")[2]) for t in m["tags"])]
 
 
 def score_of(marks: Iterable[Mark]) -> float | None:
-    """The points of what is met of all points above 0; None where there are none."""
-    every = list(marks)
-    most = sum(mark["points"] for mark in every if mark["points"] > 0)
-    return sum(mark["points"] for mark in every if mark["met"]) / most if most else None
+    """The points of the criteria met, divided by all positive points; None if there are no positive points."""
+    marks = list(marks)
+    most = sum(mark["points"] for mark in marks if mark["points"] > 0)
+    return sum(mark["points"] for mark in marks if mark["met"]) / most if most else None
 
 
 async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
-    """One judgement per dimension; that on `score` has every mark as its `raw`: a JSON list."""
-    shown, language = judge.shown.transcript(dialogue), dialogue.language
+    """One judgement per dimension. That on `score` has all marks as its `raw`, a JSON list."""
+    transcript, language = judge.shown.transcript(dialogue), dialogue.language
     system = judge.prompts.render(language, "judge_system.j2")
     first: list[Message] = [{"role": "system", "content": system}] if system else []
 
-    async def marked(number: int, one: Criterion) -> dict[str, Any]:
-        asked = judge.prompts.render(language, "judge_criteria.j2", transcript=shown, criterion=one.criterion, item=one.item)
-        return one.model_dump() | await _mark(judge, dialogue, number, [*first, {"role": "user", "content": asked}])
+    async def marked(number: int, case: Criterion) -> dict[str, Any]:
+        fields = {"transcript": transcript, "criterion": case.criterion, "item": case.item}
+        prompt = judge.prompts.render(language, "judge_criteria.j2", **fields)
+        return case.model_dump() | await _mark(judge, dialogue, number, [*first, {"role": "user", "content": prompt}])
 
-    marks = await together(marked(number, one) for number, one in enumerate(judge.shown.criteria(dialogue)))
+    marks = await together(marked(number, case) for number, case in enumerate(judge.shown.criteria(dialogue)))
     raw = orjson.dumps(marks).decode()
     if len(raw) > LONGEST:
         raw = orjson.dumps([mark | {"said": ""} for mark in marks]).decode()
-    made = []
+    judgements = []
     for key in judge.rubric.dimensions:
         counted = bearing(marks, key)
         unread = [mark for mark in counted if mark["met"] is None]
-        value: Verdict | None = NOT_APPLICABLE if (found := score_of(counted)) is None else None if unread else found
+        points = score_of(counted)
+        value: Verdict | None = NOT_APPLICABLE if points is None else None if unread else points
         failure = next((mark["failure"] for mark in unread if "failure" in mark), None) if value is None else None
-        one = judge.judgement(dialogue, key, raw if key == WHOLE else "", value, failure=failure)
-        made.append(one.model_copy(update={"condition": one.condition | {"mode": judge.shown.mode}}))
-    return made
+        judgement = judge.judgement(dialogue, key, raw if key == WHOLE else "", value, failure=failure)
+        condition = judgement.condition | {"mode": judge.shown.mode}
+        judgements.append(judgement.model_copy(update={"condition": condition}))
+    return judgements
 
 
 async def _mark(judge: Judge, dialogue: Dialogue, number: int, messages: Sequence[Message]) -> dict[str, Any]:
-    """Whether one criterion is met, with what was said; or why there is no answer."""
-    held = judge.shown.mode != "paper"  # the published script leaves the form of the answer to the model
+    """Whether a criterion is `met` and what the judge `said`, or the `failure` to answer."""
+    constrained = judge.shown.mode != "paper"  # the published script does not constrain the answer
     regex = rf'\{{"{_WHY}": "[^"\\\n\r\t]{{1,{words(dialogue.language).reason}}}", "{_MET}": (true|false)\}}'
-    said = ""
+    mark: dict[str, Any] = {}
     for attempt in range(2):
         question = Question(
             messages,
@@ -80,19 +84,19 @@ async def _mark(judge: Judge, dialogue: Dialogue, number: int, messages: Sequenc
             sampling=judge.spec.sampling,
             served_name=judge.spec.served_name(dialogue.language),
             purpose="judge",
-            regex=regex if held else None,
-            schema=_SCHEMA if held else None,
-            held_tokens=_ROOM if held else None,
+            regex=regex if constrained else None,
+            schema=_SCHEMA if constrained else None,
+            held_tokens=_ROOM if constrained else None,
             session=dialogue.id,
-            readable=(lambda text: _met(text) is not None) if attempt else None,  # the first answer has a second chance
+            readable=(lambda text: _met(text) is not None) if attempt else None,  # the first attempt is retried anyway
         )
         reply = await judge.reply(question)
         if not isinstance(reply, Reply):
             return {"met": None, "said": reply.raw, "failure": reply.reason}
-        said = reply.text
-        if (met := _met(said)) is not None:
-            return {"met": met, "said": said}
-    return {"met": None, "said": said}
+        mark = {"met": _met(reply.text), "said": reply.text}
+        if mark["met"] is not None:
+            break
+    return mark
 
 
 def _met(text: str) -> bool | None:

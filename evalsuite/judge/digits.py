@@ -1,6 +1,7 @@
-"""Methods `paper`, `joint` and `per_dimension`: a judge answers with one digit per dimension, else by `evalsuite.judge.words`.
+"""Methods `paper`, `joint` and `per_dimension`: a judge answers with one digit per dimension. Rubrics whose scores are not
+digits are left to `evalsuite.judge.words`.
 
-Where the server reports token probabilities, every score comes with its distribution and expected value.
+If the server reports token probabilities, every score comes with its distribution and expected value.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any
 
 from core.errors import UserError
 from core.judge_prompts import judge_messages
@@ -36,7 +36,7 @@ async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
     names = list(judge.rubric.dimensions)
     if judge.method == "joint":
         return await _scored(judge, dialogue, "all", names)
-    # One request warms the server's prefix cache with the dialogue; the others share it.
+    # The first request puts the dialogue into the server's prefix cache for the others.
     ahead = 1 if judge.method == "per_dimension" else 0
     first = [await _scored(judge, dialogue, name, [name]) for name in names[:ahead]]
     others = await together(_scored(judge, dialogue, name, [name]) for name in names[ahead:])
@@ -44,7 +44,7 @@ async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
 
 
 async def _scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> list[Judgement]:
-    """The judgements on the dimensions that one request asks for; `sample` is one dimension, or "all"."""
+    """The judgements on the dimensions that one request asks for. `sample` is the dimension, or "all"."""
     if not judge.rubric.digits:
         return await words.scored(judge, dialogue, sample, names)
     answer = await _ask(judge, dialogue, sample, names)
@@ -54,7 +54,7 @@ async def _scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence
     scores = _read(judge, answer.text, names)
     if scores is None:
         return [judge.judgement(dialogue, name, answer.text) for name in names]
-    tokens, lost = verdict_tokens(answer.tokens or [], names, scores), of_another_text(answer)
+    tokens, broken = verdict_tokens(answer.tokens or [], names, scores), of_another_text(answer)
     return [
         judge.judgement(
             dialogue,
@@ -62,16 +62,16 @@ async def _scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence
             answer.text,
             score,
             token and choice_probabilities(*token, map(str, scale.scores)),
-            broken=lost or bool(token and not sound(*token)),
+            broken=broken or bool(token and not sound(*token)),
         )
         for name, score, scale, token in zip(names, scores, scales, tokens, strict=True)
     ]
 
 
 async def _ask(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> Reply | NoVerdict:
-    """The reply on these dimensions, or the reason why there is none."""
     scales = [judge.rubric.scale_of(name) for name in names]
-    held = judge.method != "paper"
+    constrained = judge.method != "paper"
+    integers = {n: {"type": "integer", "enum": list(scale.scores)} for n, scale in zip(names, scales, strict=True)}
     return await judge.reply(
         Question(
             judge_messages(judge.prompts, judge.rubric, dialogue, judge.method, names),
@@ -79,10 +79,10 @@ async def _ask(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[st
             sampling=judge.spec.sampling,
             served_name=judge.spec.served_name(dialogue.language, sample),
             purpose="judge",
-            choices=tuple(map(str, scales[0].scores)) if held and len(names) == 1 else None,
-            regex=digits_regex(scales) if held and len(names) > 1 else None,
-            schema=closed_object({n: _integer(scale) for n, scale in zip(names, scales, strict=True)}) if held else None,
-            # As long as its digits; free text gets the spec's own limit.
+            choices=tuple(map(str, scales[0].scores)) if constrained and len(names) == 1 else None,
+            regex=digits_regex(scales) if constrained and len(names) > 1 else None,
+            schema=closed_object(integers) if constrained else None,
+            # Only for a constrained answer: free text has the spec's own limit.
             held_tokens=len(names) + 1,
             logprobs=True,
             session=dialogue.id,
@@ -91,64 +91,59 @@ async def _ask(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[st
     )
 
 
-def _integer(scale: Scale) -> dict[str, Any]:
-    return {"type": "integer", "enum": list(scale.scores)}
-
-
 def _read(judge: Judge, text: str, names: Sequence[str]) -> list[int] | None:
-    """The scores in an answer, one for each dimension; None where they cannot be read."""
+    """The scores in an answer, one for each dimension; None if they cannot be read."""
     scales = [judge.rubric.scale_of(name) for name in names]
     if judge.method == "paper":
-        score = paper_score(text, [int(score) for score in scales[0].scores])
-        return None if score is None else [score]
-    # Digits alone, or parted by white space or commas; or what a judge that was asked in words says with as little doubt.
+        digit = paper_score(text, [int(score) for score in scales[0].scores])
+        return None if digit is None else [digit]
+    # Digits, perhaps separated by white space or commas; or an object or lines that are just as clear.
     digits = re.sub(r"[\s,，、]+", "", text.strip(AROUND))
     if re.fullmatch(digits_regex(scales), digits, re.ASCII):
         return [int(digit) for digit in digits]
-    found = _digits_in(text, judge.rubric) if "{" in text else _read_lines(text, judge.rubric, names)
-    if len(names) == 1 and not found:
+    if "{" in text:
+        scores = {name: int(score) for name, score in read_answer(text, judge.rubric).scores.items()}
+    else:
+        scores = _read_lines(text, judge.rubric, names)
+    if len(names) == 1 and not scores:
         nameless = [value for key, value in (last_object(text) or {}).items() if plain(key) in NAMELESS]
         return nameless if len(nameless) == 1 and type(nameless[0]) is int and nameless[0] in scales[0].scores else None
-    return [found[name] for name in names] if all(name in found for name in names) else None
-
-
-def _digits_in(text: str, rubric: Rubric) -> dict[str, int]:
-    return {name: int(score) for name, score in read_answer(text, rubric).scores.items()}
+    return [scores[name] for name in names] if all(name in scores for name in names) else None
 
 
 def _read_lines(text: str, rubric: Rubric, names: Sequence[str]) -> dict[str, int]:
-    """Scores in lines as `2. Empathy: 3/4`: every line with a digit is one of a dimension, or ends in a colon, and no dimension
-    has two. A lone dimension need not be named."""
-    found: dict[str, int] = {}
+    """Scores in lines like `2. Empathy: 3/4`. Every line with a digit must score a dimension or end in a colon, and no
+    dimension may have two. A single dimension need not be named."""
+    scores: dict[str, int] = {}
     for line in map(str.strip, filter(_DIGIT.search, text.splitlines())):
         if line.rstrip("*_ ").endswith((":", "：")):
             continue
-        said = _LINE.fullmatch(line)
-        label = plain(said["label"] or "") if said else ""
+        match = _LINE.fullmatch(line)
+        label = plain(match["label"] or "") if match else ""
         key = next((name for name in names if label in names_of(rubric, name)), None)
         if key is None and len(names) == 1 and label in ("", *NAMELESS):
             key = names[0]
-        if said is None or key is None or key in found:
+        if match is None or key is None or key in scores:
             return {}
-        scale, score, most = rubric.scale_of(key), int(said["score"]), said["most"]
+        scale, score, most = rubric.scale_of(key), int(match["score"]), match["most"]
         if score not in scale.scores or (most and int(most) != scale.max):
             return {}
-        found[key] = score
-    return found
+        scores[key] = score
+    return scores
 
 
 def paper_score(reply: str, scores: Sequence[int]) -> int | None:
-    """The published parser: the first label, tried in ascending order, that occurs anywhere in the reply.
+    """The published parser: the lowest score whose digit occurs anywhere in the reply; None (published: -1) if none does.
 
-    Odd: "4, as there are 0 faults" is read as 0. The published code gives -1 where there is none; here it is None.
+    "4, as there are 0 faults" is therefore read as 0.
     """
     return next((score for score in scores if str(score) in reply), None)
 
 
 def verdict_tokens(tokens: Tokens, names: Sequence[str], scores: Sequence[int]) -> list[tuple[str, dict[str, float]] | None]:
-    """For each score that was read in an answer the token, of all the answer's, that is this score and nothing else.
+    """For each score that was read, the token of the answer that is this score and nothing else, with its alternatives.
 
-    None where that is not certain: tokenizers merge digits ("32"), and words around a score may hold it, too.
+    None if that is uncertain: tokenizers merge digits ("32"), and the words around a score may contain its digit.
     """
     starts, written = dict[int, tuple[str, dict[str, float]]](), ""
     for token, alternatives in tokens:
@@ -157,22 +152,22 @@ def verdict_tokens(tokens: Tokens, names: Sequence[str], scores: Sequence[int]) 
             written += spelled
     if len(names) == 1:
         places = [match.start() for match in re.finditer(str(scores[0]), written)]
-    elif re.search(r"[^\W\d_]", written):  # an object: its keys may come in any order
+    elif re.search(r"[^\W\d_]", written):  # an object, whose keys may be in any order
         places = [match.end() - 1 for name in names for match in re.finditer(rf'"{re.escape(name)}":"?[0-9]', written)]
     else:
         places = [match.start() for match in _DIGIT.finditer(written)]
-    found = [starts.get(place) for place in places] if len(places) == len(names) else [None] * len(names)
-    return [token if token and token[0].strip() == str(score) else None for token, score in zip(found, scores, strict=True)]
+    digits = [starts.get(place) for place in places] if len(places) == len(names) else [None] * len(names)
+    return [token if token and token[0].strip() == str(score) else None for token, score in zip(digits, scores, strict=True)]
 
 
 def digits_regex(scales: Iterable[Scale]) -> str:
-    """As many digits as there are scales, each from its own."""
+    """A pattern of as many digits as there are scales, each from its own scale."""
     runs = ((scale, sum(1 for _ in run)) for scale, run in groupby(scales))
     return "".join(f"[{scale.min}-{scale.max}]{{{count}}}" for scale, count in runs)
 
 
 def of_another_text(reply: Reply) -> bool:
-    """Whether a server reported tokens that are not those of the text, or nothing that is a list of tokens."""
+    """Whether the tokens that a server reported are not those of the text, or are none at all."""
     if reply.tokens is None:
         return False
     text, tokens = (re.sub(r"[^0-9]+", "", text) for text in (reply.text, "".join(token for token, _ in reply.tokens)))
@@ -180,16 +175,16 @@ def of_another_text(reply: Reply) -> bool:
 
 
 def check_joint(rubric: Rubric) -> None:
-    """Raise `UserError` for a tree, and for labels by which no line could be found."""
+    """Raise `UserError` for a tree, and for labels that no line could be recognised by."""
     no_tree(rubric)
     words.check_joint(rubric)
 
 
 def check_paper(rubric: Rubric) -> None:
-    """Raise `UserError` for a scale whose scores the published parser confuses: it looks for a digit anywhere."""
+    """Raise `UserError` for scores that are not digits, which the published parser would confuse."""
     no_tree(rubric)
     if not rubric.digits:
-        raise UserError(f"rubric {rubric.name}: paper mode reads one digit per dimension: leave out mode: paper")
+        raise UserError(f"rubric {rubric.name}: paper mode reads one digit per dimension: leave out `mode: paper`")
 
 
 joint = Method(score, check=check_joint)

@@ -2,10 +2,10 @@
 
     {"analysis": "...", "evaluation": {"empathetic": 4, ...}}
 
-Where the server takes constraints, the object's schema is sent as a regular expression: under a JSON schema proper, servers let
-a weak model write white space or a reason without end. Elsewhere the answer is looked for in the reply and parsed; trailing
-commas (the paper's own example has one) are forgiven. An answer that lacks a readable score is asked for once more, with what
-was wrong; of the two, the one with more scores counts (the first of equals), and what it lacks is null.
+If the server can constrain answers, the object's schema is sent as a regular expression: with a JSON schema, servers let a weak
+model write white space or a reason without end. Otherwise the object is searched for in the reply; trailing commas are accepted
+(the paper's own example has one). If a score is missing or unreadable, the judge is told what was wrong and asked once more.
+The answer with more scores counts (the first one if they have equally many), and its missing scores are null.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from serve.questions import Question, closed_object
 
 _ROOM, _ROOM_EACH = 400, 16  # tokens of a constrained answer: the reason, and a dimension's name with its score
 _TRAILING_COMMA = r",(?=\s*+[}\]])"
-# A string, the rest of a text after a quotation mark that is never closed, or a comma.
+# A string, the rest of a text after an unclosed quotation mark, or a trailing comma.
 _STRING_OR_TRAILING_COMMA = re.compile(rf'("(?:[^"\\]|\\.)*+")|("(?:[^"\\]|\\.)*+\\?\Z)|{_TRAILING_COMMA}', re.S)
 _FRACTION = re.compile("[0-9] ?(/|out of|分)")
 _BRACES_OF_PROSE = re.compile(r"\{[^{}\"':：]*\}")
-_BRACES = 64  # so many braces of a reply, the last ones, are taken for the beginning of an object
+_BRACES = 64  # how many opening braces of a reply, counted from its end, are tried as the start of an object
 
 
 @dataclass(frozen=True)
 class JsonAnswer:
-    """What was read of one reply: scores by dimension, and what is wrong with it ("" where all were read)."""
+    """The scores read from one reply, by dimension, and what is wrong with it ("" if nothing)."""
 
     scores: Mapping[str, Verdict]
     problem: str
@@ -47,7 +47,7 @@ class JsonAnswer:
 
 
 async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
-    """One judgement per dimension on the whole dialogue (turn null), then, if wanted, on it up to each supporter turn."""
+    """One judgement per dimension on the whole dialogue (turn null), then, with `per_turn`, on it up to each supporter turn."""
     whole = await _scored(judge, dialogue, None)
     if not judge.shown.per_turn:
         return whole
@@ -57,7 +57,7 @@ async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
 
 
 def reached(dialogue: Dialogue, place: int) -> Dialogue:
-    """The dialogue up to a turn of the supporter, with the seeker's answer to it where there is one."""
+    """The dialogue up to a supporter's turn, with the seeker's answer to it if there is one."""
     answered = dialogue.turns[place + 1 : place + 2]
     end = place + 2 if answered and answered[0].role == "seeker" else place + 1
     return dialogue.model_copy(update={"turns": dialogue.turns[:end]})
@@ -76,28 +76,22 @@ async def _scored(judge: Judge, dialogue: Dialogue, place: int | None) -> list[J
     first = await _ask(judge, dialogue, place, messages, 0)
     if not isinstance(first, JsonAnswer):
         return _judgements(judge, dialogue, place, first.raw, {}, first.reason)
-    best, lost = first, None
+    best, failure = first, None
     if first.problem:
         again = judge.prompts.render(dialogue.language, "judge_again.j2", problem=first.problem, low=scores[0], high=scores[-1])
-        # Chat templates want something to have been said; an empty answer is shown as dots.
-        asked: list[Message] = [
-            *messages,
-            {"role": "assistant", "content": first.raw or "..."},
-            {"role": "user", "content": again},
-        ]
-        second = await _ask(judge, dialogue, place, asked, 1)
+        # Chat templates reject an empty message, so an empty answer is shown as dots.
+        answered: list[Message] = [{"role": "assistant", "content": first.raw or "..."}, {"role": "user", "content": again}]
+        second = await _ask(judge, dialogue, place, [*messages, *answered], 1)
         if isinstance(second, JsonAnswer):
             best = max(first, second, key=lambda answer: len(answer.scores))
-        elif second.reason in LOST:  # what the first answer lacks is asked for when the run goes on
-            lost = second.reason
-    return _judgements(judge, dialogue, place, best.raw, best.scores, lost)
+        elif second.reason in LOST:  # a resumed run asks again for the missing scores
+            failure = second.reason
+    return _judgements(judge, dialogue, place, best.raw, best.scores, failure)
 
 
 async def _ask(
     judge: Judge, dialogue: Dialogue, place: int | None, messages: Sequence[Message], attempt: int
 ) -> JsonAnswer | NoVerdict:
-    """What was read of the answer, or the reason why there is none."""
-    keys = list(judge.rubric.dimensions)
     sample: dict[str, str | int] = {"dialogue": dialogue.id, "dimension": "all", "repeat": judge.repeat, "attempt": attempt}
     question = Question(
         messages,
@@ -107,9 +101,9 @@ async def _ask(
         purpose="judge",
         regex=answer_regex(judge.rubric, dialogue.language),
         schema=answer_schema(judge.rubric, dialogue.language),
-        held_tokens=_ROOM + _ROOM_EACH * len(keys),
+        held_tokens=_ROOM + _ROOM_EACH * len(judge.rubric.dimensions),
         session=dialogue.id,
-        # The first answer has its second chance already.
+        # The first attempt is retried anyway.
         readable=(lambda text: not read_answer(text, judge.rubric).problem) if attempt else None,
     )
     reply = await judge.reply(question)
@@ -119,18 +113,19 @@ async def _ask(
 def _judgements(
     judge: Judge, dialogue: Dialogue, place: int | None, raw: str, scores: Mapping[str, Verdict], failure: str | None
 ) -> list[Judgement]:
-    """One a dimension; what has no score is null, with the failure if there was one."""
-    # Verdicts on a part are another scorer's than those on the whole: they are never averaged together.
+    """One judgement per dimension; without a score it is null, with the failure if there was one."""
+    # `scope` makes verdicts on a part those of another scorer, so that they are never averaged with those on the whole.
     condition = {"mode": judge.shown.mode, "strategy": judge.shown.strategy} | ({} if place is None else {"scope": "turn"})
     judgements = (
         judge.judgement(dialogue, key, raw, scores.get(key), failure=None if key in scores else failure)
         for key in judge.rubric.dimensions
     )
-    return [made.model_copy(update={"turn": place, "condition": made.condition | condition}) for made in judgements]
+    return [j.model_copy(update={"turn": place, "condition": j.condition | condition}) for j in judgements]
 
 
 def answer_regex(rubric: Rubric, language: Language) -> str:
-    """The answer's schema as a regular expression: keys in the rubric's order, a score or name each, a reason that ends."""
+    """The answer as a regular expression: a reason of limited length, then a score or level for each key in the rubric's
+    order."""
     scores = ", ".join(f'"{re.escape(key)}": {_score_regex(rubric, key, language)}' for key in rubric.dimensions)
     return rf'\{{"analysis": "[^"\\\n\r\t]{{1,{words(language).reason}}}", "evaluation": \{{{scores}\}}\}}'
 
@@ -139,19 +134,19 @@ def _score_regex(rubric: Rubric, key: str, language: Language) -> str:
     scale = rubric.scale_of(key)
     if scale.digits and not rubric.dimensions[key].not_applicable:
         return f"[{scale.min}-{scale.max}]"
-    written = (json.dumps(answer_value(answer), ensure_ascii=False) for answer in rubric.answers(key, language))
-    return f"({'|'.join(map(re.escape, written))})"
+    values = (json.dumps(answer_value(answer), ensure_ascii=False) for answer in rubric.answers(key, language))
+    return f"({'|'.join(map(re.escape, values))})"
 
 
 def answer_value(answer: str) -> str | float:
-    """An answer as it stands in JSON: a number, or a text."""
+    """An answer as its JSON value: a number, or a text."""
     with suppress(ValueError):
         return int(answer) if re.fullmatch("-?[0-9]+", answer) else float(answer)
     return answer
 
 
 def answer_schema(rubric: Rubric, language: Language = "en") -> dict[str, Any]:
-    """The same as a JSON schema."""
+    """The answer as a JSON schema."""
     scores: dict[str, Any] = {}
     for key, scale in rubric.scales.items():
         whole = scale.digits and not rubric.dimensions[key].not_applicable
@@ -163,22 +158,21 @@ def answer_schema(rubric: Rubric, language: Language = "en") -> dict[str, Any]:
 def read_answer(text: str, rubric: Rubric) -> JsonAnswer:
     """The scores in a reply. Dimensions may be named by key or label, in any case, with blanks, hyphens or underscores.
 
-    A score is one of the scale's, as a number or as text; nothing else is one. Scores may stand under `evaluation` or at the
-    top. A dimension that is named twice with different scores is not read.
+    Only the scale's scores are read, as numbers or text, under `evaluation` or at the top level. A dimension that is named
+    twice with different scores is not read.
     """
     answer = last_object(text)
     if answer is None:
-        return JsonAnswer(
-            {}, "there is no JSON object in it" if "{" not in text else "the JSON object is malformed or cut off", text
-        )
+        problem = "the JSON object is malformed or cut off" if "{" in text else "there is no JSON object in it"
+        return JsonAnswer({}, problem, text)
     evaluation = answer.get("evaluation", answer)
     names = {name: key for key in rubric.dimensions for name in names_of(rubric, key)}
-    read: dict[str, set[Verdict | None]] = {}
+    verdicts: dict[str, set[Verdict | None]] = {}
     for name, value in evaluation.items() if isinstance(evaluation, Mapping) else ():
         if key := names.get(plain(name)):
             values = value if isinstance(value, _Twice) else [value]
-            read.setdefault(key, set()).update(_verdict(one, key, rubric) for one in values)
-    single = {key: next(iter(values)) for key, values in read.items() if len(values) == 1}
+            verdicts.setdefault(key, set()).update(_verdict(score, key, rubric) for score in values)
+    single = {key: next(iter(values)) for key, values in verdicts.items() if len(values) == 1}
     scores = {key: score for key in rubric.dimensions if (score := single.get(key)) is not None}
     missing: dict[str, list[str]] = {}
     for key, scale in rubric.scales.items():
@@ -201,26 +195,26 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def last_object(text: str) -> dict[str, Any] | None:
-    """The last complete JSON object in a text, if it stands by itself: models may think aloud first.
+    """The last complete JSON object in a text, which models may precede by thinking aloud.
 
-    None where it is part of another that cannot be read, or is followed by one: then it is a draft, or somebody else's verdict
-    that the judge quotes, and its own is the one that cannot be read.
+    None if it is inside an object that cannot be read, or followed by one: then it is a draft or a quoted verdict, and the
+    judge's own verdict is the unreadable object.
     """
     text = _STRING_OR_TRAILING_COMMA.sub(lambda match: match[1] or re.sub(_TRAILING_COMMA, "", match[2] or ""), text)
     decoder = json.JSONDecoder(object_pairs_hook=_pairs, strict=False)
-    found, outside, end = None, "", 0
+    last, outside, end = None, "", 0
     for place in [match.start() for match in re.finditer("{", text)][-_BRACES:]:
-        if place < end:  # inside the object before
+        if place < end:  # inside the previous object
             continue
         with suppress(ValueError, RecursionError):  # ValueError: malformed, or a number of thousands of digits
-            found, stop = decoder.raw_decode(text, place)
+            last, stop = decoder.raw_decode(text, place)
             outside, end = outside + text[end:place], stop
-    rest = _BRACES_OF_PROSE.sub("", _BRACES_OF_PROSE.sub("", text[end:]))
-    return found if outside.count("{") == outside.count("}") and not re.search("[{}]", rest) else None
+    after = _BRACES_OF_PROSE.sub("", _BRACES_OF_PROSE.sub("", text[end:]))
+    return last if outside.count("{") == outside.count("}") and not re.search("[{}]", after) else None
 
 
 def names_of(rubric: Rubric, key: str) -> set[str]:
-    """What a judge may call per dimension, in `plain` spelling."""
+    """What a judge may call a dimension, in `plain` spelling."""
     return {plain(name) for name in (key, *rubric.dimensions[key].label.values())}
 
 
@@ -230,7 +224,7 @@ def plain(name: str) -> str:
 
 
 def _verdict(value: Any, key: str, rubric: Rubric) -> Verdict | None:
-    """Of a number, a text that names one, or a level's name (JSON's true is a yes); "3/5" is none of these here."""
+    """The verdict of a number, a number as text, or a level's name (JSON's true is a yes). A fraction ("3/5") is not read."""
     text = level_name(value) if isinstance(value, bool | int | float) else value
     return rubric.verdict(key, text) if isinstance(text, str) and not _FRACTION.search(text) else None
 

@@ -1,7 +1,7 @@
 """The judge: a dialogue in, one judgement per dimension out.
 
-What is asked is in `core.judge_prompts`; how answers are constrained and read is in the module of each method
-(`evalsuite.judge.methods`), which asks with what stands here.
+The prompts are in `core.judge_prompts`. How a method constrains and reads answers is in its own module, listed in
+`evalsuite.judge.methods`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from serve.answers import Reply
 from serve.failures import Unanswered
 from serve.questions import Models, Question
 
-LONGEST = 32_768  # characters of a reply that are read and kept: no verdict that was asked for is as long
-CUT = "\n[cut off here: the rest was not read]"  # holds nothing that any parser reads as a score
+LONGEST = 32_768  # characters of a reply that are read and kept: no requested verdict is that long
+CUT = "\n[cut off here: the rest was not read]"  # no parser reads a score in it
 
 
 OffSum = Literal["renormalise", "null"]
@@ -32,7 +32,7 @@ OffSum = Literal["renormalise", "null"]
 
 @dataclass(frozen=True)
 class Bands:
-    """Settings of method `bands`: how often every dialogue is asked about, and what becomes of numbers that do not sum to 1."""
+    """Settings of method `bands`: rounds per dialogue, and what to do with numbers that do not sum to 1."""
 
     rounds: int = 1
     off_sum: OffSum = "renormalise"
@@ -40,36 +40,34 @@ class Bands:
 
 def no_criteria(dialogue: Dialogue) -> Sequence[Criterion]:
     """Raise `UserError`: most frameworks have one rubric for all dialogues."""
-    raise UserError(
-        f"method criteria: framework {dialogue.framework} has no criteria for each case: use joint or another method"
-    )
+    raise UserError(f"method criteria: framework {dialogue.framework} has no criteria per case: use joint or another method")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What the judge is shown beside what was said, and how often it is asked (methods `json` and `criteria`); how a published
-    pack writes a dialogue (methods `criteria`, `lines` and `pairs`)."""
+    """What a framework shows the judge in addition to the turns, and when it is asked (methods `json` and `criteria`); how a
+    published prompt pack writes a dialogue (methods `criteria`, `lines` and `pairs`)."""
 
     strategy: str = "dialogue"
-    """What a framework calls it: goes into the records."""
+    """The framework's name for this view of the dialogue, kept in the records."""
     profile: Callable[[Dialogue], str] = lambda dialogue: ""
-    """The text of who the seeker is, "" for none. Raises `UserError` for a dialogue of an unknown one."""
+    """Describes the seeker, "" for no description. Raises `UserError` for a dialogue with an unknown seeker."""
     states: bool = False
-    """Whether the seeker's states stand in the transcript."""
+    """Whether the transcript includes the seeker's inner states."""
     per_turn: bool = False
-    """Also ask after every turn of the supporter (and the seeker's answer to it, where there is one)."""
+    """Also ask after every turn of the supporter (and the seeker's answer to it, if there is one)."""
     mode: Literal["paper", "native"] = "native"
-    """Goes into the records."""
+    """Kept in the records."""
     criteria: Callable[[Dialogue], Sequence[Criterion]] = no_criteria
-    """Method `criteria`: what a good answer in this dialogue has. Raises `UserError` for an unknown dialogue."""
+    """Method `criteria`: what a good answer in this dialogue contains. Raises `UserError` for an unknown dialogue."""
     transcript: Callable[[Dialogue], str] = transcript
     """The dialogue as a published pack writes it."""
     more: Callable[[Dialogue], Mapping[str, object]] = lambda dialogue: {}
-    """What else its templates show of a dialogue. Raises `UserError` where that is not known."""
+    """Further variables for the pack's templates. Raises `UserError` for a dialogue that has none."""
 
 
 class NoVerdict(NamedTuple):
-    """Why there is no answer to read: `infrastructure`, `context_overflow` or `refusal`, with what the model said then."""
+    """Why there is no answer to read (`infrastructure`, `context_overflow` or `refusal`), and the text of a refusal."""
 
     reason: str
     raw: str = ""
@@ -79,9 +77,9 @@ class NoVerdict(NamedTuple):
 class Judge:
     """A model that scores dialogues on a rubric by a method. Every dialogue gets one judgement per dimension, whatever happens.
 
-    What could not be read, was refused, did not fit the judge's context, found no server or was rejected is `value: null` (the
-    reason in `condition.failure` where nothing was read). Where a server's token probabilities cannot be true, the score in the
-    text stands alone (`condition.probabilities: broken`).
+    The value is null if the answer was unreadable, refused, too long for the judge's context or rejected, or if no server
+    answered; `condition.failure` has the reason if there was no answer to read. If a server reports impossible token
+    probabilities, only the score in the text is kept (`condition.probabilities: broken`).
     """
 
     client: Models
@@ -93,13 +91,13 @@ class Judge:
     bands: Bands = field(default_factory=Bands)
     shown: Shown = field(default_factory=Shown)
     opens_freely: Callable[[str | None], bool] = lambda framework: False
-    """Whether a framework's supporters open dialogues in words of their own."""
+    """Whether a framework's supporters open dialogues in their own words."""
     repeat: int = 0
-    """Which repetition of every question this is, from 0."""
+    """The number of this repetition of every question, from 0."""
     among: Sequence[Dialogue] = ()
-    """The dialogues that are judged with this one, for methods that set several beside each other."""
-    asked: dict[tuple[str, ...], tuple[Models, Future[Reply | NoVerdict]]] = field(default_factory=dict, repr=False)
-    """What such a method asks of several dialogues at once, and by whom."""
+    """The dialogues that are judged together, for methods that compare them."""
+    shared: dict[tuple[str, ...], tuple[Models, Future[Reply | NoVerdict]]] = field(default_factory=dict, repr=False)
+    """Replies that several dialogues wait for, by question, with the client that asked."""
 
     def __post_init__(self) -> None:
         method = method_of(self.method)
@@ -108,13 +106,13 @@ class Judge:
         method.check(self.rubric)
         if method.on_scale and not (self.rubric.digits or published(self.method) or says_scale(self.prompts)):
             raise UserError(
-                f"rubric {self.rubric.name}: prompt pack {self.prompts.folder.name} asks for one digit per dimension, which is "
-                "not what this rubric wants: leave out judge_prompts, or write `judge_prompts: any_rubric`"
+                f"rubric {self.rubric.name}: prompt pack {self.prompts.folder.name} asks for one digit per dimension, which "
+                "this rubric's scales are not: leave out judge_prompts, or write `judge_prompts: any_rubric`"
             )
 
     async def score(self, dialogue: Dialogue) -> list[Judgement]:
-        """One judgement per dimension, in the rubric's order; method `bands` gives as many for each round, and method `json`,
-        if wanted, as many again for each supporter turn."""
+        """One judgement per dimension, in the rubric's order; with method `bands` per round, with `Shown.per_turn` also per
+        supporter turn."""
         if dialogue.lost or not self._supported(dialogue):
             reason = str(dialogue.termination) if dialogue.lost else "no_supporter_turn"
             return [self.judgement(dialogue, name, "", failure=reason) for name in self.rubric.dimensions]
@@ -124,13 +122,13 @@ class Judge:
         return judgements
 
     def _supported(self, dialogue: Dialogue) -> bool:
-        """Whether there is anything of the supporter's to score. A fixed greeting answers nobody; but where supporters open in
-        words of their own, a seeker who leaves at once has judged them."""
+        """Whether the supporter said anything to score. A fixed greeting does not count, but an opening in the supporter's own
+        words does, even if the seeker leaves at once."""
         opened = self.opens_freely(dialogue.framework) and any(turn.role == "supporter" for turn in dialogue.turns)
         return opened or dialogue.exchanges > 0
 
     async def reply(self, question: Question) -> Reply | NoVerdict:
-        """The judge's reply, cut to `LONGEST`, or the reason why there is none. A refusal is none, whatever it says."""
+        """The judge's reply, cut to `LONGEST`, or why there is none. A refusal never counts as a reply."""
         try:
             reply = await self.client.ask(self.spec, question)
         except Unanswered as error:
@@ -152,8 +150,8 @@ class Judge:
         broken: bool = False,
         not_reached: bool = False,
     ) -> Judgement:
-        """The verdict is what the text says, whatever was probable. `broken`: the server's probabilities cannot be true, or are
-        not those of the answer. `not_reached`: a question off the way through a tree."""
+        """A judgement's record. `value` is what the text says, even if another score was more probable. `broken`: the server's
+        probabilities are impossible, or not those of the answer. `not_reached`: a question off the path through a tree."""
         paper = published(self.method) or (self.method in ALONE and self.shown.mode == "paper")
         condition = {"mode": "paper" if paper else "native"} | ({"failure": failure} if failure else {})
         if not_reached or value == NOT_APPLICABLE:

@@ -1,14 +1,13 @@
-"""Method `lines`: one request in the words of a published pack; the answer has a line `LABEL: NUMBER` for every dimension
-(MindEval's judge).
+"""Method `lines`: one request, in the words of a published prompt pack; the answer has a line `LABEL: NUMBER` for every
+dimension (MindEval's judge).
 
-The first place where a label, a colon and a number follow each other is that dimension's score, wherever it stands; between two
-scores of the scale as well. A number off the scale is no score, nor is a dimension scored that the answer does not name.
+A dimension's score is the number after the first occurrence of its label and a colon, anywhere in the answer. It may lie
+between two scores of the scale. A number off the scale is no score, and a dimension that the answer does not name has none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from core.judge_prompts import judge_messages
 from core.records import Dialogue, Judgement, Language
@@ -19,17 +18,16 @@ from serve.questions import Question
 
 
 def numbers_in(text: str, rubric: Rubric, language: Language) -> dict[str, float]:
-    """Dimension → the number after its label, as it stands in an answer, for those that have one."""
+    """Dimension → the number after its label in an answer, on the scale or not. Dimensions without one are left out."""
     labels = {name: re.escape(rubric.label(name, language)) for name in rubric.dimensions}
-    found = {name: re.search(rf"{label}:\s*([0-9]+\.?[0-9]*)", text) for name, label in labels.items()}
-    return {name: float(match[1]) for name, match in found.items() if match}
+    matches = {name: re.search(rf"{label}:\s*([0-9]+\.?[0-9]*)", text) for name, label in labels.items()}
+    return {name: float(match[1]) for name, match in matches.items() if match}
 
 
 def scores_in(text: str, rubric: Rubric, language: Language) -> dict[str, float]:
-    """`numbers_in` that are on the scale."""
-    scales: Mapping[str, tuple[float, float]] = {name: (scale.min, scale.max) for name, scale in rubric.scales.items()}
-    found = numbers_in(text, rubric, language)
-    return {name: number for name, number in found.items() if scales[name][0] <= number <= scales[name][1]}
+    """Those of `numbers_in` that are on the scale."""
+    numbers, scales = numbers_in(text, rubric, language), rubric.scales
+    return {name: number for name, number in numbers.items() if scales[name].min <= number <= scales[name].max}
 
 
 async def _score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:

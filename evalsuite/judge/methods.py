@@ -1,6 +1,6 @@
 """The methods of judging, one line each. To add one: a module with a `Method`, its line here, and `judge_NAME.j2` in a pack.
 
-A method is loaded when a judge is asked by it, and one that cannot be loaded does not trouble the others.
+A method is loaded when a judge uses it, so a method that cannot be loaded does not affect the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from core.rubrics import Rubric
 
 _HERE = __package__
 METHODS = {
-    **{name: f"{_HERE}.digits:{name}" for name in get_args(PromptMethod)},  # a ranker is trained to answer by these
+    **{name: f"{_HERE}.digits:{name}" for name in get_args(PromptMethod)},  # rankers are trained for these
     "json": f"{_HERE}.json_answers:by_json",
     "bands": f"{_HERE}.bands:by_bands",
     "tree": f"{_HERE}.tree:each",
@@ -43,40 +43,39 @@ class Method:
     score: Callable[[Any, Dialogue], Awaitable[list[Judgement]]]
     """A `Judge` and a dialogue → at least one judgement per dimension."""
     check: Callable[[Rubric], None] = no_tree
-    """Raises `UserError` for a rubric that cannot be asked for by it."""
+    """Raises `UserError` for a rubric that the method cannot ask about."""
     by_dimension: bool = False
-    """Whether every request asks for one dimension, which may be one adapter's."""
+    """Whether every request asks for one dimension, so that each can have its own adapter."""
     on_scale: bool = True
-    """Whether its prompts have to say what the rubric's scale is."""
+    """Whether its prompts must state the rubric's scale."""
     together: bool = False
-    """Whether dialogues are judged beside each other, so that all are held before one is judged."""
+    """Whether it compares dialogues, so that all must be finished before the first is judged."""
 
 
 def method_of(name: str) -> Method:
-    """The method of a name. Raises `UserError` for an unknown one, and for one that cannot be loaded."""
+    """The method with this name. Raises `UserError` for an unknown method, and for one that cannot be loaded."""
     if name not in METHODS:
         raise UserError(f"unknown method {name[:100]!r}: {near(name[:100], METHODS)}")
     module, _, attribute = METHODS[name].partition(":")
     try:
-        method: Method = getattr(import_module(module), attribute)
+        return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
     except (ImportError, AttributeError) as error:
         raise UserError(f"method {name} cannot be loaded: {error}") from None
-    return method
 
 
 def methods() -> dict[str, Method]:
-    """Every method that can be loaded; of others a warning is printed."""
+    """Every method that can be loaded. Prints a warning for each of the others."""
     loaded: dict[str, Method] = {}
     for name in METHODS:
         try:
             loaded[name] = method_of(name)
-        except Exception as error:  # somebody's own module may fail with anything while it is imported
+        except Exception as error:  # a user's module may raise anything on import
             say(f"warning: {error if isinstance(error, UserError) else f'method {name}: {error!r}'}; it is left out", err=True)
     return loaded
 
 
 def native_method(name: str) -> str:
-    """The name of a method that a config may have. Raises `ValueError` for others."""
+    """A method's name, if a config may use it. Raises `ValueError` for other names."""
     native = sorted(method for method in METHODS if not published(method))
     if name not in native:
         raise ValueError(f"{near(name[:100], native)}")

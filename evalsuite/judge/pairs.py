@@ -1,10 +1,10 @@
-"""Method `pairs`: which of two dialogues with one person is the better one, asked dimension by dimension in the words of a
-published pack (ESC-Judge). A verdict is what the dialogue made of it: 1 won, 0.5 tied, 0 lost.
+"""Method `pairs`: which of two dialogues with the same person is better, asked for each dimension in the words of a published
+prompt pack (ESC-Judge). A dialogue's verdict is 1 (won), 0.5 (tied) or 0 (lost).
 
-A dialogue is put beside that of every other supporter with the same person in the same trial. Natively both orders are asked;
-in paper mode one, with the dialogue first that comes first in the run. Both dialogues of a pair have a verdict of every answer:
-`condition` says against whom (`against`) and whether this one was shown first or second (`shown`), which makes no other scorer;
-`repeat` counts the answers.
+A dialogue is compared with that of every other supporter with the same person in the same trial. In native mode both orders are
+asked; in paper mode only one, in which the dialogue that comes first in the run is shown first. Every answer gives both
+dialogues of the pair a verdict: `condition` has the opponent (`against`) and the position (`shown`: first or second), which do
+not make it another scorer's, and `repeat` numbers the answers.
 """
 
 from __future__ import annotations
@@ -24,35 +24,37 @@ from serve.batch import together
 from serve.questions import Question
 
 POINTS = {"a": 1.0, "tie": 0.5, "b": 0.0}
-_SAID = re.compile(r"\bmodel ([ab])\b|\b(tie)\b")
+_NAMED = re.compile(r"\bmodel ([ab])\b|\b(tie)\b")
 _FAVOURED = re.compile(r"\*\*(?:support\s+)?model\s+([ab])\*\* (?:demonstrates a slightly higher|performs better|outperforms)")
 
 
 def verdict_in(text: str) -> Verdict | None:
-    """Which of "Model A", "Model B" and "Tie" the last verdict of an answer names first, if it names no other."""
-    line = next(filter(None, (line.strip(" #*:<>") for line in text.lower().rpartition("verdict")[2].splitlines())), "")
-    found = {match[1] or match[2] for match in _SAID.finditer(line)}
-    return found.pop() if "verdict" in text.lower() and len(found) == 1 else None  # type: ignore[return-value]
+    """Which of "Model A", "Model B" and "Tie" the first line after the last "verdict" names; None if it names none or
+    several."""
+    _, heading, verdict = text.lower().rpartition("verdict")
+    line = next(filter(None, (line.strip(" #*:<>") for line in verdict.splitlines())), "")
+    named = {match[1] or match[2] for match in _NAMED.finditer(line)}
+    return named.pop() if heading and len(named) == 1 else None  # type: ignore[return-value]
 
 
 def published_verdict(text: str) -> Verdict | None:
-    """As the published analysis reads it (data_analysis.ipynb): what stands after the first "# Verdict".
+    """The verdict as the published analysis (data_analysis.ipynb) reads the text after the first "# Verdict".
 
-    Odd: "tie" counts anywhere, in "identities" too; without that heading, or with both models and no phrase that favours one of
-    them, it is a tie. None where neither a model nor a tie is named, at which the published code stops.
+    "tie" counts anywhere, even in "identities". An answer without that heading is a tie, as is one that names both models
+    without a phrase that favours one. None if neither a model nor a tie is named; the published code stops there.
     """
-    said = text.split("# Verdict")[1].strip().lower() if "# Verdict" in text else "tie"
-    named = [letter for letter in "ab" if f"model {letter}" in said]
-    if "tie" in said:
+    verdict = text.split("# Verdict")[1].strip().lower() if "# Verdict" in text else "tie"
+    named = [letter for letter in "ab" if f"model {letter}" in verdict]
+    if "tie" in verdict:
         return "tie"
     if len(named) == 1:
         return named[0]  # type: ignore[return-value]
-    favoured = _FAVOURED.search(said)
+    favoured = _FAVOURED.search(verdict)
     return None if not named else favoured[1] if favoured else "tie"  # type: ignore[return-value]
 
 
 def partners(dialogue: Dialogue, among: Sequence[Dialogue]) -> list[Dialogue]:
-    """The dialogues of other supporters with the same person in the same trial, where somebody was answered."""
+    """The dialogues of other supporters with the same person in the same trial, if they have an exchange and were not lost."""
     person = dialogue.card_id or dialogue.profile_id or dialogue.source_id
     return [
         other
@@ -68,24 +70,26 @@ def partners(dialogue: Dialogue, among: Sequence[Dialogue]) -> list[Dialogue]:
 async def _score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
     names, paper = list(judge.rubric.dimensions), judge.shown.mode == "paper"
     places = {other.id: place for place, other in enumerate(judge.among)}
-    shown: list[tuple[Dialogue, bool]] = []  # the other dialogue, and whether this one comes first
+    pairs: list[tuple[Dialogue, bool]] = []  # the other dialogue, and whether this one is shown first
     for other in partners(dialogue, judge.among):
         earlier = places[dialogue.id] < places[other.id]
-        shown += [(other, earlier)] if paper else [(other, True), (other, False)]
-    if not shown:
+        pairs += [(other, earlier)] if paper else [(other, True), (other, False)]
+    if not pairs:
         return [judge.judgement(dialogue, name, "", failure="no_partner") for name in names]
-    asked = [(number, name, other, first) for number, (other, first) in enumerate(shown) for name in names]
-    answers = await together(_answer(judge, *((dialogue, o) if first else (o, dialogue)), name) for _, name, o, first in asked)
-    return [_judgement(judge, dialogue, *what, answer) for what, answer in zip(asked, answers, strict=True)]
+    calls = [(number, name, other, first) for number, (other, first) in enumerate(pairs) for name in names]
+    answers = await together(_answer(judge, *((dialogue, o) if first else (o, dialogue)), name) for _, name, o, first in calls)
+    return [_judgement(judge, dialogue, *call, answer) for call, answer in zip(calls, answers, strict=True)]
 
 
 async def _answer(judge: Judge, first: Dialogue, second: Dialogue, name: str) -> Reply | NoVerdict:
-    """The answer on a pair. Both its dialogues wait for it, it is asked once."""
-    key, known = (first.id, second.id, name), None
-    if (known := judge.asked.get(key)) is None or known[0] is not judge.client:
-        known = judge.asked[key] = judge.client, asyncio.ensure_future(judge.reply(_question(judge, first, second, name)))
-        known[1].add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits any more
-    return await asyncio.shield(known[1])  # who stops waiting leaves it to the other
+    """The answer on a pair, which is asked once and awaited by both dialogues."""
+    key = first.id, second.id, name
+    client, reply = judge.shared.get(key, (None, None))
+    if reply is None or client is not judge.client:
+        reply = asyncio.ensure_future(judge.reply(_question(judge, first, second, name)))
+        judge.shared[key] = judge.client, reply
+        reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be waiting any more
+    return await asyncio.shield(reply)  # if one dialogue is cancelled, the other goes on waiting
 
 
 def _question(judge: Judge, first: Dialogue, second: Dialogue, name: str) -> Question:
@@ -108,19 +112,19 @@ def _reader(judge: Judge) -> Callable[[str], Verdict | None]:
 def _judgement(
     judge: Judge, dialogue: Dialogue, number: int, name: str, other: Dialogue, first: bool, answer: Reply | NoVerdict
 ) -> Judgement:
-    """What the dialogue made of a pair."""
+    """The verdict of an answer on a pair for one of its dialogues."""
     if isinstance(answer, NoVerdict):
-        made = judge.judgement(dialogue, name, answer.raw, failure=answer.reason)
+        judgement = judge.judgement(dialogue, name, answer.raw, failure=answer.reason)
     else:
         verdict = _reader(judge)(answer.text)
         points = None if verdict is None else POINTS[verdict] if first else 1 - POINTS[verdict]
-        made = judge.judgement(dialogue, name, answer.text, points)
-    said = {"against": str(other.supporter), "shown": "first" if first else "second"}
-    return made.model_copy(update={"repeat": number, "condition": made.condition | said})
+        judgement = judge.judgement(dialogue, name, answer.text, points)
+    condition = judgement.condition | {"against": str(other.supporter), "shown": "first" if first else "second"}
+    return judgement.model_copy(update={"repeat": number, "condition": condition})
 
 
 def check(rubric: Rubric) -> None:
-    """Raise `UserError` for a rubric whose dimensions are not on a scale of lost (0), tied (0.5) and won (1)."""
+    """Raise `UserError` for a dimension whose scale is not lost (0), tied (0.5), won (1)."""
     no_tree(rubric)
     for name, scale in rubric.scales.items():
         if scale.scores != (0, 0.5, 1):

@@ -1,16 +1,17 @@
-"""The judges that a ranker has to beat on a test split: the majority class, and a classifier that sees only the surface of a
-dialogue.
+"""The baselines that a ranker has to beat on a test split: the majority class, and a classifier that sees only surface features
+of a dialogue.
 
-Surface features of a dialogue, lengths in words (English) or characters (Chinese):
+Surface features, with lengths in words (English) or characters (Chinese):
 
-- `turns`: how many there are;
-- `supporter_…`, `seeker_…` with `mean`, `min`, `max`, `sd`: lengths of that side's turns (0 where it has none);
-- `distinct_1`, `distinct_2`: share of different words (characters) and pairs of neighbours among all of the supporter's;
-- `repeats`: replies that are, but for case and space, an earlier reply of the dialogue;
-- `questions`: question marks a reply.
+- `turns`: the number of turns;
+- `supporter_…`, `seeker_…` with `mean`, `min`, `max`, `sd`: lengths of that side's turns (0 if it has none);
+- `distinct_1`, `distinct_2`: the share of different words (characters), and of different pairs of neighbours, in the
+  supporter's turns;
+- `repeats`: replies that equal an earlier reply of the dialogue, apart from case and white space;
+- `questions`: question marks per reply.
 
-Both classifiers are scikit-learn's: standardised features into a logistic regression, and a random forest of 300 trees. For
-each language and dimension the one that is right more often on the validation split is taken; the test split chooses nothing.
+The candidates are scikit-learn's logistic regression on standardised features and a random forest of 300 trees. For each
+language and dimension, the one with the higher accuracy on the validation split is used; the test split has no influence.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _SIGN = re.compile(r"\S")
 _QUESTION = re.compile(r"[?？]")
 
-LanguageDimension = tuple[Language, str]  # language, dimension
+LanguageDimension = tuple[Language, str]
 
 
 class Rating(NamedTuple):
-    """One rating of a dialogue: `target` is the annotators' mean, `label` that rounded."""
+    """One rating of a dialogue: `target` is the annotators' mean, `label` the rounded mean."""
 
     dialogue_id: str
     label: int
@@ -62,8 +63,8 @@ Ratings = dict[LanguageDimension, list[Rating]]
 
 
 class Split(NamedTuple):
-    """What `python -m data_prep rank-sft` made: the ratings of its training and validation split, and the group of every
-    dialogue of its test split. A group is what stays together in one split, as the variants of one dialogue do."""
+    """The output of `python -m data_prep rank-sft`: the ratings of its training and validation splits, and the group of every
+    dialogue in its test split. Dialogues of a group, such as variants of one dialogue, are always in the same split."""
 
     rubric: Rubric
     train: Ratings
@@ -72,7 +73,7 @@ class Split(NamedTuple):
 
 
 def read_split(folder: Path) -> Split:
-    """Raises `UserError` for a file that is missing or malformed, and for a rating that is there twice."""
+    """The split in a folder. Raises `UserError` for a missing or malformed file, and for a rating given twice."""
     train, valid, test = (
         read_jsonl(folder / f"{name}.jsonl", RankExample, "ranker examples") for name in ("train", "valid", "test")
     )
@@ -81,18 +82,19 @@ def read_split(folder: Path) -> Split:
 
 
 def ratings(examples: Iterable[RankExample]) -> Ratings:
-    """By language and dimension, whether asked one by one or jointly; `UserError` for one given twice."""
+    """Ratings by language and dimension, from examples of one or of several dimensions. Raises `UserError` for one given
+    twice."""
     by_pair: dict[LanguageDimension, dict[str, Rating]] = defaultdict(dict)
     for e in examples:
         for dimension, label in e.labels.items():
             if e.dialogue_id in by_pair[e.language, dimension]:
                 raise UserError(f"example {e.id}: dialogue {e.dialogue_id} has {dimension} twice")
             by_pair[e.language, dimension][e.dialogue_id] = Rating(e.dialogue_id, label, e.target[dimension])
-    return {pair: list(of.values()) for pair, of in by_pair.items()}
+    return {pair: list(by_dialogue.values()) for pair, by_dialogue in by_pair.items()}
 
 
 def judged_items(verdicts: Iterable[Judgement], split: Split) -> dict[LanguageDimension, list[str]]:
-    """The dialogues of the test split that were judged, sorted, by language and dimension.
+    """The judged dialogues of the test split, sorted, by language and dimension.
 
     Raises `UserError` for a verdict on another rubric or dialogue, and for a judge with the name of a baseline.
     """
@@ -102,29 +104,29 @@ def judged_items(verdicts: Iterable[Judgement], split: Split) -> dict[LanguageDi
         if j.rubric != split.rubric.name:
             raise UserError(f"{where}: rubric: {j.rubric}, but the split was made with {split.rubric.name}")
         if j.dialogue_id not in split.groups:
-            raise UserError(f"{where}: not in the test split: these are judgements of other data")
+            raise UserError(f"{where}: not in the test split: give judgements of its dialogues")
         if j.judge in (MAJORITY, SURFACE):
-            raise UserError(f"{where}: judge: the name {j.judge} is that of a baseline: give it another")
+            raise UserError(f"{where}: judge: {j.judge} is the name of a baseline: give the judge another name")
         items[j.language, j.dimension].add(j.dialogue_id)
     return {pair: sorted(dialogues) for pair, dialogues in sorted(items.items())}
 
 
 def features(dialogue: Dialogue) -> list[float]:
-    """The numbers that `FEATURES` names."""
+    """The features of a dialogue, in the order of `FEATURES`."""
 
-    def parts(text: str) -> list[str]:
+    def words(text: str) -> list[str]:
         if dialogue.language not in PAPER_LANGUAGES:
             return cut(text, dialogue.language)
         return (_WORD if dialogue.language == "en" else _SIGN).findall(text.lower())
 
-    said = {role: [parts(t.text) for t in dialogue.turns if t.role == role] for role in ("supporter", "seeker")}
+    turns = {role: [words(t.text) for t in dialogue.turns if t.role == role] for role in ("supporter", "seeker")}
     replies = [" ".join(turn.text.lower().split()) for turn in dialogue.turns if turn.role == "supporter"]
     row = [float(len(dialogue.turns))]
-    for turns in said.values():
-        lengths = [len(words) for words in turns] or [0]
+    for side in turns.values():
+        lengths = [*map(len, side)] or [0]
         row += [float(np.mean(lengths)), float(min(lengths)), float(max(lengths)), float(np.std(lengths))]
     questions = sum(len(_QUESTION.findall(reply)) for reply in replies)
-    row += [distinct(said["supporter"], n) or 0.0 for n in (1, 2)]
+    row += [distinct(turns["supporter"], n) or 0.0 for n in (1, 2)]
     row += [float(len(replies) - len(set(replies))), questions / max(1, len(replies))]
     return row
 
@@ -132,8 +134,8 @@ def features(dialogue: Dialogue) -> list[float]:
 def baseline_judgements(
     verdicts: Iterable[Judgement], split: Split, dialogues: Iterable[Dialogue] | None
 ) -> tuple[list[Judgement], list[dict[str, Any]]]:
-    """What the majority class and, with the split's `dialogues`, the surface classifier say of every item that was judged, and
-    which classifier was chosen where. Errors are those of `judged_items` and `surface_judgements`."""
+    """The judgements of the majority class and, given the split's `dialogues`, of the surface classifier on every judged item,
+    and the classifiers chosen. Raises as `judged_items` and `surface_judgements` do."""
     items = judged_items(verdicts, split)
     judgements = [*majority_judgements(items, split)]
     if dialogues is None:
@@ -143,16 +145,17 @@ def baseline_judgements(
 
 
 def majority_judgements(items: Mapping[LanguageDimension, Sequence[str]], split: Split) -> Iterator[Judgement]:
-    """Every item gets the most frequent label that its language and dimension have in the training split."""
+    """Every item gets the most frequent label of its language and dimension in the training split."""
     for pair, dialogues in items.items():
-        label = majority([rating.target for rating in _known(split.train, pair, "train.jsonl")])["majority"]
+        label = majority([rating.target for rating in _ratings_of(split.train, pair, "train.jsonl")])["majority"]
         yield from (_judgement(id, pair, MAJORITY, split.rubric, float(label)) for id in dialogues)
 
 
 def surface_judgements(
     items: Mapping[LanguageDimension, Sequence[str]], split: Split, dialogues: Mapping[str, Dialogue], seed: int = 0
 ) -> tuple[list[Judgement], list[dict[str, Any]]]:
-    """The surface classifier's judgements of the items, and which classifier was chosen where, with what both reached.
+    """The surface classifier's judgements of the items, and the classifier chosen per language and dimension, with the
+    validation accuracy (0–1) of both.
 
     Raises `UserError` for a dialogue that is not among `dialogues` and for labels that the training or validation split lacks.
     """
@@ -161,24 +164,25 @@ def surface_judgements(
 
     def matrix(ids: Sequence[str]) -> NDArray[np.float64]:
         if missing := sorted(set(ids) - set(rows)):
-            raise UserError(f"--dialogues: {len(missing)} dialogues are not in it, for example {missing[0]}")
+            raise UserError(f"--dialogues: lacks {len(missing)} dialogues of the split, for example {missing[0]}")
         return np.array([rows[id] for id in ids])
 
     judgements: list[Judgement] = []
     chosen: list[dict[str, Any]] = []
-    for pair, asked in items.items():
-        train, valid = _known(split.train, pair, "train.jsonl"), _known(split.valid, pair, "valid.jsonl")
-        labels, right = np.array([rating.label for rating in train]), np.array([rating.label for rating in valid])
-        known, held = (matrix([rating.dialogue_id for rating in part]) for part in (train, valid))
-        fitted = {name: model.fit(known, labels) for name, model in _classifiers(len(set(labels)), seed).items()}
-        reached = {name: float(np.mean(model.predict(held) == right)) for name, model in fitted.items()}
-        best = max(reached, key=lambda name: reached[name])  # of equals, the first
-        chosen.append({"language": pair[0], "dimension": pair[1], "chosen": best, "valid_acc": reached, "valid_n": len(valid)})
+    for pair, ids in items.items():
+        train, valid = _ratings_of(split.train, pair, "train.jsonl"), _ratings_of(split.valid, pair, "valid.jsonl")
+        train_labels, valid_labels = (np.array([rating.label for rating in part]) for part in (train, valid))
+        train_rows, valid_rows = (matrix([rating.dialogue_id for rating in part]) for part in (train, valid))
+        classifiers = _classifiers(len(set(train_labels)), seed)
+        fitted = {name: model.fit(train_rows, train_labels) for name, model in classifiers.items()}
+        accuracy = {name: float(np.mean(model.predict(valid_rows) == valid_labels)) for name, model in fitted.items()}
+        best = max(accuracy, key=lambda name: accuracy[name])  # the first, if they are equal
+        chosen.append({"language": pair[0], "dimension": pair[1], "chosen": best, "valid_acc": accuracy, "valid_n": len(valid)})
         classes = [int(label) for label in fitted[best].classes_]
-        for id, shares in zip(asked, fitted[best].predict_proba(matrix(asked)), strict=True):
+        for id, shares in zip(ids, fitted[best].predict_proba(matrix(ids)), strict=True):
             probabilities: dict[float, float] = dict(zip(classes, shares.tolist(), strict=True))
             distribution = {str(score): probabilities.get(score, 0.0) for score in split.rubric.scores}
-            value = float(max(split.rubric.scores, key=lambda score: distribution[str(score)]))  # of equals, the lowest
+            value = float(max(split.rubric.scores, key=lambda score: distribution[str(score)]))  # the lowest, if equal
             judgements.append(_judgement(id, pair, SURFACE, split.rubric, value, distribution))
     return judgements, chosen
 
@@ -198,7 +202,7 @@ def _classifiers(classes: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _known(ratings: Ratings, pair: LanguageDimension, file: str) -> list[Rating]:
+def _ratings_of(ratings: Ratings, pair: LanguageDimension, file: str) -> list[Rating]:
     if not ratings.get(pair):
         raise UserError(f"{file}: no label for {pair[1]} ({pair[0]}), which was judged in the test split")
     return ratings[pair]

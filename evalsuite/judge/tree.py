@@ -1,8 +1,10 @@
-"""Methods `tree` and `tree_once`: the questions of a rubric that is a tree, one call for each that is reached, or one for all.
+"""Methods `tree` and `tree_once`: the questions of a rubric that is a tree, in one call for each question reached, or one for
+all.
 
-Questions that are not reached have no verdict, and no call or answer counts for them. The outcome is the sum of the points of
-the answers on the way; it has none where an answer on the way could not be read. Of several outcomes each has the worst level
-given on the way; one that was not read to its end has none, unless it is at its worst already.
+Questions that are not reached have no verdict, even if they were answered. The outcome is the sum of the points of the answers
+on the path; it has no value if one of them could not be read. In a rubric with several outcomes, each gets the worst level that
+an answer on the path gives it. If the path ends at an unreadable answer, the outcomes still open there have no value, unless
+they are at their worst already.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ async def _each(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
 
 
 async def _once(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
-    answers = {one.dimension: one for one in await scored(judge, dialogue, "all", list(judge.rubric.questions or ()))}
+    answers = {j.dimension: j for j in await scored(judge, dialogue, "all", list(judge.rubric.questions or ()))}
 
     async def answered(key: str) -> Judgement:
         return answers[key]
@@ -38,40 +40,39 @@ async def _once(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
 async def walk(
     judge: Judge, dialogue: Dialogue, answered: Callable[[str], Awaitable[Judgement]], cut_short: bool = False
 ) -> list[Judgement]:
-    """The verdicts on the questions from the first to an end, then what was not reached, and the outcomes. `cut_short`: an
-    answer that could not be read is an end, and what was answered before it counts."""
+    """The verdicts on the outcomes of a tree and on all its questions, asked from the first to the end of a path. `cut_short`:
+    an unreadable answer ends the path, and the answers before it count."""
     tree, rubric = judge.rubric.questions or {}, judge.rubric
-    key, points, reached, nothing = next(iter(tree)), 0.0, dict[str, Judgement](), False
-    given = dict[str, tuple[float, str]]()  # outcome → its level so far, and the answer that gave it
+    key, points, verdicts, not_applicable = next(iter(tree)), 0.0, dict[str, Judgement](), False
+    levels = dict[str, tuple[float, str]]()  # outcome → its level so far, and the answer that gave it
     while key in tree:
-        said, place = await answered(key), key
-        reached[key] = said
+        last = verdicts[key] = await answered(key)
         outcome = tree[key].outcome
         if outcome in rubric.outcomes:
-            given.setdefault(outcome, (rubric.ends(outcome)[1], ""))
-        if said.value is None:
+            levels.setdefault(outcome, (rubric.ends(outcome)[1], ""))
+        if last.value is None:
             break
-        answer = tree[key].answers[rubric.scale_of(key).level(said.value)]
+        answer = tree[key].answers[rubric.scale_of(key).level(last.value)]
         if answer.level is not None:
-            level = (rubric.scale_of(outcome).levels or {})[answer.level], said.raw
-            given[outcome] = min(given[outcome], level, key=lambda one: rubric.normalised(outcome, one[0]))
-        key, points, nothing = answer.goto, points + answer.points, answer.not_applicable
-    raw, failure = said.raw, said.condition.get("failure")
-    for name in tree.keys() - reached.keys():  # what a lost call would have led to is asked for when the run goes on
-        reached[name] = judge.judgement(dialogue, name, "", failure=failure, not_reached=failure is None)
-    questions = [reached[name] for name in tree]
+            level = (rubric.scale_of(outcome).levels or {})[answer.level], last.raw
+            levels[outcome] = min(levels[outcome], level, key=lambda pair: rubric.normalised(outcome, pair[0]))
+        key, points, not_applicable = answer.goto, points + answer.points, answer.not_applicable
+    raw, failure = last.raw, last.condition.get("failure")
+    for name in tree.keys() - verdicts.keys():  # questions after a lost call keep its failure: a resumed run asks them
+        verdicts[name] = judge.judgement(dialogue, name, "", failure=failure, not_reached=failure is None)
+    questions = [verdicts[name] for name in tree]
     if not rubric.outcomes:
-        total = None if said.value is None else points
+        total = None if last.value is None else points
         return [*questions, judge.judgement(dialogue, OUTCOME, raw, total, failure=failure)]
-    undecided = open_outcomes(tree, place) if said.value is None and not (cut_short and failure is None) else set()
+    undecided = open_outcomes(tree, last.dimension) if last.value is None and not (cut_short and failure is None) else set()
 
     def outcome_of(name: str) -> Judgement:
-        if nothing:
+        if not_applicable:
             return judge.judgement(dialogue, name, raw, NOT_APPLICABLE)
-        level, why = given.get(name, (None, ""))
-        if name in undecided and level != rubric.ends(name)[0]:  # nothing is worse
+        level, reason = levels.get(name, (None, ""))
+        if name in undecided and level != rubric.ends(name)[0]:  # the worst level is certain already
             return judge.judgement(dialogue, name, raw, failure=failure)
-        return judge.judgement(dialogue, name, why, level, not_reached=level is None)
+        return judge.judgement(dialogue, name, reason, level, not_reached=level is None)
 
     return [*map(outcome_of, rubric.outcomes), *questions]
 
@@ -83,7 +84,7 @@ def check_tree(rubric: Rubric) -> None:
 
 
 def check_once(rubric: Rubric) -> None:
-    """As `check_tree`, and for labels by which no line of the answer could be found."""
+    """Raise as `check_tree`, and for labels that no line of the answer could be recognised by."""
     check_tree(rubric)
     check_joint(rubric)
 

@@ -1,5 +1,5 @@
-"""Answers that are no row of digits: ten and more, halves, levels by name, "n/a". One dimension is answered by that alone,
-several by a line each, `Warmth: 7`.
+"""Answers other than single digits: scores of 10 and more, halves, named levels, "n/a". If one dimension is asked about, the
+answer is the score alone; if several are, one line each: `Warmth: 7`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from evalsuite.judge.judge import Judge, NoVerdict
 from serve.answers import Reply, sound
 from serve.questions import Question, closed_object
 
-AROUND = " .。*`\"'[]()▁Ġ\t\r\n"  # what may stand around a verdict and says nothing
-NAMELESS = ("score", "rating", "得分", "评分", "分数")  # what a lone dimension is called
+AROUND = " .。*`\"'[]()▁Ġ\t\r\n"  # characters without meaning around a verdict
+NAMELESS = ("score", "rating", "得分", "评分", "分数")  # names for the only dimension asked about
 _NAMELESS = (*NAMELESS, "answer", "回答")
 
 
 async def scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[str]) -> list[Judgement]:
-    """The judgements on the dimensions that one request asks for; `sample` is one dimension, or "all"."""
+    """The judgements on the dimensions that one request asks for. `sample` is the dimension, or "all"."""
     rubric, language = judge.rubric, dialogue.language
-    lone = list(rubric.answers(names[0], language)) if len(names) == 1 else None
-    enums = {name: {"enum": [answer_value(one) for one in rubric.answers(name, language)]} for name in names}
+    choices = tuple(rubric.answers(names[0], language)) if len(names) == 1 else None
+    enums = {name: {"enum": [answer_value(answer) for answer in rubric.answers(name, language)]} for name in names}
     longest, pattern = form(rubric, names, language)
-    room = len(longest.encode()) + 1  # a token is a byte or more
+    room = len(longest.encode()) + 1  # a token is at least one byte
     spec = judge.spec
     answer = await judge.reply(
         Question(
@@ -40,11 +40,11 @@ async def scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[
             sampling=spec.sampling.model_copy(update={"max_tokens": max(spec.sampling.max_tokens, room)}),
             served_name=spec.served_name(language, sample),
             purpose="judge",
-            choices=None if lone is None else tuple(lone),
-            regex=None if lone else pattern,
+            choices=choices,
+            regex=None if choices else pattern,
             schema=closed_object(enums),
             held_tokens=room,
-            logprobs=lone is not None,
+            logprobs=choices is not None,
             session=dialogue.id,
             readable=lambda text: read(text, rubric, names, language) is not None,
         )
@@ -54,37 +54,37 @@ async def scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[
     verdicts = read(answer.text, rubric, names, language)
     if verdicts is None:
         return [judge.judgement(dialogue, name, answer.text) for name in names]
-    spread, broken = distribution(answer, rubric.answers(names[0], language)) if lone else (None, False)
+    probabilities, broken = distribution(answer, rubric.answers(names[0], language)) if choices else (None, False)
     return [
-        judge.judgement(dialogue, name, answer.text, verdict, spread, broken=broken)
+        judge.judgement(dialogue, name, answer.text, verdict, probabilities, broken=broken)
         for name, verdict in zip(names, verdicts, strict=True)
     ]
 
 
 def read(text: str, rubric: Rubric, names: Sequence[str], language: Language) -> list[Verdict] | None:
-    """The verdicts in an answer, one for each dimension; None where one of them cannot be read."""
-    if len(names) == 1 and (alone := _meant(rubric, names[0], text)) is not None:
-        return [alone]
-    found: Mapping[str, Verdict]
+    """The verdicts in an answer, one for each dimension; None if one of them cannot be read."""
+    if len(names) == 1 and (single := _verdict(rubric, names[0], text)) is not None:
+        return [single]
+    verdicts: Mapping[str, Verdict]
     if "{" in text:
-        found = read_answer(text, rubric).scores
-        others = [value for key, value in (last_object(text) or {}).items() if plain(key) in _NAMELESS]
-        if len(names) == 1 and not found and len(others) == 1:
-            alone = rubric.verdict(names[0], str(others[0]))
-            return None if alone is None else [alone]
+        verdicts = read_answer(text, rubric).scores
+        nameless = [value for key, value in (last_object(text) or {}).items() if plain(key) in _NAMELESS]
+        if len(names) == 1 and not verdicts and len(nameless) == 1:
+            single = rubric.verdict(names[0], str(nameless[0]))
+            return None if single is None else [single]
     else:
-        found = _of_lines(text, rubric, names, language)
-    return [found[name] for name in names] if all(name in found for name in names) else None
+        verdicts = _read_lines(text, rubric, names, language)
+    return [verdicts[name] for name in names] if all(name in verdicts for name in names) else None
 
 
-def _of_lines(text: str, rubric: Rubric, names: Sequence[str], language: Language) -> dict[str, Verdict]:
-    said = lines_of(text, rubric, names, language, _NAMELESS if len(names) == 1 else ())
-    read_as = {name: _meant(rubric, name, one) for name, one in said.items()}
-    return {name: verdict for name, verdict in read_as.items() if verdict is not None}
+def _read_lines(text: str, rubric: Rubric, names: Sequence[str], language: Language) -> dict[str, Verdict]:
+    lines = lines_of(text, rubric, names, language, _NAMELESS if len(names) == 1 else ())
+    verdicts = {name: _verdict(rubric, name, line) for name, line in lines.items()}
+    return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
 
 
-def _meant(rubric: Rubric, name: str, text: str) -> Verdict | None:
-    """What a text says of a dimension; signs around it count as little as at the ends of a level's name, "late (or never)"."""
+def _verdict(rubric: Rubric, name: str, text: str) -> Verdict | None:
+    """The verdict of a text on a dimension. Signs around the text and around a level's name ("late (or never)") are ignored."""
     bare = text.strip(AROUND)
     if (verdict := rubric.verdict(name, bare)) is not None:
         return verdict
@@ -93,27 +93,27 @@ def _meant(rubric: Rubric, name: str, text: str) -> Verdict | None:
 
 
 def distribution(reply: Reply, answers: Mapping[str, Verdict]) -> tuple[dict[str, float] | None, bool]:
-    """The probabilities of the scores by the answer's first token, and whether what the server reports cannot be true.
+    """The probabilities of the scores by the answer's first token, and whether the reported probabilities are impossible.
 
-    None where the answer is more than one of `answers`, and where some token that was possible begins several of them ("1" and
-    "10"): how they share its probability is not known. "n/a" is no score: the others' probabilities are given that one applies.
+    None if the answer is more than one of `answers`, or if a possible token begins several of them ("1" and "10"), since how
+    they share its probability is unknown. "n/a" is no score: the probabilities are conditional on another answer.
     """
     named = {name.casefold(): verdict for name, verdict in answers.items()}
     text = reply.text.strip().casefold()
     if reply.tokens is None or text not in named or named[text] == NOT_APPLICABLE:
         return None, False
-    written = "".join(token for token, _ in reply.tokens).strip().casefold()
-    first = next(((token, others) for token, others in reply.tokens if token.strip()), None)
-    if first is None or written != text or not sound(*first):
+    generated = "".join(token for token, _ in reply.tokens).strip().casefold()
+    first = next(((token, alternatives) for token, alternatives in reply.tokens if token.strip()), None)
+    if first is None or generated != text or not sound(*first):
         return None, True
     mass: dict[str, float] = dict.fromkeys(named, 0.0)
     for token, logprob in first[1].items():
-        begun = [name for name in named if token.strip() and name.startswith(token.strip().casefold())]
-        part = "\ufffd" in token and not "".join(named).isascii()  # of a character's bytes: whose, nobody knows
-        if len(begun) > 1 or part:
+        matches = [name for name in named if token.strip() and name.startswith(token.strip().casefold())]
+        partial = "\ufffd" in token and not "".join(named).isascii()  # some bytes of a character, which may begin any answer
+        if len(matches) > 1 or partial:
             return None, False
-        if begun:
-            mass[begun[0]] += math.exp(logprob)
+        if matches:
+            mass[matches[0]] += math.exp(logprob)
     scores = {f"{verdict:g}": mass[name] for name, verdict in named.items() if verdict != NOT_APPLICABLE}
     total = math.fsum(scores.values())
     alone = len(first[1]) < 2 or not total
@@ -121,32 +121,33 @@ def distribution(reply: Reply, answers: Mapping[str, Verdict]) -> tuple[dict[str
 
 
 def escaped(text: str) -> str:
-    """A text for a server's regular expression: of blanks and the like some know no escape."""
+    """A text escaped for a server's regular expression. Unlike `re.escape`, this leaves blanks as they are: some servers know
+    no escape for them."""
     return re.sub(r"([\\.^$*+?()\[\]{}|])", r"\\\1", text)
 
 
 def form(rubric: Rubric, names: Sequence[str], language: Language) -> tuple[str, str]:
     """The longest answer about these dimensions, a line each under its label, and a regular expression of all answers."""
     answers = [(rubric.label(name, language), list(rubric.answers(name, language))) for name in names]
-    longest = (f"{label}: {max(of_one, key=lambda text: len(text.encode()))}" for label, of_one in answers)
-    patterns = (f"{escaped(label)}: ({'|'.join(map(escaped, of_one))})" for label, of_one in answers)
+    longest = (f"{label}: {max(texts, key=lambda text: len(text.encode()))}" for label, texts in answers)
+    patterns = (f"{escaped(label)}: ({'|'.join(map(escaped, texts))})" for label, texts in answers)
     return "\n".join(longest), r"\n".join(patterns)
 
 
-def check_lines(rubric: Rubric, found: Callable[[Language], Mapping[str, Any]], method: str) -> None:
-    """Raise `UserError` for a label whose line could not be recognised in any answer: two alike, a colon in it, a number before
-    it. `found` reads an answer of the asked form in a language."""
+def check_lines(rubric: Rubric, read_sample: Callable[[Language], Mapping[str, Any]], method: str) -> None:
+    """Raise `UserError` for a label whose line cannot be recognised in an answer: it is used twice, contains a colon or begins
+    with a number. `read_sample` reads a well-formed answer in a language, by dimension."""
     for language in rubric.languages:
-        for key in rubric.dimensions.keys() - found(language).keys():
+        for key in rubric.dimensions.keys() - read_sample(language).keys():
             label = rubric.label(key, language)
             raise UserError(
-                f"rubric {rubric.name}: dimensions.{key}.label.{language}: {label!r}: method {method} finds a line by label "
-                "or key: a label is nobody else's, has no colon and begins with a letter"
+                f"rubric {rubric.name}: dimensions.{key}.label.{language}: {label!r}: method {method} finds a line by its "
+                "label or key: use a label that no other dimension has, without a colon, that begins with a letter"
             )
 
 
 def check_joint(rubric: Rubric) -> None:
-    """`check_lines` of a rubric whose answers are lines."""
+    """`check_lines`, if the rubric's answers are lines."""
     keys = list(rubric.dimensions)
     if not rubric.digits:
-        check_lines(rubric, lambda code: _of_lines(form(rubric, keys, code)[0], rubric, keys, code), "joint")
+        check_lines(rubric, lambda code: _read_lines(form(rubric, keys, code)[0], rubric, keys, code), "joint")

@@ -341,4 +341,4 @@ def test_models_are_listed_and_asked_whether_they_answer(
     with Endpoint(models=("m",), key="another") as refusing:
         (tmp_path / "m.yaml").write_text(f"name: m\nendpoint: {{base_url: {refusing.url}, lists_models: false}}\n")
         code, out = listed(str(tmp_path / "m.yaml"), "--check", "--json")
-        assert code == 0 and json.loads(out)[0]["answers"]["said"] == "it has no list of models"
+        assert code == 0 and json.loads(out)[0]["answers"]["said"] == "it does not list its models"

@@ -155,7 +155,7 @@ def test_what_is_drawn_whole(tmp_path: Path) -> None:
         assert (row["clusters"], row["clustered_by"], row["n"]) == (clusters, name, 12)
         assert [d["clusters"] for d in found["differences"]] == [clusters]
     for options, problem in (
-        (("--cluster", "card"), "--cluster card: no record of these dialogues is known: give --dialogues, or a run folder"),
+        (("--cluster", "card"), "--cluster card: the records of these dialogues are missing"),
         ((*records, "--cluster", "colour"), "--cluster colour: no field of a dialogue"),
     ):
         failed = ran(*given, *options)

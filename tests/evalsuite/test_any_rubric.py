@@ -201,7 +201,7 @@ def test_a_pack_that_asks_for_digits_is_refused_for_other_answers() -> None:
 def test_a_label_that_no_line_could_be_found_by_is_refused(method: str) -> None:
     rubric = RUBRICS["yes or no"].model_copy(deep=True)
     rubric.dimensions["asks"].label["en"] = "Asks: once"
-    with pytest.raises(UserError, match=rf"dimensions.asks.label.en: 'Asks: once': method {method} finds a line by label"):
+    with pytest.raises(UserError, match=rf"dimensions.asks.label.en: 'Asks: once': method {method} finds a line by its label"):
         unasked(rubric, method)
 
 

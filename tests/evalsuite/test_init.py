@@ -39,7 +39,7 @@ def test_it_replaces_nothing(esc_eval: EscEval) -> None:
     Path("mine/cards.csv").write_text("mine\n")
     code, said = esc_eval("init", "mine")
     assert (code, [path.name for path in Path("mine").iterdir()]) == (2, ["cards.csv"])
-    assert "cards.csv: there already, and nothing is replaced" in " ".join(said.split())
+    assert "cards.csv: exists already and is not replaced" in " ".join(said.split())
     assert Path("mine/cards.csv").read_text() == "mine\n"
 
 

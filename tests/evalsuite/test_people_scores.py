@@ -64,7 +64,7 @@ def test_a_leaderboard_by_people_alone_and_beside_a_judge(tmp_path: Path, esc_ev
     assert (tmp_path / "board" / "tables" / "annotators.csv").exists()
     for arguments, message in [
         (given, "give run folders, or --dialogues with --gold"),
-        (("--rubric", CONFIGS / "rubrics" / "feel.yaml", "--dialogues", tmp_path / "d.jsonl"), "--rubric: it is for --gold"),
+        (("--rubric", CONFIGS / "rubrics" / "feel.yaml", "--dialogues", tmp_path / "d.jsonl"), "option of --gold"),
     ]:
         code, error = esc_eval("leaderboard", *arguments, "--out", tmp_path / "no")
         assert code == 2 and message in error

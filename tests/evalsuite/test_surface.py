@@ -136,7 +136,7 @@ def test_validation_chooses_not_the_test_split(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 def test_what_is_missing_is_named() -> None:
     (train, a), (valid, b), (test, c) = rows(4, "a"), rows(4, "b"), rows(4, "c")
-    with pytest.raises(UserError, match=r"--dialogues: 4 dialogues are not in it, for example c0"):
+    with pytest.raises(UserError, match=r"--dialogues: lacks 4 dialogues of the split, for example c0"):
         surface_judgements(asked(test), Split(RUBRIC, train, valid, {}), a | b)
     with pytest.raises(UserError, match=r"valid.jsonl: no label for fluency \(en\)"):
         surface_judgements(asked(test), Split(RUBRIC, train, {}, {}), a | b | c)
@@ -155,8 +155,8 @@ def test_one_label_in_training_is_all_that_can_be_said() -> None:
     [
         ({"dialogue_id": "other"}, "other, fluency: not in the test split"),
         ({"rubric": "epitome"}, "rubric: epitome, but the split was made with esc_eval"),
-        ({"judge": "surface"}, "the name surface is that of a baseline"),
-        ({"judge": MAJORITY}, "is that of a baseline"),
+        ({"judge": "surface"}, "surface is the name of a baseline"),
+        ({"judge": MAJORITY}, "is the name of a baseline"),
     ],
 )
 def test_verdicts_of_other_data_are_refused(change: dict[str, Any], match: str) -> None:

@@ -131,7 +131,7 @@ def test_python_takes_variants_too(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--system", "kind.txt", "--system", "x/kind.txt"], "--system x/kind.txt: two prompts are called kind"),
+        (["--system", "kind.txt", "--system", "x/kind.txt"], "--system x/kind.txt: two prompts are named kind"),
         (["--system", "none.txt"], "system prompt not found: none.txt"),
         (["--system", "  "], "system prompt   : empty"),
         (["--system", KIND, "--set", "mode=paper"], "mode paper asks supporters as published"),
