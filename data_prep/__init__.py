@@ -1,1 +1,1 @@
-"""Records and the corpora, role cards and score sets that are made of them."""
+"""Corpora read into records, and the role cards, profiles and training sets that are built from them."""

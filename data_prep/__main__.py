@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.starting import interrupted  # noqa: F401 - before what takes long to load
+from core.starting import interrupted  # noqa: F401 - before the slow imports
 
 from core.errors import run_cli
 from core.verbs import program
@@ -11,11 +11,11 @@ app = program("Build the data that training and evaluation use.")
 for name, place, about in (
     ("fetch", "corpora:fetch", "Download corpora; without a name, list them."),
     ("read", "corpora:read", "Turn corpora in their published formats into records."),
-    ("import", "imports:import_", "Bring what others published, or people gave, into our records."),
+    ("import", "imports:import_", "Convert published benchmarks, profiles, scores and dialogues to our records."),
     ("cards", "cards:app", "Role cards: your own (import, template), or by a model (extract, label)."),
     ("profiles", "profiles:app", "Profiles of seekers by a model: build."),
-    ("language", "language:language", "Lay out the texts of another language (new), or say what is missing (check)."),
-    ("check", "check:check", "Say what role cards or profiles hold, and what they may have been made from."),
+    ("language", "language:language", "Prepare the texts of another language (new), or list what is missing (check)."),
+    ("check", "check:check", "Describe role cards or profiles, and find dialogues that they may have been made from."),
     ("sheet", "sheet:app", "Sheets that people fill in: export, import."),
     ("role-sft", "role_sft:role_sft", "Build the simulator's training set."),
     ("rank-sft", "rank_sft:rank_sft", "Build the ranker's training, validation and test sets."),

@@ -16,7 +16,6 @@ import yaml
 
 from core.rubrics import load_rubric
 from data_prep.cards.taxonomy import load_taxonomy
-from data_prep.commands.card_sheets import leaf_name
 from data_prep.scores.rank_sft import narrowed
 from tests.small_benchmark import SMALL
 
@@ -269,7 +268,7 @@ def _sheets(rng: random.Random, folder: Path, run: Callable[..., str]) -> None:
         columns, rows = read_sheet(folder / "workers" / f"{name}.csv")
         for row in rows:
             row["quality"] = rng.choice(["high", "middle", "invalid"])
-            row["category"] = leaf_name(rng.choice(leaves), "zh" if row["card_id"] > "c14" else "en", taxonomy)
+            row["category"] = taxonomy.leaves[rng.choice(leaves)].label("zh" if row["card_id"] > "c14" else "en")
         write_sheet(folder / "workers" / f"{name}.csv", columns, rows)
     people = [part for name in PEOPLE for part in ("--annotator", name)]
     given = ("--dialogues", "talks.jsonl", "--rubric", "rubric.yaml")

@@ -1,4 +1,4 @@
-"""Role cards: read from our JSONL, from sheets and lists of one's own, or from the JSON files that ESC-Eval published."""
+"""Role cards: read from our JSONL, from a user's own sheet or list, or from the JSON files that ESC-Eval published."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIELDS = {
     "occupation": ("Occupation", "职业"),
     "problem": ("Problem", "问题"),
 }
-# White space of the heading's own line only: over line ends, a reply of blank lines would take the square of its length.
+# White space of the heading's own line only: across lines, matching a reply of blank lines would take quadratic time.
 _HEADING = re.compile(r"^[^\S\n]*(" + "|".join(name for names in _FIELDS.values() for name in names) + r")\s*[:：]\s*", re.M)
 _UNKNOWN = frozenset({"not mentioned", "not mentioned.", "未提及", "未提及。"})
 # The published files name the taxonomy's top level in Chinese, in both languages.
@@ -44,13 +44,18 @@ class _Published(BaseModel):
 
 
 def load_cards(path: Path, language: str | None = None, columns: Columns | None = None) -> list[RoleCard]:
-    """Role cards: RoleCards as JSON lines, ESC-Eval's published JSON, or one's own table or list (`data_prep.cards.own`, which
-    explains `language` and `columns`). What stands in the file decides.
+    """Role cards from JSON lines of `RoleCard`, from ESC-Eval's published JSON, or from a user's own table or list
+    (`data_prep.cards.own` explains `language` and `columns`). The file's content decides which it is.
 
     Raises `UserError` with file, line (JSONL) or entry (JSON) and field; for an empty file; and for doubled ids.
     """
-    if path.suffix == ".json" and (entries := _published_entries(path)):
-        cards = _published(path, entries)
+    if path.suffix == ".json" and _is_published(entries := read_json(path, "role card file")):
+        cards = []
+        for number, entry in enumerate(entries):
+            try:
+                cards.append(_card(_Published.model_validate(entry)))
+            except ValueError as error:
+                raise UserError(f"{path}: entry {number}: {explain(error)}") from None
     elif path.suffix == ".jsonl" and {"source", "card_method"} <= first_object(path, "role card file").keys() and not columns:
         cards = read_jsonl(path, RoleCard, "role card file")
     else:
@@ -71,32 +76,19 @@ def bundled_cards(language: Language) -> Path:
 
 
 def card_text(card: RoleCard) -> str:
-    """The card as people read it: a headed line for each field that it has."""
-    said = words(card.language)
-    return "\n".join(f"{said[name]}{said.colon}{text}" for name in _FIELDS if (text := getattr(card, name)))
+    """The card as people read it: one line per field that it has, each with its heading."""
+    wording = words(card.language)
+    return "\n".join(f"{wording[name]}{wording.colon}{text}" for name in _FIELDS if (text := getattr(card, name)))
 
 
 def cardless(name: str, place: str = "PLACE") -> str:
-    """What to say of a corpus of which no dialogue gives a card, and how a model makes cards of it."""
+    """The message for a corpus whose dialogues give no cards, with the command by which a model writes them."""
     command = f"python -m data_prep cards extract --source {name}={place} --model MODEL --out cards/{name}"
-    return f"{name}: no dialogue has a card. A model makes them: {command}"
+    return f"{name}: no dialogue has a card. To have a model write them: {command}"
 
 
-def _published_entries(path: Path) -> list[Any] | None:
-    """The entries of a JSON list in ESC-Eval's published form; None for other JSON."""
-    entries = read_json(path, "role card file")
-    published = isinstance(entries, list) and any(isinstance(entry, dict) and "base" in entry for entry in entries)
-    return entries if published else None
-
-
-def _published(path: Path, entries: list[Any]) -> list[RoleCard]:
-    cards = []
-    for number, entry in enumerate(entries):
-        try:
-            cards.append(_card(_Published.model_validate(entry)))
-        except ValueError as error:
-            raise UserError(f"{path}: entry {number}: {explain(error)}") from None
-    return cards
+def _is_published(entries: Any) -> bool:
+    return isinstance(entries, list) and any(isinstance(entry, dict) and "base" in entry for entry in entries)
 
 
 def _card(published: _Published) -> RoleCard:
@@ -120,9 +112,9 @@ def _card(published: _Published) -> RoleCard:
 
 
 def parse_card_text(text: str) -> dict[str, str]:
-    """The fields age, gender, occupation and problem of a card's text, English or Chinese headings, one at a line's start each.
+    """The fields age, gender, occupation and problem of a card's text, whose lines begin with English or Chinese headings.
 
-    What is "not mentioned" is empty. Raises `ValueError` unless all four headings are there, once each.
+    A field that is "not mentioned" is empty. Raises `ValueError` unless each of the four headings occurs exactly once.
     """
     parts = _HEADING.split(text)[1:]
     fields = list(zip(parts[::2], parts[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""Two people annotate every role card: the correction rules of ESC-Eval's appendix A.2, and how well the two agree.
+"""Two people annotate every role card: the rules of ESC-Eval's appendix A.2 that settle their answers, and their agreement.
 
 The rules, for one card:
 - one of the two says invalid → the card is dropped;
@@ -21,18 +21,18 @@ from core.tables import Estimate
 from data_prep.cards.taxonomy import Path3
 
 Quality = Literal["high", "middle", "invalid"]
-# Appendix A.2 names invalid, and high against middle, and makes all remaining cards middle. Read word by word (`paper`), a card
-# that both call high is among the remaining, and only a third person can make a card high. `native` keeps what both say, which
-# must be what is meant. Commands print on how many cards the two readings differ.
+# Appendix A.2 covers invalid cards and high against middle, and makes all remaining cards middle. Read literally (`paper`), a
+# card that both call high is among the remaining, so only a third person can make a card high. `native` keeps it high, which
+# must be what the authors meant. Commands print on how many cards the two readings differ.
 Mode = Literal["native", "paper"]
 QUALITIES: tuple[Quality, ...] = ("high", "middle", "invalid")  # in order: agreement on quality is ordinal
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What one person said about one card. `category` is a path of three English names; None allowed for invalid cards.
+    """One person's answers on one card. `category` is a path of three English names, or None for an invalid card.
 
-    The third person leaves open (None) what was not asked.
+    Fields that the third person was not asked about are None.
     """
 
     quality: Quality | None = None
@@ -41,9 +41,9 @@ class Mark:
 
 @dataclass(frozen=True)
 class AnnotationOutcome:
-    """What the rules make of one card. `open` names what waits for a third person: quality, category, or both.
+    """The result of the rules for one card. `open` names what waits for a third person: quality, category, or both.
 
-    `unused` names answers of the third person that the rules did not ask for: they change nothing.
+    `unused` names answers of the third person that the rules did not ask for; they are ignored.
     """
 
     state: Literal["kept", "dropped", "open"]
@@ -54,18 +54,19 @@ class AnnotationOutcome:
 
 
 def settle(first: Mark, second: Mark, third: Mark = Mark(), mode: Mode = "native") -> AnnotationOutcome:
-    """The rules above for one card. Raises `ValueError` when the third person, asked for high or middle, says invalid."""
+    """The rules above for one card. Raises `ValueError` if the third person, who chooses high or middle, says invalid."""
     answered = {name for name in ("quality", "category") if getattr(third, name) is not None}
     if "invalid" in (first.quality, second.quality):
         return AnnotationOutcome("dropped", "invalid", unused=tuple(sorted(answered)))
-    asked = questions(first, second)
-    if "quality" in asked and third.quality == "invalid":
-        raise ValueError("the third person decides between high and middle; an invalid card is what one of the two says")
+    disputed = questions(first, second)
+    if "quality" in disputed and third.quality == "invalid":
+        raise ValueError("the third person decides between high and middle; only the two workers can call a card invalid")
     agreed = "middle" if mode == "paper" else first.quality
-    quality = third.quality if "quality" in asked else agreed
-    category = third.category if "category" in asked else first.category
-    waiting = tuple(name for name in asked if name not in answered)
-    return AnnotationOutcome("open" if waiting else "kept", quality, category, waiting, tuple(sorted(answered - set(asked))))
+    quality = third.quality if "quality" in disputed else agreed
+    category = third.category if "category" in disputed else first.category
+    waiting = tuple(name for name in disputed if name not in answered)
+    unused = tuple(sorted(answered - set(disputed)))
+    return AnnotationOutcome("open" if waiting else "kept", quality, category, waiting, unused)
 
 
 def questions(first: Mark, second: Mark) -> tuple[str, ...]:
@@ -80,8 +81,8 @@ def questions(first: Mark, second: Mark) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of two people on one question about `n` cards, with 95 % intervals over cards: `jackknife`, of the share
-    `smoothed_means`. A figure that is not defined, because nothing varies, is None.
+    """Agreement of two people on one question about `n` cards, with 95 % intervals over cards (`jackknife`; of `raw`,
+    `smoothed_means`). A figure that is undefined because nothing varies is None.
 
     `raw` is the share of equal answers (0–1), `kappa` Cohen's (-1–1, nominal), `kappa_linear` Cohen's with linear weights
     (ordinal questions only), `alpha` Krippendorff's (ordinal for ordinal questions, else nominal).
@@ -108,10 +109,10 @@ def agreement(pairs: list[tuple[Mark, Mark]], seed: int) -> list[Agreement]:
 
 def _question(name: str, answers: Sequence[tuple[Any, Any]], values: Sequence[Any], ordinal: bool, seed: int) -> Agreement:
     answers = sorted(answers, key=str)  # no figure depends on the order of rows
-    n, place = len(answers), {value: position for position, value in enumerate(values)}
+    n = len(answers)
     cards = np.zeros((n, len(values), len(values)))  # each card's pair of answers
     for card, (first, second) in enumerate(answers):
-        cards[card, place[first], place[second]] = 1
+        cards[card, values.index(first), values.index(second)] = 1
     equal = np.trace(cards, axis1=1, axis2=2)[:, None]
     without = (left_out(n, seed) @ cards.reshape(n, -1)).reshape(-1, *cards.shape[1:]) if n else cards.sum(0, keepdims=True)
     distance = np.abs(np.subtract.outer(np.arange(len(values)), np.arange(len(values)))).astype(float)

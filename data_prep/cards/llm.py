@@ -1,7 +1,7 @@
 """Role cards by a model (ESC-Eval section 2.2.2, figures 4 and 6 to 8): extraction, the event filter and categories.
 
-Every reply is in the store that the caller names, so nothing is asked twice. A reply that cannot be read is never lost: it
-becomes an `Unread` with its raw text. Prompts are configs/prompts/cards, in our own words.
+Replies are kept in the caller's store, so no question is asked twice. A reply that cannot be parsed is not lost: it becomes an
+`Unread` with its raw text. The prompts are in configs/prompts/cards, in our own words.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from serve.questions import Question
 T = TypeVar("T")
 PACK = "cards"
 NO_EVENT = "feelings without an event"
-UNANSWERED: dict[str, str] = {"infrastructure": "no answer", "rejected": "rejected by the server"}  # why an item is asked again
-CARD_TOKENS = 900  # the longest card at a token a character; specs of simulators and judges allow less
-# What a constrained server may write: the four lines that `parse_card_text` reads, with an end even for a weak model:
-# no published card is longer.
+UNANSWERED: dict[str, str] = {"infrastructure": "no answer", "rejected": "rejected by the server"}  # a rerun asks these again
+CARD_TOKENS = 900  # the longest card at one token per character; specs of simulators and judges allow less
+# Guided decoding allows the four lines that `parse_card_text` reads, bounded so that a weak model stops, too. No published card
+# is longer.
 _LONGEST = {"words": (90, 130, 600), "characters": (20, 40, 200)}  # characters of age, occupation, problem
 
 
 class Unread(Record):
-    """A call without a usable answer: about which item, card or seed, at which step, why, and what the model said."""
+    """A call without a usable answer: the item, card or seed that it was about, the step, the reason, and the raw reply."""
 
     id: Identifier
     step: str
@@ -44,7 +44,7 @@ class Unread(Record):
 
 
 class Verdict(Record):
-    """What the filter said of a card: `probability` is that of keeping it, 0 to 1, null without log-probabilities."""
+    """The filter's verdict on a card. `probability` is that of keeping it, 0 to 1; null without log-probabilities."""
 
     card_id: Identifier
     keep: bool
@@ -53,7 +53,7 @@ class Verdict(Record):
 
 @dataclass(frozen=True)
 class Prompt:
-    """System and user message of one question, and what the answer may be."""
+    """System and user message of one question, and the answers that are allowed."""
 
     system: str
     text: str
@@ -62,15 +62,15 @@ class Prompt:
 
 
 class Asker:
-    """A batch of one model's calls, asked about items, cards or seeds by their ids.
+    """Asks one model about items, cards or seeds by their ids.
 
-    `tokens` is what a reply may have at least (a model's spec may allow more), `unit` what the progress line counts.
+    Replies may have `tokens` tokens, or more if the model's spec allows it; `unit` is what the progress line counts.
     """
 
     def __init__(self, batch: Batch, tokens: int = CARD_TOKENS, unit: str = "cards") -> None:
         self._batch, self._tokens, self._unit = batch, tokens, unit
 
-    def ask(self, asked: Mapping[str, Prompt], step: str, temperature: float = 0.0) -> dict[str, Reply | Unread]:
+    def ask(self, prompts: Mapping[str, Prompt], step: str, temperature: float = 0.0) -> dict[str, Reply | Unread]:
         """A reply, or the reason why there is none, for every prompt by its id. A rerun asks only what is missing."""
         spec = self._batch.spec
         limits = {"temperature": temperature, "max_tokens": max(self._tokens, spec.sampling.max_tokens)}
@@ -85,10 +85,10 @@ class Asker:
                 regex=prompt.regex,
                 logprobs=prompt.choices is not None,
             )
-            for key, prompt in asked.items()
+            for key, prompt in prompts.items()
         ]
         answers: dict[str, Reply | Unread] = {}
-        for key, reply in zip(asked, self._batch.ask(questions, self._unit) if questions else [], strict=True):
+        for key, reply in zip(prompts, self._batch.ask(questions, self._unit) if questions else [], strict=True):
             if isinstance(reply, Unanswered):
                 raw = str(reply) if reply.outcome == "rejected" else ""
                 answers[key] = _unread(key, step, UNANSWERED[reply.outcome], raw)
@@ -99,10 +99,10 @@ class Asker:
         return answers
 
 
-def _sorted_out(
+def _parsed(
     answers: Mapping[str, Reply | Unread], steps: Mapping[str, BuildStep], read: Callable[[str, Reply], T | Unread]
 ) -> tuple[dict[str, T], list[Unread]]:
-    """What each answer says by `read`, by its key, and those that say nothing; each is counted in the step of its key."""
+    """The answers' values as `read` parses them, by key, and the unreadable ones; each counts in the step of its key."""
     values: dict[str, T] = {}
     unread: list[Unread] = []
     for key, answer in answers.items():
@@ -131,34 +131,30 @@ def extract(
     by_id = {item.id: item for item in items}
     answers = asker.ask({key: extraction_prompt(item) for key, item in by_id.items()}, "extract")
     steps_of = {key: steps[item.language] for key, item in by_id.items()}
-    cards, unread = _sorted_out(answers, steps_of, lambda key, reply: read_card(by_id[key], reply))
+    cards, unread = _parsed(answers, steps_of, lambda key, reply: read_card(by_id[key], reply))
     return list(cards.values()), unread
 
 
 def extraction_prompt(item: SupportDialogue | Post) -> Prompt:
-    """What is asked about an item: figures 6 (post) and 7 (dialogue, with its situation where the corpus has one)."""
-    language, pack = item.language, load_pack(PACK)
-    system = pack.render(language, "extract_system.j2")
+    """The prompt about an item: figures 6 (post) and 7 (dialogue, with its situation where the corpus has one)."""
+    language, pack, wording = item.language, load_pack(PACK), asked_in(item.language)
+    system, colon = pack.render(language, "extract_system.j2"), wording.colon
     if isinstance(item, Post):
         text = pack.render(language, "extract_post.j2", data=item.text)
     else:
-        head = f"{asked_in(language).situation}{asked_in(language).colon}{item.situation}\n\n" if item.situation else ""
+        head = f"{wording.situation}{colon}{item.situation}\n\n" if item.situation else ""
         data = head + transcript(item.dialogue)
         text = pack.render(language, "extract_dialogue.j2", data=data, situated=bool(item.situation))
-    return Prompt(system, text, regex=_card_lines(language))
-
-
-def _card_lines(language: Language) -> str:
-    said = asked_in(language)
-    age, occupation, problem = _LONGEST[said.counts]
-    return (
-        rf"{said.age}{said.colon}[^\n]{{1,{age}}}\n{said.gender}{said.colon}({said.male}|{said.female}|{said.unknown})\n"
-        rf"{said.occupation}{said.colon}[^\n]{{1,{occupation}}}\n{said.problem}{said.colon}[^\n]{{1,{problem}}}"
+    age, occupation, problem = _LONGEST[wording.counts]
+    lines = (
+        rf"{wording.age}{colon}[^\n]{{1,{age}}}\n{wording.gender}{colon}({wording.male}|{wording.female}|{wording.unknown})\n"
+        rf"{wording.occupation}{colon}[^\n]{{1,{occupation}}}\n{wording.problem}{colon}[^\n]{{1,{problem}}}"
     )
+    return Prompt(system, text, regex=lines)
 
 
 def read_card(item: SupportDialogue | Post, reply: Reply) -> RoleCard | Unread:
-    """The reply's four lines as a card; marks of lists and bold type are allowed. A card that was cut off is not one."""
+    """The reply's four lines as a card; list marks and bold type are allowed. A reply that was cut off is unread."""
     if reply.finish_reason == "length":
         return _unread(item.id, "extract", "cut off", reply.text)
     lines = (re.sub(r"^[\s>#*•-]+", "", line).replace("**", "") for line in reply.text.splitlines())
@@ -188,7 +184,7 @@ def filter_cards(
 ) -> tuple[list[RoleCard], list[RoleCard], list[Verdict], list[Unread]]:
     """Cards kept and dropped (figure 8: feelings without an event), all verdicts, and cards without a readable verdict.
 
-    The last are neither kept nor dropped by verdict: they count as drops of their step until a rerun or a person decides.
+    The last count as drops of their step until a rerun or a person decides.
     """
     choices = ("0", "1")
     answers = asker.ask({card.id: _choice_prompt(card, "filter", choices) for card in cards}, "filter")
@@ -218,20 +214,20 @@ def categorise(
 ) -> tuple[list[RoleCard], list[Unread]]:
     """Every card with its path of three levels: one question for level 1, one for level 3 among its leaves (figure 4).
 
-    A card whose answer cannot be read keeps the category that it came with (often none) and is among the unread.
-    `steps` are those of levels 1 and 3.
+    A card with an unreadable answer keeps its earlier category (often none) and is among the unread. `steps` are those of
+    levels 1 and 3.
     """
     unread: list[Unread] = []
 
     def choose(options: Mapping[str, Sequence[Labelled]], level: int) -> dict[str, int]:
-        """The place (from 0) of the option chosen for every card by its id."""
+        """The index (from 0) of the option chosen for every card, by its id."""
         numbers = {key: tuple(str(number) for number, _ in enumerate(offered, start=1)) for key, offered in options.items()}
         prompts = {}
         for card in (card for card in cards if card.id in options):
             labels = [option.label(card.language) for option in options[card.id]]
             prompts[card.id] = _choice_prompt(card, "categorise", numbers[card.id], options=labels)
         name = f"level {level}"
-        chosen, unreadable = _sorted_out(
+        chosen, unreadable = _parsed(
             asker.ask(prompts, name),
             dict.fromkeys(prompts, steps[level]),
             lambda key, reply: read_choice(reply, numbers[key], key, name),
@@ -254,7 +250,7 @@ def _choice_prompt(card: RoleCard, name: str, choices: tuple[str, ...], **values
 
 
 def read_choice(reply: Reply, choices: Sequence[str], key: str, step: str) -> str | Unread:
-    """The one choice that a reply is, a full stop or bracket behind it allowed; anything longer is unread, not guessed at."""
+    """The choice that a reply states, perhaps with a full stop or bracket after it; anything longer is unread, not guessed."""
     text = reply.text.strip().rstrip(".。)）").strip()
     if text in choices:
         return text
@@ -262,8 +258,8 @@ def read_choice(reply: Reply, choices: Sequence[str], key: str, step: str) -> st
 
 
 def probability(reply: Reply, wanted: str, choices: Sequence[str]) -> float | None:
-    """The probability of one choice among the (one-token) choices, 0 to 1; None where the server reported none, or none that
-    can be true of this answer."""
+    """The probability of one choice among the (one-token) choices, 0 to 1; None where the server reported none that fits this
+    answer."""
     for token, alternatives in reply.tokens or []:
         if token.strip() in choices:
             probabilities = choice_probabilities(token, alternatives, choices)

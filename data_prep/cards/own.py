@@ -1,4 +1,4 @@
-"""Role cards as people have them: a sheet or a list with a problem in each row and what else is known of the person."""
+"""Role cards in a user's own sheet or list: a problem in each row, and whatever else the file says about the person."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from core.records import RoleCard
 from core.rows import CorpusRow
 from data_prep.cards.taxonomy import load_taxonomy
 
-Columns = Mapping[str, str]  # how a file heads its columns → which field of `RoleCard` each holds, or none
-PERSON = {"language", "age", "gender", "occupation", "problem"}  # a row without an id is called by the hash of these
-# The commonest words of English: every third word of an English text is one of them, and hardly any of another language's.
-_FIELDS = RoleCard.model_fields.keys() - {"details"}  # which no cell holds
+Columns = Mapping[str, str]  # a file's column heading → the field of `RoleCard` that it holds, or "none"
+PERSON = {"language", "age", "gender", "occupation", "problem"}  # the id of a row without one is a hash of these
+_FIELDS = RoleCard.model_fields.keys() - {"details"}  # a mapping, which no cell holds
+# The commonest English words: every third word of an English text is one of them, and hardly any of another language's.
 _ENGLISH = re.compile(
     "the|and|to|of|is|was|with|that|for|my|her|his|she|they|it|not|but|from|at|on|when|are|have|i|you|this|who"
 )
@@ -28,18 +28,18 @@ _ENGLISH = re.compile(
 def own_cards(
     rows: Sequence[CorpusRow], where: Path | str, faults: Faults, language: str | None, columns: Columns
 ) -> list[RoleCard]:
-    """The cards of rows, of which `where` is the file; `faults` has what is wrong, by row and column. `language`: of rows that
-    name none; without it, en."""
+    """The cards of the rows of the file `where`; problems go to `faults`, with row and column. `language` is that of rows that
+    name none (default: en)."""
     faults.found += [f"{row.where}: not an object with a problem" for row in rows if not isinstance(row.value, Mapping)]
-    told = {row.where: _told(row.value) for row in rows if isinstance(row.value, Mapping)}
-    fields = _fields_of([column for row in told.values() for column in row], where, faults, columns)
+    tidied = {row.where: _tidied(row.value) for row in rows if isinstance(row.value, Mapping)}
+    fields = _fields_of([column for row in tidied.values() for column in row], where, faults, columns)
     headings = {field: column for column, field in fields.items()}
     source = Path(where).stem
     cards: dict[str, tuple[str, RoleCard]] = {}
-    unsaid: list[str] = []  # problems in a language that their rows do not name
-    for place, row in told.items() if "problem" in headings else ():
+    unlabelled: list[str] = []  # the problems of rows without a language
+    for place, row in tidied.items() if "problem" in headings else ():
         given = {fields[column]: value for column, value in row.items() if column in fields}
-        unsaid += [] if "language" in given else [str(given.get("problem", ""))]
+        unlabelled += [] if "language" in given else [str(given.get("problem", ""))]
         problems: list[str] = []
         try:
             if isinstance(given.get("category"), str):
@@ -62,31 +62,32 @@ def own_cards(
                 problems.append(f"age:{changed}")
         for field, _, problem in (text.partition(": ") for text in problems):
             faults.found.append(f"{place}, column {headings.get(field, field)}: {problem}")
-    if unsaid and (language or "en").partition("-")[0] == "en":
-        if not _reads_as_english(" ".join(unsaid)):
-            how = "say which in a column language or by --language (in Python: languages=[…])"
+    if unlabelled and (language or "en").partition("-")[0] == "en":
+        if not _reads_as_english(" ".join(unlabelled)):
+            how = "name it in a column language or by --language (in Python: languages=[…])"
             faults.found.append(f"{where}: no language is named, and the problems are not in English: {how}")
         elif language is None and not faults.found:
-            say(f"{where}: cards that name no language, taken as en: {len(unsaid)} (a column language says another)", err=True)
+            cards_read = f"{len(unlabelled)} cards name no language and are read as en"
+            say(f"{where}: {cards_read} (to change that, add a column language)", err=True)
     return [card for _, card in cards.values()]
 
 
-def _told(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """What a row says, without what says nothing (null, a frame's NaN, "  "); numbers as text (34.0 is 34)."""
-    told = {}
+def _tidied(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """A row without its empty cells (null, a data frame's NaN, "  "); numbers as text (34.0 is 34)."""
+    tidied = {}
     for column, value in row.items():
         if isinstance(value, float):
             value = f"{value:.0f}" if value.is_integer() else "" if value != value else str(value)
         elif isinstance(value, int | str) and not isinstance(value, bool):
             value = str(value).strip()
         if value is not None and value != "":
-            told[str(column)] = value
-    return told
+            tidied[str(column)] = value
+    return tidied
 
 
-def _fields_of(found: Sequence[str], where: Path | str, faults: Faults, given: Columns) -> dict[str, str]:
-    """Which field of `RoleCard` each column holds; `faults` has the columns of which that cannot be said."""
-    columns = {column: column.strip().casefold() for column in found}
+def _fields_of(headings: Sequence[str], where: Path | str, faults: Faults, given: Columns) -> dict[str, str]:
+    """Column → the field of `RoleCard` that it holds; columns without one go to `faults`."""
+    columns = {column: column.strip().casefold() for column in headings}
     mapped = {column.strip().casefold(): field for column, field in given.items()}
     wrong = [
         f"no column {name!r} to map, or it is empty: {near(name, columns.values())}"
@@ -102,7 +103,7 @@ def _fields_of(found: Sequence[str], where: Path | str, faults: Faults, given: C
             fields[column] = field
         elif field != "none":
             wrong.append(f"unknown column {shortened(field)!r}: {near(field[:100], _FIELDS)}")
-    if found and "problem" not in fields.values():
+    if headings and "problem" not in fields.values():
         wrong.append(f"no column problem (found: {shortened(', '.join(columns))})")
     if wrong and isinstance(where, Path):
         wrong.append(f"to map: esc-data cards import {where} --map problem=Situation --out DIR (none=Notes leaves one out)")
@@ -111,7 +112,7 @@ def _fields_of(found: Sequence[str], where: Path | str, faults: Faults, given: C
 
 
 def category_of(text: str) -> tuple[str, ...]:
-    """The path of a category of configs/taxonomy.yaml: from its name, or a path with `/`. Raises `UserError` with names."""
+    """The path of a category in configs/taxonomy.yaml, given by name or as a path with `/`. Raises `UserError` for others."""
     paths = [path[:depth] for path in load_taxonomy().leaves for depth in (1, 2, 3)]
     named = {name.casefold(): path for path in paths for name in (path[-1], "/".join(path))}
     wanted = "/".join(part.strip() for part in text.split("/")).casefold()
@@ -121,7 +122,7 @@ def category_of(text: str) -> tuple[str, ...]:
 
 
 def _reads_as_english(text: str) -> bool:
-    """Whether a text may be English: in Latin letters and, of 20 words and more, with some of its commonest ones."""
+    """Whether a text may be English: mostly Latin letters and, from 20 words on, enough of the commonest English words."""
     words = re.findall(r"[^\W\d_]+", text.casefold())
     common = sum(bool(_ENGLISH.fullmatch(word)) for word in words)
     return sum(word[0] < "\u0250" for word in words) * 2 >= len(words) and (len(words) < 20 or common > len(words) / 12)

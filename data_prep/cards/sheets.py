@@ -1,7 +1,7 @@
-"""Tables for people, as CSV and XLSX: written so that a spreadsheet runs nothing in them, read back exactly.
+"""Sheets for people, as CSV and XLSX: written so that a spreadsheet executes nothing in them, and read back exactly.
 
-A cell that a spreadsheet could take for a formula is text in XLSX, and guarded by apostrophes in CSV (`tables.guarded`), which
-reading takes off again. The same rows leave the same bytes.
+A cell that a spreadsheet could take for a formula is text in XLSX; in CSV it is guarded by an apostrophe (`tables.guarded`),
+which reading removes. Equal rows give equal bytes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _CLOCK = re.compile(rb"(<dcterms:(?:created|modified)[^>]*>)[^<]*")
 
 @dataclass(frozen=True)
 class SheetRow:
-    """One row and where it stands: `file:line` in CSV (the line that it begins on), `file: row n` in XLSX; `faults` are its
-    file's, for rows of which several cells can be wrong."""
+    """One row and its place: `file:line` in CSV (the line that it begins on), `file: row n` in XLSX. `faults` collects the
+    problems of its file, for rows with several wrong cells."""
 
     where: str
     cells: dict[str, str]
@@ -57,7 +57,7 @@ class SheetLayout:
     """A kind of sheet that people fill in and send back.
 
     `sheet` is its name in XLSX, `answers` the columns to be filled in, `key` the column with the row's id, and `text` the one
-    that shows what the row is about: it comes back as it was, or the sheet belongs to something else.
+    that shows what the row is about: if it comes back changed, the sheet belongs to something else.
     """
 
     sheet: str
@@ -85,10 +85,8 @@ def write_xlsx(
     choices: Sequence[SheetChoice] = (),
     more: Mapping[str, Sequence[Sequence[str]]] | None = None,
 ) -> None:
-    """A workbook whose first sheet holds the rows (every cell text), with lists to choose from, and further sheets of text.
-
-    Raises `UserError` for a cell that is too long for XLSX.
-    """
+    """A workbook whose first sheet holds the rows (every cell text, with the drop-down lists `choices`); `more` are further
+    sheets of text. Raises `UserError` for a cell that is too long for XLSX."""
     need_modules("openpyxl", purpose="XLSX sheets")
     from openpyxl import Workbook
     from openpyxl.styles import Alignment, Font
@@ -106,7 +104,7 @@ def write_xlsx(
                 if text:
                     cell = page.cell(number, position, _plain(text))
                     cell.data_type = "s"  # openpyxl takes "=…" for a formula, and "#N/A" for an error
-                    cell.quotePrefix = text.startswith(FORMULA_STARTS)  # stays text when somebody edits the cell
+                    cell.quotePrefix = text.startswith(FORMULA_STARTS)  # so that it stays text when somebody edits the cell
                     cell.number_format = "@"
                     cell.alignment = Alignment(wrap_text=True, vertical="top")
         for position in range(1, len(lines[0]) + 1):
@@ -122,7 +120,7 @@ def write_xlsx(
         page.add_data_validation(rule)
     packed, result = io.BytesIO(), io.BytesIO()
     book.save(packed)
-    # The time of writing goes, so that equal sheets are equal files.
+    # Without the time of writing, so that equal sheets are equal files.
     with zipfile.ZipFile(packed) as old, zipfile.ZipFile(result, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
             content = old.read(name)
@@ -150,10 +148,10 @@ def write_both(
 def read_sheet(
     path: Path, sheet: str, columns: Sequence[str], each: Callable[[SheetRow], None] = lambda _: None
 ) -> list[SheetRow]:
-    """The rows of a sheet that came back, each of them handed to `each`; rows without any text are left out.
+    """The rows of a returned sheet (see `core.people_tables`), each passed to `each`; rows without any text are left out.
 
-    Files are those of `core.people_tables`. Columns may stand in any order, but all must be there and no
-    others. Raises `UserError` with file, line (or row) and column of all that is wrong, also of what `each` refuses.
+    Columns may come in any order, but all must be there and no others. Raises `UserError` with file, line (or row) and column
+    for everything that is wrong or that `each` refuses.
     """
     lines = table_lines(path, sheet)
     if not lines:
@@ -179,25 +177,25 @@ def read_sheet(
 
 
 def columns_of(path: Path, sheet: str | None = None) -> frozenset[str]:
-    """The columns of a table, which tell sheets of several forms apart; none of an empty file."""
+    """The columns of a table, by which forms of sheets are distinguished; empty for an empty file."""
     return frozenset(name for _, header in table_lines(path, sheet)[:1] for name in header)
 
 
 def read_filled(
     path: Path, layout: SheetLayout, texts: Mapping[str, str], what: str, answer: Callable[[str, SheetRow], T]
 ) -> dict[str, T]:
-    """{id: what `answer` makes of id and row} of a sheet that came back. `texts` is {id: text that the sheet was written with},
-    `what` names such a thing.
+    """{id: `answer(id, row)`} of a returned sheet. `texts` is {id: text that the sheet was written with}; `what` is the noun in
+    errors ("card").
 
-    Raises `UserError` as `read_sheet` does, for a sheet without rows, for an id that is empty, unknown or doubled, or whose
-    text is another, and with what `answer` raises.
+    Raises `UserError` as `read_sheet` and `answer` do, for a sheet without rows, and for an id that is empty, unknown or
+    doubled, or whose text has changed.
     """
     filled: dict[str, T] = {}
     places: dict[str, str] = {}
 
     def each(row: SheetRow) -> None:
         key = row.cells[layout.key]
-        key = key if key in texts else key.strip()  # white space may be part of an id
+        key = key if key in texts else key.strip()  # an id may begin or end with white space
         if not key:
             raise row.fault(layout.key, "empty")
         if key not in texts:
@@ -205,12 +203,10 @@ def read_filled(
         if places.setdefault(key, row.where) != row.where:
             raise row.fault(layout.key, f"{what} {key} stands twice (first at {places[key]})")
         if _bare(row.cells[layout.text]) != _bare(texts[key]):
-            changed = changed_cell(row.cells[layout.text], texts[key])
-            if changed:
+            if changed := changed_cell(row.cells[layout.text], texts[key]):
                 raise UserError(f"{row.where}, column {layout.text}:{changed}")
-            raise row.fault(
-                layout.text, f"not the {layout.text} of {what} {key}: the sheet is of other {what}s, or the text was edited"
-            )
+            problem = f"not the {layout.text} of {what} {key}: the sheet is of other {what}s, or the text was edited"
+            raise row.fault(layout.text, problem)
         filled[key] = answer(key, row)
 
     read_sheet(path, layout.sheet, layout.columns, each)
@@ -220,17 +216,16 @@ def read_filled(
 
 
 def _plain(text: str) -> str:
-    """Text for a cell."""
     return clean(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def _bare(text: str) -> str:
-    """What is left of a text when a spreadsheet has been at it: no white space, no control characters."""
+    """A text without the white space and control characters that spreadsheets change."""
     return re.sub(r"[\s\ufffd]", "", _plain(text))
 
 
 def holds_answers(path: Path, layout: SheetLayout) -> bool:
-    """Whether a sheet has something in an answer's cell, or cannot be read: then it may not be overwritten."""
+    """Whether a sheet has an answer in it, or cannot be read: then it must not be overwritten."""
     if not path.exists():
         return False
     try:
@@ -248,7 +243,7 @@ def refuse_to_overwrite(folder: Path, names: Sequence[str], layout: SheetLayout)
 
 
 def remove_unanswered(folder: Path, name: str, layout: SheetLayout) -> None:
-    """Remove NAME.csv and NAME.xlsx of an earlier run that nobody has filled in: they would ask what is settled by now."""
+    """Remove NAME.csv and NAME.xlsx of an earlier run that nobody has filled in: their questions are settled by now."""
     for path in (folder / f"{name}.csv", folder / f"{name}.xlsx"):
         if path.exists() and not holds_answers(path, layout):
             path.unlink()

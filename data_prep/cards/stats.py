@@ -1,7 +1,7 @@
-"""Statistics of role cards: counts a stage (table 6), a category (table 9) and their distribution (figure 5), as in the paper:
+"""Statistics of role cards as in the paper: counts per stage (table 6) and category (table 9), and the distribution (figure 5),
 as tables, on the console, and as one HTML file that needs no network.
 
-The stages of a card file are read from the manifests beside it and beside the files it was made from.
+The stages of a card file are read from the manifests beside it and beside the files that it was made from.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from data_prep.cards.taxonomy import Taxonomy
 
 Stage = Literal["extract", "filter", "human-filter"]
 STAGES: dict[Stage, str] = {"extract": "Extract", "filter": "GPT-4_F", "human-filter": "Human_F"}
-QUALITIES = ("high", "middle", "")  # "" holds invalid cards and those that nobody rated
+QUALITIES = ("high", "middle", "")  # "" is for cards that are invalid or unrated
 TABLE6: dict[Language, tuple[int, int, int, int, int]] = {  # the three stages, high, middle
     "en": (3673, 2792, 1708, 331, 1455),
     "zh": (2023, 1566, 1093, 324, 769),
@@ -56,7 +56,7 @@ class _StatsRow(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """What is read of the manifest that `ledger.Build` writes; the rest of it is ignored."""
+    """The fields that are read of a manifest by `ledger.Build`; others are ignored."""
 
     inputs: dict[str, object]
     outputs: dict[str, _Output]
@@ -65,28 +65,28 @@ class _Manifest(BaseModel):
 
 @dataclass
 class StageCounts:
-    """Cards after each stage by language; a stage that no manifest tells of is missing. `notes` say what could not be read."""
+    """Cards after each stage by language; stages that no manifest mentions are missing. `notes` say what could not be read."""
 
     counts: Counter[tuple[Stage, Language]] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
     def of(self, stage: Stage, language: Language) -> int | None:
-        return self.counts[stage, language] if stage in {stage for stage, _ in self.counts} else None
+        return self.counts[stage, language] if any(stage == counted for counted, _ in self.counts) else None
 
 
 def stages_of(files: Sequence[Path]) -> StageCounts:
-    """The stages that the manifests beside the files, and beside the files they were made from, tell of.
+    """The stages in the manifests beside the files, and beside the files that those were made from.
 
     Published files have no manifest: their stages stay missing. A file that changed after its manifest was written is not
-    counted by it, and a note says so.
+    counted, and a note says so.
     """
     counts = StageCounts()
-    seen: set[Path] = set()
+    visited: set[Path] = set()
     pending = [path.resolve() for path in files]
     while pending:
         path = pending.pop(0)
         manifest_path = path.parent / "manifest.json"
-        if manifest_path in seen or not manifest_path.is_file():
+        if manifest_path in visited or not manifest_path.is_file():
             continue
         try:
             manifest = _Manifest.model_validate_json(read_bytes(manifest_path, "manifest"))
@@ -95,7 +95,7 @@ def stages_of(files: Sequence[Path]) -> StageCounts:
             continue
         if path.name not in manifest.outputs:
             continue
-        seen.add(manifest_path)
+        visited.add(manifest_path)
         if path.is_file() and manifest.outputs[path.name].sha256 != sha256_file(path):
             counts.notes.append(f"{path} changed after its manifest was written: its stages are not counted")
             continue
@@ -110,7 +110,7 @@ def stages_of(files: Sequence[Path]) -> StageCounts:
 
 
 def table6(cards: Sequence[RoleCard], stages: StageCounts) -> Table:
-    """Cards a stage and a quality by language, with the paper's row below each."""
+    """Cards per stage and quality by language, with the paper's row below each."""
     quality = Counter((card.language, _quality(card)) for card in cards)
     rows: list[tuple[Cell, ...]] = []
     for language in in_order([*PAPER_LANGUAGES, *(card.language for card in cards)]):
@@ -128,7 +128,7 @@ def _quality(card: RoleCard) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """A place in the tree (or none in it) and its cards by quality, those of deeper places among them."""
+    """A place in the tree (or outside it) and its cards by quality, including those of deeper places."""
 
     place: tuple[str, ...]
     counts: tuple[int, ...]
@@ -144,10 +144,10 @@ class Bar:
 
 
 def tree(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> list[Bar]:
-    """Every place of the taxonomy in its order, then cards outside of it and without a category."""
+    """Every place of the taxonomy in its order, then the cards outside it and those without a category."""
     counts: Counter[tuple[tuple[str, ...], str]] = Counter()
     for card in cards:
-        place: tuple[str, ...] = tuple(card.category) if card.category else (NO_CATEGORY,)
+        place: tuple[str, ...] = tuple(card.category or (NO_CATEGORY,))
         if card.category and not taxonomy.holds(place):
             place = (OUTSIDE,)
         counts.update((place[:depth], _quality(card)) for depth in range(1, len(place) + 1))
@@ -161,7 +161,7 @@ def distribution(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> list[Bar]:
 
 
 def table9(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> Table:
-    """The three levels, high and middle, beside the printed figures of the 35 leaves and their sums."""
+    """High and middle cards of the three levels, beside the printed figures of the 35 leaves and their sums."""
     rows: list[tuple[Cell, ...]] = []
     for bar in tree(cards, taxonomy):
         below = [leaf for path, leaf in taxonomy.leaves.items() if path[: len(bar.place)] == bar.place]
@@ -182,7 +182,7 @@ def table9(cards: Sequence[RoleCard], taxonomy: Taxonomy) -> Table:
 
 
 def print_distribution(bars: Sequence[Bar], console: Console) -> None:
-    """A line of blocks a place, indented by level, on what the terminal leaves for them; shares are of all cards."""
+    """Print one bar per place, indented by level and scaled to the terminal's width; shares are of all cards."""
     total = sum(bar.total for bar in bars if len(bar.place) == 1)
     most = max((bar.total for bar in bars), default=1)
     names = max((len(bar.name) for bar in bars), default=0)
@@ -195,10 +195,8 @@ def print_distribution(bars: Sequence[Bar], console: Console) -> None:
 
 
 def write_figure(path: Path, bars: Sequence[Bar], tables: Sequence[Table], files: Sequence[str]) -> None:
-    """Write the page, with the tree in plotly's form: a ring per level, every value with all that is below it.
-
-    All text in it is escaped, and only its own scripts may run.
-    """
+    """Write the page, with the tree as a plotly sunburst: a ring per level, each value including everything below it. All text
+    is escaped, and only the page's own scripts may run."""
     # A place's id: the positions of its ancestors and itself among the bars, which no name can break.
     position = {bar.place: number for number, bar in enumerate(bars)}
     numbered = [[position[bar.place[:depth]] for depth in range(1, len(bar.place) + 1)] for bar in bars]

@@ -19,7 +19,7 @@ Path3 = tuple[str, str, str]  # English names of levels 1 to 3
 
 
 class Labelled(Settings):
-    """What has a name in English and in Chinese; other languages take the English one."""
+    """Something with an English and a Chinese name; other languages use the English one."""
 
     en: Annotated[str, Field(min_length=1)]
     zh: Annotated[str, Field(min_length=1)]
@@ -54,7 +54,7 @@ class Area(Labelled):
 
 
 class Taxonomy(Settings):
-    """The whole tree. English and Chinese names are unique in it, so a name alone says which category is meant."""
+    """The whole tree. English and Chinese names are unique in it, so a name alone identifies a category."""
 
     name: str
     source: str
@@ -76,16 +76,12 @@ class Taxonomy(Settings):
         """Every category of level 3 by its path, in the file's order (table 9's 35 rows)."""
         return {path: leaf for area in self.categories for path, leaf in area.leaves}
 
-    @cached_property
-    def _known(self) -> frozenset[tuple[str, ...]]:
-        return frozenset(path[:depth] for path in self.leaves for depth in (1, 2, 3))
-
     def holds(self, path: Sequence[str]) -> bool:
         """Whether a path of one to three English names is in the tree."""
-        return tuple(path) in self._known
+        return bool(path) and any(leaf[: len(path)] == tuple(path) for leaf in self.leaves)
 
 
 @lru_cache
 def load_taxonomy(path: Path = CONFIGS / "taxonomy.yaml") -> Taxonomy:
-    """The bundled taxonomy, or one's own of the same form; `UserError` names file, line and field."""
+    """The bundled taxonomy, or your own in the same form; `UserError` names file, line and field."""
     return read_yaml(path, Taxonomy, "taxonomy")

@@ -1,1 +1,1 @@
-"""The command line of data_prep: one module a group of verbs, holding options and what is printed; the work is elsewhere."""
+"""The command line of data_prep: one module per group of verbs, with options and printing; the work is done elsewhere."""

@@ -1,4 +1,4 @@
-"""Sheets of role cards for two workers and a third person, and the cards as the three settled them (ESC-Eval, appendix A.2)."""
+"""Sheets of role cards for two workers and a third person, and the cards as they settled them (ESC-Eval, appendix A.2)."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def export_marks(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, se
 def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Sequence[Path], mode: Mode, out: Path) -> None:
     """Settle every card by the rules of appendix A.2; what needs a third person goes to OUT/third.csv and third.xlsx.
 
-    `sheets` are those of two workers and, with a column `decide`, of the third person; `files` are what the cards were read
-    from. Raises `UserError` for other numbers of sheets, and for one that is given twice.
+    `sheets` are those of the two workers and, with a column `decide`, of the third person; `files` are those of the cards.
+    Raises `UserError` for another number of sheets, and for one that is given twice.
     """
     third = [path for path in sheets if "decide" in columns_of(path, SHEET)]
     workers = [path for path in sheets if path not in third]
@@ -74,19 +74,19 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
     if len(workers) != 2:
         raise UserError(f"{len(workers)} sheets of workers are given: give one of each of the two (or one with a column keep)")
     if sha256_file(workers[0]) == sha256_file(workers[1]):
-        raise UserError(f"{workers[0]} and {workers[1]} are the same to the byte: two workers' own sheets are needed")
+        raise UserError(f"{workers[0]} and {workers[1]} are identical files: two workers' own sheets are needed")
     taxonomy = load_taxonomy()
     loaded = {card.id: card for card in cards}
     first, second = (read_marks(path, WORKERS_SHEET, loaded, taxonomy) for path in workers)
     for path, marks in zip(workers, (first, second), strict=True):
         if missing := [id for id in loaded if id not in marks]:
             raise UserError(f"{path}: no row for {len(missing)} of {len(loaded)} cards, the first {missing[0]}")
-    asked = {id: questions(first[id], second[id]) for id in loaded}
+    disputed = {id: questions(first[id], second[id]) for id in loaded}
     decisions: dict[str, Mark] = {}
     for path in third:
-        more = read_marks(path, THIRD_SHEET, loaded, taxonomy, asked)
-        check_unique(path, [*decisions, *more], "cards in the third person's sheets")
-        decisions |= more
+        marks = read_marks(path, THIRD_SHEET, loaded, taxonomy, disputed)
+        check_unique(path, [*decisions, *marks], "cards in the third person's sheets")
+        decisions |= marks
     outcomes = {id: settle(first[id], second[id], decisions.get(id, Mark()), mode) for id in loaded}
     waiting = [card for card in cards if outcomes[card.id].state == "open"]
     if waiting:
@@ -119,15 +119,11 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
     if waiting:
         rows = []
         for card in sorted(waiting, key=lambda card: card.language):
-            a, b = first[card.id], second[card.id]
-            workers_marks = {
-                "first_quality": a.quality or "",
-                "second_quality": b.quality or "",
-                "first_category": leaf_name(a.category, card.language, taxonomy),
-                "second_category": leaf_name(b.category, card.language, taxonomy),
-            }
-            decide = "both" if len(outcomes[card.id].open) > 1 else outcomes[card.id].open[0]
-            rows.append(_cells(card) | workers_marks | {"decide": decide})
+            row = _cells(card) | {"decide": "both" if len(outcomes[card.id].open) > 1 else outcomes[card.id].open[0]}
+            for worker, mark in (("first", first[card.id]), ("second", second[card.id])):
+                category = taxonomy.leaves[mark.category].label(card.language) if mark.category else ""
+                row |= {f"{worker}_quality": mark.quality or "", f"{worker}_category": category}
+            rows.append(row)
         write_sheet(build, "third", THIRD_SHEET, rows, QUALITIES[:2], taxonomy)
         console.print(f"{len(waiting)} cards wait for a third person: fill in {out}/third.csv or third.xlsx")
     else:
@@ -139,13 +135,8 @@ def import_marks(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Seque
     both = f"{both_high} cards that both workers call high are high in native mode, middle in paper mode"
     console.print(f"{mode} mode: {kept.count('high')} high, {kept.count('middle')} middle; {both}")
     if unused:
-        console.print(f"not asked for, not used: the third person's answers on {len(unused)} cards ({', '.join(unused[:3])})")
+        console.print(f"ignored, as not asked for: the third person's answers on {len(unused)} cards ({', '.join(unused[:3])})")
     build.finish(console)
-
-
-def leaf_name(path: tuple[str, str, str] | None, language: Language, taxonomy: Taxonomy) -> str:
-    """The name of a category of level 3 in a card's language; "" for none."""
-    return taxonomy.leaves[path].label(language) if path else ""
 
 
 def _cells(card: RoleCard) -> dict[str, str]:
@@ -160,7 +151,7 @@ def write_sheet(
     qualities: Sequence[str],
     taxonomy: Taxonomy,
 ) -> None:
-    """NAME.csv and NAME.xlsx as outputs of the build; the rows stand in one block per language, their answers empty."""
+    """NAME.csv and NAME.xlsx as outputs of the build; the rows form one block per language, with empty answers."""
     choices = [SheetChoice("quality", 0, len(rows) - 1, f"rules!$A$2:$A${len(qualities) + 1}")]
     languages = [row["language"] for row in rows]
     for language, letter in (("en", "C"), ("zh", "F")):
@@ -193,7 +184,7 @@ def _rules(qualities: Sequence[str]) -> list[list[str]]:
             "Write one name from the sheet taxonomy (English or Chinese) under category; invalid cards need none.",
             "在 category 一栏填写 taxonomy 表中的一个类别名（中文或英文均可）；无效的卡可以不填。",
         ),
-        ("Where there is a column decide, it says what you are asked for.", "如有 decide 一栏，它说明需要你决定什么。"),
+        ("If there is a column decide, it says what you have to decide.", "如有 decide 一栏，它说明需要你决定什么。"),
     )
     head = [["quality", "", ""], *([quality] for quality in qualities), [], ["", "English", "中文"]]
     return [*head, *map(list, texts), [], *(["", *line] for line in how)]
@@ -204,39 +195,37 @@ def read_marks(
     layout: SheetLayout,
     cards: Mapping[str, RoleCard],
     taxonomy: Taxonomy,
-    asked: Mapping[str, tuple[str, ...]] | None = None,
+    disputed: Mapping[str, tuple[str, ...]] | None = None,
 ) -> dict[str, Mark]:
-    """A sheet that came back as {card id: mark}; `asked` says of the third person's what each card waits for.
+    """A returned sheet as {card id: mark}. `disputed`, for the third person's, says what each card waits for.
 
     Annotations are paid for, so none is left out silently: raises `UserError` with file, line or row, and column for an unknown
-    or doubled card, another problem text than the card's, an empty cell that was asked for, an unknown word, and a third
-    person's invalid. Cards without a row stay undecided.
+    or doubled card, a problem text that is not the card's, an empty cell that needs an answer, an unknown word, and an
+    "invalid" by the third person. Cards without a row stay undecided.
     """
     categories = {title.lower(): path for path, leaf in taxonomy.leaves.items() for title in (leaf.en, leaf.zh)}
 
     def mark(card_id: str, row: SheetRow) -> Mark:
-        wanted = ("quality", "category") if asked is None else asked.get(card_id, ())
-        empty = f"empty, but asked for (card {card_id}); delete the row if it is not decided yet"
+        wanted = ("quality", "category") if disputed is None else disputed.get(card_id, ())
+        undecided = f"empty, but asked for (card {card_id}); delete the row if it is not decided yet"
         quality: Quality | None = None
         with row.faults.noting():
             if word := row.cells["quality"].strip():
-                quality = next((known for known in QUALITIES if word.lower() == known), None)
+                quality = next((choice for choice in QUALITIES if word.lower() == choice), None)
                 if quality is None:
                     raise row.fault("quality", f"unknown word {shortened(word)!r}: {near(word.lower(), QUALITIES)}")
             elif "quality" in wanted:
-                raise row.fault(
-                    "quality", empty if asked is not None else f"empty; expected {', '.join(QUALITIES)} (card {card_id})"
-                )
-            if asked is not None and "quality" in wanted and quality == "invalid":
+                empty = f"empty; expected {', '.join(QUALITIES)} (card {card_id})"
+                raise row.fault("quality", empty if disputed is None else undecided)
+            if disputed is not None and "quality" in wanted and quality == "invalid":
                 raise row.fault("quality", f"the third person decides between high and middle (card {card_id})")
         name = row.cells["category"].strip()
         if name and name.lower() not in categories:
             titles = [title for leaf in taxonomy.leaves.values() for title in (leaf.en, leaf.zh)]
             raise row.fault("category", f"unknown category {shortened(name)!r}: {near(name, titles)}")
-        if not name and "category" in wanted and (asked is not None or quality not in (None, "invalid")):
-            raise row.fault(
-                "category", empty if asked is not None else f"empty; expected a category of level 3 (card {card_id})"
-            )
+        if not name and "category" in wanted and (disputed is not None or quality not in (None, "invalid")):
+            empty = f"empty; expected a category of level 3 (card {card_id})"
+            raise row.fault("category", empty if disputed is None else undecided)
         return Mark(quality, categories.get(name.lower()))
 
     return read_filled(path, layout, {id: card.problem for id, card in cards.items()}, "card", mark)

@@ -11,16 +11,7 @@ from core.errors import UserError
 from core.files import CONFIGS
 from core.languages import check_language, in_order
 from core.ledger import Build, BuildStep
-from core.options import (
-    ModelIfAnyOption,
-    ModelOption,
-    OutOption,
-    SeedOption,
-    SourceOption,
-    console,
-    name_and_value,
-    writes,
-)
+from core.options import ModelIfAnyOption, ModelOption, OutOption, SeedOption, SourceOption, console, name_and_value, writes
 from core.paths import IN_FILE, IN_NAME, OUT_FILE
 from core.people_tables import table_lines
 from core.prompts import load_pack
@@ -58,14 +49,14 @@ def import_cards(
         typer.Option(
             "--map",
             metavar="OURS=YOURS",
-            help="Which column is meant: problem=Situation; none=Notes leaves one out. Repeat for more.",
+            help="Which column holds a field: problem=Situation; none=Notes leaves one out. Repeat for more.",
         ),
     ] = None,
     language: Annotated[
         str | None, typer.Option("--language", help="The language of cards that name none (default: en).")
     ] = None,
 ) -> None:
-    """Make role cards of a sheet whose columns have names of their own. Every fault of the file is told at once.
+    """Make role cards from a sheet with column names of your own. All problems of the file are reported at once.
 
     With our names (see `cards template`), `esc-eval run --cards FILE` reads such a file without this step. Example:
 
@@ -89,7 +80,7 @@ def template(
 ) -> None:
     """Write a sheet with four role cards, to be replaced by your own: only the column problem has to be filled in."""
     if out.exists():
-        raise UserError(f"--out {out}: there already, and nothing is replaced: choose another name")
+        raise UserError(f"--out {out}: the file exists and is not replaced: choose another name")
     (_, header), *rows = table_lines(CONFIGS / "init" / CARDS_SHEET)
     records = [dict(zip(header, cells, strict=True)) for _, cells in rows]
     if out.suffix.lower() == ".xlsx":
@@ -109,16 +100,16 @@ def extract(
         typer.Option(
             "--limit",
             metavar="N|FILE",
-            help="At most this many items of every corpus, or a YAML file with a number for each (configs/data/table5.yaml).",
+            help="At most this many items per corpus, or a YAML file with a number for each (configs/data/table5.yaml).",
         ),
         IN_NAME,
     ] = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Make role cards from corpora: a model writes them or, without --model, the corpus's own fields are taken (heuristic).
+    """Make role cards from corpora: written by a model or, without --model, taken from the corpus's own fields (heuristic).
 
-    Writes OUT/cards.jsonl and unreadable.jsonl (replies that are no card, raw). Calls are in OUT/calls.sqlite: run the same
-    command again to go on, no call is made twice. Example:
+    Writes OUT/cards.jsonl and unreadable.jsonl (the raw text of replies that are no card). Calls are kept in
+    OUT/calls.sqlite: the same command again resumes, and no call is made twice. Example:
 
     python -m data_prep cards extract --source esconv=DIR --model gpt-4 --limit configs/data/table5.yaml --out runs/extract
     """
@@ -137,13 +128,12 @@ def extract(
         chosen = draw(available, wanted[name], seed, name, build.step(f"sample {name}"))
         drawn[name] = (len(available), len(chosen))
         items += chosen
-    for name, asked in wanted.items():
+    for name, quota in wanted.items():
         available_count, taken = drawn.get(name, (0, 0))
-        short = f", {asked - taken} short" if asked is not None and asked > taken else ""
+        short = f", {quota - taken} short" if quota is not None and quota > taken else ""
         absent = "" if name in drawn else " (not given)"
-        console.print(
-            f"{name}: {'all' if asked is None else asked} asked, {available_count} there, {taken} taken{short}{absent}"
-        )
+        wish = "all" if quota is None else quota
+        console.print(f"{name}: {wish} wanted, {available_count} available, {taken} taken{short}{absent}")
     steps = steps_of(build, "extract", (item.language for item in items))
     if model is None:
         made = heuristic_cards(items, steps)
@@ -153,7 +143,7 @@ def extract(
             if name not in {card.source for card in made}:
                 console.print(cardless(name, places[name]), soft_wrap=True)
         return
-    settings["prompts"] = load_pack(card_llm.PACK).fingerprint()  # an edited prompt makes other cards
+    settings["prompts"] = load_pack(card_llm.PACK).fingerprint()  # edited prompts give other cards
     with batch_of(model, out) as batch:
         _finish(build, *card_llm.extract(items, card_llm.Asker(batch), steps))
 
@@ -165,15 +155,15 @@ def label(
     out: Annotated[OutOption, writes("*")],
     only: Annotated[
         Literal["event", "category"] | None,
-        typer.Option("--only", help="Ask one question alone: does a card hold an event, or which category is it?"),
+        typer.Option("--only", help="Ask only one question: does a card tell of an event, or which category is it?"),
     ] = None,
 ) -> None:
-    """Ask a model whether each card holds an event, drop those that hold feelings only (figure 8), and sort the rest.
+    """Ask a model whether each card tells of an event, drop those with feelings only (figure 8), and categorise the others.
 
-    The category is asked at level 1, then at level 3 among its leaves; a card whose answer cannot be read keeps the category
-    that it came with. Writes OUT/cards.jsonl, unreadable.jsonl (replies that are no answer, with the card's id) and, of the
-    events, dropped.jsonl and verdicts.jsonl (with probabilities). Calls are in OUT/calls.sqlite: the same command again asks
-    only what is missing. Example:
+    The category is asked at level 1, then at level 3 among its leaves; a card with an unreadable answer keeps its earlier
+    category. Writes OUT/cards.jsonl, unreadable.jsonl (replies that are no answer, with the card's id) and, for the question
+    on events, dropped.jsonl and verdicts.jsonl (with probabilities). Calls are kept in OUT/calls.sqlite: the same command again
+    asks only what is missing. Example:
 
     python -m data_prep cards label --cards runs/extract/cards.jsonl --model gpt-4 --out runs/label
     """
@@ -203,10 +193,10 @@ def steps_of(build: Build, stage: card_stats.Stage, languages: Any) -> dict[Lang
 
 
 def batch_of(model: str, out: Path, subject: str = "cards") -> Batch:
-    """The calls to a model whose answers make cards, or another subject, and are kept in `out`."""
+    """A batch of calls to a model that writes cards (or another subject), stored in `out`."""
     spec = load_spec(model)
     if (spec.checkpoint or "").startswith(EMBEDDED_PREFIX):
-        console.print(f"Plumbing: what the embedded 135M model makes of {subject} says nothing about them.")
+        console.print(f"Plumbing: the output of the embedded 135M model says nothing about {subject}.")
     return Batch(spec, out / CALLS, console)
 
 
@@ -218,7 +208,7 @@ def _finish(build: Build, cards: list[RoleCard], unread: list[card_llm.Unread]) 
 
 
 def exit_if_silent(unread: list[card_llm.Unread]) -> None:
-    """Exit code 1 when a server did not answer: what was written is not the whole, and `&&` should not go on with it."""
+    """Exit with code 1 if a server did not answer: the output is incomplete, and `&&` should not continue with it."""
     silent = sum(reply.reason in card_llm.UNANSWERED.values() for reply in unread)
     if silent:
         console.print(f"{silent} without an answer: run the same command again to ask them")

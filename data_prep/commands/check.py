@@ -1,4 +1,4 @@
-"""`check` says what a file of role cards or profiles holds, and which dialogues evaluation cards may have been made from."""
+"""`check` describes a file of role cards or profiles, and finds the dialogues that evaluation cards may have been made from."""
 
 from __future__ import annotations
 
@@ -26,15 +26,7 @@ from data_prep.profiles import is_profile_file, load_profiles
 from data_prep.profiles import stats as profile_stats
 from data_prep.profiles.check import check_profiles, table
 from data_prep.profiles.vocabulary import load_vocabulary
-from data_prep.role_play.contamination import (
-    THRESHOLD,
-    Document,
-    Match,
-    by_chance,
-    contaminated,
-    link,
-    read_documents,
-)
+from data_prep.role_play.contamination import THRESHOLD, Document, Match, by_chance, link, read_documents
 
 _EXCERPT = 240  # characters
 _TOP, _EXAMPLES = 10, 5  # best matches kept of each card, and the highest ones shown with excerpts
@@ -60,36 +52,36 @@ def check(
     ] = None,
     out: Annotated[OutIfAnyOption, writes("cards.html", "profiles.html", "matches.jsonl")] = None,
 ) -> None:
-    """Say what role cards or profiles hold; with --data, search for dialogues that the cards may have been made from.
+    """Describe role cards or profiles; with --data, search for dialogues that the cards may have been made from.
 
-    Of cards: ESC-Eval's tables 6 and 9 beside the paper's figures, and figure 5. Of profiles: what is missing, contradicts
-    itself or repeats another, and who they are (EmoHarbor's figures 3, 4 and 8). With --out, also as a page, OUT/cards.html or
-    profiles.html. Exit code 1 when a profile is wrong; what a rule of thumb doubts is for a person to look at.
+    For cards: ESC-Eval's tables 6 and 9 beside the paper's figures, and figure 5. For profiles: what is missing, contradictory
+    or repeated, and who they are (EmoHarbor's figures 3, 4 and 8). With --out, also as a page, OUT/cards.html or
+    profiles.html. Exit code 1 if a profile is wrong; findings by a rule of thumb are for a person to judge.
 
-    With --data, exit code 1 when something is flagged. Cards that were made from none of these dialogues are flagged too:
-    beside the count stands how many of so many cards that is in a corpus of this size, the fewest and the most over corpora of
-    support that are no card's source (docs/measurements.md). Word statistics come from the data searched: give all files of a
-    set at once. OUT/matches.jsonl has each card's best matches and all flagged ones.
+    With --data, exit code 1 if anything is flagged. Some cards are flagged although none of these dialogues is their source:
+    beside the count stands how many to expect by chance in a corpus of this size, as the lowest and highest over corpora that
+    are no card's source (docs/measurements.md). Word statistics come from the data searched: give all files of a set at once.
+    OUT/matches.jsonl has each card's best matches and all flagged ones.
     """
     profile_files = [path for path in files if is_profile_file(path)]
     card_files = [path for path in files if path not in profile_files]
     if data and profile_files:
-        raise UserError(f"--data: searched for what role cards were made from; {profile_files[0]} holds none")
+        raise UserError(f"--data: only the sources of role cards are searched for; {profile_files[0]} holds none")
     build = Build(out or Path(), "check", settings={"threshold": THRESHOLD, "top": _TOP} if data else None)
     build.input(*files, *(data or []))
     cards = [card for path in card_files for card in load_cards(path)]
     check_unique(", ".join(map(str, card_files)), (card.id for card in cards), "card ids")
     if data:
-        found = _search(cards, data, build, out is not None)
+        failed = _search(cards, data, build, out is not None)
     else:
         if cards:
             _show_cards(cards, card_files, build, out is not None)
-        found = bool(profile_files) and _show_profiles(profile_files, build, out is not None)
+        failed = bool(profile_files) and _show_profiles(profile_files, build, out is not None)
     if out:
         build.finish(console)
     else:
         build.print_steps(console)
-    if found:
+    if failed:
         raise typer.Exit(1)
 
 
@@ -100,8 +92,8 @@ def _show_cards(cards: Sequence[RoleCard], files: Sequence[Path], build: Build, 
     if page:
         card_stats.write_figure(build.folder / "cards.html", bars, tables, [path.name for path in files])
         build.output("cards.html")
-    for shown in tables:
-        to_console(shown, console)
+    for summary in tables:
+        to_console(summary, console)
     card_stats.print_distribution(bars, console)
 
 
@@ -115,8 +107,8 @@ def _show_profiles(files: Sequence[Path], build: Build, page: bool) -> bool:
         names = [path.name for path in files]
         profile_stats.write_page(build.folder / "profiles.html", tables, gaps, names, len(profiles))
         build.output("profiles.html")
-    for shown in (*tables, table(findings, len(profiles))):
-        to_console(shown, console)
+    for summary in (*tables, table(findings, len(profiles))):
+        to_console(summary, console)
     for gap in gaps:
         console.print(Text(gap))
     return any(finding.kind == "wrong" for finding in findings)
@@ -128,10 +120,10 @@ def _search(cards: Sequence[RoleCard], data: Sequence[Path], build: Build, keep:
         documents = [document for path in data for document in read_documents(path)]
     check_unique("--data", (id for id, _, _ in documents), "dialogue ids")
     if not {card.language for card in cards} & {language for _, language, _ in documents}:
-        raise UserError("no card and no dialogue share a language: nothing to compare (check FILE and --data)")
+        raise UserError("no card shares a language with a dialogue: nothing to compare (check FILE and --data)")
     with console.status(f"searching {len(documents)} dialogues for {len(cards)} cards"):
         matches = link(cards, documents, _TOP)
-    flagged = contaminated(matches)
+    flagged = [match for match in matches if match.flagged]
     languages, suspects = {card.language for card in cards}, {match.document_id for match in flagged}
 
     def suspicion(document: Document) -> str | None:
@@ -141,7 +133,7 @@ def _search(cards: Sequence[RoleCard], data: Sequence[Path], build: Build, keep:
 
     build.step("search").sieve(documents, suspicion, lambda document: document[0])
     cards_of, dialogues_of = Counter(card.language for card in cards), Counter(language for _, language, _ in documents)
-    # By language that both have: cards flagged, and how many would be by chance alone (fewest, most).
+    # Per language of both: the cards flagged, and how many to expect by chance alone (lowest, highest).
     figures: dict[str, dict[str, Any]] = {
         language: {
             "cards": cards_of[language],
@@ -167,21 +159,18 @@ def _search(cards: Sequence[RoleCard], data: Sequence[Path], build: Build, keep:
 
 
 def _by_chance(chance: tuple[float, float] | None) -> str:
-    """How many cards; decimals only where they matter."""
+    """How many cards are flagged by chance alone, in words; decimals only where they matter."""
     if chance is None:
-        return "how many by chance alone was not measured in this language"
+        return "the number by chance alone was not measured in this language"
     low, high = chance
     few, most = (f"{value:.0f}" if high >= 10 else f"{value:.1f}" for value in (low, high))
     return f"{few} to {most} by chance alone"
 
 
 def _report(
-    cards: Sequence[RoleCard],
-    documents: Sequence[Document],
-    matches: Sequence[Match],
-    figures: Mapping[str, dict[str, Any]],
+    cards: Sequence[RoleCard], documents: Sequence[Document], matches: Sequence[Match], figures: Mapping[str, dict[str, Any]]
 ) -> None:
-    """Counts and those by chance, the distribution of each card's best score, and the highest matches."""
+    """Print the counts beside those by chance, the distribution of each card's best score, and the highest matches."""
     by_id = {card.id: card for card in cards}
     best = [match for match in matches if match.rank == 1]
     for language in sorted({card.language for card in cards}):

@@ -26,7 +26,7 @@ def read(
         bool, typer.Option("--strict", help="Stop at the first malformed row instead of leaving it out.")
     ] = False,
 ) -> None:
-    """Turn corpora in their published formats into records: OUT/NAME.jsonl for each, with every dropped row accounted for."""
+    """Convert corpora in their published formats to records: OUT/NAME.jsonl for each, with every dropped row accounted for."""
     build = Build(out, "read", settings={"strict": strict})
     for name, place in parse_places(source).items():
         items = read_source(name, place, build, console, strict)
@@ -41,19 +41,19 @@ def fetch(
     ] = None,
     out: Annotated[
         Path,
-        typer.Option("--out", help="Folder for the corpora: each gets one of its own, OUT/NAME."),
+        typer.Option("--out", help="Folder for the corpora: each gets its own, OUT/NAME."),
         Writes(("*/*", "*/*/*", "*/*/*/*")),
     ] = Path("runs/corpora"),
     accept_licence: Annotated[
         bool, typer.Option("--accept-licence", help="You have read the licences of these corpora and keep to them.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON, with everything that is known.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON, with all facts.")] = False,
 ) -> None:
     """Download corpora from where their authors publish them; without a name, list the corpora that can be read.
 
-    The list says what each corpus is, where to get it, and its licence as stated there. A download is of a pinned commit, as
-    `--source NAME=OUT/NAME` reads it; nothing is downloaded before the licence is accepted. A manifest.json keeps the commit
-    and the sha256 of every file. Example:
+    The list says what each corpus is, where to get it, and its licence as stated there. Downloads are of a pinned commit, in
+    the form that `--source NAME=OUT/NAME` reads; nothing is downloaded before you accept the licence. manifest.json records the
+    commit and the sha256 of every file. Example:
 
     python -m data_prep fetch esconv charactereval --accept-licence
     """

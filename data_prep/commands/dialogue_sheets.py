@@ -1,5 +1,4 @@
-"""Blind sheets for people who score dialogues, their scores as records, and FEEL's second round: what is contested, and the
-final means."""
+"""Blind sheets for people who score dialogues, their scores as records, and FEEL's second round with its final means."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _SEED = 0  # of the draws behind the intervals
 
 
 class ScoredSheet(NamedTuple):
-    """What people score: files of dialogues, the rubric by name, and files of who the seekers play."""
+    """What people score: files of dialogues, the rubric by name, and the cards or profiles that the seekers play."""
 
     dialogues: list[Path]
     rubric: str
@@ -41,7 +40,7 @@ class ScoredSheet(NamedTuple):
 def export_scores(scored: ScoredSheet, annotators: list[str], each: int, out: Path, seed: int) -> None:
     """Write one sheet per annotator, as CSV and XLSX, and the rules as guide.txt; each dialogue goes to `each` of them."""
     if not annotators:
-        raise UserError("name who scores the dialogues: --annotator NAME, once for each (or --form label-studio)")
+        raise UserError("name the people who score the dialogues: --annotator NAME, once for each (or --form label-studio)")
     rules = flat_rubric(scored.rubric, "a sheet")
     build = Build(out, "sheet export", seed, {"rubric": rules.name, "each": each})
     loaded, played = _to_score(scored, rules, build)
@@ -71,7 +70,7 @@ def export_tasks(scored: ScoredSheet, out: Path) -> None:
 
 def import_scores(scored: ScoredSheet, files: list[Path], mode: Mode, out: Path) -> None:
     """Annotators' and reviewers' sheets, and Label Studio's exports → OUT/scores.jsonl (every annotator's) and accepted.jsonl
-    (settled); what waits → OUT/review.csv, .xlsx. A form is told by its columns."""
+    (settled); what waits → OUT/review.csv, .xlsx. Sheets are recognised by their columns."""
     rules = flat_rubric(scored.rubric, "a sheet")
     exports = [path for path in files if path.suffix.lower() == ".json"]
     reviews = [path for path in files if path not in exports and "given" in columns_of(path, annotation.SHEET)]
@@ -118,14 +117,12 @@ def import_scores(scored: ScoredSheet, files: list[Path], mode: Mode, out: Path)
 
 
 def _to_score(scored: ScoredSheet, rubric: Rubric, build: Build) -> tuple[list[Dialogue], dict[str, str]]:
-    """The dialogues that can be scored, in which the supporter answers at least once, and, where the rubric rates seekers,
-    dialogue id → who its seeker is meant to be. Raises `UserError` where that is unknown."""
+    """The dialogues in which the supporter answers at least once and, if the rubric rates seekers, dialogue id → who its seeker
+    is meant to be. Raises `UserError` where that is not given."""
     build.input(*scored.dialogues)
-
-    def unscored(dialogue: Dialogue) -> str | None:
-        return None if dialogue.exchanges else "no answer of a supporter"
-
-    dialogues = build.step("dialogues").sieve(read_dialogues(scored.dialogues), unscored)
+    dialogues = build.step("dialogues").sieve(
+        read_dialogues(scored.dialogues), lambda dialogue: None if dialogue.exchanges else "no answer of a supporter"
+    )
     if not dialogues:
         raise UserError(f"{', '.join(map(str, scored.dialogues))}: no dialogue in which a supporter answers")
     people = [*scored.cards, *scored.profiles]
@@ -141,7 +138,7 @@ def _to_score(scored: ScoredSheet, rubric: Rubric, build: Build) -> tuple[list[D
 
 
 def _check_files(sheets: Sequence[Path], files: Sequence[Path]) -> None:
-    """Two people's work is two files, with names of their own."""
+    """Raise `UserError` unless every person's work is a file of its own, with a name of its own."""
     names = [composed(path.stem) for path in sheets]
     if doubled := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"the sheet of {min(doubled)} is given twice; a file's name is its annotator's: one sheet each")
@@ -153,17 +150,17 @@ def _check_files(sheets: Sequence[Path], files: Sequence[Path]) -> None:
     first: dict[str, Path] = {}
     for path in files:
         if (same := first.setdefault(sha256_file(path), path)) is not path:
-            raise UserError(f"{same} and {path} are the same to the byte: people's own sheets are needed")
+            raise UserError(f"{same} and {path} are identical files: people's own sheets are needed")
 
 
 def _count(build: Build, scores: Sequence[HumanScore], unsettled: Mapping[str, Set[str]]) -> None:
-    """Count what was scored, a dialogue and dimension each; `unsettled` has those that are dropped, by the reason."""
+    """Count what was scored, by dialogue and dimension; `unsettled` has those that are dropped, by reason."""
     reasons = {item: reason for reason, items in unsettled.items() for item in items}
     scored = sorted({f"{score.dialogue_id}/{score.dimension}" for score in scores})
     build.step("scores of a dialogue on a dimension").sieve(scored, reasons.get, str)
 
 
-def _items(dimensions_of: annotation.Asked) -> set[str]:
+def _items(dimensions_of: annotation.OpenItems) -> set[str]:
     return {f"{dialogue}/{dimension}" for dialogue, dimensions in dimensions_of.items() for dimension in dimensions}
 
 
@@ -172,7 +169,7 @@ def _items(dimensions_of: annotation.Asked) -> set[str]:
 
 def export_again(dialogues: list[Path], gold: list[Path], rubric: str, mode: Mode, out: Path) -> None:
     """Write a sheet for each annotator who must score again (NAME.csv, NAME.xlsx), and joint.* for what all review together: a
-    row for each dimension that is asked for, with all scores given, without names."""
+    row for each dimension to be scored, with all earlier scores, without names."""
     build = Build(out, "sheet export", settings={"rubric": rubric, "mode": mode})
     rules, first_round, spoken = _first_round(dialogues, gold, rubric, build)
     open_items = contested(first_round, mode)
@@ -187,10 +184,8 @@ def export_again(dialogues: list[Path], gold: list[Path], rubric: str, mode: Mod
 
 
 def import_again(dialogues: list[Path], gold: list[Path], files: list[Path], rubric: str, mode: Mode, out: Path) -> None:
-    """First round and sheets → OUT/scores.jsonl (everybody's, after the second round) and OUT/accepted.jsonl (final means).
-
-    What is not answered yet waits and has no mean.
-    """
+    """First round and sheets → OUT/scores.jsonl (everybody's, after the second round) and OUT/accepted.jsonl (final means). An
+    item without all its answers waits and has no mean."""
     build = Build(out, "sheet import", _SEED, {"rubric": rubric, "mode": mode})
     rules, first_round, spoken = _first_round(dialogues, gold, rubric, build)
     open_items = contested(first_round, mode)
@@ -221,7 +216,7 @@ def import_again(dialogues: list[Path], gold: list[Path], files: list[Path], rub
             table = agreement_table(agreed)
             to_console(replace(table, title=f"{table.title}, {when} the second round"), console)
     if final.still_apart:
-        console.print(f"{len(final.still_apart)} means are over scores still more than a point apart")
+        console.print(f"{len(final.still_apart)} means are of scores that are still more than a point apart")
     build.finish(console)
 
 

@@ -1,4 +1,4 @@
-"""What `import` makes of a user's own clone of the published ESC-Eval repository."""
+"""Import of a user's own clone of the published ESC-Eval repository."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FILES_OF = {
     "supporter": (SUPPORTER_PAPER,),
     "judge": ("judge_paper.j2", JUDGE_SYSTEM),
 }
-CLONE, INTERNLM2 = "esc_eval", "internlm2"  # names of its sources
+CLONE, INTERNLM2 = "esc_eval", "internlm2"  # the sources' names in --source
 _FILE = {"high cards": "cards", "test cards": "test_cards"}
 FILES = (
     "cards_*.jsonl",
@@ -54,8 +54,8 @@ FILES = (
 def import_clone(folder: Path, internlm2: Path | None, build: Build) -> None:
     """Write the cards, dialogues, verdicts and prompts of a clone, and how the prompts compare with its scripts.
 
-    `internlm2` is the folder of internlm2-chat-7b as downloaded. Raises `UserError` for a folder without published files, and
-    for cards of which any row is wrong; malformed dialogues and scores are left out, which is printed with their place.
+    `internlm2` is the folder of internlm2-chat-7b as downloaded. Raises `UserError` for a folder without published files and
+    for a wrong row of cards; malformed dialogues and scores are left out and printed with their place.
     """
     clone = find_clone(folder)
     prompts = find_prompts(clone.scripts)
@@ -77,20 +77,24 @@ def import_clone(folder: Path, internlm2: Path | None, build: Build) -> None:
     reader = CorpusReader(build.step("judgements"), tidy=False)
     _collect(build, reader, chain.from_iterable(read_scores(run, ids, reader) for run in clone.scores.values()))
     parts, reason = _compared(clone, cards, prompts)
-    _write_prompts(prompts, parts, build)
+    # Files whose prompts differed from the scripts in the comparison are not listed as published.
+    files = pack_files(prompts)
+    own = {name for part in parts if part.difference for name in _FILES_OF.get(part.name, ())}
+    own |= {JUDGE_SYSTEM} if prompts.judge_system is None else set()
+    write_pack(build, files, [name for name in files if name.split("/")[-1] in own])
     build.figures["comparison"] = [part._asdict() for part in parts] if reason is None else reason
     for problem in prompts.problems:
         console.print(f"left out: {problem}")
-    found: dict[str, Mapping[Language, object]] = {
+    by_kind: dict[str, Mapping[Language, object]] = {
         "seeker's system message": prompts.seeker,
         "greeting": prompts.greeting,
         "judge's message": prompts.judge,
     }
-    missing = [f"{kind} ({lang}) in the scripts" for kind, by in found.items() for lang in PAPER_LANGUAGES if lang not in by]
+    missing = [f"{kind} ({code}) in the scripts" for kind, by in by_kind.items() for code in PAPER_LANGUAGES if code not in by]
     for name in (*clone.missing(), *missing):
         console.print(f"not found: {name}")
     if prompts.judge and internlm2 is None:
-        console.print("not in the clone: the judge's system message (InternLM2's default); ours stands in, unless you give the")
+        console.print("not in the clone: the judge's system message (InternLM2's default). Ours is used unless you give the")
         console.print(f"  folder of internlm2-chat-7b with --source {INTERNLM2}=FOLDER")
     if reason is not None:
         console.print(f"not compared with the published scripts: {reason}", soft_wrap=True)
@@ -100,7 +104,7 @@ def import_clone(folder: Path, internlm2: Path | None, build: Build) -> None:
 
 
 def _collect(build: Build, reader: CorpusReader, records: Iterable[R]) -> list[R]:
-    """What a reader gives, written to a file of its step's name."""
+    """A reader's records, written to a file named after its step."""
     collected = list(records)
     reader.step.kept = len(collected)
     for problem in reader.problems:
@@ -130,11 +134,3 @@ def _compared(
             return list(compare(published, PromptPack(f"{folder}/"), played, samples)), None
         except NotCompared as error:
             return [], str(error)
-
-
-def _write_prompts(published: PublishedPrompts, parts: Sequence[PublishedPart], build: Build) -> None:
-    """The prompt pack. What differed from the scripts in the comparison is not listed as published."""
-    files = pack_files(published)
-    own = {name for part in parts if part.difference for name in _FILES_OF.get(part.name, ())}
-    own |= {JUDGE_SYSTEM} if published.judge_system is None else set()
-    write_pack(build, files, [name for name in files if name.split("/")[-1] in own])

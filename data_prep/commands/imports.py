@@ -1,4 +1,4 @@
-"""`import` turns what others published, or people gave, into records: clones of benchmarks, profiles, scores, dialogues."""
+"""`import` converts published benchmarks and profiles, and people's scores and dialogues, to records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def import_(
         typer.Option(
             "--source",
             metavar="NAME=PLACE",
-            help="What others published, and where it is. ESC-Eval: esc_eval=CLONE, internlm2=FOLDER beside it. Other "
+            help="What to import, and where it is. ESC-Eval: esc_eval=CLONE, internlm2=FOLDER with it. Other "
             f"benchmarks, each from a clone: {', '.join(BENCHMARKS) or 'none yet'}. Profiles: sage, personamem. Scores: "
             "esconv, esconv_failed, esconv_multi, epitome, empathic_comm. Repeat for more.",
         ),
@@ -42,9 +42,9 @@ def import_(
         list[Path] | None,
         typer.Option(
             "--gold",
-            help="Scores that people gave, CSV (with header) or JSONL: dialogue_id, language, annotator, rubric, dimension, "
-            "value and, for a score of one turn, turn (from 0). Of held dialogues: situation, supporter, annotator, rubric, "
-            "dimension, value and, where the dialogues have it, trial. Repeat for more.",
+            help="People's scores, CSV (with header) or JSONL: dialogue_id, language, annotator, rubric, dimension, value and, "
+            "for a score of one turn, turn (from 0). For held dialogues: situation, supporter, annotator, rubric, "
+            "dimension, value and, if the dialogues have it, trial. Repeat for more.",
         ),
         IN_FILE,
     ] = None,
@@ -52,9 +52,9 @@ def import_(
         list[Path] | None,
         typer.Option(
             "--dialogues",
-            help="Dialogue records that --gold is about; or held dialogues, JSONL with one per line (situation, supporter, "
+            help="Records of the dialogues scored in --gold; or held dialogues, JSONL with one per line (situation, supporter, "
             "language, turns of role and text) or CSV with one utterance per row (situation, supporter, language, role, text), "
-            "both with trial, profile or card if you like, and beside them records of the corpus's own dialogues. Repeat for "
+            "each optionally with trial, profile or card, and with them records of the corpus's own dialogues. Repeat for "
             "more.",
         ),
         IN_FILE,
@@ -65,34 +65,33 @@ def import_(
         IN_FILE,
     ] = None,
 ) -> None:
-    """Bring what others published, or people gave, into our records. One kind is imported at a time.
+    """Convert published benchmarks and profiles, and people's scores and dialogues, to our records, one kind at a time.
 
     esc_eval: cards, sample dialogues, scores and prompts of your own clone of the published repository, which states no
-    licence: keep what is imported on your machine. The prompts become a prompt pack, OUT/prompts, in which the published
-    ESC-Role and ESC-RANK are asked in paper mode. It is compared with the scripts: these are run on two dialogues per language
-    in a process where torch, transformers and peft are stand-ins that write down what would be sent, and where no file, network
-    or other module is to be had; the outcome is "equal" or the first difference. Prompts that you have edited stay.
-    internlm2-chat-7b's folder holds the system message that the published scorer leaves to it.
+    licence: keep what is imported on your machine. The prompts become a prompt pack, OUT/prompts, with which the published
+    ESC-Role and ESC-RANK are asked in paper mode. The pack is compared with the scripts, which run on two dialogues per
+    language in a process without files, network or other modules, where stand-ins for torch, transformers and peft record what
+    would be sent; the outcome is "equal" or the first difference. Prompts that you have edited stay. internlm2-chat-7b's folder
+    has the default system message that the published scorer relies on.
 
-    Other benchmarks: the people who are played, rubric and prompts of your own clone at its commit, with the licence, which is
+    Other benchmarks: the cards or profiles, rubric and prompts of your own clone at its commit, with the licence, which is
     printed. Scripts of the clone are read, not run.
 
     sage, personamem: profiles, and SAGE's dialogues by supporter, to be scored as given dialogues.
 
-    Scores: dialogues.jsonl and scores.jsonl and, where there are any, turn_scores.jsonl and judgements.jsonl (models' verdicts
-    that a corpus has). A missing answer gives no score. Malformed rows of corpora are left out; --gold has to be right in every
-    row.
+    Scores: dialogues.jsonl and scores.jsonl and, if there are any, turn_scores.jsonl and judgements.jsonl (models' verdicts in
+    a corpus). A missing answer gives no score. Malformed rows of corpora are left out; in --gold every row has to be right.
 
-    Held dialogues (ESC-Eval's section 3.3: each situation is talked over with every supporter): the same with the ratings
+    Held dialogues (ESC-Eval's section 3.3: people discuss each situation with every supporter): the same with the ratings
     given afterwards; references.jsonl has the corpus's own dialogue of each situation, found by its source_id.
     `esc-eval agree --correlate system --sample source` pairs these ratings with scores of simulated dialogues on cards made
-    of the same situations. Profile or card says who the seeker is or plays, as EmoHarbor's table 1 needs.
+    from the same situations. Profile or card says who the seeker is or plays, as EmoHarbor's table 1 needs.
     """
     places: dict[str, str] = {}
     for text in source or []:
         name, place = name_and_value("--source", text, "NAME=PATH, or NAME=hf:OWNER/DATASET for the hub")
-        if name not in (known := (*_PUBLISHED, *BENCHMARKS, *_PROFILES, *CORPORA)):
-            raise UserError(f"--source: nothing is imported from {name!r}: {near(name, known)}")
+        if name not in (names := (*_PUBLISHED, *BENCHMARKS, *_PROFILES, *CORPORA)):
+            raise UserError(f"--source: nothing is imported from {name!r}: {near(name, names)}")
         if name in places:
             raise UserError(f"--source: {name} is given twice")
         places[name] = place
@@ -116,7 +115,7 @@ def import_(
     elif benchmark := next((name for name in BENCHMARKS if name in places), None):
         Checkout(benchmark, Path(places[benchmark]).expanduser()).import_into(build)
     else:
-        # Held dialogues have a form of their own, which `read_held` reads; all others are records.
+        # Held dialogues have their own form, which `read_held` reads; all others are records.
         held_files = [
             path
             for path in dialogues or []
@@ -129,14 +128,14 @@ def import_(
                 raise UserError(
                     f"{held_files[0]}: held dialogues are imported with their ratings (--gold), and without --source"
                 )
-            held = read_held(held_files)
-            ratings = read_ratings(gold, held, RubricCheck(rubric or []))
-            texts = references(records, held) if records else []
-            Imported(dialogues=list(held.values()), scores=ratings).write(build)
+            talks = read_held(held_files)
+            ratings = read_ratings(gold, talks, RubricCheck(rubric or []))
+            reference_dialogues = references(records, talks) if records else []
+            Imported(dialogues=list(talks.values()), scores=ratings).write(build)
             if records:
-                build.write("references.jsonl", texts)
-            situations, supporters = {talk.situation for talk in held}, {talk.supporter for talk in held}
-            console.print(f"{len(situations)} situations × {len(supporters)} supporters: {len(held)} dialogues")
+                build.write("references.jsonl", reference_dialogues)
+            situations, supporters = {talk.situation for talk in talks}, {talk.supporter for talk in talks}
+            console.print(f"{len(situations)} situations × {len(supporters)} supporters: {len(talks)} dialogues")
         else:
             imported = Imported()
             for name, place in places.items():
@@ -144,10 +143,10 @@ def import_(
             imported.add(Imported(dialogues=read_dialogues(records)))
             check = RubricCheck(rubric or [], imported.dialogues if imported.dialogues else None)
             for path in gold or []:
-                given_scores = read_scores(path, check)
-                build.step(f"read {path.name}", len(given_scores))
-                whole, turns = ([s for s in given_scores if (s.turn is None) is of_all] for of_all in (True, False))
-                imported.add(Imported(scores=whole, turn_scores=turns))
+                read = read_scores(path, check)
+                build.step(f"read {path.name}", len(read))
+                imported.scores += [score for score in read if score.turn is None]
+                imported.turn_scores += [score for score in read if score.turn is not None]
             imported.write(build)
     build.finish(console)
 

@@ -1,5 +1,5 @@
-"""Sheets on which a person keeps or drops: role cards between the model's filter and the annotation (third column of ESC-Eval's
-table 6), or a random sample of profiles to look at (EmoHarbor, appendix B)."""
+"""Sheets on which a person keeps or drops role cards, between the model's filter and the annotation (third column of ESC-Eval's
+table 6), or a random sample of profiles (EmoHarbor, appendix B)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ CARD_SHEET = SheetLayout(
 _PROFILE = ("profile_id", "language", "profile", "findings", "keep", "note")
 PROFILE_SHEET = SheetLayout("profiles", _PROFILE, ("keep", "note"), "profile_id", "profile")
 _CARD_RULES = (
-    "yes: it tells what happened, to one person. no: feelings without an event, or what does not fit together.",
+    "yes: it tells what happened, to one person. no: feelings without an event, or contradictions.",
     "yes：写明了一个人遇到的事。no：只有情绪没有事件，或前后不符。",
 )
 _PROFILE_RULES = (
-    "yes: one believable person, the parts fit together, nothing tells who a real person is. no: anything else.",
+    "yes: one believable person, consistent, and nothing identifies a real person. no: anything else.",
     "yes：一个可信的人，各部分对得上，看不出真实个人。no：其他情况。",
 )
 
 
 def export_cards(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, seed: int) -> None:
-    """A row per card, without an answer, in OUT/keep.csv and keep.xlsx."""
+    """Write a row per card, without an answer, to OUT/keep.csv and keep.xlsx."""
     rows = []
     for card in cards:
         shown = {name: getattr(card, name) for name in (*_CARD, "source")}
@@ -45,20 +45,19 @@ def export_cards(cards: Sequence[RoleCard], files: Sequence[Path], out: Path, se
 
 
 def export_profiles(profiles: Sequence[Profile], files: Sequence[Path], sample: int, out: Path, seed: int) -> None:
-    """The same of a seeded sample of profiles in the files' order, with what the checks find."""
+    """Do the same for a seeded sample of the profiles, in the files' order, with the findings of the checks."""
     places = random.Random(f"{seed}/profiles/inspect").sample(range(len(profiles)), min(sample, len(profiles)))
     findings = check_profiles(profiles, load_vocabulary())
     rows = []
     for profile in (profiles[place] for place in sorted(places)):
-        problems = [f"{found.field}: {found.problem}" for found in findings if found.profile_id == profile.id]
-        row = {"profile_id": profile.id, "language": profile.language, "profile": _shown(profile)}
+        problems = [f"{finding.field}: {finding.problem}" for finding in findings if finding.profile_id == profile.id]
+        row = {"profile_id": profile.id, "language": profile.language, "profile": profile_text(profile, profile.language)}
         rows.append(row | {"findings": "\n".join(problems)})
     _write(PROFILE_SHEET, rows, _PROFILE_RULES, files, out, seed)
 
 
 def import_cards(cards: Sequence[RoleCard], files: Sequence[Path], sheets: Sequence[Path], out: Path) -> None:
-    """Sheets and cards → OUT/cards.jsonl and dropped.jsonl. Decisions cost a person's time, so none is guessed: raises
-    `UserError` for a card without one."""
+    """Sheets and cards → OUT/cards.jsonl and dropped.jsonl. Raises `UserError` for a card without a decision."""
     build = Build(out, "sheet import")
     build.input(*files, *sheets)
     keep = read_keep(sheets, CARD_SHEET, {card.id: card.problem for card in cards})
@@ -76,15 +75,11 @@ def import_profiles(profiles: Sequence[Profile], files: Sequence[Path], sheets: 
     """Sheets and profiles → OUT/profiles.jsonl without those that a person rejected."""
     build = Build(out, "sheet import")
     build.input(*files, *sheets)
-    keep = read_keep(sheets, PROFILE_SHEET, {profile.id: _shown(profile) for profile in profiles})
+    keep = read_keep(sheets, PROFILE_SHEET, {profile.id: profile_text(profile, profile.language) for profile in profiles})
     inspected = [profile for profile in profiles if profile.id in keep]
     build.step("inspected").sieve(inspected, lambda profile: None if keep[profile.id] else _REJECTED)
     build.write("profiles.jsonl", [profile for profile in profiles if keep.get(profile.id, True)])
     build.finish(console)
-
-
-def _shown(profile: Profile) -> str:
-    return profile_text(profile, profile.language)
 
 
 def _write(
@@ -101,11 +96,10 @@ def _write(
 
 
 def read_keep(paths: Sequence[Path], layout: SheetLayout, texts: Mapping[str, str]) -> dict[str, bool]:
-    """Whether to keep each card or profile of the sheets, by its id; what has no row was not looked at. `texts` maps the ids
-    that can be there to what the sheets show of them.
+    """Whether to keep each card or profile in the sheets, by its id. `texts` maps the possible ids to the texts in the sheets.
 
     Raises `UserError` with file, line and column for an unknown or doubled id, a text that has changed since, and a `keep` that
-    is empty or another word than yes or no.
+    is neither yes nor no.
     """
 
     def keep(_: str, row: SheetRow) -> bool:

@@ -1,4 +1,4 @@
-"""`language`: the texts of a language, laid out to be translated (new), and what is missing of them (check)."""
+"""`language`: writes the texts of a language for translation (new), and lists what is missing (check)."""
 
 from __future__ import annotations
 
@@ -28,18 +28,16 @@ _MARKER = re.compile(r"\[(?:BEGIN|END) [A-Z]+\]")
 
 
 def language(
-    what: Annotated[str, typer.Argument(metavar="new|check", help="Lay the texts out, or check them.")],
+    what: Annotated[str, typer.Argument(metavar="new|check", help="Write the texts, or check them.")],
     code: Annotated[str, typer.Argument(metavar="CODE", help="The language's BCP 47 code: fr, pt-BR, zh-Hant.")],
-    rubric: Annotated[str, typer.Option("--rubric", help="The rubric whose texts are wanted."), IN_NAME] = "esc_eval",
-    prompts: Annotated[
-        str, typer.Option("--prompts", help="The prompt pack whose templates are wanted."), IN_NAME
-    ] = "esc_eval",
+    rubric: Annotated[str, typer.Option("--rubric", help="The rubric to translate."), IN_NAME] = "esc_eval",
+    prompts: Annotated[str, typer.Option("--prompts", help="The prompt pack to translate."), IN_NAME] = "esc_eval",
 ) -> None:
-    """Lay out the texts of a language to be translated, and say what is missing of them.
+    """Write the texts of a language for translation, or list what is missing.
 
-    new writes languages/CODE in the current folder, in English where there are no texts; files that are there stay as they are.
-    A run in the same folder takes the texts from there. check lists what is missing, where English stands in, and what is still
-    as in English, and refuses files that a run could not use. Example:
+    new writes languages/CODE in the current folder, in English where there are no texts yet; existing files stay as they are.
+    Runs in the same folder use these texts. check lists missing texts, which English replaces, and texts that are still
+    English, and refuses files that a run could not use. Example:
 
     python -m data_prep language new fr
     """
@@ -64,46 +62,44 @@ def _check(code: str, wanted: Mapping[str, str], pack: PromptPack) -> None:
     rows, faults = list[tuple[Cell, ...]](), list[str]()
     for name, content in wanted.items():
         path = pack.file(code, Path(name).name) if name.startswith("prompts/") else file_of(code, name)
-        there, english = _leaves(read_text(path, "text"), path) if path else {}, _leaves(content, Path(name))
-        faults += [f"{path}: {fault}" for fault in _faults(there, english)]
-        missing = [key or "the file" for key in english if key not in there]
-        alike = [key or "the file" for key, text in english.items() if there.get(key) == text and key not in _SAME]
-        rows.append(
-            (name, len(english), *("all" if len(keys) == len(english) else ", ".join(keys) for keys in (missing, alike)))
-        )
+        own, english = _leaves(read_text(path, "text"), path) if path else {}, _leaves(content, Path(name))
+        faults += [f"{path}: {fault}" for fault in _faults(own, english)]
+        missing = [key or "the file" for key in english if key not in own]
+        same = [key or "the file" for key, text in english.items() if own.get(key) == text and key not in _SAME]
+        listed = ("all" if len(keys) == len(english) else ", ".join(keys) for keys in (missing, same))
+        rows.append((name, len(english), *listed))
     if faults:
         raise UserError("; ".join(faults))
-    said, columns = words(code), ("file", "texts", "missing", "as in English")
-    notes = (f"{said.name} ({said.own_name}): {said.reviewed}.",)
-    to_console(Table("language", f"Texts in {said.name}", columns, tuple(rows), notes), console)
+    wording, columns = words(code), ("file", "texts", "missing", "as in English")
+    notes = (f"{wording.name} ({wording.own_name}): {wording.reviewed}.",)
+    to_console(Table("language", f"Texts in {wording.name}", columns, tuple(rows), notes), console)
 
 
 def _wanted(code: str, rules: Rubric, pack: PromptPack) -> dict[str, str]:
     """File in the language's folder → its content in English."""
     fields = ("label", "facet", "about", "levels")
     dimensions = {
-        key: {field: text[ENGLISH] for field in fields if (text := getattr(one, field)) and ENGLISH in text}
-        for key, one in rules.dimensions.items()
+        key: {field: text[ENGLISH] for field in fields if (text := getattr(dimension, field)) and ENGLISH in text}
+        for key, dimension in rules.dimensions.items()
     }
     floors = {name: floor.text for name in _FLOORS if (floor := load_spec(name).floor)}
-    said = read_text(CONFIGS / FOLDER / ENGLISH / "words.yaml", "words").partition("\n")[2]  # without what is said of English
+    wording = read_text(CONFIGS / FOLDER / ENGLISH / "words.yaml", "words").partition("\n")[
+        2
+    ]  # the first line is about English
     for word, text in {"name": name_of(code), "own_name": name_of(code), "reviewed": NOT_REVIEWED}.items():
-        said = re.sub(rf"(?m)^{word}: [^#\n]*(?=  #)", f"{word}: {text}", said)
+        wording = re.sub(rf"(?m)^{word}: [^#\n]*(?=  #)", f"{word}: {text}", wording)
     content = {
         f"rubrics/{rules.name}.yaml": {} if code in rules.languages else dimensions,
         "floors.yaml": {name: text[ENGLISH] for name, text in floors.items() if code not in text},
     }
     files = {name: yaml.safe_dump(value, allow_unicode=True, sort_keys=False) for name, value in content.items() if value}
     templates = sorted(path for path in (pack.folder / ENGLISH).glob("*") if "paper" not in path.name)
-    return (
-        {"words.yaml": said}
-        | files
-        | {f"prompts/{pack.folder.name}/{p.name}": in_language(read_text(p, "prompt"), code) for p in templates}
-    )
+    prompts = {f"prompts/{pack.folder.name}/{p.name}": in_language(read_text(p, "prompt"), code) for p in templates}
+    return {"words.yaml": wording} | files | prompts
 
 
 def _flat(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
-    """Every text by its place: fluency.levels.0."""
+    """Every text with its path: fluency.levels.0."""
     if not isinstance(value, Mapping):
         yield above, str(value).strip()
         return
@@ -115,20 +111,20 @@ def _leaves(text: str, path: Path) -> dict[str, str]:
     return dict(_flat(parse_yaml(text, path) if path.suffix == ".yaml" else text))
 
 
-def _faults(there: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[str]:
-    """What a run could not use: unknown fields, templates that are broken or leave out what English ones show."""
-    yield from (f"{key or 'the file'}: unknown: {near(key, wanted)}" for key in there if key not in wanted)
-    if "" in there and "" in wanted:
+def _faults(own: Mapping[str, str], english: Mapping[str, str]) -> Iterator[str]:
+    """What a run could not use: unknown fields, and templates that are broken or lack parts of the English ones."""
+    yield from (f"{key or 'the file'}: unknown: {near(key, english)}" for key in own if key not in english)
+    if "" in own and "" in english:
         try:
-            shown, needed = (_shown(text) for text in (there[""], wanted[""]))
+            parts, needed = (_parts(text) for text in (own[""], english[""]))
         except TemplateSyntaxError as error:
             yield f"line {error.lineno}: {error.message}"
             return
-        yield from (f"{part} is missing: keep it as in English" for part in sorted(needed - shown))
+        yield from (f"{part} is missing: keep it as in English" for part in sorted(needed - parts))
 
 
-def _shown(template: str) -> set[str]:
-    """What a template shows: values, other templates, the marks around data."""
+def _parts(template: str) -> set[str]:
+    """The variables of a template, the templates that it includes, and the marks around data."""
     parsed = Environment().parse(template)
     included = (f'{{% include "{name}" %}}' for name in meta.find_referenced_templates(parsed))
     return {f"{{{{ {name} }}}}" for name in meta.find_undeclared_variables(parsed)} | {*included, *_MARKER.findall(template)}

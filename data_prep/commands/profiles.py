@@ -1,4 +1,4 @@
-"""`profiles`: seekers for EmoHarbor, built from questionnaires or role cards, by a model."""
+"""`profiles`: seekers for EmoHarbor, which a model builds from questionnaires or role cards."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ from data_prep.profiles.build import load_seeds
 from data_prep.profiles.check import check_profiles, table
 from data_prep.profiles.vocabulary import load_vocabulary
 
-app = Verbs(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Profiles of seekers (EmoHarbor section 2.1): build.",
-)
+app = Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help="Profiles of seekers (EmoHarbor section 2.1): build.")
 PROFILES, REJECTED, UNBUILT = "profiles.jsonl", "rejected.jsonl", "unbuilt.jsonl"
 
 
@@ -42,11 +38,12 @@ def build(
         IN_FILE,
     ],
 ) -> None:
-    """Make a profile of every questionnaire or role card in the paper's four steps (appendix B), then let the model review it.
+    """Make a profile from every questionnaire or role card in the paper's four steps (appendix B), then let the model review
+    it.
 
-    Writes OUT/profiles.jsonl, rejected.jsonl (what the review found inconsistent) and unbuilt.jsonl (replies that cannot be
-    read, raw), and prints what the checks find. Calls are in OUT/calls.sqlite: the same command again asks only what is
-    missing. Go on with `sheet export --profiles`. Example:
+    Writes OUT/profiles.jsonl, rejected.jsonl (inconsistent according to the review) and unbuilt.jsonl (the raw text of
+    unreadable replies), and prints what the checks find. Calls are kept in OUT/calls.sqlite: the same command again asks only
+    what is missing. The next step is `sheet export --profiles`. Example:
 
     python -m data_prep profiles build --seeds data_prep/bundled/questionnaire.jsonl --model gpt-4 --out runs/profiles
     """
@@ -58,14 +55,14 @@ def build(
             raise UserError(f"seed {seed.id}: topic: unknown kind of problem {seed.topic!r}: {near(seed.topic, keys)}")
     prompts = load_pack(profile_build.PACK).fingerprint()
     settings = {"model": model, "temperature": profile_build.TEMPERATURE, "prompts": prompts}
-    made = Build(out, "profiles build", settings=settings)
-    made.input(*seeds)
-    steps = {name: made.step(name) for name in profile_build.STEPS}
+    ledger = Build(out, "profiles build", settings=settings)
+    ledger.input(*seeds)
+    steps = {name: ledger.step(name) for name in profile_build.STEPS}
     with batch_of(model, out, "people") as batch:
         kept, rejected, unbuilt = profile_build.build(people, batch, steps)
-    made.write(PROFILES, kept)
-    made.write(REJECTED, rejected)
-    made.write(UNBUILT, unbuilt)
-    made.finish(console)
+    ledger.write(PROFILES, kept)
+    ledger.write(REJECTED, rejected)
+    ledger.write(UNBUILT, unbuilt)
+    ledger.finish(console)
     to_console(table(check_profiles(kept, load_vocabulary()), len(kept)), console)
     exit_if_silent(unbuilt)

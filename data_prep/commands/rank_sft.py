@@ -1,4 +1,4 @@
-"""`rank-sft` turns human scores and dialogues into a ranker's training, validation and test sets."""
+"""`rank-sft` builds a ranker's training, validation and test sets from human scores and dialogues."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ def rank_sft(
         typer.Option(
             "--gold",
             metavar="FILE",
-            help="Human scores, JSONL or CSV (the form that `import` reads and writes; repeat for more), or `synthetic`: the "
+            help="Human scores, JSONL or CSV (the form that `import` reads and writes; repeat for more), or `synthetic`, the "
             "bundled set.",
         ),
         IN_NAME,
     ],
     out: Annotated[OutOption, writes(*_FILES)],
     dialogues: Annotated[
-        list[Path] | None, typer.Option("--dialogues", help="JSONL file of the dialogues scored. Repeat for more."), IN_FILE
+        list[Path] | None, typer.Option("--dialogues", help="JSONL file of the scored dialogues. Repeat for more."), IN_FILE
     ] = None,
     rubric: Annotated[
         str, typer.Option("--rubric", help="Rubric that the ranker is asked, by name (configs/rubrics) or YAML file."), IN_NAME
     ] = "esc_eval",
     method: Annotated[
         PromptMethod,
-        typer.Option("--method", help="One example with all dimensions, or one per dimension (native or paper's prompt)."),
+        typer.Option("--method", help="One example with all dimensions, or one per dimension (our prompt or the paper's)."),
     ] = "per_dimension",
     split: Annotated[
         SplitMethod,
         typer.Option(
-            "--split", help="7:1:2 with no role card or dialogue on two sides, by score; or by dialogue, as in the paper."
+            "--split", help="7:1:2, stratified, with each role card or dialogue in one split; or random, as in the paper."
         ),
     ] = "grouped",
     seed: SeedOption = 0,
     dimensions: Annotated[
-        str, typer.Option("--dimensions", help="Only these dimensions, with commas; score with OUT/rubric.yaml then.")
+        str, typer.Option("--dimensions", help="Only these dimensions, with commas; then score with OUT/rubric.yaml.")
     ] = "",
     prompts: Annotated[
         str, typer.Option("--prompts", help="Prompt pack by name (configs/prompts) or folder."), IN_NAME
@@ -68,13 +68,12 @@ def rank_sft(
 ) -> None:
     """Ranker examples from human scores: train, valid and test as prompt and completion, with exactly the scorer's messages.
 
-    Several annotators' scores of one dimension are averaged and rounded, halves up. Where no score is on the rubric asked, but
-    all are on another one (as esc_eval_human is to esc_eval), these are taken. Beside the examples: the test split's dialogues
-    and scores (to score and measure agreement on), rubric.yaml (the rubric that was asked), and labels.json with label counts
-    and majority baselines.
+    Several annotators' scores of one dimension are averaged and rounded, halves up. If all scores are on one other rubric (as
+    esc_eval_human is to esc_eval), they are used. Also written: the test split's dialogues and scores (to measure agreement
+    on), rubric.yaml (the ranker's rubric), and labels.json with label counts and majority baselines.
 
-    --gold synthetic: good hand-written dialogues and their controlled degradations, en and zh, whose seven scores hold by
-    construction; the rules are in data_prep/scores/synthetic_rules.py. They are written to dialogues.jsonl and scores.jsonl.
+    --gold synthetic: good hand-written dialogues and controlled degradations of them, en and zh, whose seven scores are true by
+    construction (rules: data_prep/scores/synthetic_rules.py). They are written to dialogues.jsonl and scores.jsonl.
     """
     chosen = [name.strip() for name in dimensions.split(",") if name.strip()]
     ranker_rubric, pack = narrowed(flat_rubric(rubric, "a ranker"), chosen), load_pack(prompts)
@@ -89,7 +88,7 @@ def rank_sft(
     named = {score.rubric for score in scores}
     score_rubric = settings["score_rubric"] = min(named) if len(named) == 1 else ranker_rubric.name
     if score_rubric != ranker_rubric.name:
-        console.print(f"people scored on rubric {score_rubric}, the ranker is asked {ranker_rubric.name}")
+        console.print(f"people scored on rubric {score_rubric}; the ranker's rubric is {ranker_rubric.name}")
     targets, used = mean_targets(scores, talks, ranker_rubric, build.step("scores"), score_rubric)
     step = build.step("mean scores")
     examples = cases(talks.values(), targets, ranker_rubric, method, step)
@@ -117,7 +116,7 @@ def rank_sft(
 def _scored(
     gold: Sequence[str], dialogues: Sequence[Path], seed: int, build: Build
 ) -> tuple[dict[str, Dialogue], Sequence[HumanScore]]:
-    """The dialogues by id, and their scores: of files, or the synthetic set, which is written."""
+    """The dialogues by id, and their scores: from files, or the synthetic set, which is written."""
     if SYNTHETIC in gold:
         if len(gold) > 1 or dialogues:
             raise UserError(f"--gold {SYNTHETIC}: the set has its own dialogues and scores: give no files with it")
@@ -127,7 +126,7 @@ def _scored(
         console.print(f"{len(made)} dialogues, {len(scores)} scores (synthetic: scores hold by construction)")
         return {dialogue.id: dialogue for dialogue in made}, scores
     if not dialogues:
-        raise UserError("give the dialogues that were scored with --dialogues FILE")
+        raise UserError("give the scored dialogues with --dialogues FILE")
     files = [Path(name) for name in gold]
     build.input(*dialogues, *files)
     talks = {dialogue.id: dialogue for dialogue in read_dialogues(dialogues)}
@@ -139,17 +138,15 @@ def _scored(
 
 
 def _show(summary: dict[str, Any]) -> None:
-    """One line per language and dimension, of all rows and of the test split; then how near the splits are to 7:1:2."""
+    """Print a line per language and dimension, for all rows and for the test split; then how close the splits are to 7:1:2."""
     rows = [row for row in summary["labels"] if row["split"] in ("all", "test")]
     width = max(len(row["dimension"]) for row in rows)
     for row in rows:
         counts = "  ".join(f"{label}: {count}" for label, count in row["counts"].items())
         acc, soft = 100 * row["majority_acc"], 100 * row["majority_acc_soft"]
         baseline = f"majority {row['majority']}: ACC {acc:.1f} %, ACC_soft {soft:.1f} %"
-        console.print(
-            f"{row['split']:<5} {row['language']} {row['dimension']:<{width}} n {row['n']}  {counts}  {baseline}",
-            soft_wrap=True,
-        )
+        labels = f"{row['split']:<5} {row['language']} {row['dimension']:<{width}} n {row['n']}  {counts}"
+        console.print(f"{labels}  {baseline}", soft_wrap=True)
     for what, part in summary["shares"].items():
         off = max(abs(part[name] - wanted) for name, wanted in SHARES.items())
         parts = " : ".join(f"{100 * part[name]:.2f}" for name in SHARES)

@@ -1,5 +1,5 @@
-"""`sheet export` writes what people fill in, `sheet import` reads it back: marks of role cards, scores of dialogues, and what a
-person keeps."""
+"""`sheet export` writes sheets that people fill in, and `sheet import` reads them back: marks of role cards, scores of
+dialogues, and decisions to keep or drop."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from data_prep.profiles import Profile, load_profiles
 from data_prep.scores.annotation import REVIEW, Mode
 
 app = Verbs(no_args_is_help=True, help="Sheets that people fill in: export them, import what came back.")
-_NOTHING = "say what the sheets are of: --cards, --profiles, --dialogues, or --dialogues with --gold"
+_NOTHING = "name the subject of the sheets: --cards, --profiles, --dialogues, or --dialogues with --gold"
 _SAMPLE, _EACH = 20, 2  # profiles drawn, and people who score each dialogue
 
 CardsOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--cards",
-        help="Role cards (our JSONL, your own sheet, ESC-Eval's JSON); beside --dialogues those that the seekers play, for a "
+        help="Role cards (our JSONL, your own sheet, ESC-Eval's JSON); with --dialogues the cards that the seekers play, for a "
         "rubric that rates seekers. Repeat for more.",
     ),
     IN_FILE,
 ]
 ProfilesOption = Annotated[
-    list[Path] | None, typer.Option("--profiles", help="The same of EmoHarbor's profiles. Repeat for more."), IN_FILE
+    list[Path] | None, typer.Option("--profiles", help="EmoHarbor's profiles, likewise. Repeat for more."), IN_FILE
 ]
 DialoguesOption = Annotated[
     list[Path] | None, typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more."), IN_FILE
@@ -45,8 +45,8 @@ GoldOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--gold",
-        help="The first round of scores, for FEEL's second one: HumanScore records (JSONL, or CSV with its columns); halves "
-        "may be given.",
+        help="The first round of scores, for FEEL's second one: HumanScore records (JSONL, or CSV with their columns); halves "
+        "are allowed.",
     ),
     IN_FILE,
 ]
@@ -54,8 +54,8 @@ RubricOption = Annotated[
     str | None,
     typer.Option(
         "--rubric",
-        help="What dialogues are scored on: a rubric by name (configs/rubrics) or the path of a YAML file. Default: "
-        "esc_eval_human; with --gold, feel.",
+        help="The rubric for dialogues, by name (configs/rubrics) or path of a YAML file. Default: esc_eval_human, with --gold "
+        "feel.",
     ),
     IN_NAME,
 ]
@@ -63,9 +63,9 @@ ModeOption = Annotated[
     str | None,
     typer.Option(
         "--mode",
-        help="Default: native. Cards: high stays high where both say it (paper: appendix A.2 word by word). Dialogues: a "
-        "reviewer decides where scores lie more than one point apart (paper: everywhere). With --gold: the paper's condition "
-        "as it is written (paper: the rule of the authors' script, for three annotators).",
+        help="Default: native. Cards: a card that both call high is high (paper: appendix A.2 read literally). Dialogues: a "
+        "reviewer decides where scores are more than one point apart (paper: everywhere). With --gold: the paper's condition "
+        "as written (paper: the rule in the authors' script, for three annotators).",
     ),
 ]
 
@@ -86,7 +86,9 @@ def export(
     rubric: RubricOption = None,
     form: Annotated[
         Literal["keep", "label-studio"] | None,
-        typer.Option("--form", help="keep: one person keeps or drops role cards. label-studio: its tasks and configuration."),
+        typer.Option(
+            "--form", help="keep: one person keeps or drops role cards. label-studio: tasks and configuration for it."
+        ),
     ] = None,
     mode: ModeOption = None,
     sample: Annotated[
@@ -94,22 +96,22 @@ def export(
     ] = None,
     seed: SeedOption = 0,
 ) -> None:
-    """Write sheets as CSV and XLSX, of what is given; fill in one of the two files for `sheet import`.
+    """Write sheets as CSV and XLSX; fill in either file for `sheet import`.
 
-    --cards: a sheet for each of two workers, in an order of their own, and the rules as guide.txt (ESC-Eval, appendix A.2).
+    --cards: a sheet for each of two workers, each in its own order, and the rules as guide.txt (ESC-Eval, appendix A.2).
     With --form keep: one sheet with a column keep, between the model's filter and the annotation (table 6).
 
-    --profiles: a random sample for a person, with a column keep. The share rejected says what to expect of the rest.
+    --profiles: a random sample for a person, with a column keep. The share rejected shows what to expect of the others.
 
-    --dialogues: a blind sheet for each --annotator, in an order of its own, and guide.txt (table 16). A row per turn, then a
-    row per dimension, with its rules beside the score; where the rubric rates the seeker (role_play), the role card or profile
-    stands above. Sheets name neither supporter nor simulator (what a supporter says of itself stays: it is part of what is
-    judged). With --form label-studio: the same as tasks and a labelling configuration for each language.
+    --dialogues: a blind sheet for each --annotator, in its own order, and guide.txt (table 16). A row per turn, then a row per
+    dimension, with its rules beside the score; if the rubric rates the seeker (role_play), the role card or profile comes
+    first. Sheets name neither supporter nor simulator (what a supporter says about itself stays, since it is judged). With
+    --form label-studio: the same as tasks and a labelling configuration for each language.
 
     --dialogues with --gold: NAME.* for each annotator who must score again, and joint.* for what all review together (FEEL,
-    section 3.2). An annotator scores again who differs from another by more than one point while the others lie within one
+    section 3.2). An annotator scores again who differs from another by more than one point while the others are within one
     point of each other; other discrepancies of more than a point are reviewed jointly. In paper mode all three score again
-    where every two lie a point or more apart, and otherwise the one who is farthest from the middle.
+    if every two are a point or more apart, and otherwise the one farthest from the middle score.
     """
     given = dict(locals())
     if dialogues and gold:
@@ -154,21 +156,21 @@ def import_(
     rubric: RubricOption = None,
     mode: ModeOption = None,
 ) -> None:
-    """Read sheets that came back, with the records and the mode that they were written with.
+    """Read filled-in sheets, with the same records and mode as for the export.
 
-    Of --cards: the sheets of two workers settle every card by the rules of appendix A.2; what needs a third person goes to
-    OUT/third.csv and third.xlsx. Fill in one of them and give it beside the workers' sheets. Of sheets with a column keep:
-    cards.jsonl and dropped.jsonl.
+    --cards: the sheets of two workers settle every card by the rules of appendix A.2; what needs a third person goes to
+    OUT/third.csv and third.xlsx. Fill in one of them and give it together with the workers' sheets. Sheets with a column keep
+    give cards.jsonl and dropped.jsonl.
 
-    Of --profiles: profiles.jsonl without those that a person rejected.
+    --profiles: profiles.jsonl without those that a person rejected.
 
-    Of --dialogues: scores.jsonl has every annotator's scores (a sheet's file name is its annotator's name; Label Studio's
-    annotators go by their number there), accepted.jsonl what is settled: the reviewer's score where one was asked for, else the
-    mean of the annotators. What waits for a reviewer goes to OUT/review.csv and review.xlsx: fill in one, and give it, too.
+    --dialogues: scores.jsonl has every annotator's scores (a sheet's file name is its annotator's name; annotators in Label
+    Studio go by their number there), accepted.jsonl the settled ones: the reviewer's score where one was needed, else the mean
+    of the annotators. What waits for a reviewer goes to OUT/review.csv and review.xlsx: fill in one, and give it, too.
 
-    With --gold: scores.jsonl has everybody's scores after the second round, accepted.jsonl the final means; what is not
-    answered yet waits. Agreement is shown before and after. `esc-eval agree --gold`, `esc-eval paper feel ensemble --gold` and
-    training take accepted.jsonl.
+    With --gold: scores.jsonl has everybody's scores after the second round, accepted.jsonl the final means; unanswered items
+    wait. Agreement is shown before and after. `esc-eval agree --gold`, `esc-eval paper feel ensemble --gold` and training take
+    accepted.jsonl.
     """
     given = dict(locals())
     if dialogues and gold:
@@ -192,10 +194,10 @@ def import_(
 
 
 def _only(what: str, given: Mapping[str, Any], *options: str) -> None:
-    """Raise `UserError` for an option among the arguments that is given and says nothing of such sheets."""
+    """Raise `UserError` for a given option that does not apply to such sheets."""
     options = (*options, "out", "seed", "files")
     if unused := [name for name, value in given.items() if value and name not in options]:
-        raise UserError(f"--{unused[0]}: says nothing of {what}: leave it out")
+        raise UserError(f"--{unused[0]}: does not apply to {what}: leave it out")
 
 
 def _mode(mode: str | None) -> Mode:

@@ -134,11 +134,6 @@ def link(cards: Sequence[RoleCard], documents: Sequence[Document], top: int = 10
     return [match for place in sorted(matches_of) for match in matches_of[place]]
 
 
-def contaminated(matches: Iterable[Match]) -> list[Match]:
-    """The matches that count as contamination, in the order given."""
-    return [match for match in matches if match.flagged]
-
-
 def by_chance(cards: int, dialogues: int, language: Language) -> tuple[float, float] | None:
     """How many of so many cards are flagged among so many dialogues of which none is a card's source: fewest and most.
 

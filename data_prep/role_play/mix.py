@@ -99,13 +99,13 @@ def prospects(config: RoleSftConfig) -> list[dict[str, Any]]:
     not known before it is read."""
     rows = []
     for quota in config.quotas:
-        row: dict[str, Any] = {"Source": quota.source, "Language": quota.language, "Quota": quota.count, "Gives": None}
-        row |= {"Known by": "–", "Read": None, "Published": None, "Cards": "–"}
+        row: dict[str, Any] = {"Source": quota.source, "Language": quota.language, "Quota": quota.count, "Available": None}
+        row |= {"Basis": "–", "Read": None, "Published": None, "Cards": "–"}
         source = SOURCES.get(quota.source)
         facts = source.role_sft.get(quota.language) if source else None
         if source and facts:
-            known_by = "counted" if facts.read == facts.published else "scaled" if facts.read else "size"
-            row |= {"Gives": facts.most, "Known by": known_by, "Read": facts.read, "Published": facts.published}
+            basis = "counted" if facts.read == facts.published else "scaled" if facts.read else "size"
+            row |= {"Available": facts.most, "Basis": basis, "Read": facts.read, "Published": facts.published}
             if source.kind == "support":
                 row["Cards"] = "by a model" if facts.needs_cards else "own fields"
         rows.append(row)

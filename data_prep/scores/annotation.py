@@ -37,7 +37,7 @@ from data_prep.cards.sheets import SheetChoice, SheetLayout, SheetRow, read_fill
 from data_prep.scores.human import human_score
 
 Mode = Literal["native", "paper"]
-Asked = dict[str, tuple[str, ...]]  # dialogue id → dimensions that wait for a reviewer, in the rubric's order
+OpenItems = dict[str, tuple[str, ...]]  # dialogue id → dimensions that wait for a reviewer, in the rubric's order
 ACCEPTED = "accepted"  # the annotator's name in accepted scores
 REVIEW = "review"
 TOLERATED = 1  # points that two annotators may lie apart
@@ -114,7 +114,7 @@ def write_sheet(
 def write_review(
     folder: Path,
     dialogues: Sequence[Dialogue],
-    open_items: Asked,
+    open_items: OpenItems,
     scores: Sequence[HumanScore],
     rubric: Rubric,
     name: str = REVIEW,
@@ -256,7 +256,7 @@ def score_in(text: str, dimension: str, rubric: Rubric, halves: bool | None = No
 def read_review(
     path: Path,
     dialogues: Sequence[Dialogue],
-    open_items: Asked,
+    open_items: OpenItems,
     rubric: Rubric,
     step: BuildStep,
     halves: bool | None = None,
@@ -310,10 +310,10 @@ class Settled:
     """The accepted scores (annotator `ACCEPTED`), and what waits for a reviewer."""
 
     accepted: list[HumanScore]
-    waiting: Asked
+    waiting: OpenItems
 
 
-def to_review(scores: Sequence[HumanScore], rubric: Rubric, mode: Mode) -> Asked:
+def to_review(scores: Sequence[HumanScore], rubric: Rubric, mode: Mode) -> OpenItems:
     """What a reviewer must decide: in paper mode everything that has a score, in native mode where scores lie more than
     `TOLERATED` apart."""
     open_items: dict[str, set[str]] = defaultdict(set)
@@ -324,7 +324,7 @@ def to_review(scores: Sequence[HumanScore], rubric: Rubric, mode: Mode) -> Asked
     return {dialogue: tuple(key for key in rubric.dimensions if key in keys) for dialogue, keys in open_items.items()}
 
 
-def settle(scores: Sequence[HumanScore], reviewed: Sequence[HumanScore], open_items: Asked) -> Settled:
+def settle(scores: Sequence[HumanScore], reviewed: Sequence[HumanScore], open_items: OpenItems) -> Settled:
     """The reviewer's score where one was asked for, else the mean of the annotators; dialogues in the order of `scores`."""
     decided = {(score.dialogue_id, score.dimension): score.value for score in reviewed}
     groups = group_by(scores, lambda score: (score.dialogue_id, score.dimension))

@@ -22,7 +22,7 @@ from core.errors import UserError, at
 from core.grouping import group_by
 from core.records import HumanScore
 from core.statistics.means import exact_mean
-from data_prep.scores.annotation import ACCEPTED, TOLERATED, Asked, Mode
+from data_prep.scores.annotation import ACCEPTED, TOLERATED, Mode, OpenItems
 
 JOINT = "joint"  # the sheet of what all review together
 
@@ -66,8 +66,8 @@ def who_again(values: Mapping[str, float], mode: Mode = "native") -> tuple[str, 
 class Contested:
     """What is to be scored again: by annotator, and jointly (dialogue id → dimensions)."""
 
-    by_annotator: dict[str, Asked] = field(default_factory=dict)
-    joint: Asked = field(default_factory=dict)
+    by_annotator: dict[str, OpenItems] = field(default_factory=dict)
+    joint: OpenItems = field(default_factory=dict)
 
 
 def contested(scores: Sequence[HumanScore], mode: Mode = "native") -> Contested:

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from core.records import HumanScore
-from data_prep.scores.annotation import Asked, Settled, settle, to_review
+from data_prep.scores.annotation import OpenItems, Settled, settle, to_review
 from data_prep.scores.rescoring import Final, contested, finish
 from evalsuite.people.export import scores_of
 from evalsuite.people.store import StudyStore
@@ -88,5 +88,5 @@ def settled(store: StudyStore) -> Settled:
     study, scores = store.study(), scores_of(store)
     assert study.rubric is not None, "what is settled is rated"
     decided: list[HumanScore] = scores_of(store, purposes=(REVIEW,))
-    asked: Asked = to_review(scores, study.rubric, "native")
+    asked: OpenItems = to_review(scores, study.rubric, "native")
     return settle(scores, decided, asked)

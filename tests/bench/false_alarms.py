@@ -33,7 +33,7 @@ from core.options import SourceOption
 from core.records import Language, Post, RoleCard, RolePlay
 from core.rows import CorpusItem
 from data_prep.cards import load_cards
-from data_prep.role_play.contamination import Document, contaminated, document_text, link
+from data_prep.role_play.contamination import Document, document_text, link
 from data_prep.sources import parse_places, read_source
 from tests.bench.figures import OUT, Bench, OutOption
 from tests.data_prep.test_contamination import pairs
@@ -82,7 +82,7 @@ def document(item: CorpusItem) -> Document:
 
 def flagged(cards: Sequence[RoleCard], documents: Sequence[Document]) -> float:
     """The share of the cards, in percent, for which anything is flagged."""
-    return 100 * len({match.card_id for match in contaminated(link(cards, documents))}) / len(cards)
+    return 100 * len({match.card_id for match in link(cards, documents) if match.flagged}) / len(cards)
 
 
 def shares(cards: Sequence[RoleCard], documents: Sequence[Document], draws: int) -> dict[int, list[float]]:
@@ -98,8 +98,9 @@ def shares(cards: Sequence[RoleCard], documents: Sequence[Document], draws: int)
 def planted(language: Language, documents: Sequence[Document]) -> int:
     """How many of the 24 pairs that were written without knowledge of the detector are found among a corpus's dialogues."""
     given = pairs(language, "independent")
-    matches = contaminated(link([pair.card for pair in given], [*(pair.document for pair in given), *documents]))
-    return len({(pair.card.id, pair.dialogue.id) for pair in given} & {(m.card_id, m.document_id) for m in matches})
+    matches = link([pair.card for pair in given], [*(pair.document for pair in given), *documents])
+    flagged_pairs = {(match.card_id, match.document_id) for match in matches if match.flagged}
+    return len({(pair.card.id, pair.dialogue.id) for pair in given} & flagged_pairs)
 
 
 def main(

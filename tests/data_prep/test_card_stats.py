@@ -164,14 +164,17 @@ def test_lines_are_counted_over_cells_of_several_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "say what the sheets are of: --cards, --profiles, --dialogues, or --dialogues with --gold"),
-        (("--cards", "c.jsonl", "--profiles", "c.jsonl"), "--profiles: says nothing of two workers' sheets of role cards"),
-        (("--cards", "c.jsonl", "--form", "label-studio"), "--form: says nothing of two workers' sheets"),
-        (("--cards", "c.jsonl", "--form", "keep", "--sample", "3"), "--sample: says nothing of cards that a person keeps"),
-        (("--profiles", "c.jsonl", "--mode", "paper"), "--mode: says nothing of profiles that a person keeps"),
-        (("--dialogues", "c.jsonl", "--gold", "c.jsonl", "--each", "2"), "--each: says nothing of scores that are given again"),
-        (("--dialogues", "c.jsonl", "--annotator", "a", "--form", "keep"), "--form: says nothing of sheets of dialogues"),
-        (("--dialogues", "c.jsonl"), "name who scores the dialogues: --annotator NAME"),
+        ((), "name the subject of the sheets: --cards, --profiles, --dialogues, or --dialogues with --gold"),
+        (("--cards", "c.jsonl", "--profiles", "c.jsonl"), "--profiles: does not apply to two workers' sheets of role cards"),
+        (("--cards", "c.jsonl", "--form", "label-studio"), "--form: does not apply to two workers' sheets"),
+        (("--cards", "c.jsonl", "--form", "keep", "--sample", "3"), "--sample: does not apply to cards that a person keeps"),
+        (("--profiles", "c.jsonl", "--mode", "paper"), "--mode: does not apply to profiles that a person keeps"),
+        (
+            ("--dialogues", "c.jsonl", "--gold", "c.jsonl", "--each", "2"),
+            "--each: does not apply to scores that are given again",
+        ),
+        (("--dialogues", "c.jsonl", "--annotator", "a", "--form", "keep"), "--form: does not apply to sheets of dialogues"),
+        (("--dialogues", "c.jsonl"), "name the people who score the dialogues: --annotator NAME"),
     ],
 )
 def test_options_that_say_nothing_of_a_sheet_are_refused(run: Run, arguments: tuple[str, ...], message: str) -> None:

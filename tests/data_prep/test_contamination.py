@@ -26,7 +26,6 @@ from data_prep.cards import bundled_cards, load_cards
 from data_prep.commands.check import check
 from data_prep.role_play.contamination import (
     by_chance,
-    contaminated,
     document_text,
     link,
     read_documents,
@@ -104,7 +103,7 @@ def test_planted_sources_are_found_and_little_else(crowd: str, kind: str) -> Non
     for language in LANGUAGES:
         given = pairs(language, kind)
         documents = [pair.document for pair in given] + (list(unrelated(language)) if crowd != "alone" else [])
-        flagged = {(m.card_id, m.document_id) for m in contaminated(link([pair.card for pair in given], documents))}
+        flagged = {(m.card_id, m.document_id) for m in link([pair.card for pair in given], documents) if m.flagged}
         own = {(pair.card.id, pair.dialogue.id) for pair in given}
         found, true = found + len(flagged & own), true + len(own)
         alarms, unrelated_pairs = alarms + len(flagged - own), unrelated_pairs + len(own) * len(documents) - len(own)
@@ -122,7 +121,7 @@ def test_cards_without_a_source_raise_no_alarm(language: Language) -> None:
     documents = [*unrelated(language), *(pair.document for pair in given)]
     own = {pair.card.id: pair.dialogue.id for pair in given}
     cards = [pair.card for pair in given] + load_cards(bundled_cards(language))
-    alarms = {m.card_id for m in contaminated(link(cards, documents)) if m.document_id != own.get(m.card_id)}
+    alarms = {m.card_id for m in link(cards, documents) if m.flagged and m.document_id != own.get(m.card_id)}
     assert len(documents) > 100
     assert len(alarms) <= 0.1 * len(cards)
 
@@ -172,7 +171,7 @@ def test_everything_flagged_is_returned_whatever_top_is() -> None:
     pair = pairs("en")[0]
     copies: list[Document] = [(f"copy-{n}", "en", pair.document[2]) for n in range(7)]
     found = link([pair.card], [*copies, *unrelated("en")], top=2)
-    assert {match.document_id for match in contaminated(found)} == {id for id, _, _ in copies}
+    assert {match.document_id for match in found if match.flagged} == {id for id, _, _ in copies}
     assert len(link([pair.card], list(unrelated("en")), top=2)) == 2
 
 
@@ -188,7 +187,7 @@ def test_the_threshold_is_part_of_what_counts(monkeypatch: pytest.MonkeyPatch) -
     [best] = link([pair.card], [pair.document])
     for threshold, flagged in ((best.score, 1), (best.score + 1e-6, 0)):
         monkeypatch.setattr("data_prep.role_play.contamination.THRESHOLD", threshold)
-        assert len(contaminated(link([pair.card], [pair.document]))) == flagged
+        assert sum(match.flagged for match in link([pair.card], [pair.document])) == flagged
 
 
 @pytest.mark.parametrize(("dialogues", "expected"), [(5, (2, 4)), (99, (2, 4)), (100, (1, 3)), (5000, (1, 3))])

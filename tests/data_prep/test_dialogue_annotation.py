@@ -211,7 +211,7 @@ def test_one_persons_sheet_under_two_names_is_refused(files: Path) -> None:
     fill(files / "ann.csv", same(3))
     (files / "bo.csv").write_bytes((files / "ann.csv").read_bytes())
     call = ["import", "--dialogues", files / "d.jsonl", "--out", files, files / "ann.csv"]
-    assert "the same to the byte" in str(command(*call, files / "bo.csv")[1])
+    assert "are identical files" in str(command(*call, files / "bo.csv")[1])
     assert "ann is given twice" in str(command(*call, files / "ann.xlsx")[1])
 
 

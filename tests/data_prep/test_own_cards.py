@@ -61,7 +61,7 @@ def test_every_kind_of_file_gives_the_same_cards(suffix: str, tmp_path: Path, ca
     assert {(card.language, card.source, card.card_method) for card in cards} == {("en", "people", "written")}
     persons = [json.dumps(card.model_dump(include=set(PERSON)), sort_keys=True, separators=(",", ":")) for card in cards]
     assert [card.id for card in cards] == [f"card-{hashlib.sha256(one.encode()).hexdigest()[:12]}" for one in persons]
-    assert "cards that name no language, taken as en: 3" in capsys.readouterr().err
+    assert "3 cards name no language and are read as en" in capsys.readouterr().err
 
 
 def test_ids_are_of_what_a_row_says_and_stay_when_rows_move(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_all_faults_are_told_together_by_row_and_column(tmp_path: Path) -> None:
         ("problem\nУ неё болен отец.\n", "the problems are not in English"),
         (
             f"problem\n{'Seit dem Umzug schläft sie kaum noch und ihr Mann merkt nichts davon. ' * 2}\n",
-            "not in English: say which",
+            "not in English: name it",
         ),
         (f"problem\n{'Desde que murió su padre no duerme y no habla con nadie de la familia. ' * 2}\n", "not in English"),
     ],
@@ -216,7 +216,7 @@ def test_a_template_is_a_sheet_of_cards_and_replaces_nothing(name: str, run: Run
     ok(run("cards", "template", "--out", name))
     assert len(load_cards(Path(name), "en")) == 4
     again = run("cards", "template", "--out", name)
-    assert isinstance(again.exception, UserError) and "there already" in str(again.exception)
+    assert isinstance(again.exception, UserError) and "the file exists" in str(again.exception)
 
 
 def test_every_field_of_a_card_may_be_a_column(tmp_path: Path) -> None:

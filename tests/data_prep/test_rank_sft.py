@@ -277,7 +277,7 @@ def test_scores_on_one_other_rubric_are_taken_and_told(tmp_path: Path) -> None:
     scores = [given(d.id, "empathy", 2, rubric="esc_eval_human") for d in dialogues]
     write_jsonl(tmp_path / "scores.jsonl", scores)
     output = call(tmp_path, tmp_path / "out", "--prompts", "esc_rank")
-    assert "people scored on rubric esc_eval_human, the ranker is asked esc_eval" in output
+    assert "people scored on rubric esc_eval_human; the ranker's rubric is esc_eval" in output
     assert sum(len(read_jsonl(tmp_path / "out" / file, RankExample, "examples")) for file in FILES) == 30
     write_jsonl(tmp_path / "scores.jsonl", [*scores, given("0", "empathy", 2, rubric="feel")])
     with pytest.raises(UserError, match=r"no example can be made .*of rubric esc_eval_human: 30; of rubric feel: 1"):
@@ -296,7 +296,7 @@ def test_the_synthetic_set_is_written_beside_its_examples(tmp_path: Path) -> Non
 def test_what_gold_goes_with(tmp_path: Path) -> None:
     for arguments, message in (
         (("--gold", "synthetic", "--dialogues", __file__), "the set has its own dialogues and scores"),
-        (("--gold", __file__), "give the dialogues that were scored with --dialogues FILE"),
+        (("--gold", __file__), "give the scored dialogues with --dialogues FILE"),
     ):
         result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "out")])
         assert isinstance(result.exception, UserError) and message in str(result.exception)

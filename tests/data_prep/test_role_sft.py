@@ -322,13 +322,13 @@ def test_the_mix_of_the_papers_size_adds_up_and_asks_no_corpus_for_more_than_it_
     mix = read_yaml(CONFIGS / "data" / "role_sft.yaml", RoleSftConfig, "mix")
     support = sum(quota.count for quota in mix.quotas if SOURCES[quota.source].kind == "support")
     assert (mix.target, support) == (14_000, 3_390) and len({quota.source for quota in mix.quotas}) == 3 + 5
-    assert all(row["Gives"] is not None for row in prospects(mix))
+    assert all(row["Available"] is not None for row in prospects(mix))
 
 
 def test_a_plan_names_the_quota_that_cannot_be_met(tmp_path: Path) -> None:
     result = plan(tmp_path, {"source": "charactereval", "language": "zh", "count": 4_500})
     assert result.exit_code == 1
-    assert "charactereval (zh): 4,500 dialogues are asked for, 1,150 are there" in result.output
+    assert "charactereval (zh): 4,500 dialogues are needed, 1,150 are available" in result.output
 
 
 def test_what_a_part_gave_is_scaled_to_the_whole_corpus() -> None:

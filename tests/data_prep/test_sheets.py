@@ -302,7 +302,7 @@ def test_what_the_third_person_says_unasked_changes_nothing_and_is_told(bench: B
     fill_csv(bench.folder / "out" / "third.csv", bench.folder / "third.csv", more)
     assert bench.settle(bench.folder / "third.csv") == ""
     assert bench.kept()["c3"] == ("middle", 3)
-    assert "not used: the third person's answers on 1 cards (c3)" in bench.printed
+    assert "not asked for: the third person's answers on 1 cards (c3)" in bench.printed
 
 
 @pytest.mark.slow
