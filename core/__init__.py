@@ -1,1 +1,1 @@
-"""The floor: what every room uses. Imports no other room."""
+"""The ground floor, which every room uses. Imports no other room."""

@@ -1,4 +1,4 @@
-"""How a command line and a config name a model that is served somewhere: NAME@URL, or NAME@URL#VARIABLE with a key."""
+"""Models behind a URL, as command lines and configs name them: NAME@URL, or NAME@URL#VARIABLE with a key."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SPEC_FILES = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class Address:
-    """A model behind a URL. `name` is what the server knows it by, or what a spec is found by; `key_variable` names the
-    environment variable that holds the key."""
+    """A model behind a URL. `name` is the server's name for it, or the name of a spec; `key_variable` is the environment
+    variable that holds the key."""
 
     name: str
     url: str
@@ -25,15 +25,15 @@ class Address:
 
 
 def named_part(text: str) -> str:
-    """What stands before the URL: the whole text where there is none. A served name may itself hold an @."""
+    """The text before the URL, or all of it if there is no URL. A served name may itself contain an @."""
     return re.split(r"@(?=https?://)", text, maxsplit=1, flags=re.IGNORECASE)[0]
 
 
 def address_of(text: str) -> Address | None:
-    """What NAME@URL says; None for a text that names a spec or a file. Raises `UserError` for one that is malformed."""
+    """The parts of NAME@URL; None for the name of a spec or a file. Raises `UserError` for a malformed address."""
     name = named_part(text)
     if name == text:
-        before, sign, _ = text[1:].partition("@")  # what follows is not repeated: it may hold a password
+        before, sign, _ = text[1:].partition("@")  # the rest may hold a password, so the message leaves it out
         if re.match(r"https?://", text, re.IGNORECASE):
             raise UserError(f"the address of a model stands behind its name: {FORM}")
         if sign and not text.endswith(SPEC_FILES):
@@ -45,43 +45,43 @@ def address_of(text: str) -> Address | None:
     if problem := url_problem(place):
         raise UserError(f"model {name}: {problem}")
     if sign:
-        check_key_variable(variable, f"model {name}: what follows #")
+        check_key_variable(variable, f"model {name}: the part after #")
     return Address(name, place.rstrip("/"), variable or None)
 
 
 def url_problem(url: str) -> str | None:
-    """What keeps a text from being a server's address; None where it is one."""
+    """Why a text is not a server's address; None if it is one."""
     if problem := problem_of(url):
         return problem
     return None if re.match(r"https?://[^/\s]+", url, re.IGNORECASE) else "expected http://HOST:PORT/v1"
 
 
 def check_key_variable(variable: str, where: str) -> None:
-    """Raise `UserError` for what is not the name of a variable. It is not repeated: it may be the key itself."""
-    named = variable in os.environ or re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable)  # small letters: a key, as gsk_… and hf_…
+    """Raise `UserError` for a text that is not the name of a variable, without repeating it: it may be the key itself."""
+    named = variable in os.environ or re.fullmatch(r"[A-Z_][A-Z0-9_]*", variable)  # keys have small letters: gsk_…, hf_…
     if not named or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
         raise UserError(f"{where} takes the name of an environment variable that is set, never the key itself")
 
 
 def secret_of(variable: str, where: str) -> str:
-    """The key, or another header's value, that an environment variable holds. Raises `UserError` where that is not set, or no
-    header may carry it."""
+    """The key (or another header's value) in an environment variable. Raises `UserError` if it is unset or not allowed in a
+    header."""
     value = os.environ.get(variable)
     if not value:
         raise UserError(f"{where}: set the environment variable {variable} to its API key")
     if not re.fullmatch(r"[!-~]+", value):
-        raise UserError(f"{where}: the key in {variable} holds a space, a line break or what no header may carry")
+        raise UserError(f"{where}: the key in {variable} contains a space, a line break or a character forbidden in headers")
     return value
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a host's name or address is this machine's own."""
+    """Whether a host name or address means this machine."""
     try:
         return address == "localhost" or ipaddress.ip_address(address.strip("[]")).is_loopback
-    except ValueError:  # a name, or nothing (which means all addresses)
+    except ValueError:  # another name, or "" (all addresses)
         return False
 
 
 def record_name(served: str, fallback: str) -> str:
-    """The name in records and of files for a model that a server knows as `served`."""
+    """A name for records and files, made from the server's name for a model."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", served).strip("-._")[:100].rstrip("-._") or fallback

@@ -1,4 +1,4 @@
-"""What a shell completes: the values of options and arguments, by how they are called."""
+"""Shell completion: the possible values of options and arguments, by their names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _models(incomplete: str) -> list[str]:
 
 
 def _configs(incomplete: str) -> list[str]:
-    """Bundled run configs, as paths from here where they are below it, and files of one's own."""
+    """Bundled run configs (as relative paths below the current folder), and the user's own files."""
     bundled = CONFIGS / "eval"
     below = bundled.is_relative_to(Path.cwd())
     paths = [path.relative_to(Path.cwd()) if below else path for path in bundled.glob("*.yaml")]
@@ -24,22 +24,18 @@ def _configs(incomplete: str) -> list[str]:
 
 
 def _runs(incomplete: str) -> list[str]:
-    """Folders with a call store, in runs/ and where the word leads."""
-    found = [*Path("runs").glob("*/*/calls.sqlite"), *Path("runs").glob("*/calls.sqlite")]
-    return _matching(incomplete, [*(str(path.parent) for path in found), *_files(incomplete, "*/calls.sqlite", up=1)])
+    """Folders with a call store, in runs/ and in the folder typed so far."""
+    stores = [*Path("runs").glob("*/*/calls.sqlite"), *Path("runs").glob("*/calls.sqlite")]
+    return _matching(incomplete, [*(str(path.parent) for path in stores), *_files(incomplete, "*/calls.sqlite", up=1)])
 
 
-def _of(*parts: str) -> Complete:
-    """The names of what is bundled in a folder of configs."""
-    return lambda incomplete: _matching(incomplete, [path.stem for path in CONFIGS.joinpath(*parts).iterdir()])
-
-
-def _one_of(*words: str) -> Complete:
-    return lambda incomplete: _matching(incomplete, words)
+def _bundled(folder: str) -> Complete:
+    """The names of the files in a folder of configs."""
+    return lambda incomplete: _matching(incomplete, [path.stem for path in (CONFIGS / folder).iterdir()])
 
 
 def _files(incomplete: str, pattern: str, up: int = 0) -> Iterator[str]:
-    """Files of a pattern in the folder that a word leads to, or the folders `up` of them."""
+    """Files that match a pattern in the folder typed so far, or the folders `up` levels above them."""
     typed = incomplete[: incomplete.rfind("/") + 1]
     for path in Path(typed or ".").glob(pattern):
         yield typed + (path.parents[up - 1] if up else path).relative_to(typed or ".").as_posix()
@@ -49,17 +45,17 @@ def _matching(incomplete: str, words: Iterator[str] | list[str] | tuple[str, ...
     return sorted({word for word in words if word.startswith(incomplete)})
 
 
-# Of options whose values are names of something bundled, or files.
+# Options whose values name something bundled, or a file.
 NAMED: dict[str, Complete] = {
     **dict.fromkeys(("--judge", "--supporter", "--seeker", "--model", "--base", "SPEC"), _models),
-    "--prompts": _of("prompts"),
-    "--rubric": _of("rubrics"),
-    "--paper": _of("reported"),
+    "--prompts": _bundled("prompts"),
+    "--rubric": _bundled("rubrics"),
+    "--paper": _bundled("reported"),
 }
-# Of options that mean the same in every verb.
+# Options that mean the same in every verb.
 EVERYWHERE: dict[str, Complete] = {
     "--config": _configs,
     "RUN": _runs,
-    "--language": _of("languages"),
-    "--mode": _one_of("native", "paper"),
+    "--language": _bundled("languages"),
+    "--mode": lambda incomplete: _matching(incomplete, ("native", "paper")),
 }

@@ -1,4 +1,4 @@
-"""What differs between two configs: the leaves of two JSON values, side by side."""
+"""Differences between two configs: the leaves of two JSON values, side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a model answers: an OpenAI-compatible server and what it accepts, or an agent of another kind."""
+"""The endpoint of a model: an OpenAI-compatible server and what it accepts, or an agent of another kind."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from core.settings import Settings
 
 Constraint = Literal["structured_outputs", "json_schema", "none"]
 MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
-# What a run writes into a request itself.
+# Fields that the run itself sets in every request.
 OURS = r"model|messages|n|stream.*|max_\w*tokens|temperature|top_p|seed|(top_)?logprobs|response_format|structured_outputs"
-KEY_VARIABLES = set[str]()  # what the specs of this process name as api_key_env: no server that is launched inherits them
+KEY_VARIABLES = set[str]()  # the api_key_env of every spec loaded so far: servers that we launch do not inherit them
 
 
 class Price(Settings):
@@ -26,37 +26,37 @@ class Price(Settings):
     """Per million tokens of answers."""
 
     def of(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """What so many tokens cost."""
+        """The cost of one call."""
         return (prompt_tokens * self.input + completion_tokens * self.output) / 10**6
 
 
 class AgentCall(Settings):
-    """One request to an agent that is not a chat model, and which part of the response is used."""
+    """A request to an agent that is not a chat model, and the part of the response to use."""
 
     path: str = ""
     """Appended to `base_url`. `{session}`, `{dialogue}` and `{card}` stand for ids."""
     method: Literal["POST", "PUT", "PATCH", "GET", "DELETE"] = "POST"
     """The request's method."""
     request: dict[str, JsonValue] | None = None
-    """The request's JSON; null: none. In its texts, `{message}` stands for the last line said to the agent, `{session}`,
-    `{dialogue}`, `{card}`, `{exchange}` (from 1) and `{role}` for what they name; the text `{messages}` alone is the whole
+    """The request's JSON; null: none. In its texts, `{message}` becomes the last line said to the agent, and `{session}`,
+    `{dialogue}`, `{card}`, `{exchange}` (from 1) and `{role}` their values; the text `{messages}` alone becomes the whole
     chat."""
     response: Annotated[str, Field(pattern=r"^(/.*)?$")] = ""
-    """A JSON pointer to the used part of the response (`/output/0/text`; -1 is the last of a list): the text of a turn, or the
-    id of an opened session."""
+    """A JSON pointer to the part of the response to use (`/output/0/text`; -1 is the last item of a list): the text of a turn,
+    or the id of an opened session."""
 
     @field_validator("path")
     @classmethod
-    def _known(cls, path: str) -> str:
+    def _valid(cls, path: str) -> str:
         if unknown := set(re.findall(r"\{(\w*)\}", path)) - {"session", "dialogue", "card"}:
-            raise ValueError(f"{{{min(unknown)}}} stands for nothing: {{session}}, {{dialogue}} and {{card}} do")
+            raise ValueError(f"unknown placeholder {{{min(unknown)}}}: use {{session}}, {{dialogue}} or {{card}}")
         if path and not path.startswith("/"):
-            raise ValueError("begin it with a slash: it stands behind base_url")
+            raise ValueError("must begin with a slash: it is appended to base_url")
         return path
 
 
 class Endpoint(Settings):
-    """Where an OpenAI-compatible server answers, and what it accepts; or an agent of another kind."""
+    """An OpenAI-compatible server and what it accepts, or an agent of another kind."""
 
     kind: Literal["chat", "agent"] = Field(default="chat", exclude_if=lambda kind: kind == "chat")
     """chat: an OpenAI-compatible server. agent: anything that takes a line and returns one, asked as in `turn`. It plays one
@@ -66,7 +66,7 @@ class Endpoint(Settings):
     open: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
     """The request that opens an agent's session for a dialogue. Null: the dialogue's id is the session's."""
     close: AgentCall | None = Field(default=None, exclude_if=lambda call: call is None)
-    """The request that closes it."""
+    """The request that closes the session."""
 
     base_url: PlainUrl | None = None
     """The server's address, including `/v1`. Null: the launcher starts a server on a free port."""
@@ -76,32 +76,34 @@ class Endpoint(Settings):
     """The server's name for the model. Null: the spec's name."""
     constraint: Constraint | None = None
     """How the server constrains an answer: vLLM's `structured_outputs`, OpenAI's `json_schema` (a `response_format`), or
-    `none`: plain text, which is parsed. Null: found out with the first answers."""
+    `none`: plain text, which is parsed. Null: tried out with the first answers."""
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     """Log-probabilities to request per token; 0: none. Null: 20, the most that OpenAI and vLLM give, or none if the server
     refuses them."""
     max_tokens_field: MaxTokensField | None = None
     """The server's name for the limit on a reply. Null: `max_tokens`, or the other name if the server wants that."""
     max_response_mb: Annotated[int, Field(gt=0, le=1024)] = 8
-    """Most megabytes of an answer, decompressed; more is rejected. The longest reply with log-probabilities has far less."""
+    """Limit on the size of an answer in megabytes, decompressed; longer answers are rejected. Even the longest replies with
+    log-probabilities are far smaller."""
     any_model: bool = False
-    """Accept answers whatever model the server names in them: for routers that spell it in several ways. Otherwise a name that
-    differs from the run's first ends the run."""
+    """Accept answers whatever model name they carry, for routers that spell it in several ways. Otherwise the run stops when
+    the name changes."""
     lists_models: bool = True
-    """Whether its list of models (`/models`) takes the key: a run looks there before its first call. Anthropic's wants the key
+    """Whether the list of models (`/models`) takes the key: a run looks there before its first call. Anthropic's wants the key
     in another header."""
     system_role: bool | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Whether the server accepts a system message; false: it is put before the user's first. Null: found out by a refusal."""
+    """Whether the server accepts a system message; false: it is put before the user's first message. Null: true until the
+    server refuses one."""
     extra_body: dict[str, Any] = Field(default={}, exclude_if=lambda fields: not fields)
     """Further fields of every request, such as `enable_thinking`, `reasoning_effort` or a gateway's `provider`."""
     headers: dict[str, str] = Field(default={}, exclude_if=lambda names: not names)
-    """Further headers of every request: name → the environment variable with the value, which is in no file."""
+    """Further headers of every request: name → the environment variable with the value, which is never in a file."""
     query: dict[str, str] = Field(default={}, exclude_if=lambda fields: not fields)
     """Query parameters of every request, such as Azure's `api-version`. Keys belong in `headers`."""
     ca_bundle: str | None = Field(default=None, exclude_if=lambda path: path is None)
-    """A PEM file of certificates to trust in addition to the system's (the variable SSL_CERT_FILE names others for all)."""
+    """A PEM file of certificates to trust in addition to the system's. SSL_CERT_FILE does the same for all endpoints."""
     verify: bool = Field(default=True, exclude_if=lambda verify: verify)
-    """Whether the server's certificate is checked. False lets anybody on the network path read along, and answer."""
+    """Whether to check the server's certificate. If false, anybody on the network path can read and answer the requests."""
     price: Price | None = None
     """Prices, for max_cost."""
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
@@ -125,7 +127,7 @@ class Endpoint(Settings):
     @model_validator(mode="after")
     def _adds(self) -> Endpoint:
         if ours := next((name for name in self.extra_body if re.fullmatch(OURS, name)), None):
-            raise ValueError(f"extra_body: {ours} is the run's to set: see `sampling` and `endpoint`")
+            raise ValueError(f"extra_body: {ours} is set by the run: see `sampling` and `endpoint`")
         for name, variable in self.headers.items():  # neither is repeated: it may be the key itself
             if not re.fullmatch(r"[A-Za-z0-9-]+", name) or not re.fullmatch(r"[A-Za-z_]\w*", variable):
                 raise ValueError("headers: expected a header's name, and the environment variable that holds its value")

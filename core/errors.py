@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import Any
 
 EXIT_FAILED = 1
@@ -27,21 +26,21 @@ class UserError(Exception):
 
 @contextmanager
 def at(place: object) -> Iterator[None]:
-    """A block whose `UserError` gets the place at which it arose in front."""
+    """Prefix the block's `UserError` with the place where it arose."""
     try:
         yield
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
 
 
-# What steers a terminal, turns text around or has no place in XML: control characters (a tab and a line end are text),
+# Characters that steer a terminal, reverse text or are not allowed in XML: control characters (other than tab and line end),
 # overrides and isolates of direction, noncharacters.
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 
 
 def clean(text: str, sign: str | Callable[[re.Match[str]], str] = "\ufffd") -> str:
-    """Text for a console, a table or a page: what could steer them becomes U+FFFD (or `sign`), so that it is seen and does
-    nothing. Everything that is printed or written for people goes through here."""
+    """Text for a console, a table or a page, with characters that could steer them replaced by U+FFFD (or `sign`). Everything
+    that is printed or written for people goes through here."""
     return text if text.isprintable() else _STEERING.sub(sign, text)
 
 
@@ -51,17 +50,16 @@ def say(text: object, err: bool = False) -> None:
 
 
 def printable(text: str) -> str:
-    """Text that is safe to print: what steers a terminal or hides (escape codes, direction marks) is written out as `\\x1b`.
+    """Text that is safe to print: escape codes, direction marks and other invisible characters are written out, as `\\x1b`.
     Line ends stay."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """A `did you mean` tail for an unknown name: the nearest known names, or all when there are few."""
-    names = sorted(known)
-    # Among thousands of ids nearness says little, and a table of wrong ids would be compared with each of them for minutes.
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5) if len(names) <= 1000 else []
-    if close:
+def near(name: str, choices: Iterable[str]) -> str:
+    """A `did you mean` tail for an unknown name: the nearest choices, or else the first 12."""
+    names = sorted(choices)
+    # Among thousands of ids a near match says little, and comparing a table of wrong ids with all of them takes minutes.
+    if close := difflib.get_close_matches(name, names, n=3, cutoff=0.5) if len(names) <= 1000 else []:
         return f"did you mean {', '.join(close)}?"
     if not names:
         return "none are known"
@@ -69,40 +67,37 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def need_modules(*modules: str, purpose: str = "this command") -> None:
-    """Raise one `UserError` that names every module that is missing and what it is needed for."""
+    """Raise a `UserError` that names every missing module and what it is needed for."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
         extras = _extras({_PACKAGES.get(module, module).replace("_", "-") for module in missing})
         setup = "" if _NOT_SET_UP.intersection(extras) else "run `make setup`, or "
-        install = (
-            f"pip install 'esc-eval[{','.join(extras)}]'{' on a GPU node' if 'gpu' in extras else ''}"
-            if extras
-            else "install it"
-        )
+        where = " on a GPU node" if "gpu" in extras else ""
+        install = f"pip install 'esc-eval[{','.join(extras)}]'{where}" if extras else "install it"
         raise UserError(f"{purpose} needs {', '.join(missing)}, not installed here: {setup}{install}")
 
 
-# Modules whose package has another name.
+# Modules whose name differs from their package's.
 _PACKAGES = {"sklearn": "scikit-learn", "rouge_score": "rouge-score", "lm_eval": "lm-eval", "google": "protobuf"}
 _TESTS = {"peers", "dev"}  # extras of this project's own tests
 _NOT_SET_UP = {"anonymise", "kernels", "peers", "ray", "trackio"}  # extras that `make setup` leaves out
 
 
 def _extras(packages: set[str]) -> list[str]:
-    """The extras of this package that bring others; none where that is not known."""
-    import importlib.metadata  # takes longer than the help of a program
+    """The extras of esc-eval that install these packages; none if esc-eval itself is not installed."""
+    import importlib.metadata  # slow: a program's help should not wait for it
 
-    brought: dict[str, list[str]] = {}
+    extras: dict[str, list[str]] = {}
     with suppress(importlib.metadata.PackageNotFoundError):
         for requirement in importlib.metadata.requires("esc-eval") or []:
             if match := re.match(r"([A-Za-z0-9._-]+).*extra == ['\"](\w+)", requirement):
-                brought.setdefault(match[1].lower().replace("_", "-"), []).append(match[2])
-    return sorted({min(brought[package], key=_TESTS.__contains__) for package in packages & brought.keys()})
+                extras.setdefault(match[1].lower().replace("_", "-"), []).append(match[2])
+    return sorted({min(extras[package], key=_TESTS.__contains__) for package in packages & extras.keys()})
 
 
 @contextmanager
 def _installed() -> Iterator[None]:
-    """A block whose import of a package that is not here is told as `need_modules` tells it."""
+    """Report a failed import of a missing package as `need_modules` does."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -115,46 +110,40 @@ def _installed() -> Iterator[None]:
 
 
 class _Pipe(io.FileIO):
-    """A stream whose reader may go away (`esc-eval … | head`): what is printed from then on goes nowhere, and the program does
-    its work to the end."""
+    """A stream whose reader may go away (`esc-eval … | head`): further output is discarded, and the program finishes its
+    work."""
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fileno())
+            os.close(null)
             return memoryview(data).nbytes
 
 
 def _unbroken(stream: Any) -> Any:
-    """A standard stream that outlives its reader and writes out as `\\u2013` what the locale has no sign for. Lines are written
-    at once, to a file too: who starts a server in the background waits for its address."""
+    """A standard stream that outlives its reader and writes characters that the locale lacks as `\\u2013`. It is line-buffered
+    even into a file: whoever starts a server in the background waits for its address."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.reconfigure(errors="backslashreplace")
-    if stream not in (sys.__stdout__, sys.__stderr__):  # somebody's capture
+    if stream not in (sys.__stdout__, sys.__stderr__):  # captured, as by pytest
         return stream
     stream.flush()
-    raw = _Pipe(stream.fileno(), "wb", closefd=False)
-    buffer = io.BufferedWriter(raw)
+    buffer = io.BufferedWriter(_Pipe(stream.fileno(), "wb", closefd=False))
     return io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=True)
-
-
-def _speak_anyway() -> None:
-    """Let neither a sign that the locale cannot write nor a closed pipe end a program."""
-    sys.stdout, sys.stderr = _unbroken(sys.stdout), _unbroken(sys.stderr)
 
 
 def run_cli(app: Callable[[], object]) -> None:
     """Run a typer app, turning `UserError` into one line on stderr and exit code 2, and Ctrl-C into exit code 130.
 
-    SIGTERM ends a program as Ctrl-C does, with exit code 143: files are closed, and servers that were started are stopped.
+    SIGTERM ends a program as Ctrl-C does, with exit code 143: files are closed and the servers it started are stopped.
     """
-    _speak_anyway()
-    if threading.current_thread() is threading.main_thread():  # else the program is a part of somebody's
-        signal.signal(signal.SIGTERM, _terminated)
+    sys.stdout, sys.stderr = _unbroken(sys.stdout), _unbroken(sys.stderr)
+    if threading.current_thread() is threading.main_thread():  # else it runs inside another program
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -172,12 +161,8 @@ def run_cli(app: Callable[[], object]) -> None:
         say(f"error: {printable(text)}", err=True)
         sys.exit(EXIT_FAILED)
     except (KeyboardInterrupt, SystemExit) as end:
-        # typer makes a SystemExit of Ctrl-C, without a word
+        # typer turns Ctrl-C into a silent SystemExit
         code = end.code if isinstance(end, SystemExit) else EXIT_INTERRUPTED
         if code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
             say("interrupted; run the same command again to resume", err=True)
         sys.exit(code)
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(EXIT_TERMINATED)

@@ -1,5 +1,5 @@
-"""Reading and writing files: YAML and JSON lines into pydantic models with errors that name file, line and field;
-writes that are whole or not there at all."""
+"""Reading and writing files: YAML and JSON lines into pydantic models, with errors that name file, line and field; atomic
+writes."""
 
 from __future__ import annotations
 
@@ -30,24 +30,22 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def cache_dir() -> Path:
-    """Where converted and merged checkpoints live: $ESC_EVAL_CACHE, else $XDG_CACHE_HOME/esc-eval, else ~/.cache/esc-eval."""
+    """The folder of converted and merged checkpoints: $ESC_EVAL_CACHE, $XDG_CACHE_HOME/esc-eval, or ~/.cache/esc-eval."""
     if chosen := os.environ.get("ESC_EVAL_CACHE"):
         return Path(chosen).expanduser().absolute()
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base).absolute() / "esc-eval"
     try:
         return Path.home().absolute() / ".cache" / "esc-eval"
-    except RuntimeError:  # a user id that the system does not know, and no HOME
+    except RuntimeError:  # no HOME, and a user id that the system does not know
         raise UserError("no home folder for the cache: set ESC_EVAL_CACHE to a folder that can be written to") from None
 
 
 def sha256_file(path: Path) -> str:
-    """Hex sha256 of a file's bytes, read once a process: a file of the same size and time of change is taken for the same.
-
-    Weights of 30 GB take half a minute to read, and a run asks for their hash in three places.
-    """
-    about = path.stat()
-    return _sha256(path.absolute(), about.st_ino, about.st_size, about.st_mtime_ns)
+    """Hex sha256 of a file's bytes, cached in the process by inode, size and modification time: weights of 30 GB take half a
+    minute to read, and a run needs their hash in three places."""
+    stat = path.stat()
+    return _sha256(path.absolute(), stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=4096)
@@ -57,24 +55,21 @@ def _sha256(path: Path, inode: int, size: int, changed: int) -> str:
 
 
 def digest(value: Any, length: int = 64) -> str:
-    """The first `length` hex digits of the sha256 of a value as JSON with sorted keys and no white space: equal values, equal
-    digests."""
+    """The first `length` hex digits of the sha256 of a value, as JSON with sorted keys and no white space."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:length]
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder that becomes `path` when the block ends well, and vanishes when it does not.
-
-    Raises `UserError` for a path that cannot be written.
-    """
+    """A temporary path in the same folder, which becomes `path` if the block succeeds and is removed otherwise. Raises
+    `UserError` for a path that cannot be written."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         temporary.replace(path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; what was there before is as it was") from None
+        raise UserError(f"cannot write {path}: {error.strerror or error}; an earlier file there is unchanged") from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -82,15 +77,15 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file as the only process; the kernel lets it go however the process ends. `what` names the thing locked.
+    """Hold a lock file, which the kernel releases however the process ends. `what` names the thing locked.
 
     Raises `UserError` while another process holds it, and for a path that cannot be written or locked.
     """
-    lock = FileLock(path, blocking=False, fallback_to_soft=False)  # a soft lock would outlive a process that is killed
+    lock = FileLock(path, blocking=False, fallback_to_soft=False)  # a soft lock would outlive a killed process
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        while not path.exists():  # removed by the process that held it before
+        while not path.exists():  # the previous holder removed it
             lock.release()
             path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire()
@@ -105,7 +100,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text so that a reader sees the old file or the whole new one."""
+    """Write UTF-8 text, atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
@@ -121,13 +116,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_json_of(path: Path, value: Mapping[str, Any], records: Mapping[str, Iterable[BaseModel]]) -> None:
-    """Write an object as `write_json` does, with lists of records as its last fields; only one record is held at a time."""
+    """Write an object as `write_json` does, with lists of records as its last fields; records are streamed."""
     with atomic_path(path) as temporary, temporary.open("wb") as handle:
         handle.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).removesuffix(b"\n}") if value else b"{")
-        for place, (name, listed) in enumerate(records.items(), start=len(value)):
-            handle.write((b",\n  " if place else b"\n  ") + orjson.dumps(name) + b": [")
+        for position, (name, items) in enumerate(records.items(), start=len(value)):
+            handle.write((b",\n  " if position else b"\n  ") + orjson.dumps(name) + b": [")
             empty = True
-            for record in listed:
+            for record in items:
                 text = orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
                 handle.write((b"\n    " if empty else b",\n    ") + text.replace(b"\n", b"\n    "))
                 empty = False
@@ -136,7 +131,7 @@ def write_json_of(path: Path, value: Mapping[str, Any], records: Mapping[str, It
 
 
 def write_jsonl(path: Path, records: Iterable[BaseModel]) -> int:
-    """Write one record a line, atomically; returns how many."""
+    """Write one record per line, atomically; returns how many."""
     return write_lines(path, map(_line, records))
 
 
@@ -145,11 +140,11 @@ def _line(record: BaseModel) -> bytes:
 
 
 def holds(path: Path, records: Iterable[BaseModel]) -> bool:
-    """Whether a file is what `write_jsonl` makes of these records, to the byte; it is read line by line."""
+    """Whether a file has exactly the bytes that `write_jsonl` writes for these records; it is read line by line."""
     if not path.exists():
         return False
     with _opened(path, "records") as handle:
-        return all(line == wanted for line, wanted in zip_longest(handle, (_line(record) + b"\n" for record in records)))
+        return all(line == expected for line, expected in zip_longest(handle, (_line(record) + b"\n" for record in records)))
 
 
 def write_lines(path: Path, lines: Iterable[bytes]) -> int:
@@ -163,7 +158,7 @@ def write_lines(path: Path, lines: Iterable[bytes]) -> int:
 
 
 def read_bytes(path: Path, what: str) -> bytes:
-    """A file's bytes, or a `UserError` that says which file of what kind is missing or unreadable."""
+    """A file's bytes. Raises `UserError` for a file that is missing or unreadable; `what` names its kind."""
     with _opened(path, what) as handle:
         return handle.read()
 
@@ -172,9 +167,9 @@ ENCODING = "ESC_EVAL_ENCODING"  # declares the encoding of files that are not UT
 
 
 def decoded(raw: bytes) -> str:
-    """The text of a file, without a byte-order mark: UTF-8, UTF-16 with a mark, else what $ESC_EVAL_ENCODING names.
+    """The text of a file, without a byte-order mark: UTF-8, UTF-16 with a mark, or the encoding in $ESC_EVAL_ENCODING.
 
-    Raises `UserError` for another text, with what it would be in likely encodings and how to declare one of them.
+    Raises `UserError` for other bytes, with a sample in likely encodings and how to declare one of them.
     """
     marked = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     start, what = 0, "NUL bytes"
@@ -190,11 +185,11 @@ def decoded(raw: bytes) -> str:
         try:
             return raw.decode(encoding).removeprefix("\ufeff")
         except (LookupError, UnicodeDecodeError) as error:
-            raise UserError(f"not UTF-8 ({what}), nor what {ENCODING} says: {error}") from None
+            raise UserError(f"neither UTF-8 ({what}) nor the encoding that {ENCODING} names: {error}") from None
     shown = [f"{name} {raw[start : start + 200].decode(name, 'replace').splitlines()[0].strip()[:40]!r}" for name in guesses]
     raise UserError(
-        f"not UTF-8 ({what}); is it, as {' or as '.join(shown)}? Set {ENCODING}={guesses[0]} (or what else it is in) in the "
-        "environment of the command, or save the file as UTF-8 (in a spreadsheet: 'CSV UTF-8')"
+        f"not UTF-8 ({what}); is it, as {' or as '.join(shown)}? Set the environment variable {ENCODING}={guesses[0]} (or "
+        "whatever the encoding is), or save the file as UTF-8 (in a spreadsheet: 'CSV UTF-8')"
     )
 
 
@@ -206,9 +201,9 @@ def read_text(path: Path, what: str) -> str:
 
 
 def json_line(line: bytes) -> Any:
-    """A line of a JSONL file as a value. Raises `UserError` without its place."""
+    """The value of a line of a JSONL file. Raises `UserError` without file and line."""
     try:
-        with suppress(orjson.JSONDecodeError):  # UTF-8, as a rule: what it is else, and where it is damaged, the text tells
+        with suppress(orjson.JSONDecodeError):  # usually UTF-8; otherwise decode it first, for the column and the encoding
             return load_json(line)
         return load_json(decoded(line))
     except orjson.JSONDecodeError as error:
@@ -216,7 +211,7 @@ def json_line(line: bytes) -> Any:
 
 
 def numbered_lines(path: Path, what: str) -> Iterator[tuple[int, bytes]]:
-    """The lines of a text file that are not blank, with their numbers from 1; one at a time, unless the file is UTF-16."""
+    """The lines of a text file that are not blank, with their numbers from 1. They are streamed, unless the file is UTF-16."""
     with _opened(path, what) as handle:
         head = handle.peek(4)[:4]
         wide = b"\0" in head or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
@@ -236,7 +231,7 @@ def _opened(path: Path, what: str) -> io.BufferedReader:
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[{}]')
 
-DEEPEST = 254  # levels that can be written again
+DEEPEST = 254  # levels of nesting that orjson can write
 
 
 def _refuse_doubled(pairs: list[tuple[str, Any]]) -> None:
@@ -244,16 +239,15 @@ def _refuse_doubled(pairs: list[tuple[str, Any]]) -> None:
         raise ValueError
 
 
-_KEYS = json.JSONDecoder(object_pairs_hook=_refuse_doubled, parse_int=float)  # int() has a limit of digits
+_KEYS = json.JSONDecoder(object_pairs_hook=_refuse_doubled, parse_int=float)  # int() limits the number of digits
 
 
 def load_json(text: bytes | str) -> Any:
-    """Parsed JSON; a byte-order mark before it is passed over. Raises `orjson.JSONDecodeError` (`msg`, `lineno`, `colno`) for
-    what is none, for a key that an object has twice (the later value would silently win), and for values that are nested too
-    deeply to be written again.
+    """Parsed JSON; a byte-order mark is skipped. Raises `orjson.JSONDecodeError` (`msg`, `lineno`, `colno`) for malformed JSON,
+    for a key that an object has twice (the later value would silently win), and for values nested too deeply to be written.
 
-    A text that is just what orjson writes of its value has each key once. The keys of others are looked at in a second pass, by
-    the standard library: 0.4 s for 10,000 dialogues of 2 kB.
+    If orjson writes the value as the same text, no key is there twice. For other texts, the standard library checks the keys in
+    a second pass: 0.4 s for 10,000 dialogues of 2 kB.
     """
     text = text.removeprefix("\ufeff") if isinstance(text, str) else text.removeprefix(codecs.BOM_UTF8)
     value = orjson.loads(text)
@@ -271,7 +265,7 @@ def load_json(text: bytes | str) -> Any:
 
 
 def _doubled(doc: str) -> orjson.JSONDecodeError:
-    """Which key of a JSON text its object has already, and where that key stands again."""
+    """The error for the first key that an object has twice, at the place of the second."""
     objects: list[set[str]] = []
     for token in _TOKEN.finditer(doc):
         if token[0] == "{":
@@ -295,7 +289,7 @@ def read_json(path: Path, what: str) -> Any:
 
 
 def first_object(path: Path, what: str) -> dict[str, Any]:
-    """The object in the first line of a JSONL file, which tells files of several forms apart; {} for any other first line."""
+    """The object in the first line of a JSONL file, from which its format is recognised; {} if it is not an object."""
     try:
         value = json_line(next(numbered_lines(path, what), (1, b""))[1])
     except UserError:
@@ -304,7 +298,7 @@ def first_object(path: Path, what: str) -> dict[str, Any]:
 
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
-    """A JSON file that holds one object, or a `UserError`."""
+    """The object in a JSON file. Raises `UserError` for any other content."""
     value = read_json(path, what)
     if not isinstance(value, dict):
         raise UserError(f"{path}: not {what}: a JSON object is expected")
@@ -312,33 +306,33 @@ def read_object(path: Path, what: str) -> dict[str, Any]:
 
 
 def explain(error: Exception) -> str:
-    """The first problem of a pydantic error as `field: what is wrong` (and how many more there are); of fields that are
-    missing, all. Any other error's text."""
+    """The first problem of a pydantic error as `field: what is wrong`, and how many more there are; missing fields are listed
+    together. For any other error, its text."""
     first, *more = problems_in(error) if isinstance(error, ValidationError) else [str(error)]
     return first + (f" (and {len(more)} more)" if more else "")
 
 
 def problems_in(error: ValidationError) -> list[str]:
-    """Every problem as `field: what is wrong`; fields that are missing are one."""
-    problems: dict[str, list[str]] = {}  # what is wrong → fields, of which there are several where they are missing
+    """Every problem as `field: what is wrong`; missing fields are listed together."""
+    problems: dict[str, list[str]] = {}  # what is wrong → fields (several only if they are missing)
     for number, problem in enumerate(error.errors(include_url=False, include_context=False)):
         kind, given = problem["type"], problem["input"]
         message = {"extra_forbidden": "unknown field", "model_type": "expected a JSON object"}.get(kind, problem["msg"])
         message = " ".join(message.removeprefix("Value error, ").split())
         if kind not in {"missing", "extra_forbidden"} and isinstance(given, str | int | float):
             value = str(given)
-            message += "" if "://" in value and problem_of(value) else f" (got {value[:60]!r})"  # a password is not repeated
+            message += "" if "://" in value and problem_of(value) else f" (got {value[:60]!r})"  # never repeat a password
         problems.setdefault(message if kind == "missing" else f"{message}\n{number}", []).append(_field(problem["loc"]))
     return [f"{', '.join(dict.fromkeys(fields))}: {message.partition(chr(10))[0]}" for message, fields in problems.items()]
 
 
 def _field(place: Sequence[int | str]) -> str:
-    parts = (str(part) for part in place if not str(part).startswith("function-"))  # pydantic's name of a validator
+    parts = (str(part) for part in place if not str(part).startswith("function-"))  # pydantic's name for a validator
     return " ".join(".".join(parts).split())[:100] or "record"
 
 
 def validated(model: type[M], value: Any, where: object) -> M:
-    """A value as a model, or a `UserError` that names the place and the field."""
+    """A value as a model. Raises `UserError` with the place and the field."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -346,15 +340,13 @@ def validated(model: type[M], value: Any, where: object) -> M:
 
 
 def read_jsonl(path: Path, model: type[M], what: str, allow_empty: bool = False) -> list[M]:
-    """Every line of a JSONL file as a record.
-
-    Raises `UserError` with file, line and field at the first line that is not one, and for an empty file.
-    """
+    """The records of a JSONL file. Raises `UserError` with file, line and field at the first invalid line, and for an empty
+    file."""
     return [record for _, record in read_placed(path, model, what, allow_empty)]
 
 
 def read_placed(path: Path, model: type[M], what: str, allow_empty: bool = False) -> list[tuple[str, M]]:
-    """The records of a JSONL file as `read_jsonl` has them, each with its place (`file:line`)."""
+    """Like `read_jsonl`, each record with its place (`file:line`)."""
     records = list(each_placed(path, model, what))
     if not records and not allow_empty:
         raise UserError(f"{what} is empty: {path}")
@@ -362,7 +354,7 @@ def read_placed(path: Path, model: type[M], what: str, allow_empty: bool = False
 
 
 def each_placed(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]]:
-    """What `read_placed` has, read line by line: only one record is held at a time."""
+    """Like `read_placed`, but streamed line by line."""
     spellings = Spellings()
     for number, line in numbered_lines(path, what):
         where = f"{path}:{number}"
@@ -374,7 +366,7 @@ def each_placed(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]
 
 
 def check_unique(path: Path | str, ids: Iterable[str], what: str) -> None:
-    """Raise `UserError` naming the first doubled ids."""
+    """Raise `UserError` that names the first duplicate ids."""
     seen: set[str] = set()
     doubled = [i for i in ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
     if doubled:

@@ -1,4 +1,4 @@
-"""At which commit a checkout is."""
+"""The commit of a checkout."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _ROOT = Path(__file__).parents[1]
 
 @cache
 def git_revision(root: Path = _ROOT) -> str | None:
-    """The commit that a checkout is at (12 hex digits), with `+changes` where tracked files differ from it; None for a folder
-    (without one: this package) that is no checkout."""
+    """The commit of a checkout (by default, of this package): 12 hex digits, with `+changes` if tracked files differ from it.
+    None for a folder that is not a checkout."""
     if not (root / ".git").exists():
         return None
     try:
@@ -23,6 +23,6 @@ def git_revision(root: Path = _ROOT) -> str | None:
 
 
 def _git(root: Path, *command: str) -> str:
-    # No program that somebody else's clone names is run: `status` would start its fsmonitor.
+    # Run no program that somebody else's clone names: `status` would start its fsmonitor.
     line = ["git", "-C", str(root), "-c", "core.fsmonitor=false", *command]
     return subprocess.run(line, capture_output=True, text=True, timeout=20, check=True).stdout.strip()

@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def group_by(records: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """The records of each key, in their order; keys come as they first occur."""
+    """The records of each key, both in the order of the input."""
     groups: dict[K, list[T]] = {}
     for record in records:
         groups.setdefault(key(record), []).append(record)

@@ -1,8 +1,4 @@
-"""Publishing on the Hugging Face hub: what goes into a repository, in one commit, by huggingface_hub.
-
-The token is huggingface_hub's own (`hf auth login`, or the variable HF_TOKEN): it is neither asked for nor
-written here.
-"""
+"""Publishing files on the Hugging Face hub in one commit, with huggingface_hub and its token (`hf auth login`, or HF_TOKEN)."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import Literal
 from core.errors import UserError, need_modules
 
 RepoType = Literal["model", "dataset", "space"]
-# Licences that the hub has an identifier for, by the names that specs and corpora write.
+# Licences that have an identifier on the hub.
 _LICENCES = {
     "apache-2.0",
     "mit",
@@ -30,21 +26,21 @@ _LICENCES = {
 
 
 def licence_fields(licence: str | None) -> dict[str, str]:
-    """A licence as a card's metadata has it: the hub's identifier, or `other` with its name."""
+    """The licence in a card's metadata: the hub's identifier, or `other` with the licence's name."""
     if not licence:
         return {}
-    known = licence.strip().lower().replace(" ", "-")
-    return {"license": known} if known in _LICENCES else {"license": "other", "license_name": licence}
+    identifier = licence.strip().lower().replace(" ", "-")
+    return {"license": identifier} if identifier in _LICENCES else {"license": "other", "license_name": licence}
 
 
 def on_hub(name: str | None) -> bool:
-    """Whether a model's name is one of the hub's (OWNER/NAME)."""
+    """Whether a model's name is a repository on the hub (OWNER/NAME)."""
     return bool(name and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not Path(name).exists())
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What one repository gets: path there → a file here, or its content."""
+    """The files for one repository: path there → local file, or content."""
 
     repo: str
     kind: RepoType
@@ -59,10 +55,8 @@ class Publication:
 
 
 def publish(publication: Publication, private: bool) -> str:
-    """Make the repository where there is none, and commit the files; returns the commit's address.
-
-    Raises `UserError` where the hub refuses, or there is no token.
-    """
+    """Commit the files, in a new repository if need be; returns the commit's URL. Raises `UserError` if the hub refuses or
+    there is no token."""
     need_modules("huggingface_hub", purpose="publishing on the hub")
     import httpx
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -77,17 +71,16 @@ def publish(publication: Publication, private: bool) -> str:
     try:
         api.create_repo(publication.repo, repo_type=publication.kind, private=private, exist_ok=True, space_sdk=sdk)
         if private and not api.repo_info(publication.repo, repo_type=publication.kind).private:
-            raise UserError(f"{publication.repo}: is there already, and public: --private makes a new repository private")
+            raise UserError(f"{publication.repo} exists already and is public: --private applies to new repositories only")
         commit = api.create_commit(publication.repo, operations, commit_message=publication.title, repo_type=publication.kind)
     except LocalTokenNotFoundError:
         raise UserError(f"{publication.repo}: no token for the hub: `hf auth login`, or set HF_TOKEN") from None
     except HFValidationError as error:
-        raise UserError(f"{publication.repo}: no name of a repository (OWNER/NAME): {error}") from None
+        raise UserError(f"{publication.repo}: not a repository's name (OWNER/NAME): {error}") from None
     except HfHubHTTPError as error:
-        hint = (
-            ": `hf auth login`, or set HF_TOKEN to a token that may write" if error.response.status_code in (401, 403) else ""
-        )
+        denied = error.response.status_code in (401, 403)
+        hint = ": `hf auth login`, or set HF_TOKEN to a token that may write" if denied else ""
         raise UserError(f"{publication.repo}: the hub refused: {' '.join(str(error).split())[:300]}{hint}") from None
     except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"{publication.repo}: the hub cannot be written: {' '.join(str(error).split())[:300]}") from None
+        raise UserError(f"{publication.repo}: cannot write to the hub: {' '.join(str(error).split())[:300]}") from None
     return str(commit.commit_url)

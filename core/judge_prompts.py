@@ -1,15 +1,15 @@
-"""What a judge is asked: the messages that scoring sends and that a ranker is trained on, from one place.
+"""The judge's prompts: the messages that scoring sends, and that rankers are trained on.
 
-Methods: `joint` (native: one request answers all dimensions, one digit each), `per_dimension` (native: one digit), `paper` (one
-dimension, rubric first, as ESC-Eval publishes it, figures 12-19). Rankers are trained on these. Two more are only asked, with
-one request for all dimensions: `bands` (the probability of every score, as FEEL has it) and `json` (a JSON object, as EmoHarbor
-has it). `tree` asks the questions of a tree one by one, `tree_once` all of them in one request. `criteria` asks about each of a
-case's own criteria (`evalsuite.judge.criteria`). `lines` and `pairs` ask in the words of a published pack alone, without a
-system message: of all dimensions, and of one dimension of two dialogues.
+Methods: `joint` (native: one request for all dimensions, one digit each), `per_dimension` (native: one digit), `paper` (one
+dimension, rubric first, as in ESC-Eval's figures 12-19). Rankers are trained on these three. Two more have one request for all
+dimensions: `bands` (the probability of every score, as in FEEL) and `json` (a JSON object, as in EmoHarbor). `tree` asks the
+questions of a tree one by one, `tree_once` all of them in one request. `criteria` asks about each of a case's own criteria
+(`evalsuite.judge.criteria`). `lines` and `pairs` send a published prompt without a system message: about all dimensions, and
+about one dimension of two dialogues.
 
-Native prompts go from what is the same everywhere to what changes: the rules of all dimensions (system message), the dialogue,
-the request. A server with a prefix cache then reads the rules once for a whole run and a dialogue once for all dimensions. The
-packs decide how much of that they show; a pack for trained rankers leaves the rules out, EmoHarbor's keeps the paper's order.
+Native prompts begin with what never changes: the rules of all dimensions (system message), then the dialogue, then the request.
+A server with a prefix cache thus reads the rules once per run and a dialogue once for all dimensions. Packs decide how much of
+that they show: those for trained rankers leave the rules out, EmoHarbor's keeps the paper's order.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from core.rubrics import Rubric
 from core.scales import NOT_APPLICABLE, word
 
 PromptMethod = Literal["joint", "per_dimension", "paper"]
-ALONE = ("lines", "pairs")  # asked in one message, which says all that the judge is told
+ALONE = ("lines", "pairs")  # one user message, without a system message
 
 
 def check_pack(prompts: PromptPack, method: str, languages: Iterable[Language]) -> None:
-    """Raise `UserError` for a pack that has no judge's prompts for the method (packs may hold the seeker's alone)."""
+    """Raise `UserError` for a pack without judge prompts for the method (some packs have only the seeker's)."""
     prompts.require(languages, templates_of(method))
 
 
@@ -40,23 +40,23 @@ def templates_of(method: str) -> list[str]:
 
 
 def published(method: str) -> bool:
-    """Whether a method asks and reads as somebody published it: `paper`, and those of other frameworks, `…_paper`. It has a
-    system message and a request of its own in the pack, and no config names it: it comes with mode: paper."""
+    """Whether a method follows a publication: `paper`, or `…_paper` of other frameworks. It has its own system message and
+    request in the pack, and is chosen by `mode: paper`, never by name in a config."""
     return method == "paper" or method.endswith("_paper")
 
 
 def says_scale(prompts: PromptPack) -> bool:
-    """Whether a pack says what the scale is and how to answer, of any rubric; others take digits, and their texts."""
+    """Whether a pack explains the scale and the form of the answer for any rubric. Other packs assume digits."""
     return any(prompts.folder.glob("*/_scale.j2"))
 
 
 def asks(prompts: PromptPack, method: str, rubric: Rubric) -> bool:
-    """Whether a pack asks by this method, and so that a judge learns the rubric's scale: of bundled packs, outside paper
-    mode."""
-    if published(method) or method in ("criteria", *ALONE) or says_scale(prompts):  # what these ask has no scale, or says it
+    """Whether a pack has this method's request, and tells the judge the rubric's scale. Users' own packs are trusted to tell
+    scales of digits."""
+    if published(method) or method in ("criteria", *ALONE) or says_scale(prompts):
         return True
-    asked = any(prompts.folder.glob(f"*/{_request(method)}"))
-    return asked and (rubric.told or (rubric.digits and prompts.folder.parent != CONFIGS / "prompts"))
+    has_request = any(prompts.folder.glob(f"*/{_request(method)}"))
+    return has_request and (rubric.told or (rubric.digits and prompts.folder.parent != CONFIGS / "prompts"))
 
 
 def _system(method: str) -> str:
@@ -68,22 +68,22 @@ def _request(method: str) -> str:
 
 
 def transcript(dialogue: Dialogue) -> str:
-    """The dialogue as native judges read it: see `transcript_of_turns`."""
+    """The dialogue as native judges read it; see `transcript_of_turns`."""
     return transcript_of_turns(dialogue.turns, dialogue.language)
 
 
 def transcript_of_turns(turns: Sequence[Turn], language: Language, states: bool = False, thought: str | None = None) -> str:
-    """Turns as text: one numbered block a turn; lines inside a turn are indented, so that no text can pose as another turn.
-    Whatever breaks a line somewhere (carriage returns, U+2028 and the like) counts as a line break.
+    """Turns as text, one numbered block per turn. Lines inside a turn are indented, so that no text can pose as another turn;
+    carriage returns, U+2028 and the like count as line breaks.
 
-    With `states`, what the seeker thought (`state.text`) stands before what it then said, as a block of the same number;
-    `thought` is what it thinks now, before its next turn.
+    With `states`, the seeker's thought (`state.text`) precedes its turn in a block of the same number; `thought` is its present
+    thought, before the next turn.
     """
     names, blocks = words(language), []
     inwardly = names.seeker + names.inwardly
     for number, turn in enumerate(turns, start=1):
-        if states and (before := str((turn.state or {}).get("text", "")).strip()):
-            blocks.append(f"[{number}] {inwardly}: {_indented(before)}")
+        if states and (state := str((turn.state or {}).get("text", "")).strip()):
+            blocks.append(f"[{number}] {inwardly}: {_indented(state)}")
         blocks.append(f"[{number}] {names[turn.role]}: {_indented(turn.text)}")
     if thought is not None:
         blocks.append(f"[{len(turns) + 1}] {inwardly}: {_indented(thought)}")
@@ -95,11 +95,9 @@ def _indented(text: str) -> str:
 
 
 def paper_transcript(dialogue: Dialogue) -> str:
-    """The dialogue as the published scorer builds it (ESC-Eval's repository, scoring script), odd parts included.
-
-    Odd: "AI assistant" is replaced wherever it occurs, also inside what was said; the seeker's marker loses its colon and the
-    supporter's keeps it; both get Chinese names in English dialogues too.
-    """
+    """The dialogue as the published scorer builds it (ESC-Eval's repository, scoring script), with its oddities: "AI assistant"
+    is replaced inside turns too, the seeker's marker loses its colon while the supporter's keeps it, and both have Chinese
+    names in English dialogues too."""
     lines = [f"{'ESC-Role' if turn.role == 'seeker' else 'AI assistant'}：{turn.text}" for turn in dialogue.turns]
     return "\n\n".join(lines).replace("AI assistant", "**AI助手**").replace("ESC-Role：", "**用户**")
 
@@ -112,29 +110,29 @@ def judge_messages(
     dimensions: Sequence[str],
     more: Mapping[str, object] | None = None,
 ) -> list[Message]:
-    """System and user message that ask for the scores of `dimensions` (exactly one by the methods per_dimension and paper).
+    """The messages that ask for scores on `dimensions` (a single one with per_dimension, paper, tree and pairs).
 
-    `more` are further values for both templates; a `transcript` among them is shown in place of the dialogue.
+    `more` has further values for both templates; a `transcript` among them replaces the dialogue's.
     """
-    language, asked = dialogue.language, (rubric, dialogue.language, method, tuple(dimensions))
+    language, key = dialogue.language, (rubric, dialogue.language, method, tuple(dimensions))
     values: dict[str, object] = {"transcript": paper_transcript(dialogue) if method == "paper" else transcript(dialogue)}
-    values |= _asked_for(*asked) | dict(more or {})
+    values |= _rubric_values(*key) | dict(more or {})
     request: Message = {"role": "user", "content": prompts.render(language, _request(method), **values)}
     if method in ALONE:
         return [request]
-    system = _system_message(prompts, *asked, more) if more else _shared_system_message(prompts, *asked)
+    system = _system_message(prompts, *key, more) if more else _shared_system_message(prompts, *key)
     return [{"role": "system", "content": system}, request]
 
 
 @lru_cache(maxsize=256)  # the same for all dialogues of a run
-def _asked_for(rubric: Rubric, language: Language, method: str, dimensions: tuple[str, ...]) -> dict[str, object]:
-    """What the request's template shows of the rubric."""
+def _rubric_values(rubric: Rubric, language: Language, method: str, dimensions: tuple[str, ...]) -> dict[str, object]:
+    """The request template's values from the rubric."""
     scales = [rubric.scale_of(key) for key in dimensions]
     rules = _labelled(rubric, dimensions, language, method)
-    one = method in ("per_dimension", "paper", "tree", "pairs")
-    shown: dict[str, object] = {"dimension": rules[0]} if one else {"dimensions": rules}
+    single = method in ("per_dimension", "paper", "tree", "pairs")
+    values: dict[str, object] = {"dimension": rules[0]} if single else {"dimensions": rules}
     low, high = min(scale.min for scale in scales), max(scale.max for scale in scales)
-    return shown | {"low": low, "high": high, "digits": rubric.digits}
+    return values | {"low": low, "high": high, "digits": rubric.digits}
 
 
 def _system_message(
@@ -146,27 +144,27 @@ def _system_message(
     more: Mapping[str, object],
 ) -> str:
     rules = _labelled(rubric, dimensions, language, method)
-    if method == "per_dimension":  # it sees the rules of all: only so do its requests share the dialogue
+    if method == "per_dimension":  # all rules, so that the requests about a dialogue share their prefix
         rules = [_rules(rubric, key, language) for key in rubric.dimensions]
-    if method.startswith("tree"):  # a question stands where it is asked
+    if method.startswith("tree"):  # the request has the question
         rules = []
-    shown = {} if method == "paper" else {"dimensions": rules, "method": method, "digits": rubric.digits}
-    return prompts.render(language, _system(method), **shown, **more)
+    values = {} if method == "paper" else {"dimensions": rules, "method": method, "digits": rubric.digits}
+    return prompts.render(language, _system(method), **values, **more)
 
 
 @lru_cache(maxsize=256)
 def _shared_system_message(
     prompts: PromptPack, rubric: Rubric, language: Language, method: str, dimensions: tuple[str, ...]
 ) -> str:
-    """The same for all dialogues of a run: rendered once."""
+    """The system message without `more`, the same for all dialogues of a run."""
     return _system_message(prompts, rubric, language, method, dimensions, {})
 
 
 def _labelled(rubric: Rubric, dimensions: Sequence[str], language: Language, method: str) -> list[dict[str, object]]:
-    """The rules of dimensions; where their scales differ, with the scale in the label."""
+    """The rules of dimensions; if their scales differ, labels include the scale."""
     rules = [_rules(rubric, key, language) for key in dimensions]
     scales = [rubric.scale_of(key) for key in dimensions]
-    # The template of bands shows every score; and its answers, as all that are no digits, are found by the label.
+    # The template of bands shows every score. Its answers, like all that are not digits, are found by their label.
     if len(set(scales)) > 1 and method != "bands" and rubric.digits:
         for rule, scale in zip(rules, scales, strict=True):
             rule["label"] = f"{rule['label']} ({scale.min}-{scale.max})"
@@ -174,8 +172,8 @@ def _labelled(rubric: Rubric, dimensions: Sequence[str], language: Language, met
 
 
 def _rules(rubric: Rubric, key: str, language: Language) -> dict[str, object]:
-    """What templates show of a dimension. `levels` has every score of its scale, which is how a judge learns it where the
-    dimensions' scales differ; a dash stands for a text that the rubric lacks. The pack `any_rubric` says what the scale is."""
+    """A dimension's values for templates. `levels` has every score of the scale, from which a judge learns it if the scales of
+    dimensions differ; a dash replaces a missing text."""
     dimension, scale, nothing = rubric.dimensions[key], rubric.scale_of(key), word(NOT_APPLICABLE, language)
     levels = {scale.name(score, language): text for score, text in rubric.texts(key, language).items()}
     question = (rubric.questions or {}).get(key)

@@ -1,13 +1,13 @@
-"""Languages: BCP 47 codes, and for each a folder with what the harness says in it.
+"""Languages: BCP 47 codes, and a folder for each with the harness's texts.
 
-The folder is `languages/CODE` in the current folder (your own, which comes first) or `configs/languages/CODE` in this package:
+The folder is `languages/CODE` in the current folder (your own, which takes precedence) or `configs/languages/CODE` here:
 
     words.yaml           names of the two sides, headings, punctuation (`Wording`)
     rubrics/NAME.yaml    texts of a rubric: dimension → label, facet, about, levels
     prompts/PACK/*       templates of a prompt pack
-    floors.yaml          what the floors say, by name
+    floors.yaml          lines of the floor supporters, by name
 
-What a language lacks is taken from the language that it is a variety of (pt for pt-BR), else from English; `tell` says so once.
+Texts that a language lacks come from the language it is a variety of (pt for pt-BR), else from English; `tell` says so once.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from core.yaml_files import load_yaml
 T = TypeVar("T")
 ENGLISH = "en"
 PAPER_LANGUAGES = (ENGLISH, "zh")
-"""The languages of the papers and their corpora, whose prompts and rubrics ship complete."""
+"""The languages of the papers and their corpora, whose prompts and rubrics are complete."""
 NOT_REVIEWED = "not reviewed by a native clinician"
 FOLDER = "languages"
 _CODE = re.compile(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?(-([a-z0-9]{5,8}|[0-9][a-z0-9]{3}))*")
-_NO_SPACES = frozenset(("zh", "yue", "ja", "th", "lo", "km", "my", "bo"))  # between words
+_NO_SPACES = frozenset(("zh", "yue", "ja", "th", "lo", "km", "my", "bo"))  # languages without spaces between words
 _RIGHT_TO_LEFT = frozenset(
     ["ar", "he", "fa", "ur", "ps", "sd", "ug", "yi", "dv", "ckb", "Arab", "Hebr", "Thaa", "Syrc", "Nkoo", "Adlm", "Rohg"]
 )
@@ -41,7 +41,7 @@ _told: set[str] = set()
 
 
 class Wording(dict[str, str]):
-    """What the harness says in a language, by the names that words.yaml of English explains: `wording.seeker`."""
+    """The harness's words in a language, by the names that English words.yaml explains: `wording.seeker`."""
 
     def __getattr__(self, word: str) -> str:
         return self[word]
@@ -52,20 +52,20 @@ def canonical(code: str) -> str:
     """The code, if it is a BCP 47 code in canonical form (`de`, `pt-BR`, `zh-Hant`). Raises `ValueError` with the nearest."""
     if code in PAPER_LANGUAGES:
         return code
-    known = _names()
+    names = _names()
     language, *parts = re.split("[-_]", code.strip().lower())
-    right = "-".join([language, *(_spelt(part) for part in parts)])
-    if _CODE.fullmatch(right) and (language in known or len(language) == 3):
-        if right == code:
+    canonical_code = "-".join([language, *(_spelt(part) for part in parts)])
+    if _CODE.fullmatch(canonical_code) and (language in names or len(language) == 3):
+        if canonical_code == code:
             return code
-        raise ValueError(f"not a language code: write {right}")
-    by_name = {name.lower(): other for other, name in known.items()}
-    meant = f"did you mean {by_name[language]}?" if language in by_name else near(language[:100], [*known, *by_name])
-    raise ValueError(f"not a language code (BCP 47, as in de, pt-BR, zh-Hant): {meant}")
+        raise ValueError(f"not a language code: write {canonical_code}")
+    by_name = {name.lower(): other for other, name in names.items()}
+    hint = f"did you mean {by_name[language]}?" if language in by_name else near(language[:100], [*names, *by_name])
+    raise ValueError(f"not a language code (BCP 47, as in de, pt-BR, zh-Hant): {hint}")
 
 
 def _spelt(part: str) -> str:
-    """A part behind the language as it is written: Script, REGION, variant."""
+    """A subtag after the language in its canonical case: Script, REGION, variant."""
     return part.title() if len(part) == 4 and part.isalpha() else part.upper() if len(part) == 2 else part
 
 
@@ -73,7 +73,7 @@ Language = Annotated[str, AfterValidator(canonical)]
 
 
 def check_language(option: str, code: str) -> str:
-    """The code, `canonical`. Raises `UserError`, which names the option."""
+    """The code in canonical form. Raises `UserError` that names the option."""
     try:
         return canonical(code)
     except ValueError as error:
@@ -92,13 +92,13 @@ def in_order(languages: Iterable[str]) -> list[str]:
 
 
 def lineage(language: str) -> list[str]:
-    """The language and what it is a variety of: zh-Hant-TW, zh-Hant, zh."""
+    """The language and the ones it is a variety of: zh-Hant-TW, zh-Hant, zh."""
     parts = language.split("-")
     return ["-".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def folders(language: str) -> list[Path]:
-    """The folders that may hold something in the language, the first of which counts."""
+    """The folders that may hold the language's files, in order of precedence."""
     return [place / code for code in lineage(language) for place in (Path(FOLDER), CONFIGS / FOLDER)]
 
 
@@ -108,23 +108,22 @@ def file_of(language: str, name: str) -> Path | None:
 
 
 def texts(language: str, name: str) -> Mapping[str, Any]:
-    """What the language's YAML files of this name hold: yours first, then those of this package, then those of what it is a
-    variety of."""
+    """The merged content of the language's YAML files of this name, by the precedence of `folders`."""
     return _texts(language, name, Path.cwd())
 
 
-@cache  # a run asks for each text
+@cache
 def _texts(language: str, name: str, here: Path) -> Mapping[str, Any]:
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for path in (path for folder in reversed(folders(language)) if (path := folder / name).is_file()):
         if not isinstance(content := load_yaml(path, "texts of a language"), dict):
-            raise UserError(f"{path}: expected fields, as the file of the same name in {CONFIGS / FOLDER / 'de'} has them")
-        found |= content
-    return found
+            raise UserError(f"{path}: expected fields, like the file of the same name in {CONFIGS / FOLDER / 'de'}")
+        merged |= content
+    return merged
 
 
 def words(language: str) -> Wording:
-    """The language's words, with those of English for what is missing; a name is known for every code."""
+    """The language's words, in English where they are missing."""
     return _words(language, Path.cwd())
 
 
@@ -134,53 +133,53 @@ def _words(language: str, here: Path) -> Wording:
     if missing := [word for word in english if word not in own and word != "reviewed"]:
         tell(language, f"words.yaml with {', '.join(missing)}" if own else "words.yaml")
     name = name_of(language)
-    found = {**english, "name": name, "own_name": name, "reviewed": NOT_REVIEWED, **own, "counts": counts(language)}
-    return Wording({word: str(text or "") for word, text in found.items()})
+    merged = {**english, "name": name, "own_name": name, "reviewed": NOT_REVIEWED, **own, "counts": counts(language)}
+    return Wording({word: str(text or "") for word, text in merged.items()})
 
 
 def asked_in(language: str) -> Wording:
-    """The words by which answers are read: prompts that fix an answer's headings exist in English and Chinese, and keep the
-    English ones in other languages."""
+    """The words by which answers are read. Prompts that fix an answer's headings do so in Chinese for Chinese, and in English
+    for all other languages."""
     return words(lineage(language)[-1] if lineage(language)[-1] in PAPER_LANGUAGES else ENGLISH)
 
 
 def name_of(language: str) -> str:
-    """The English name, for reports; of `mul`, all languages together."""
+    """The English name, for reports; `mul` is all languages together."""
     if language == "mul":
         return "all languages"
     return str(texts(language, "words.yaml").get("name") or _names().get(lineage(language)[-1], language))
 
 
 def own_name(language: str) -> str:
-    """What its speakers call it, else its English name."""
+    """The language's name in itself, else in English."""
     return str(texts(language, "words.yaml").get("own_name") or name_of(language))
 
 
 def counts(language: str) -> Literal["words", "characters"]:
-    """What the length of a text is counted in."""
+    """The unit in which the length of a text is counted."""
     usual = "characters" if _NO_SPACES.intersection(lineage(language)) else "words"
     return "characters" if texts(language, "words.yaml").get("counts", usual) == "characters" else "words"
 
 
 def direction(language: str) -> Literal["ltr", "rtl"]:
-    """How it is written: from the left, or from the right."""
+    """The direction in which the language is written."""
     return "rtl" if _RIGHT_TO_LEFT.intersection(language.split("-")) else "ltr"
 
 
 def cut(text: str, language: str) -> list[str]:
-    """The words of a text in lower case; in a script without spaces its characters, where Latin words stay whole."""
+    """The words of a text in lower case; in a script without spaces, its characters and whole Latin words."""
     runs = ["".join(run) for spoken, run in groupby(text.lower(), _is_spoken) if spoken]
     return runs if counts(language) == "words" else [part for run in runs for part in re.findall(r"[a-z0-9]+|.", run)]
 
 
 def _is_spoken(sign: str) -> bool:
-    """Letters, marks and digits, and what joins them: Hindi's vowel signs are no letters to a regular expression."""
+    """Letters, marks, digits and joiners. A regular expression's \\w would miss Hindi's vowel signs."""
     return unicodedata.category(sign)[0] in "LMN" or sign in "\u200c\u200d"
 
 
 def of(by_language: Mapping[str, T], language: str, what: str) -> T:
-    """The text in the language or in what it is a variety of, else in English (or, without that, in the first there is), which
-    `tell` says. `what` names the texts, of which there is one at least."""
+    """The text in the language or the one it is a variety of, else in English, else the first of all; `tell` reports a
+    replacement. `what` names the texts; there must be at least one."""
     for code in lineage(language):
         if code in by_language:
             return by_language[code]
@@ -190,21 +189,21 @@ def of(by_language: Mapping[str, T], language: str, what: str) -> T:
 
 
 def tell(language: str, what: str, other: str = ENGLISH) -> None:
-    """Say, once for each language, that texts are missing in it and those of the other stand in."""
+    """Say, once per language, that it lacks texts and that the other language's are used instead."""
     if language not in _told:
         _told.add(language)
         if any(folder.is_dir() for folder in folders(language)):
-            said = f"no {what}: {name_of(other)} stands in; `esc-data language check {language}` lists what is missing"
+            hint = f"no {what}: {name_of(other)} stands in; `esc-data language check {language}` lists what is missing"
         else:
-            said = f"no texts: {name_of(other)} stands in; `esc-data language new {language}` lays them out to be translated"
-        say(f"{name_of(language)} ({language}) has {said}", err=True)
+            hint = f"no texts: {name_of(other)} stands in; `esc-data language new {language}` lays them out to be translated"
+        say(f"{name_of(language)} ({language}) has {hint}", err=True)
 
 
 def fingerprint(language: str, names: Iterable[str]) -> str:
-    """A hash of the language's own files, of these names or in folders of these names; "" where it has none."""
-    found: dict[str, str] = {}
+    """A hash of the language's own files of these names, or in folders of these names; "" if it has none."""
+    contents: dict[str, str] = {}
     for folder in reversed(folders(language)):
         for name in names:
             paths = [folder / name] if (folder / name).is_file() else sorted((folder / name).rglob("*"))
-            found |= {path.relative_to(folder).as_posix(): read_text(path, "text") for path in paths if path.is_file()}
-    return digest(sorted(found.items()), 16) if found else ""
+            contents |= {path.relative_to(folder).as_posix(): read_text(path, "text") for path in paths if path.is_file()}
+    return digest(sorted(contents.items()), 16) if contents else ""

@@ -1,7 +1,7 @@
-"""What every data step took, kept and dropped, and its outputs with their manifest, which appear all at once.
+"""The ledger of a data command: how many items each step took, kept and dropped, and its outputs with their manifest.
 
-A step is balanced: what it took is what it kept plus what it dropped, each drop under a reason. No clock time is kept, so two
-runs on the same input with the same seed leave the same bytes.
+Every step balances: taken = kept + dropped, with a reason for each drop. No clock time is recorded, so two runs on the same
+input with the same seed leave the same bytes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,8 @@ _EXAMPLES = 3  # places kept for each reason
 
 @dataclass
 class BuildStep:
-    """Counts of one step.
-
-    `examples` holds the first few places of each reason to drop; `changed` counts what was kept, but not as it was (shortened,
-    for instance).
-    """
+    """Counts of a step. `examples` has the first few places for each reason to drop; `changed` counts items that were kept but
+    modified (shortened, for instance)."""
 
     name: str
     taken: int = 0
@@ -45,7 +42,7 @@ class BuildStep:
     changed: Counter[str] = field(default_factory=Counter)
 
     def drop(self, reason: str, what: str) -> None:
-        """One thing less, and why; `what` is a place (file:line) or an id."""
+        """Count a dropped item; `what` is its place (file:line) or id."""
         self.dropped[reason] += 1
         places = self.examples.setdefault(reason, [])
         if len(places) < _EXAMPLES:
@@ -54,24 +51,24 @@ class BuildStep:
     def sieve(
         self, items: Iterable[T], fault: Callable[[T], str | None], what: Callable[[T], str] = attrgetter("id")
     ) -> list[T]:
-        """The items without a `fault`; the others are dropped for it. All are counted; `what` names an item."""
-        return [item for (item,) in self.make(items, lambda item: fault(item) or (item,), what)]  # an item may be a text
+        """The items without a `fault`, which is the reason to drop the others; `what` names an item."""
+        return [item for (item,) in self.make(items, lambda item: fault(item) or (item,), what)]  # items may be strings
 
     def make(self, items: Iterable[T], record: Callable[[T], R | str], what: Callable[[T], str] = attrgetter("id")) -> list[R]:
-        """The `record` of each item; where that is a text, it is the reason for which the item is dropped."""
-        made = []
+        """The `record` of each item; a string is the reason to drop the item instead."""
+        records = []
         for item in items:
             self.taken += 1
             result = record(item)
             if isinstance(result, str):
                 self.drop(result, what(item))
             else:
-                made.append(result)
-        self.kept += len(made)
-        return made
+                records.append(result)
+        self.kept += len(records)
+        return records
 
     def check(self) -> None:
-        """Raise `AssertionError` when something vanished without a reason: that is a bug, not bad input."""
+        """Raise `AssertionError` if an item vanished without a reason: a bug, not bad input."""
         lost = self.taken - self.kept - self.dropped.total()
         assert lost == 0, f"step {self.name}: {self.taken} taken, {self.kept} kept, {self.dropped.total()} dropped"
 
@@ -89,22 +86,21 @@ class BuildStep:
 class Build:
     """One data_prep command: its inputs, steps and outputs.
 
-    Outputs are written to `folder`, a hidden one inside `out`. `finish` prints the steps, adds `manifest.json` and moves all of
-    it to `out`: a command that fails before that leaves `out` as it was.
+    Outputs are written to `folder`, a hidden one inside `out`. `finish` prints the steps, adds `manifest.json` and moves
+    everything to `out`: a command that fails before that leaves `out` unchanged.
     """
 
     def __init__(self, out: Path, command: str, seed: int | None = None, settings: dict[str, Any] | None = None) -> None:
         self.out, self._command, self._seed, self._settings = out, command, seed, settings or {}
         self.steps: list[BuildStep] = []
-        self.figures: dict[str, Any] = {}  # results that belong beside the counts
-        self.on_step: Callable[[str], None] = lambda name: None  # told of every step that begins: a progress bar
+        self.figures: dict[str, Any] = {}  # results for the manifest
+        self.on_step: Callable[[str], None] = lambda name: None  # called when a step begins: a progress bar
         self._inputs: dict[str, dict[str, Any]] = {}
         self._outputs: dict[str, dict[str, Any]] = {}
 
     @functools.cached_property
     def folder(self) -> Path:
-        """Where outputs are written; it goes with this object, at the latest when the process ends. Raises `UserError` where
-        that cannot be."""
+        """The temporary folder for outputs, removed with this object. Raises `UserError` if it cannot be created."""
         try:
             self.out.mkdir(parents=True, exist_ok=True)
             folder = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=self.out))
@@ -114,23 +110,23 @@ class Build:
         return folder
 
     def input(self, *paths: Path) -> None:
-        """Remember files, or every file of a folder, by their sha256."""
+        """Record the sha256 of files, or of every file in a folder."""
         for path in paths:
             for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
                 self._inputs[str(file)] = {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
 
     def step(self, name: str, count: int = 0) -> BuildStep:
-        """A new step, counted into the manifest; `count` things came through it as they are."""
+        """A new step in the manifest, through which `count` items have passed unchanged."""
         self.on_step(name)
         self.steps.append(BuildStep(name, taken=count, kept=count))
         return self.steps[-1]
 
     def write(self, name: str, records: Iterable[BaseModel]) -> None:
-        """Write records as JSON lines, an output of this name."""
+        """Write records as JSON lines to an output of this name."""
         self.output(name, write_jsonl(self.folder / name, records))
 
     def output(self, name: str, records: int | None = None) -> None:
-        """Remember a file that was written to `folder` by other means."""
+        """Record an output that was written to `folder` by other means."""
         self._outputs[name] = {"sha256": sha256_file(self.folder / name)} | ({} if records is None else {"records": records})
 
     def manifest(self) -> dict[str, Any]:
@@ -153,11 +149,10 @@ class Build:
             notes = [f"dropped: {reason} {count}" for reason, count in sorted(step.dropped.items())]
             notes += [f"{what} {count}" for what, count in sorted(step.changed.items())]
             tail = f" ({', '.join(notes)})" if notes else ""
-            text = f"{step.name}: {step.taken} in, {step.kept} out{tail}"
-            console.print(text, soft_wrap=True)
+            console.print(f"{step.name}: {step.taken} in, {step.kept} out{tail}", soft_wrap=True)
 
     def earlier(self) -> dict[str, Any]:
-        """The manifest that the same command left in `out` before; {} where there is none."""
+        """The manifest of an earlier run of the same command in `out`, or {}."""
         try:
             manifest = read_object(self.out / "manifest.json", "manifest")
             return manifest if manifest["command"] == self._command else {}
@@ -165,26 +160,26 @@ class Build:
             return {}
 
     def _remove_stale(self) -> None:
-        """Files that the same command left here in an earlier run and does not make now: they would pass for its output.
+        """Remove outputs of an earlier run of the same command that this run does not make: they would pass for its own.
 
-        What somebody has changed since (a sheet that was filled in), or what this run reads, stays.
+        Files that this run reads, or that somebody has changed since (a sheet that was filled in), stay.
         """
         inputs = {Path(path).resolve() for path in self._inputs}
         try:
-            for name, known in self.earlier().get("outputs", {}).items():
+            for name, output in self.earlier().get("outputs", {}).items():
                 path = self.out / name
                 stale = name not in self._outputs and path.resolve() not in inputs and path.is_file()
-                if stale and sha256_file(path) == known["sha256"]:
+                if stale and sha256_file(path) == output["sha256"]:
                     path.unlink()
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return  # no manifest of ours
 
     def _move(self) -> None:
-        """Everything in `folder` to `out`, the manifest last."""
+        """Move everything in `folder` to `out`, the manifest last."""
         written = {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file()}
-        assert written == {*self._outputs, "manifest.json"}, f"not what was remembered: {written ^ set(self._outputs)}"
+        assert written == {*self._outputs, "manifest.json"}, f"unrecorded or missing: {written ^ set(self._outputs)}"
         try:
-            for name in written:  # whatever stands in the way is met before anything is moved
+            for name in written:  # find any obstacle before anything is moved
                 (self.out / name).parent.mkdir(parents=True, exist_ok=True)
                 if (self.out / name).is_dir():
                     raise UserError(f"cannot write {self.out / name}: a folder is there")
@@ -203,6 +198,5 @@ class Build:
         write_json(self.folder / "manifest.json", manifest)
         self._move()
         if not quiet:
-            names = ", ".join(sorted(self._outputs))
-            console.print(f"written: {self.out}/ ({names}, manifest.json)")
+            console.print(f"written: {self.out}/ ({', '.join(sorted(self._outputs))}, manifest.json)")
         return manifest

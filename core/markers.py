@@ -1,7 +1,8 @@
-"""Control markers of chat templates in ordinary text: broken up, so that no text ends a message or opens a turn of its own.
+"""Control markers of chat templates in ordinary text are broken up here, so that no text can end a message or open a turn. This
+holds for training data and for requests to servers.
 
-The one place for what is trained on and for what is sent to servers. Where a model's tokenizer is known, its own special and
-added tokens count as markers, whatever they look like; beside them, and where none is known, the general pattern does.
+A tokenizer's special and added tokens count as markers, whatever they look like. Where no tokenizer is available, and in
+addition to one, a general pattern applies.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from core.errors import UserError
 from core.files import read_object
 
-# Shapes that tokenizers read inside a message as control tokens, by families that have them.
+# Shapes that tokenizers read as control tokens inside a message, by model family.
 CONTROL = re.compile(
     "|".join(
         (
@@ -26,7 +27,7 @@ CONTROL = re.compile(
             r"\][~!]{1,2}[a-z]~?[\[\]]|\[[a-z]~\[|\]<\][a-z:_ ]{1,30}\[>\[",  # MiniMax
             r">>(?:TITLE|ABSTRACT|INTRODUCTION|SUMMARY|COMMENT|QUESTION|ANSWER|DOMAIN|PREFIX|SUFFIX|MIDDLE)<<",  # Falcon
             r"<<(?:/?SYS)>>|<role>(?=[A-Z]{4,12}</role>)",  # Llama 2; Ling
-            # Names that stand alone: beginnings and ends of text, turn, sentence and the like.
+            # Single names: beginnings and ends of text, turn, sentence and the like.
             r"(?i:</?(?:s|bos|eos|pad|unk|mask|sep|cls|sop|eosys|eo[acdhimprtv])>)",
             r"\[(?:[gs]?MASK|CLS|SEP|PAD|UNK|BOS|EOS|EO[TMDP])\]|\[@[A-Z]{2,5}@\]|\[(?:(?:start|end)_header|eot)_id\]",
             # Names in parts: <start_of_turn>, <longcat_user>, <seed:bos>, <fim_prefix>, <_bot>, <BOS_TOKEN>.
@@ -42,30 +43,30 @@ CONTROL = re.compile(
         )
     )
 )
-# How models name the tags around their reasoning.
+# Models' names for the tags around their reasoning.
 REASONING = (
     r"(?:[\w.-]{1,20}[:_-])?(?:deep|inner_?)?(?:think(?:ing)?|thoughts?|thought_process|reason(?:ing)?|reflection|scratchpad"
     r"|monologue|analysis)(?:_[a-z]{1,12})?"
 )
-# What stands for reasoning and tools. Our own system messages may ask for them; nobody else's text may hold them.
+# Tags of reasoning and tools. Our own system messages may ask for them; no other text may contain them.
 _TAGS = (
     rf"(?i:</?(?:{REASONING}|(?:[\w.-]{{1,20}}[:_-])?"
     r"(?:(?:tool|function)_?(?:call|response|result|output)s?|tools|arg_(?:key|value)))>)"
 )
-_OPENS = "<[]|>◁"  # every marker of these patterns begins with one of them; most messages hold none
+_OPENS = "<[]|>◁"  # the first characters of these patterns; most messages contain none of them
 
 
 class Markers:
-    """What may not stand in a text: the general pattern, and the control tokens of a tokenizer where one is known."""
+    """What counts as a marker: the general pattern, and a tokenizer's control tokens."""
 
     def __init__(self, tokens: Iterable[tuple[str, bool]] = ()) -> None:
-        """`tokens`: a tokenizer's special and added tokens, each with whether it is flagged as special.
+        """`tokens`: a tokenizer's special and added tokens, each with its special flag.
 
-        Of those without the flag, what stands between brackets counts, but for HTML's tags, which Gemma's tokenizers have. Nor
-        do white space and single characters, such as "!" where it also pads.
+        Tokens without the flag count if they are in brackets and not HTML tags, which Gemma's tokenizers have. White space and
+        single characters never count: some models pad with "!".
         """
         own = sorted({text for text, special in tokens if len(text) > 1 and text.strip() and (special or _is_marker(text))})
-        self.own = sorted(own, key=len, reverse=True)  # the longest of those that begin alike
+        self.own = sorted(own, key=len, reverse=True)  # longest first, as some begin alike
         self._opens = sorted({*_OPENS, *(text[0] for text in self.own)})
         self._every = self._compiled(self.own, _TAGS)
         self._but_tags = self._compiled([text for text in self.own if not re.fullmatch(_TAGS, text)])
@@ -75,22 +76,22 @@ class Markers:
         return re.compile("|".join([*map(re.escape, own), *patterns, CONTROL.pattern]))
 
     def neutral(self, text: str, role: str = "user") -> tuple[str, int]:
-        """A message's text with every marker broken up by a space (`< |im_end|>`, `[ INST]`), and how many there were.
+        """A message's text with every marker broken up by a space (`< |im_end|>`, `[ INST]`), and the number of markers.
 
-        A system message keeps tags of reasoning and tools, for which prompts ask. Records keep the text as it was.
+        System messages keep tags of reasoning and tools, since prompts ask for them. Records keep the original text.
         """
-        for sign in self._opens:  # a plain search for each: twenty times as fast as a pattern
+        for sign in self._opens:  # twenty times as fast as searching with a pattern
             if sign in text:
                 return _broken_up(self._but_tags if role == "system" else self._every, text)
         return text, 0
 
 
-@lru_cache(maxsize=512)  # a dialogue, and a system message, is sent many times
+@lru_cache(maxsize=512)  # dialogues and system messages are sent many times
 def _broken_up(pattern: re.Pattern[str], text: str) -> tuple[str, int]:
-    count, found = 0, 1
-    while found:  # what is left of one marker may be another
-        text, found = pattern.subn(lambda marker: f"{marker[0][0]} {marker[0][1:]}", text)
-        count += found
+    count, replaced = 0, 1
+    while replaced:  # the rest of one marker may be another
+        text, replaced = pattern.subn(lambda marker: f"{marker[0][0]} {marker[0][1:]}", text)
+        count += replaced
     return text, count
 
 
@@ -104,20 +105,19 @@ def _is_marker(text: str) -> bool:
 
 @lru_cache(maxsize=8)
 def markers_of(tokenizer: Any) -> Markers:
-    """Those of a tokenizer of transformers."""
+    """The markers of a tokenizer of transformers."""
     added = [(token.content, token.special) for token in tokenizer.added_tokens_decoder.values()]
     return Markers([*added, *((text, True) for text in tokenizer.all_special_tokens)])
 
 
 @lru_cache(maxsize=64)
 def markers_in(folder: Path | None) -> Markers:
-    """Those of a checkpoint's folder, by the files of its tokenizer; the general ones where it has none that can be read."""
+    """The markers of a checkpoint's folder, from its tokenizer's files; the general ones if none of these can be read."""
     tokens: list[tuple[str, bool]] = []
     for path in [folder / "tokenizer_config.json", folder / "tokenizer.json"] if folder else []:
         with suppress(UserError):
-            found = read_object(path, "a tokenizer's file")
-            listed = [*(found.get("added_tokens_decoder") or {}).values(), *(found.get("added_tokens") or [])]
-            tokens += [(token["content"], bool(token.get("special"))) for token in listed]
-            named = [value for key, value in found.items() if key.endswith("_token")]
-            tokens += [(text, True) for text in named if isinstance(text, str)]
+            fields = read_object(path, "a tokenizer's file")
+            added = [*(fields.get("added_tokens_decoder") or {}).values(), *(fields.get("added_tokens") or [])]
+            tokens += [(token["content"], bool(token.get("special"))) for token in added]
+            tokens += [(text, True) for key, text in fields.items() if key.endswith("_token") and isinstance(text, str)]
     return Markers(tokens) if tokens else GENERAL

@@ -1,4 +1,4 @@
-"""Keys stay out of everything that is kept or shown: they are masked in text, and refused in addresses."""
+"""Keys stay out of all files and messages: they are masked in text, and refused in addresses."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator
 
-SECRET_FROM = 8  # characters from which a key is masked in answers too: "x", "1" or "EMPTY" are ordinary text there
+SECRET_FROM = 8  # shortest key that is masked in answers: "x", "1" or "EMPTY" are ordinary text there
 MASK = "***"
-# A part of a path that is a token: it begins as keys do, or is long, without a word's hyphen, and has digits.
+# A token in a URL's path begins as keys do, or is long, has digits and no hyphen.
 _BEGUN = r"(?:(?:sk|pk|hf|gsk|xai|gh[opsu]|glpat|key|token)[-_=]|eyJ)[\w.-]{8,}"
 _TOKEN = re.compile(rf"(?<=[^/]/)(?:{_BEGUN}|(?=[a-z_]*\d)\w{{24,}}(?![-.]))", re.I)
 
 
 @lru_cache(maxsize=64)
 def _forms(key: str) -> list[str]:
-    """How a key may be written: as it is, in JSON (also in a text of JSON), and in an address; the longest first."""
+    """The ways to write a key: plain, in JSON (also nested), and in a URL; longest first."""
     forms, in_url = {key}, quote(key, safe="")
     for _ in range(2):
         forms |= {json.dumps(form)[1:-1] for form in forms} | {form.replace("/", r"\/") for form in forms}
@@ -33,14 +33,14 @@ def _replace(text: str, key: str) -> str:
 
 
 def mask_answer(text: str, key: str | None) -> str:
-    """Model text without the key, also in JSON or an address. A key of less than `SECRET_FROM` characters is left: it would
-    take ordinary words, or a verdict, out of the text."""
+    """Model text without the key, also in JSON or a URL. A key of fewer than `SECRET_FROM` characters stays: masking it would
+    remove ordinary words, or a verdict."""
     return text if key is None or not SECRET_FROM <= len(key) <= len(text) else _replace(text, key)
 
 
 def mask_message(text: str, key: str | None) -> str:
-    """An error message without the key, also in JSON or an address; a key of less than `SECRET_FROM` characters is masked as a
-    word of its own."""
+    """An error message without the key, also in JSON or a URL; a key of fewer than `SECRET_FROM` characters is masked only as a
+    separate word."""
     if key is None:
         return text
     if len(key) >= SECRET_FROM:
@@ -50,13 +50,12 @@ def mask_message(text: str, key: str | None) -> str:
 
 
 def mask_paths(text: str) -> str:
-    """Text whose addresses do not show what looks like a token in their path."""
+    """Text with parts of URL paths that look like tokens masked."""
     return re.sub(r"https?://\S+", lambda url: _TOKEN.sub(MASK, url[0]), text)
 
 
 def problem_of(url: str) -> str | None:
-    """What is wrong with a server's address that holds, or may hold, a password or key, without repeating it; None for a plain
-    one."""
+    """What is wrong with a server's address that may contain a password or key, without repeating it; None for a plain one."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Names of people, models and things as records have them: one spelling each, so that nobody is counted twice."""
+"""Names of people, models and things in records: one spelling each, so that nobody is counted twice."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def composed(text: str) -> str:
-    """The text without the white space around it, in Unicode's composed form (NFC): `é` is one letter, however it was typed."""
+    """The text, stripped and in Unicode's composed form (NFC): `é` is one letter, however it was typed."""
     return unicodedata.normalize("NFC", text.strip())
 
 
 @lru_cache(maxsize=100_000)  # a run's records repeat the same few names
 def plain_name(text: str) -> str:
-    """The name, `composed`. Raises `ValueError` for one with control characters, which no spreadsheet or page shows."""
+    """The name, `composed`. Raises `ValueError` for control characters, which no spreadsheet or page shows."""
     if text.isascii() and text.isprintable():
         return text.strip()
     text = composed(text)
@@ -32,7 +32,7 @@ def plain_name(text: str) -> str:
 
 
 def in_order(name: str) -> list[str]:
-    """What names are sorted by: a number in them as a number, 2 before 10."""
+    """A sort key that takes numbers in names as numbers: 2 before 10."""
     return [part.zfill(20) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
@@ -43,13 +43,13 @@ class Spelt(NamedTuple):
 
 
 class Spellings:
-    """Refuses a name that differs from an earlier one of its kind in case alone: a slip would make two people of one."""
+    """Refuses a name that differs from an earlier one of its kind only in case: a slip would turn one person into two."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], tuple[str, object]] = {}
 
     def add(self, kind: str, name: str, where: object) -> None:
-        """Note a name. Raises `UserError` that has both spellings and their places."""
+        """Note a name. Raises `UserError` with both spellings and their places."""
         first, place = self._seen.setdefault((kind, name.casefold()), (name, where))
         if first != name:
             raise UserError(f"{where}: {kind} {name!r} is {first!r} ({place}) in another case: write one name in one way")
@@ -62,7 +62,7 @@ class Spellings:
 
 
 def one_spelling(records: Iterable[BaseModel], where: object) -> None:
-    """Raise `UserError` where records of several files spell one name in two cases."""
+    """Raise `UserError` if records of several files spell a name in different cases."""
     spellings = Spellings()
     for record in records:
         spellings.of(record, where)

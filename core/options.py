@@ -15,16 +15,16 @@ console = Screen()
 T = TypeVar("T", bound=str)
 
 
-def choice(option: str, text: str, known: tuple[T, ...]) -> T:
-    """What an option names, one of the `known`. Raises `UserError` with near ones."""
-    for name in known:
+def choice(option: str, text: str, names: tuple[T, ...]) -> T:
+    """The name that an option gives. Raises `UserError` that suggests similar names."""
+    for name in names:
         if text == name:
             return name
-    raise UserError(f"{option}: unknown {option.removeprefix('--')} {text!r}: {near(text, known)}")
+    raise UserError(f"{option}: unknown {option.removeprefix('--')} {text!r}: {near(text, names)}")
 
 
 def name_and_value(option: str, text: str, form: str) -> tuple[str, str]:
-    """The parts of an option NAME=VALUE; a `UserError` that shows its `form` for what is none."""
+    """The parts of an option NAME=VALUE. Raises `UserError` that shows the `form` for a malformed one."""
     name, _, value = text.partition("=")
     if not name or not value:
         raise UserError(f"{option} {text}: write {form}")
@@ -32,7 +32,7 @@ def name_and_value(option: str, text: str, form: str) -> tuple[str, str]:
 
 
 def writes(*files: str) -> Writes:
-    """What a step writes into --out: files of these patterns, and its manifest."""
+    """The files that a step writes into --out: those of these patterns, and its manifest."""
     return Writes((*files, "manifest.json"))
 
 
@@ -55,7 +55,7 @@ SetOption = Annotated[
         help="Set any field of the config, as YAML: --set FIELD=VALUE, or --set SECTION.FIELD=VALUE. Repeat for more.",
     ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes; another one draws other rows.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="The same seed gives the same bytes; another seed draws other rows.")]
 _MODEL = typer.Option(
     "--model",
     metavar="MODEL",

@@ -1,4 +1,5 @@
-"""What the pages of this project have in common: all text in them is escaped, only their own scripts run, and no network."""
+"""The common base of the project's HTML pages: all text is escaped, only the pages' own scripts run, and nothing is loaded from
+the network."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ from core.tables import Cell, Estimate, Table, fmt, is_numeric, to_csv
 
 @cache
 def environment(folder: Path) -> jinja2.Environment:
-    """Templates of a folder: undefined names are errors, text is escaped and cleaned, tables have the filters `fmt`,
-    `is_numeric`, `kinds` and `csv_link`, and cells the test `estimate`."""
-    made = jinja2.Environment(
+    """The jinja2 environment of a folder of templates: undefined names are errors, text is escaped and cleaned. It has the
+    filters `fmt`, `is_numeric`, `kinds` and `csv_link` for tables, and the test `estimate` for cells."""
+    env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -30,18 +31,16 @@ def environment(folder: Path) -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
-    # orjson writes Chinese as it is (json.dumps would write six bytes a character); tojson then escapes <, >, & and '.
-    made.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
-    made.tests["estimate"] = lambda cell: isinstance(cell, Estimate)
-    made.filters |= {"fmt": _fmt, "is_numeric": is_numeric, "kinds": _kinds, "csv_link": _csv_link}
-    return made
+    # orjson writes Chinese as it is (json.dumps would write six bytes per character); tojson then escapes <, >, & and '.
+    env.policies["json.dumps_function"] = lambda value, **_: orjson.dumps(value).decode()
+    env.tests["estimate"] = lambda cell: isinstance(cell, Estimate)
+    env.filters |= {"fmt": _fmt, "is_numeric": is_numeric, "kinds": _kinds, "csv_link": _csv_link}
+    return env
 
 
 class Scripts(NamedTuple):
-    """What a page runs: its scripts in order, plotly packed, and the hashes for the content policy.
-
-    Only scripts with these hashes run, so text that got into a page as an element would do nothing.
-    """
+    """A page's scripts in order, plotly (compressed), and their hashes for the content policy: only scripts with these hashes
+    run, so an injected element would do nothing."""
 
     texts: list[Markup]
     plotly: Markup
@@ -49,22 +48,20 @@ class Scripts(NamedTuple):
 
 
 def scripts(*files: Path, drawn: bool = True) -> Scripts:
-    """A page's own scripts after `page.js`, which unpacks plotly. A page on which nothing is `drawn` goes without both.
+    """A page's own scripts, after `page.js` and plotly, which that unpacks, if the page has charts (`drawn`).
 
-    The package on PyPI holds plotly's whole bundle only, and no partial bundle has all that the pages draw (boxes, heat maps, a
+    The package on PyPI has plotly's whole bundle only, and no partial bundle has all the charts we draw (boxes, heat maps, a
     sunburst). As gzip in base64 it takes 2.0 MB of a page instead of 4.8 MB.
     """
-    if not drawn:
-        texts = [path.read_text(encoding="utf-8") for path in files]
-        return Scripts([Markup(text) for text in texts], Markup(), [_hash(text) for text in texts])
-    texts = [path.read_text(encoding="utf-8") for path in (Path(__file__).parent / "page.js", *files)]
-    packed, plotly = _plotly()
-    return Scripts([Markup(text) for text in texts], packed, [*map(_hash, texts), plotly])
+    paths = (Path(__file__).parent / "page.js", *files) if drawn else files
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    packed, *plotly_hash = _plotly() if drawn else (Markup(),)
+    return Scripts([Markup(text) for text in texts], packed, [*map(_hash, texts), *plotly_hash])
 
 
 @cache
 def _plotly() -> tuple[Markup, str]:
-    """The library as a page holds it, and its hash."""
+    """The library, compressed, and its hash."""
     text = str(get_plotlyjs())
     return Markup(base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()), _hash(text)
 
@@ -74,13 +71,13 @@ def _hash(text: str) -> str:
 
 
 def _fmt(cell: Cell, decimals: int = 2) -> str:
-    """A cell as everywhere, but long whole numbers with commas."""
+    """A cell as in all tables, but with commas in large whole numbers."""
     return f"{cell:,}" if isinstance(cell, int) and abs(cell) >= 10_000 else fmt(cell, decimals)
 
 
 def _kinds(table: Table) -> list[tuple[bool, int]]:
-    """Of every column whether it holds numbers, and with how many decimals: the table's own, else one, but two where all lie
-    between -1 and 1."""
+    """Whether each column is numeric, and its decimals: the table's own, else two if all its numbers are within [-1, 1] and one
+    otherwise."""
     kinds = []
     for column in range(len(table.columns)):
         cells = [row[column] for row in table.rows]
@@ -91,5 +88,5 @@ def _kinds(table: Table) -> list[tuple[bool, int]]:
 
 
 def _csv_link(table: Table) -> str:
-    """A table's CSV file as an address that needs no network."""
+    """A table's CSV file as a data URL."""
     return "data:text/csv;charset=utf-8;base64," + base64.b64encode(to_csv(table).encode()).decode()

@@ -1,11 +1,11 @@
-"""Path options: what a verb reads and writes is declared at the option, and checked before the verb begins.
+"""Path options: each declares what the verb reads or writes there, and is checked before the verb begins.
 
     sheet: Annotated[Path, typer.Option(help="…"), IN_FILE]
     out: Annotated[Path, typer.Option(help="…"), OUT_FOLDER]
 
-A program (`core.verbs`) takes a run folder for the file in it that is meant. It refuses an input that is missing, an output
-that cannot be one, and an output that would replace an input or be read with it the next time. By then nothing was asked or
-written.
+If an option wants a file and gets a run folder, the program (`core.verbs`) takes the right file in it. It refuses a missing
+input, an output that cannot be written, and an output that would replace an input or be read as one next time, all before any
+model is asked and anything is written.
 """
 
 from __future__ import annotations
@@ -28,23 +28,22 @@ from core.completion import EVERYWHERE, NAMED
 from core.errors import UserError
 from core.files import CONFIGS
 
-# What ends so is a file, not the name of something bundled.
+# Endings that make a value a file, not the name of something bundled.
 SUFFIXES = (".yaml", ".yml", ".json", ".jsonl", ".csv", ".tsv", ".xlsx")
 
 
 @dataclass(frozen=True)
 class Reads:
-    """The option names what the verb reads.
+    """The option names an input of the verb.
 
-    kind: a file, a folder, either of them (place), the name of something bundled or its path (name), or the same of a model,
-        which may have an address behind it (model).
-    files: patterns of the files that are read in a folder; without any, everything below it is.
+    kind: a file, a folder, either of them (place), the name or path of something bundled (name), or of a model, possibly with
+        an address (model).
+    files: patterns of the files that are read in a folder; by default, everything below it.
     labelled: written NAME=PATH.
-    beside: may lie in the folder that the verb writes to: the verb itself leaves it alone.
+    beside: may lie in the folder that the verb writes to, since the verb leaves it alone.
     made: the command that makes it, for people who lack it.
 
-    Labelled places, and names that are no file's, are looked up by the verb, which says what there is instead; everything else
-    has to exist.
+    Everything but labelled places and names must exist; the verb looks those up, and lists the alternatives.
     """
 
     kind: Literal["file", "folder", "place", "name", "model"] = "file"
@@ -65,7 +64,7 @@ class Reads:
         return None if named else Path(value)
 
     def problem(self, path: Path) -> str | None:
-        """What keeps a path from being read."""
+        """Why a path cannot be read, or None."""
         if self.kind in ("name", "model"):
             return IN_FILE.problem(path) if path.suffix in SUFFIXES else None
         if self.kind == "place" and self.labelled:
@@ -84,7 +83,7 @@ class Reads:
 
 @dataclass(frozen=True)
 class Writes:
-    """The option names what the verb writes: a file or, with `files`, a folder and in it files of these patterns."""
+    """The option names an output of the verb: a file or, with `files`, a folder and files of these patterns in it."""
 
     files: tuple[str, ...] = ()
 
@@ -93,9 +92,9 @@ class Writes:
         return Path(value)
 
     def problem(self, path: Path) -> str | None:
-        """What keeps a path from being written."""
+        """Why a path cannot be written, or None."""
         if "\0" in str(path):
-            return "no name can hold a NUL"
+            return "no name can contain a NUL"
         if path.is_symlink() and not path.exists():
             return f"a link to {path.readlink()}, which does not exist"
         if path.exists() and path.is_dir() != bool(self.files):
@@ -106,9 +105,9 @@ class Writes:
 
 IN_FILE, IN_FOLDER, IN_NAME, IN_SPEC = Reads(), Reads("folder"), Reads("name"), Reads("model")
 IN_MODEL = Reads("folder", ("*",))  # a checkpoint or an adapter: its files, not its subfolders
-IN_PLACES = Reads("place", ("*",), labelled=True)  # corpora: an output in a subfolder is not read again
+IN_PLACES = Reads("place", ("*",), labelled=True)  # corpora: outputs in subfolders are not read again
 OUT_FILE, OUT_FOLDER = Writes(), Writes(("*",))
-# The same as types of a verb's parameters; Maybe: of an option that may be left out.
+# The same as types of a verb's parameters; Maybe: for an option that may be left out.
 InFile = Annotated[Path, IN_FILE]
 InFiles = Annotated[list[Path], IN_FILE]
 MaybeFile = Annotated[Path | None, IN_FILE]
@@ -120,7 +119,7 @@ InModels = Annotated[list[str], IN_SPEC]
 MaybeModel = Annotated[str | None, IN_SPEC]
 MaybeModels = Annotated[list[str] | None, IN_SPEC]
 MaybeOutFile = Annotated[Path | None, OUT_FILE]
-# Where a run folder is given for a file, the file in it is meant (judgements only where one judge gave them).
+# The file that is meant if an option gets a run folder (judgements only if the run has one judge).
 IN_RUNS = {
     "--dialogues": "dialogues.jsonl",
     "--judgements": "judgements.jsonl",
@@ -129,12 +128,12 @@ IN_RUNS = {
     "--profiles": "profiles.jsonl",
     "--people": "scores.jsonl",  # of a study's export
 }
-SHEET = Reads(beside=True)  # people fill it in where it was written to
+SHEET = Reads(beside=True)  # people fill it in where it was written
 
 
 @dataclass(frozen=True)
 class PathOption:
-    """An option, argument or setting of a config that names paths: the verb's parameter, its name for users, its values."""
+    """An option, argument or config field that names paths: the verb's parameter, its name for users, its values."""
 
     parameter: str
     name: str
@@ -150,10 +149,8 @@ RUNNING: ContextVar[tuple[PathOption, ...]] = ContextVar("path options of the ru
 
 
 def prepare(verb: Callable[..., Any]) -> None:
-    """Say how the values of a verb's options are completed (`core.completion`), where the options do not."""
-    hints = verb.__annotations__ = get_type_hints(
-        verb, include_extras=True
-    )  # typer would evaluate the text anew, without these
+    """Add shell completion (`core.completion`) to a verb's options that have none."""
+    hints = verb.__annotations__ = get_type_hints(verb, include_extras=True)  # else typer evaluates them anew, without these
     for parameter, hint in hints.items():
         metadata = getattr(hint, "__metadata__", ())
         for info in (item for item in metadata if isinstance(item, typer.models.ParameterInfo)):
@@ -163,29 +160,27 @@ def prepare(verb: Callable[..., Any]) -> None:
 
 
 def begin(verb: Callable[..., Any], arguments: dict[str, Any]) -> Token[tuple[PathOption, ...]]:
-    """Check the path options of a verb that is about to run; run folders become the files in them where files are meant.
-
-    Until the token is reset, `check_config` knows these options.
-    """
+    """Check the path options of a verb that is about to run, and replace run folders by the files in them that are meant. Until
+    the token is reset, `check_config` knows these options."""
     for option in path_options(verb, arguments):
-        name, given = IN_RUNS.get(option.name), arguments.get(option.parameter)
-        if name and given and isinstance(option.role, Reads) and option.role.kind == "file":
-            several = isinstance(given, list | tuple)
-            arguments[option.parameter] = [_in_run(place, name) for place in given] if several else _in_run(given, name)
+        name, value = IN_RUNS.get(option.name), arguments.get(option.parameter)
+        if name and value and isinstance(option.role, Reads) and option.role.kind == "file":
+            several = isinstance(value, list | tuple)
+            arguments[option.parameter] = [_in_run(path, name) for path in value] if several else _in_run(value, name)
     options = path_options(verb, arguments)
     check(options)
     return RUNNING.set(options)
 
 
 def _in_run(place: Path, name: str) -> Path:
-    with suppress(OSError, ValueError):  # no path can be like this: `check` says so
+    with suppress(OSError, ValueError):  # an impossible path, which `check` reports
         if (place / name).is_file() and not (name == IN_RUNS["--judgements"] and (place / "judges").is_dir()):
             return place / name
     return place
 
 
 def path_options(verb: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[PathOption, ...]:
-    """The path options that a verb declares, with the values given."""
+    """The path options of a verb, with their values."""
     options = []
     for parameter, hint in get_type_hints(verb, include_extras=True).items():
         metadata = getattr(hint, "__metadata__", ())
@@ -196,12 +191,12 @@ def path_options(verb: Callable[..., Any], arguments: Mapping[str, Any]) -> tupl
 
 
 def _name(parameter: str, metadata: Sequence[Any]) -> str:
-    """`--out`, or `FILE` of an argument that its help calls `FILE...`."""
+    """`--out`, or `FILE` for an argument that the help calls `FILE...`."""
     info = next(item for item in metadata if isinstance(item, typer.models.ParameterInfo))
     if isinstance(info, typer.models.ArgumentInfo):
         return (info.metavar or parameter.upper()).split()[-1].rstrip("….")
-    spelled = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str)]
-    return spelled[0] if spelled else "--" + parameter.replace("_", "-")
+    declared = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str)]
+    return declared[0] if declared else "--" + parameter.replace("_", "-")
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -224,9 +219,9 @@ def check(options: Sequence[PathOption]) -> None:
 
 
 def check_config(config: BaseModel) -> None:
-    """Raise `UserError` where the running verb would replace what a config names.
+    """Raise `UserError` if the running verb would replace an input named in its config.
 
-    Inputs are the fields that are declared as such. An output of the verb that the config has a field for is where that says.
+    Inputs are the config's fields with a `Reads`. If the config has a field for an output of the verb, that is the output.
     """
     options = [
         replace(option, values=_texts(getattr(config, option.parameter)))
@@ -238,7 +233,7 @@ def check_config(config: BaseModel) -> None:
 
 
 def _settings(config: BaseModel, above: str = "") -> Iterator[PathOption]:
-    """The fields of a config, and of its sections, that name what is read."""
+    """The fields of a config and its sections that name inputs."""
     for field, info in type(config).model_fields.items():
         value, name = getattr(config, field), f"{above}{field}"
         if isinstance(value, BaseModel):
@@ -247,25 +242,25 @@ def _settings(config: BaseModel, above: str = "") -> Iterator[PathOption]:
 
 
 def _check_apart(options: Sequence[PathOption]) -> None:
-    """Raise `UserError` where an output would replace an input, or be read with it the next time."""
+    """Raise `UserError` if an output would replace an input, or be read with it next time."""
     for output, source in itertools.product(options, options):
         if isinstance(output.role, Writes) and isinstance(source.role, Reads) and output.parameter != source.parameter:
             for target, path in itertools.product(output.paths, source.paths):
                 try:
                     problem = _clash(target, output.role, path, source.role)
-                except (OSError, RuntimeError, ValueError):  # no path can be like this: who looks it up says so
+                except (OSError, RuntimeError, ValueError):  # an impossible path, reported when it is looked up
                     continue
                 if problem:
-                    another = "choose another folder" if output.role.files else "choose another name"
-                    raise UserError(f"{output.name} {target}: {source.name} {problem}: {another}")
+                    what = "folder" if output.role.files else "name"
+                    raise UserError(f"{output.name} {target}: {source.name} {problem}: choose another {what}")
 
 
 def _clash(target: Path, writes: Writes, path: Path, reads: Reads) -> str | None:
-    """What an output would do to an input."""
+    """How an output would damage an input, or None."""
     if path.is_dir() and not reads.files:
-        folder, held = path.resolve(), target.resolve()
+        folder, output = path.resolve(), target.resolve()
         inside = any(place.is_relative_to(folder) for place in _places(target))
-        below = f"{folder.relative_to(held)}/" if folder.is_relative_to(held) else None
+        below = f"{folder.relative_to(output)}/" if folder.is_relative_to(output) else None
         if inside or (below and any(pattern.startswith(below) for pattern in writes.files)):
             return f"{path} is read whole, with what is written there"
         return None
@@ -276,22 +271,22 @@ def _clash(target: Path, writes: Writes, path: Path, reads: Reads) -> str | None
 
 
 def _replaces(target: Path, writes: Writes, file: Path) -> bool:
-    """Whether an output is this file, or may write one of its name into the folder that holds it."""
+    """Whether an output is this file, or may write a file of its name into its folder."""
     if not writes.files:
         same = target.exists() and file.exists() and target.samefile(file)  # by a hard link
         pairs = itertools.product(_places(target), _places(file))
-        return same or any(one.parent == other.parent and alike(one.name, other.name) for one, other in pairs)
+        return same or any(a.parent == b.parent and alike(a.name, b.name) for a, b in pairs)
     folder = target.resolve()
     names = [place.relative_to(folder).as_posix() for place in _places(file) if place.is_relative_to(folder)]
     return any(alike(name, pattern) for name, pattern in itertools.product(names, writes.files))
 
 
-def alike(one: str, other: str) -> bool:
+def alike(a: str, b: str) -> bool:
     """Whether two names, or patterns of names, can stand for the same file."""
-    either = fnmatch.fnmatch(one, other) or fnmatch.fnmatch(other, one)
-    return one == other or (either and one.count("/") == other.count("/"))
+    either = fnmatch.fnmatch(a, b) or fnmatch.fnmatch(b, a)
+    return a == b or (either and a.count("/") == b.count("/"))
 
 
 def _places(path: Path) -> set[Path]:
-    """Where a path is: under its own name, and under that of what it links to."""
+    """A path's absolute places: by its own name, and by the target of its link."""
     return {path.parent.resolve() / path.name, path.resolve()}

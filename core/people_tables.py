@@ -1,4 +1,4 @@
-"""The one reader of tables that people made or filled in: CSV as spreadsheets of any country save it, and XLSX."""
+"""The reader for tables that people made or filled in: CSV as spreadsheets of any country save it, and XLSX."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from core.errors import UserError, need_modules
 from core.files import read_bytes, read_text
 from core.tables import unguarded
 
-csv.field_size_limit(10_000_000)  # corpora have an excerpt of a book in one cell; the library reads 131,072 characters
-TOLD = 20  # faults of one file that are told at once
+csv.field_size_limit(10_000_000)  # corpora have excerpts of books in a cell; csv's own limit is 131,072 characters
+TOLD = 20  # most faults of a file that are reported at once
 _SHOWN = 200  # characters of a cell
 _DELIMITERS = (",", ";", "\t")
-_INDEX = re.compile(r"|Unnamed: 0")  # how pandas heads the column of its index
-# What spreadsheets make of a text such as 1-2 or true.
+_INDEX = re.compile(r"|Unnamed: 0")  # pandas' heading of the index column
+# What spreadsheets turn texts such as 1-2 or true into.
 _CHANGED = re.compile(
     r"(?i)\d{1,2}[-. ][a-zä]{3,4}\.?|[a-zä]{3,4}[- ]\d{2,4}|\d{4}-\d\d-\d\d( 00:00:00)?|\d{1,2}月\d{1,2}日|TRUE|FALSE"
 )
 
 
 class Faults:
-    """The errors of one file, told together at the end of the block: whoever mends a table wants to know every cell."""
+    """The errors of one file, raised together at the end of the block, so that a table can be mended in one go."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """A block whose `UserError` is noted, not raised."""
+        """Collect the block's `UserError` instead of raising it."""
         try:
             yield
         except UserError as error:
@@ -44,30 +44,30 @@ class Faults:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Raise `UserError` with what was found, `TOLD` at most; nothing where all is well."""
+        """Raise `UserError` with the first `TOLD` errors, if there are any."""
         if kind is None and self.found:
             more = len(self.found) - TOLD
             raise UserError("\n".join(self.found[:TOLD]) + (f"\n(and {more} more)" if more > 0 else ""))
 
 
 def shortened(cell: str) -> str:
-    """A cell, or what else a table has, as an error shows it: 200 characters at most."""
+    """A cell's or other text for an error message: 200 characters at most."""
     return cell if len(cell) <= _SHOWN else f"{cell[:_SHOWN]} …"
 
 
 def changed_cell(cell: str, before: str = "") -> str:
-    """What to say of a cell that looks like what a spreadsheet makes of text, with that text where it is known; else ""."""
+    """A hint for a cell that a spreadsheet seems to have changed, with its text `before` if known; "" for any other cell."""
     if not _CHANGED.fullmatch(cell.strip()):
         return ""
     return f" ({cell.strip()!r}{f' where the sheet has {before[:40]!r}' if before else ''}: your spreadsheet changed it)"
 
 
 def table_lines(path: Path, sheet: str | None = None) -> list[tuple[str, list[str]]]:
-    """Header and rows as texts, each with its place: `file:line` in CSV (the line that it begins on), `file: row n` in XLSX.
+    """Header and rows as texts, each with its place: `file:line` in CSV (where it begins), `file: row n` in XLSX.
 
-    `.xlsx`: the sheet of that name, else the first. Otherwise CSV in an encoding of `core.files.decoded`, any line ends, parted
-    by commas, semicolons or tabs. The header is trimmed; columns without a name at its end, an index column of pandas at its
-    start and rows without any text are left out. Raises `UserError` for what cannot be read.
+    `.xlsx`: the sheet of that name, by default the first. Otherwise CSV in an encoding of `core.files.decoded`, with any line
+    ends, separated by commas, semicolons or tabs. The header is trimmed; unnamed columns at its end, pandas' index column and
+    empty rows are left out. Raises `UserError` for a file that cannot be read.
     """
     if path.suffix.lower() == ".xlsx":
         lines = _xlsx_lines(path, sheet)
@@ -90,8 +90,8 @@ def table_lines(path: Path, sheet: str | None = None) -> list[tuple[str, list[st
 
 
 def csv_records(path: Path, text: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """The cells of every record of a CSV text, and the line that it begins on. Raises `UserError` for an open quote, which
-    swallows the rest of the file: nothing after it can be trusted."""
+    """The first line and the cells of every record of a CSV text. Raises `UserError` for an unclosed quote, which swallows the
+    rest of the file."""
     reader, line = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True), 1
     try:
         for cells in reader:
@@ -112,16 +112,16 @@ def _xlsx_lines(path: Path, sheet: str | None) -> list[tuple[str, list[str]]]:
         name = names[0] if sheet is None else sheet
         rows = book[name].iter_rows(values_only=True) if name in names else ()
         lines = [[_cell_text(value) for value in row] for row in rows]
-    except Exception as error:  # zip, XML and openpyxl's own errors have no common base
+    except Exception as error:  # errors of zip, XML and openpyxl have no common base
         raise UserError(f"{path}: not a readable XLSX file: {type(error).__name__}: {error}") from None
     if name not in names:
         raise UserError(f"{path}: no sheet named {sheet!r} (it has {', '.join(map(repr, names))})")
-    width = max(map(len, lines), default=0)  # empty cells at a row's end may not be stored
+    width = max(map(len, lines), default=0)  # empty cells at the end of a row may be missing
     return [(f"{path}: row {n}", line + [""] * (width - len(line))) for n, line in enumerate(lines, start=1)]
 
 
 def _cell_text(value: Any) -> str:
-    """A cell's text. Spreadsheets keep a typed number as a float: 3.0 is written as 3; dates are what they made of texts."""
+    """A cell's text. Spreadsheets store typed numbers as floats, so 3.0 becomes 3; dates are texts that they converted."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,11 +1,12 @@
 """Prompt packs: jinja2 text templates in configs/prompts/PACK/LANGUAGE (or a user's own folder of that shape).
 
-Languages add to packs in their own folders (`core.languages`). A template that a language lacks is taken from English.
+Languages extend packs in their own folders (`core.languages`). Templates that a language lacks are taken from English.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -22,22 +23,23 @@ from core.files import CONFIGS, digest, read_object, read_text, sha256_file
 from core.languages import ENGLISH, folders, lineage, name_of, tell
 from core.records import Language
 
-# What a template does with its values is the template's mistake.
-_MISTAKES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+# Errors that a template's use of its values can raise (SyntaxError: from 20 nested loops, in the Python that Jinja makes).
+_MISTAKES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
 _LARGEST = 1_000_000  # bytes of a pack's file
-PUBLISHED = "published.json"  # in an imported pack: file → sha256 of what was found published
-# What packs put around data: `| replace("[END TRANSCRIPT]", …)` finds it in any case or spacing.
+PUBLISHED = "published.json"  # in an imported pack: file → sha256 of the published text
+# Markers around data in packs: `| replace("[END TRANSCRIPT]", …)` finds them in any case or spacing.
 _MARKER = re.compile(r"\[(BEGIN|END) ([A-Z]+)(\]?)")
 _GAP = r"(?:[^\w\[\]［］【】]|_){0,20}"
 
 
 class PromptPack:
-    """The prompts of one framework in every language. A pack is data: its templates are sandboxed, and no link leads out of its
-    folder."""
+    """The prompts of a framework in every language. A pack is data: its templates are sandboxed, and links must not lead out of
+    its folder."""
 
     def __init__(self, name: str) -> None:
         self.folder = Path(name) if "/" in name else CONFIGS / "prompts" / name
-        if not _is_pack(name, self.folder):
+        # os.path.isdir is false for a name that is too long; Path.is_dir raises
+        if name in (".", "..") or not os.path.isdir(self.folder):  # noqa: PTH112
             packs = (p.name for p in (CONFIGS / "prompts").iterdir() if p.is_dir())
             raise UserError(f"unknown prompt pack {name[:100]!r}: {near(name[:100], packs)}")
         _check_files(self.folder)
@@ -45,17 +47,17 @@ class PromptPack:
         self._values: dict[str, object] = {}
 
     def places(self, language: Language) -> list[Path]:
-        """The folders with templates in the language, the first of which counts; English is not among those of others."""
+        """The folders with templates in the language, in order of precedence, without the English ones for other languages."""
         own = [self.folder / code for code in lineage(language)]
         added = [folder / "prompts" / self.folder.name for folder in folders(language)]
         return [place for place in (*own, *added) if place.is_dir()]
 
     def file(self, language: Language, template: str) -> Path | None:
-        """The file of a template in the language; None where English stands in."""
+        """The file of a template in the language; None if it has only the English one."""
         return next((path for place in self.places(language) if (path := place / template).is_file()), None)
 
     def of_dialogues(self, paper: bool) -> list[str]:
-        """The English files that are no judge's; those of the published procedure where it is followed."""
+        """The English files that are not for judges; those of the published procedure only with `paper`."""
         names = sorted(path.name for path in (self.folder / ENGLISH).glob("[!_]*"))
         return [name for name in names if not name.startswith("judge") and (paper or "paper" not in name)]
 
@@ -70,38 +72,38 @@ class PromptPack:
                 undefined=StrictUndefined,
                 trim_blocks=True,
                 lstrip_blocks=True,
-                auto_reload=False,  # a run asks what its config was claimed with; and looking costs every call
+                auto_reload=False,  # a run keeps the prompts it was claimed with, and checking takes time in every call
             )
             environment.filters["replace"] = _replace
             self._environments[language] = environment
         return self._environments[language]
 
     def own_wording(self, languages: Iterable[Language], parts: Mapping[str, Sequence[str]]) -> list[str]:
-        """Which parts (name → patterns of their files) are not word for word what an import found published: all of them, in a
-        pack that was never imported."""
-        path = self.folder / PUBLISHED
+        """The parts (name → patterns of their files) that differ from the published words: all of them in a pack that was never
+        imported."""
+        path, codes = self.folder / PUBLISHED, list(languages)
         published = read_object(path, "a list of published files") if path.is_file() else {}
 
         def as_published(language: Language, patterns: Sequence[str]) -> bool:
             files = [file for pattern in patterns for file in (self.folder / language).glob(pattern)]
-            known = (published.get(file.relative_to(self.folder).as_posix()) for file in files)
-            return bool(files) and all(sha256_file(file) == sha for file, sha in zip(files, known, strict=True))
+            return bool(files) and all(
+                sha256_file(file) == published.get(file.relative_to(self.folder).as_posix()) for file in files
+            )
 
-        asked = list(languages)
-        return [name for name, patterns in parts.items() if not all(as_published(one, patterns) for one in asked)]
+        return [name for name, patterns in parts.items() if not all(as_published(code, patterns) for code in codes)]
 
     def with_values(self, **values: object) -> PromptPack:
-        """This pack with values that every template knows, beside those of each call (which come first)."""
+        """This pack with values for every template, in addition to those of each call (which take precedence)."""
         pack = copy.copy(self)
         pack._values = self._values | values
         return pack
 
     def render(self, language: Language, template: str, **values: object) -> str:
-        """A template's text without white space around; see `text`."""
+        """A template's text, stripped; see `text`."""
         return self.text(language, template, **values).strip()
 
     def text(self, language: Language, template: str, **values: object) -> str:
-        """A template's text, all of it; `UserError` names the pack's file when it is missing or broken."""
+        """A template's whole text. Raises `UserError` that names the file if it is missing or broken."""
         try:
             return self._environment(language).get_template(template).render(**(self._values | values))
         except TemplateNotFound:
@@ -110,11 +112,7 @@ class PromptPack:
             raise UserError(f"{self._file(language, template)}:{error.lineno}: {error.message}") from None
         except UnicodeDecodeError:
             raise UserError(f"{self._file(language, template)}: not UTF-8 text") from None
-        except (
-            TemplateError,
-            SyntaxError,
-            *_MISTAKES,
-        ) as error:  # SyntaxError: of the Python that Jinja makes of 20 loops in one
+        except (TemplateError, *_MISTAKES) as error:
             raise UserError(f"{self._file(language, template)}: {error or type(error).__name__}") from None
 
     def _file(self, language: str, template: str) -> Path:
@@ -128,13 +126,13 @@ class PromptPack:
                     raise UserError(f"prompt pack has no file {self._file(language, template)}")
 
     def fingerprint(self) -> str:
-        """A hash of every file of the pack: part of a run's config, so that an edited prompt is seen as another run."""
+        """A hash of all files of the pack. It is part of a run's config, so that an edited prompt makes another run."""
         files = sorted(p for p in self.folder.rglob("*") if p.is_file())
         return digest([[p.relative_to(self.folder).as_posix(), read_text(p, "prompt")] for p in files], 16)
 
 
 def in_language(text: str, language: Language) -> str:
-    """An English template for dialogues in a language: what it asks for "in English" it asks for in that language."""
+    """An English template for dialogues in a language: "in English" becomes "in German", and so on."""
     return re.sub(r"\bin English\b", f"in {name_of(language)}", text)
 
 
@@ -153,7 +151,7 @@ class _English(FileSystemLoader):
 
 @pass_eval_context
 def _replace(context: EvalContext, text: str, old: str, new: str, count: int | None = None) -> str:
-    """Jinja's filter, by which a marker of data (`[END TRANSCRIPT]`) is found in any case or spacing."""
+    """Jinja's filter, except that a marker of data (`[END TRANSCRIPT]`) is found in any case or spacing."""
     if marker := _MARKER.fullmatch(old):
         begin, what, closed = marker.groups()
         end = rf"{_GAP}[\]］】]" if closed else ""
@@ -162,7 +160,7 @@ def _replace(context: EvalContext, text: str, old: str, new: str, count: int | N
 
 
 def _check_files(folder: Path) -> None:
-    """Raise `UserError` for what a pack may not hold: a link that leads out of it, a huge file, what is no file at all."""
+    """Raise `UserError` for a link that leads out of the pack, a huge file, or something other than a file."""
     inside = folder.resolve()
     for path in sorted(folder.rglob("*")):
         if not path.resolve().is_relative_to(inside):
@@ -170,16 +168,9 @@ def _check_files(folder: Path) -> None:
                 f"prompt pack {folder}: {path.relative_to(folder)} is a link that leads out of the pack: put a copy there"
             )
         if not path.is_dir() and not path.is_file():
-            raise UserError(f"prompt pack {folder}: {path.relative_to(folder)} is no file")
+            raise UserError(f"prompt pack {folder}: {path.relative_to(folder)} is not a file")
         if path.is_file() and path.stat().st_size > _LARGEST:
             raise UserError(f"prompt pack {folder}: {path.relative_to(folder)} has more than {_LARGEST:,} bytes")
-
-
-def _is_pack(name: str, folder: Path) -> bool:
-    try:
-        return ("/" in name or name not in (".", "..")) and folder.is_dir()
-    except OSError:  # a name too long to be one
-        return False
 
 
 @lru_cache

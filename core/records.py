@@ -1,7 +1,6 @@
-"""Records: one JSON object a line, unknown fields rejected. Their field names are the interface between the rooms.
+"""Records: one JSON object per line, unknown fields rejected. Their field names are the interface between the rooms.
 
-Every record holds what was said, by whom and under which condition. Clock times are kept elsewhere (`timing.json`), so
-that two runs that did the same leave the same bytes.
+Clock times are kept elsewhere (`timing.json`), so that equal runs leave equal bytes.
 """
 
 from __future__ import annotations
@@ -20,36 +19,36 @@ from core.names import Spelt, plain_name
 from core.numbers import number_of
 
 Role = Literal["seeker", "supporter"]
-Message = dict[Literal["role", "content"], str]  # of a chat, as an endpoint takes it
-# How a dialogue ended. `infrastructure`: a server was lost. `rejected`: a server worked, but answered one call with an error
-# that is neither a full context nor a refusal, or never to the end. Both say nothing about either side (`LOST`): nobody judges
-# such a dialogue, and the same command asks for what is missing.
+Message = dict[Literal["role", "content"], str]  # a chat message in a request
+# How a dialogue ended. `infrastructure`: a server was lost. `rejected`: a server worked, but answered a call with an error
+# other than a full context or a refusal, or never finished. Both say nothing about either side (`LOST`): such dialogues are not
+# judged, and the same command continues them.
 Termination = Literal["max_turns", "seeker_ended", "refusal", "empty_reply", "context_overflow", "infrastructure", "rejected"]
 LOST = frozenset({"infrastructure", "rejected"})
-Stopped = Literal["refusal", "empty_reply", "context_overflow"]  # what of a reply is no turn
-Verdict = Literal["a", "b", "tie"]  # which of two is better
-Order = Literal["ab", "ba"]  # which of two was shown first
+Stopped = Literal["refusal", "empty_reply", "context_overflow"]  # replies that are not turns
+Verdict = Literal["a", "b", "tie"]  # the better of two
+Order = Literal["ab", "ba"]  # the order in which two were shown
 _LEVEL = re.compile(r"0|-?[1-9][0-9]{0,3}|-?(?:0|[1-9][0-9]{0,2})\.[0-9]{0,2}[1-9]")
 
 
 @cache
 def _level(text: str) -> str:
-    if not _LEVEL.fullmatch(text):  # written in one way only: they are looked up by their text
+    if not _LEVEL.fullmatch(text):  # a single spelling, since scores are looked up by their text
         raise ValueError("the key is not a score")
     return text
 
 
 Number = Annotated[float, BeforeValidator(number_of)]
 Whole = Annotated[int, BeforeValidator(number_of)]
-Count = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(number_of)]  # what JSON holds exactly
+Count = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(number_of)]  # the range that JSON keeps exactly
 _PLAIN = BeforeValidator(lambda value: plain_name(value) if isinstance(value, str) else value)
 Name = Annotated[str, _PLAIN]
 Identifier = Annotated[str, Field(min_length=1, max_length=200), _PLAIN]
-Part = Annotated[str, Field(min_length=1, max_length=150), _PLAIN]  # what an identifier is made with
+Part = Annotated[str, Field(min_length=1, max_length=150), _PLAIN]  # a part of an identifier
 Annotator = Annotated[Identifier, Spelt("annotator")]
 JudgeName = Annotated[Identifier, Spelt("judge")]
-System = Annotated[Identifier, Spelt("system")]  # whose replies or dialogues are scored or compared
-# No rubric goes further: tables that list all levels would not end.
+System = Annotated[Identifier, Spelt("system")]  # a system whose replies or dialogues are scored or compared
+# The widest range of a rubric: some tables list all scores.
 _Value = Annotated[float, Field(ge=-1000, le=1000), BeforeValidator(number_of)]
 _Level = Annotated[str, AfterValidator(_level)]
 _Probability = Annotated[float, Field(ge=0), BeforeValidator(number_of)]
@@ -62,7 +61,7 @@ class Record(BaseModel):
 
 
 class RoleCard(Record):
-    """Who the seeker is (ESC-Eval, section 2.2): a person and the problem that they bring."""
+    """The seeker's role (ESC-Eval, section 2.2): a person and their problem."""
 
     id: Identifier
     """Unique among the cards of a run."""
@@ -74,11 +73,11 @@ class RoleCard(Record):
     occupation: str = ""
     """Free text; empty where unknown."""
     problem: Annotated[str, Field(min_length=1)]
-    """The problem and what happened, as the seeker would know it."""
+    """The problem and its circumstances, from the seeker's point of view."""
     source: Name
     """The corpus that the card was made from."""
     source_id: Name | None = None
-    """The dialogue or post of that corpus."""
+    """The dialogue or post in that corpus."""
     card_method: Literal["llm", "heuristic", "written"]
     """How the card was made: by a model, from the corpus's own fields, or by hand."""
     category: tuple[str, ...] | None = None
@@ -86,27 +85,27 @@ class RoleCard(Record):
     quality: Literal["high", "middle", "invalid"] | None = None
     """The annotators' verdict (ESC-Eval, table 8)."""
     text: str | None = Field(default=None, exclude_if=lambda text: text is None)
-    """The card word for word as ESC-Eval's files have it: what the published prompt shows. Null for other cards."""
+    """The card's text in ESC-Eval's files, word for word, which the published prompt shows. Null for other cards."""
     details: dict[str, str] = Field(default={}, exclude_if=lambda details: not details)
-    """What a published benchmark says of the person beyond this, by its own names: its prompts show it as `details["name"]`."""
+    """A benchmark's further fields about the person, by its own names: its prompts show them as `details["name"]`."""
 
 
 class Turn(Record):
     """One utterance of a support dialogue."""
 
     role: Role
-    """Who speaks."""
+    """The speaker."""
     text: str
-    """What is said."""
+    """The words."""
     state: dict[str, Any] | None = None
     """The seeker's inner state (EmoHarbor). It never reaches a supporter."""
 
 
 class Post(Record):
-    """A request for help in a single turn, with the first reply to it where the corpus has one."""
+    """A request for help in a single turn, with the first reply if the corpus has one."""
 
     id: Identifier
-    """Unique among the posts of a reading."""
+    """Unique among all posts that are read together."""
     language: Language
     source: Name
     """The corpus."""
@@ -122,55 +121,55 @@ class Line(Record):
     """One utterance of a role-play dialogue."""
 
     role: Literal["character", "partner"]
-    """The played character, or whoever it talks to."""
+    """The played character, or its partner."""
     name: Name
     """The speaker's name."""
     text: Annotated[str, Field(min_length=1)]
-    """What is said."""
+    """The words."""
 
 
 class RolePlay(Record):
-    """A dialogue of general role play. Lines are as the corpus has them: one speaker may have several in a row."""
+    """A dialogue of general role play. Lines are the corpus's: a speaker may have several in a row."""
 
     id: Identifier
-    """Unique among the dialogues of a reading."""
+    """Unique among all dialogues that are read together."""
     language: Language
     source: Name
     """The corpus."""
     source_id: Name
     """The dialogue's id in that corpus."""
     character: Annotated[Name, Field(min_length=1)]
-    """Who is played."""
+    """The name of the played character."""
     persona: str = ""
-    """Who the character is; empty where the corpus does not say."""
+    """A description of the character, or empty."""
     scene: str = ""
-    """Where the dialogue takes place; empty where the corpus does not say."""
+    """The setting of the dialogue, or empty."""
     lines: Annotated[tuple[Line, ...], Field(min_length=1)]
     """The utterances in order."""
 
 
 class Usage(Record):
-    """What a dialogue cost in calls and tokens, as the servers counted them. No clock times."""
+    """Calls and tokens of a dialogue, as counted by the servers. No clock times."""
 
     prompt_tokens: Count = 0
     """Tokens read."""
     completion_tokens: Count = 0
     """Tokens written, reasoning included."""
     reasoning_tokens: Count = 0
-    """Tokens of reasoning; 0 where the server does not report them."""
+    """Tokens of reasoning; 0 if the server does not report them."""
     reasoning_characters: Count = 0
     """Characters of reasoning, counted by the client."""
     calls: Count = 0
     """Model calls."""
     cut_off: dict[str, Count] = Field(default={}, exclude_if=lambda cut_off: not cut_off)
-    """Replies that were cut off at the token limit, by role. Left out where there were none."""
+    """Replies that were cut off at the token limit, by role. Left out if there were none."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage.total([self, other])
 
     @classmethod
     def total(cls, parts: Iterable[Usage]) -> Usage:
-        """What several cost together."""
+        """The sum of several."""
         sums, cut_off = Counter[str](), Counter[str]()
         for part in parts:
             figures = dict(part)
@@ -186,7 +185,7 @@ class Dialogue(Record):
     """A hash of framework, card or profile, supporter, simulator and trial; imported dialogues keep their own."""
     language: Language
     framework: Name | None = None
-    """Under whose protocol it was held. Null for imported dialogues."""
+    """The framework whose protocol it followed. Null for imported dialogues."""
     source: Name
     """The corpus, or the source of the card or profile."""
     source_id: Name | None = None
@@ -200,15 +199,15 @@ class Dialogue(Record):
     simulator: Annotated[Name | None, Spelt("simulator")] = None
     """The model or models that played the seeker."""
     trial: Count = 0
-    """Which repetition this is, from 0."""
+    """The number of the repetition, from 0."""
     turns: tuple[Turn, ...]
     """The utterances in order."""
     termination: Termination | None = None
     """How the dialogue ended. Null for imported dialogues."""
     usage: Usage | None = None
-    """What it cost."""
+    """Its calls and tokens."""
     fields: dict[str, str] = Field(default={}, exclude_if=lambda fields: not fields)
-    """What else is known of an imported dialogue: its version, week, country. Reports group by it (--by)."""
+    """Further facts about an imported dialogue, such as version, week or country. Reports group by them (--by)."""
 
     @model_validator(mode="after")
     def _not_empty(self) -> Dialogue:
@@ -218,19 +217,17 @@ class Dialogue(Record):
 
     @property
     def lost(self) -> bool:
-        """Whether the service failed, so that the dialogue is missing rather than ended."""
+        """Whether a server failed, so that the dialogue is missing rather than ended."""
         return self.termination in LOST
 
     @property
     def ended_by(self) -> Role | None:
-        """Whose reply ended the dialogue early: the side that was to speak next when it stopped (None at max_turns).
-
-        Only a dialogue that the supporter opens can stop before any turn.
-        """
+        """The side that ended the dialogue early, whose turn was next (None at max_turns)."""
         if self.termination in (None, "max_turns"):
             return None
         if self.termination == "seeker_ended":
             return "seeker"
+        # only a dialogue that the supporter opens can stop before any turn
         return "supporter" if not self.turns or self.turns[-1].role == "seeker" else "seeker"
 
     @property
@@ -241,11 +238,11 @@ class Dialogue(Record):
 
 
 Used = dict[str, dict[str, dict[str, Usage]]]
-"""What a run used: stage → role → model."""
+"""A run's usage: stage → role → model."""
 
 
 class SupportDialogue(Record):
-    """An emotional-support dialogue of a corpus, with what the corpus says about its seeker; empty where it says nothing."""
+    """An emotional-support dialogue of a corpus, with the corpus's facts about its seeker; empty if it has none."""
 
     dialogue: Dialogue
     """The dialogue itself."""
@@ -262,7 +259,7 @@ class SupportDialogue(Record):
     occupation: str = ""
     """Free text."""
     survey: dict[str, Number] = {}
-    """Scores that the corpus's participants gave, by question. Missing ones are left out."""
+    """Scores given by the corpus's participants, by question. Missing ones are left out."""
 
     @property
     def id(self) -> str:
@@ -274,7 +271,7 @@ class SupportDialogue(Record):
 
 
 def dialogue_id(framework: str, subject: str, supporter: str, simulator: str, trial: int) -> str:
-    """The id of a simulated dialogue: a hash of what makes it this dialogue and no other (16 hex digits)."""
+    """The id of a simulated dialogue: 16 hex digits, a hash of everything that identifies it."""
     return digest([framework, subject, supporter, simulator, trial], 16)
 
 
@@ -291,32 +288,32 @@ class Judgement(Record):
     dimension: Identifier
     """The rubric's dimension."""
     value: _Value | None
-    """The score. Null where no verdict could be read: never 0, never left out."""
+    """The score. Null if no verdict could be read: never 0, never left out."""
     expected: _Value | None = None
     """The mean of `distribution`."""
     distribution: dict[_Level, _Probability] | None = None
-    """Probability of each score (the score is written as text). Null where the judge gave no token probabilities."""
+    """The probability of each score (written as text). Null if the judge gave no token probabilities."""
     turn: Count | None = None
     """The judged turn, from 0. Null for the whole dialogue."""
     repeat: Count = 0
-    """Which repetition of the question this is, from 0."""
+    """The number of the repetition, from 0."""
     condition: dict[Name, Name] = {}
-    """The experimental condition (mode, order, strategy) and, under `failure`, why there is no verdict. `verdict`:
-    `not_applicable` or `not_reached` (a question of a tree): nothing to score. Of a pair: `against` whom, `shown` when."""
+    """The experimental condition (mode, order, strategy). `failure` says why there is no verdict; `verdict` is `not_applicable`
+    or `not_reached` (a question of a tree) if there is nothing to score. In a pair, `against` is the other system, and `shown`
+    the position."""
     method: Name = "given"
-    """How it was asked: joint, per_dimension, paper, json, bands, tree, tree_once, criteria, lines, pairs; or `given`."""
+    """The judge's method: joint, per_dimension, paper, json, bands, tree, tree_once, criteria, lines, pairs; or `given`."""
     raw: str = ""
     """The judge's reply, at most 32,768 characters."""
 
     @property
     def lost(self) -> bool:
-        """Whether there is no verdict because the service failed, not because of what was said."""
+        """Whether the verdict is missing because a server failed, not because of the judge's words."""
         return self.condition.get("failure") in LOST
 
     @property
     def unasked(self) -> bool:
-        """Whether there was nothing to score: the judge found that the dimension does not apply, or a tree's question was not
-        reached."""
+        """Whether there was nothing to score: the dimension does not apply, or the tree did not reach the question."""
         return "verdict" in self.condition
 
     @model_validator(mode="after")
@@ -327,13 +324,13 @@ class Judgement(Record):
 
 
 class HumanScore(Record):
-    """One annotator's score, or one that holds by construction, on one dimension of one dialogue."""
+    """An annotator's score, or one known by construction, on one dimension of one dialogue."""
 
     dialogue_id: Identifier
     """The scored dialogue."""
     language: Language
     annotator: Annotator
-    """Who scored."""
+    """The scorer."""
     rubric: Identifier
     """The rubric's name."""
     dimension: Identifier
@@ -345,41 +342,41 @@ class HumanScore(Record):
 
 
 class Preference(Record):
-    """Which of two dialogues an annotator preferred."""
+    """An annotator's preference between two dialogues."""
 
     dialogue_a: Identifier
-    """One dialogue."""
+    """The first dialogue."""
     dialogue_b: Identifier
-    """The other dialogue."""
+    """The second dialogue."""
     annotator: Annotator
-    """Who chose."""
+    """The person who chose."""
     question: Name
-    """What was asked."""
+    """The question asked."""
     verdict: Verdict
-    """Which one was preferred."""
+    """The preferred dialogue."""
     order: Order
-    """Which one was shown first."""
+    """The order in which they were shown."""
 
 
 class Comparison(Record):
-    """Which of two systems did better on an item: a row of a table. It has a `verdict`, a `degree` or both."""
+    """A comparison of two systems on an item: a row of a table. It has a `verdict`, a `degree` or both."""
 
     item: Identifier
-    """What both systems did."""
+    """The item that both systems answered."""
     a: System
-    """One system."""
+    """The first system."""
     b: System
-    """The other system."""
+    """The second system."""
     annotator: Annotator
-    """Who compared."""
+    """The person who compared."""
     question: Identifier = "preferred"
-    """What was asked."""
+    """The question asked."""
     verdict: Verdict | None = None
-    """Which system did better."""
+    """The better system."""
     degree: Number | None = None
     """By how much `a` is better: from −n (`b` is far better) over 0 (a tie) to n."""
     order: Order | None = None
-    """Which system was shown first, where that is known."""
+    """The order in which they were shown, if known."""
 
     @model_validator(mode="after")
     def _answered(self) -> Comparison:
@@ -393,7 +390,7 @@ class Comparison(Record):
 
     @property
     def choice(self) -> Verdict:
-        """The verdict; that of a degree is its sign."""
+        """The verdict, or the sign of the degree."""
         if self.degree is None:
             assert self.verdict is not None, "one of the two is given"
             return self.verdict

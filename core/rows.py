@@ -1,4 +1,4 @@
-"""Reading third-party corpora row by row: every row is counted, and what is not used leaves a reason and a place."""
+"""Reading third-party corpora row by row: every row is counted, and unused rows leave a reason and a place."""
 
 from __future__ import annotations
 
@@ -23,50 +23,48 @@ from core.settings import Settings
 CorpusItem = SupportDialogue | Post | RolePlay
 M = TypeVar("M", bound=BaseModel)
 MALFORMED = "malformed"
-_LONGEST = 400  # characters of a problem: what a row holds may be of any length
-
-
-# What web pages leave in texts, and signs that nobody sees; joiners and marks of direction are seen beside other letters.
+_LONGEST = 400  # characters of a problem, which may quote a row of any length
+# Leftovers of web pages and invisible characters; joiners and direction marks count only in texts without other characters.
 _UNTIDY = re.compile(
     r"<br ?/?>|&(?:#\d+|#x[0-9a-fA-F]+|[a-zA-Z]+);|\r\n?|[\xa0\x00\u200b\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"
 )
 _UNSEEN = re.compile(r"[\s\u200c-\u200f]*")
 
 
-def _plain(found: re.Match[str]) -> str:
-    """What stands for an untidy part of a text."""
-    if found[0][0] in "<\r":
+def _plain(untidy: re.Match[str]) -> str:
+    """The replacement of an untidy part of a text."""
+    if untidy[0][0] in "<\r":
         return "\n"
-    return html.unescape(found[0]).replace("\xa0", " ") if found[0][0] in "&\xa0" else ""
+    return html.unescape(untidy[0]).replace("\xa0", " ") if untidy[0][0] in "&\xa0" else ""
 
 
 class RowModel(BaseModel):
-    """Base of the models of corpus rows: fields that we do not use are ignored, those we use are checked."""
+    """Base of the models of corpus rows: the fields that we use are validated, others are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_absence(cls, value: Any) -> Any:
-        """A null in a field that may be missing says that it is missing."""
+        """Leave out nulls of optional fields."""
         if not isinstance(value, dict):
             return value
         fields = [(field.validation_alias or name, field) for name, field in cls.model_fields.items()]
         optional = {name for name, field in fields if isinstance(name, str) and not field.is_required()}
-        return {key: one for key, one in value.items() if one is not None or key not in optional}
+        return {key: entry for key, entry in value.items() if entry is not None or key not in optional}
 
 
 class Malformed(Exception):
-    """What is wrong with a row that cannot be read."""
+    """The fault of a row that cannot be read."""
 
 
 class Dropped(Exception):
-    """Why a readable row is left out, in words that a reader of the manifest understands."""
+    """The reason to leave out a readable row, in words for readers of the manifest."""
 
 
 @dataclass(frozen=True)
 class CorpusRow:
-    """One unit of a corpus and where it stands (`file:line`, or `file: entry n` in a JSON list)."""
+    """A unit of a corpus and its place (`file:line`, or `file: entry n` in a JSON list)."""
 
     where: str
     value: Any
@@ -74,11 +72,10 @@ class CorpusRow:
 
 @dataclass
 class CorpusReader:
-    """Reads a corpus's files and keeps the account. With `strict`, the first malformed row raises `UserError`; without `tidy`,
-    texts stay as they are (see `tidied`).
+    """Reads a corpus's files and counts their rows. With `strict`, the first malformed row raises `UserError`; without `tidy`,
+    texts are left unchanged (see `tidied`).
 
-    Every row that an iterator of this class hands out (or that `row` makes) must end as exactly one item or one drop;
-    `read_source` checks the balance.
+    Every row from `row` or an iterator of this class must end as exactly one item or one drop; `read_source` checks this.
     """
 
     step: BuildStep
@@ -88,8 +85,7 @@ class CorpusReader:
 
     @contextmanager
     def accounting(self, row: CorpusRow) -> Iterator[None]:
-        """A block that makes an item of a row. `Dropped`, `Malformed`, `UserError` and a model's `ValidationError` end it as a
-        drop."""
+        """The block that makes an item from a row. `Dropped`, `Malformed`, `UserError` and `ValidationError` drop the row."""
         try:
             yield
         except Dropped as reason:
@@ -100,7 +96,7 @@ class CorpusReader:
             self.malformed(row, str(error))
 
     def jsonl(self, path: Path, first: int = 1) -> Iterator[CorpusRow]:
-        """Every line of a JSON-lines file, from line `first` on, that is not blank."""
+        """The lines of a JSON-lines file that are not blank, from line `first` on."""
         for number, line in numbered_lines(path, "corpus file"):
             if number >= first:
                 row = self.row(f"{path}:{number}", None)
@@ -108,7 +104,7 @@ class CorpusReader:
                     yield CorpusRow(row.where, self.tidied(json_line(line)))
 
     def json_list(self, path: Path) -> Iterator[CorpusRow]:
-        """Every entry of a JSON file that holds one list."""
+        """The entries of the list in a JSON file."""
         value = self.json(path)
         if not isinstance(value, list):
             raise UserError(f"{path}: expected a JSON list, found {type(value).__name__}")
@@ -116,18 +112,18 @@ class CorpusReader:
             yield self.row(f"{path}: entry {number}", entry)
 
     def records(self, path: Path) -> Iterator[CorpusRow]:
-        """The rows of a file that holds one JSON list (`.json`) or JSON lines."""
+        """The rows of a JSON list (`.json`) or of JSON lines."""
         return self.json_list(path) if path.suffix == ".json" else self.jsonl(path)
 
     def json(self, path: Path) -> Any:
-        """A whole JSON file, not counted: for files whose units lie deeper (`row` counts those)."""
+        """A whole JSON file, not counted: for files whose units are nested deeper (count them with `row`)."""
         return self.tidied(read_json(path, "corpus file"))
 
     def csv(self, path: Path, needed: Sequence[str] = ()) -> Iterator[CorpusRow]:
-        """Every record of a CSV file with a header, as a dict; its place is the line it begins on. Raises `UserError` for a
-        header without one of the `needed` columns, or with one twice."""
+        """The records of a CSV file with a header, as dicts; a record's place is its first line. Raises `UserError` for a
+        header that lacks a `needed` column or has a column twice."""
         records = csv_records(path, read_text(path, "corpus file"))
-        lines = [(f"{path}:{line}", cells) for line, cells in records if cells]  # none of a blank line
+        lines = [(f"{path}:{line}", cells) for line, cells in records if cells]  # no blank lines
         names = _columns(path, lines, needed)
         for where, cells in lines[1:]:
             row = self.row(where, dict(zip(names, cells, strict=False)))
@@ -137,7 +133,7 @@ class CorpusReader:
                 self.malformed(row, f"expected {len(names)} columns")
 
     def documents(self, path: Path, content: Callable[[], Any]) -> Iterator[CorpusRow]:
-        """The rows of a JSON-lines file; of another file the one that `content` makes of it."""
+        """The rows of a JSON-lines file; for any other file, a single row with its `content`."""
         if path.suffix == ".jsonl":
             yield from self.jsonl(path)
         else:
@@ -146,19 +142,19 @@ class CorpusReader:
                 yield CorpusRow(row.where, self.tidied(content()))
 
     def row(self, where: str, value: Any) -> CorpusRow:
-        """Count one unit more."""
+        """A new row, which is counted."""
         self.step.taken += 1
         return CorpusRow(where, self.tidied(value))
 
     def tidied(self, value: Any) -> Any:
-        """A value without what web pages left in its texts (entities, `<br>`, carriage returns) and without signs that nobody
-        sees: no reader takes them for a turn. Both are counted. A text that holds JSON stays as it is."""
+        """A value whose texts are free of leftovers from web pages (entities, `<br>`, carriage returns) and of invisible
+        characters, which readers might take for a turn. Changes are counted. Texts that contain JSON stay unchanged."""
         if not self.tidy or value is None:
             return value
         if isinstance(value, dict):
-            return {key: self.tidied(one) for key, one in value.items()}
+            return {key: self.tidied(entry) for key, entry in value.items()}
         if isinstance(value, list):
-            return [self.tidied(one) for one in value]
+            return [self.tidied(entry) for entry in value]
         if not isinstance(value, str) or value.startswith(("[", "{")):
             return value
         text = _UNTIDY.sub(_plain, value)
@@ -180,7 +176,7 @@ class CorpusReader:
 
 
 class Sampled(Settings):
-    """A corpus's line in table 5 of ESC-Eval: QA or MD (multi-turn), who made it, how many were drawn for role cards."""
+    """A corpus's row in table 5 of ESC-Eval: QA or MD (multi-turn), its authors, the number of items drawn for role cards."""
 
     format: Literal["QA", "MD"]
     resource: Literal["Human", "ChatGPT"]
@@ -188,16 +184,16 @@ class Sampled(Settings):
 
 
 class RolePlayYield(Settings):
-    """How many dialogues of one language a corpus gives the simulator's training set."""
+    """The number of dialogues in a language that a corpus contributes to the simulator's training set."""
 
     published: Annotated[int, Field(gt=0)]
-    """Dialogues of the whole corpus, as its authors state them."""
+    """Dialogues in the whole corpus, according to its authors."""
     read: Annotated[int, Field(ge=0)] = 0
-    """How many of them were at hand when this was written; 0: none."""
+    """The number of them that we had when this was measured; 0: none."""
     usable: Annotated[int, Field(ge=0)] = 0
-    """How many of those `role-sft` could use, on the settings of configs/data/role_sft.yaml and ESC-Eval's own cards."""
+    """The number of those that `role-sft` could use with configs/data/role_sft.yaml and ESC-Eval's own cards."""
     needs_cards: bool = False
-    """Its dialogues state no situation: a model has to write the role cards (`cards extract`)."""
+    """Whether its dialogues state no situation, so that a model has to write the role cards (`cards extract`)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> RolePlayYield:
@@ -207,36 +203,36 @@ class RolePlayYield(Settings):
 
     @property
     def most(self) -> int:
-        """The most that can be asked of it: counted, scaled from what was read, or, where nothing was, all of it."""
+        """An upper limit of usable dialogues: scaled from those that were read or, if none were, all published ones."""
         return self.published * self.usable // self.read if self.read else self.published
 
 
 class Origin(Settings):
-    """Where `fetch` gets a corpus: a repository on GitHub or a dataset of the hub, at one commit."""
+    """The source from which `fetch` gets a corpus: a GitHub repository or a dataset of the hub, at a commit."""
 
     github: str | None = None
     """OWNER/NAME."""
     hub: str | None = None
     """OWNER/NAME."""
     revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
-    """The commit: the content is what it hashes to. Null: no commit was looked up, so one has to be given."""
+    """The commit, which fixes the content. Null: not looked up, so the user has to give one."""
     under: tuple[str, ...] = ("",)
-    """Folders of the repository in which the corpus's files are; what they hold is put into one folder."""
+    """Folders of the repository with the corpus's files, which are put into a single folder."""
     archive: str | None = None
-    """A zip file of the repository that holds the corpus."""
+    """A zip file in the repository that contains the corpus."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Origin:
         if (self.github is None) == (self.hub is None):
-            raise ValueError("one of github and hub")
+            raise ValueError("give either github or hub")
         return self
 
 
 class CorpusFacts(Settings):
-    """What a corpus is, where a user gets it and under which licence: an entry of configs/data/corpora.yaml."""
+    """A corpus, where users get it and its licence: an entry of configs/data/corpora.yaml."""
 
     reader: str | None = None
-    """What reads its files, as module:attribute of `data_prep.sources`."""
+    """Its reader, as module:attribute of `data_prep.sources`."""
     about: str
     kind: Literal["support", "post", "role_play"]
     languages: tuple[Language, ...]
@@ -244,7 +240,7 @@ class CorpusFacts(Settings):
     where: str
     licence: str
     share: str | None = None
-    """The licence, as the hub writes it, under which records made from it may be passed on; null: they may not."""
+    """The licence (the hub's identifier) under which records made from it may be passed on; null: they may not."""
     paper: str
     table5: Sampled | None = None
     beside: tuple[str, ...] = ()
@@ -256,8 +252,8 @@ ReadCorpus = Callable[[list[Path], CorpusReader], Iterator[CorpusItem]]
 
 
 class Source(CorpusFacts):
-    """A corpus and how its files are read: `read` gets those that match `files`, sorted, and yields items whose `source` is the
-    corpus's name."""
+    """A corpus and its reader: `read` gets the sorted paths that match `files`, and yields items with the corpus's name as
+    their `source`."""
 
     name: str
     read: ReadCorpus
@@ -268,10 +264,10 @@ def by_row(
     rows: Callable[[CorpusReader, Path], Iterable[CorpusRow]] = CorpusReader.records,
     named: Callable[[Path], str] = lambda file: file.stem,
 ) -> ReadCorpus:
-    """A corpus's `read`, for files whose every row is one item or one drop.
+    """A corpus's `read`, for files in which every row is one item or one drop.
 
-    `make` gets a row's value and its source id, `name of the file/position`, for corpora that have no ids of their own; `named`
-    says what a file is called, `rows` how files are read.
+    `make` gets a row's value and a source id, `file name/position`, for corpora without ids of their own; `named` gives a
+    file's name, `rows` its rows.
     """
 
     def read(files: list[Path], reader: CorpusReader) -> Iterator[CorpusItem]:
@@ -285,11 +281,10 @@ def by_row(
 
 def read_table(path: Path, model: type[M], what: str, each: Callable[[str, M], None] = lambda *_: None) -> list[M]:
     """The rows of a `.jsonl`, `.csv`, `.tsv` or `.xlsx` file that people made (see `core.people_tables`), as records; `what`
-    says what is in it. `each` is given every one with its place.
+    names its content. `each` is called with the place and the record of every row, and may raise `UserError`.
 
-    An empty cell of a table is a missing value where the field may be missing. Every row must be right: raises `UserError`
-    with file, line and field (or column) of all that are not or that `each` refuses (a `UserError`), and for a file of another
-    kind or without a row.
+    An empty cell in a table means that an optional field is missing. Raises `UserError` with file, line and field (or column)
+    of all invalid rows, and for a file of another kind or without rows.
     """
     suffix = path.suffix.lower()
     if suffix not in (".jsonl", ".csv", ".tsv", ".xlsx"):
@@ -315,7 +310,8 @@ def read_table(path: Path, model: type[M], what: str, each: Callable[[str, M], N
 
 
 def dict_rows(path: Path, faults: Faults) -> list[CorpusRow]:
-    """The rows of a table (see `core.people_tables`), of JSON lines or of a JSON list; `faults` has what cannot be read."""
+    """The rows of a table (see `core.people_tables`), of JSON lines or of a JSON list; those that cannot be read are added to
+    `faults`."""
     reader = CorpusReader(BuildStep(path.name), tidy=False)
     rows = list(reader.records(path) if path.suffix.lower() in (".json", ".jsonl") else _table_rows(path, reader))
     faults.found += reader.problems
@@ -326,17 +322,17 @@ def dict_rows(path: Path, faults: Faults) -> list[CorpusRow]:
 
 
 def _columns(path: Path, lines: Sequence[tuple[str, list[str]]], needed: Sequence[str]) -> list[str]:
-    """The header of a table. Raises `UserError` for one without a needed column, or with one twice."""
+    """The header of a table. Raises `UserError` if it lacks a needed column or has one twice."""
     where, names = lines[0] if lines else (f"{path}:1", [])
     missing = [name for name in needed if name not in names]
     if missing or len(set(names)) < len(names):
-        fault = f"no column {', '.join(map(repr, missing))}" if missing else "a column stands twice"
-        raise UserError(f"{where}: {fault}; found, parted by commas: {shortened(', '.join(names)) or 'none'}")
+        fault = f"no column {', '.join(map(repr, missing))}" if missing else "duplicate column"
+        raise UserError(f"{where}: {fault}; the columns are: {shortened(', '.join(names)) or 'none'}")
     return names
 
 
 def _typed_rows(path: Path, model: type[BaseModel], reader: CorpusReader) -> Iterator[CorpusRow]:
-    """The rows of a table as {column: cell}, without cells that are empty and may be missing."""
+    """The rows of a table as {column: cell}, without the empty cells of optional fields."""
     needed = [name for name, field in model.model_fields.items() if field.is_required()]
     nullable = [name for name in needed if type(None) in get_args(model.model_fields[name].annotation)]
     for row in _table_rows(path, reader, needed):

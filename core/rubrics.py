@@ -1,4 +1,4 @@
-"""Rubrics: dimensions, scales and level descriptions, read from configs/rubrics (or a user's own file)."""
+"""Rubrics: dimensions, scales and descriptions of levels, from configs/rubrics or a user's own file."""
 
 from __future__ import annotations
 
@@ -24,76 +24,75 @@ Level = Annotated[int | float | str, Field(union_mode="left_to_right")]  # a sco
 
 
 class Dimension(Settings):
-    """One dimension; all texts are per language. A sentence in its place is its `about`."""
+    """A dimension, with its texts per language. A single sentence is short for its `about`."""
 
     label: dict[Language, str]
     """Its name in tables. Default: from its key."""
-    # Facet and scale are left out of dumps where there is none: a run folder's config stays as it was before they existed.
+    # Dumps leave out the defaults of newer fields, so that the configs of older run folders stay the same.
     facet: dict[Language, str] | None = Field(default=None, exclude_if=lambda facet: facet is None)
     """The group of dimensions that it belongs to."""
     scale: Scale | None = Field(default=None, exclude_if=lambda scale: scale is None)
-    """Its own scale, where it is not the rubric's."""
+    """Its own scale, if it differs from the rubric's."""
     about: dict[Language, str]
-    """What is judged."""
+    """The quality that is judged."""
     levels: dict[Language, dict[Level, str]] = Field(default={})
-    """What each score (or named level) means; any may be left out."""
+    """The meaning of each score (or named level); any may be left out."""
     weight: float = Field(default=1, ge=0, exclude_if=lambda weight: weight == 1)
-    """How much it counts in the average, relative to the others; 0: not at all."""
+    """Its relative weight in the average; 0: none."""
     higher_is: Literal["better", "worse"] = Field(default="better", exclude_if=lambda higher: higher == "better")
-    """Which end of the scale is the good one: averages run from 0 (worst) to 100 (best)."""
+    """Which end of the scale is good: averages run from 0 (worst) to 100 (best)."""
     not_applicable: bool = Field(default=False, exclude_if=lambda allowed: not allowed)
-    """Whether a judge may answer that it does not apply to a dialogue: such a verdict is in no mean."""
+    """Whether a judge may answer that it does not apply to a dialogue. Such verdicts are left out of means."""
 
 
 class Rubric(Settings):
     """A named set of dimensions, or a tree of questions. Texts without a language are in `language` (default: en)."""
 
     name: Identifier
-    """Stands in every judgement on this rubric."""
+    """The name in every judgement on this rubric."""
     source: str = Field(default="", exclude_if=lambda source: not source)
-    """Which table or figure of which paper the levels follow."""
+    """The paper's table or figure that the levels follow."""
     languages: tuple[Language, ...]
     """Every dimension has a label and a description in each of them. Default: the languages of the texts."""
     scale: Scale
-    """Of every dimension without one of its own: ask `scale_of`, or `one_scale` where a figure needs the same everywhere."""
+    """The scale of dimensions without their own: see `scale_of`, and `one_scale` for figures that need a common one."""
     dimensions: dict[Identifier, Dimension]
     """By name, in the order of tables."""
     questions: dict[Identifier, TreeQuestion] | None = Field(default=None, exclude_if=lambda questions: questions is None)
-    """A tree in place of dimensions; the first question is its root. Each question becomes a dimension of weight 0, and
-    `outcome`, the sum of the points of the answers given, is one more: `higher_is: worse` beside `questions` is about it."""
+    """A tree of questions instead of dimensions, beginning with its root. Each question becomes a dimension of weight 0, and
+    the sum of the answers' points the dimension `outcome`, to which the rubric's `higher_is: worse` applies."""
     outcomes: tuple[Identifier, ...] = Field(default=(), exclude_if=lambda outcomes: not outcomes)
-    """The outcomes of `questions`, where there are several: written as dimensions are, whose scales have levels."""
-    # Left out of dumps where they say nothing new, as facet and scale are.
+    """The outcomes of `questions`, if there are several: written like dimensions whose scales have levels."""
     rates: Literal["supporter", "seeker"] = Field(default="supporter", exclude_if=lambda rates: rates == "supporter")
-    """Whose part in the dialogue is scored; a seeker is scored against its role card or profile."""
+    """The side that is scored; a seeker is scored against its role card or profile."""
     halves: bool = Field(default=False, exclude_if=lambda halves: not halves)
-    """Whether people may give halves for what lies between two levels."""
+    """Whether people may give half points between two levels."""
     example: dict[Language, str] = Field(default={}, exclude=True)
-    """A dialogue that is scored, for people's guides; no judge is shown it."""
+    """A scored dialogue for people's guides; judges never see it."""
 
     @model_validator(mode="before")
     @classmethod
     def _written_out(cls, raw: Any) -> Any:
-        """The short forms in full: texts without a language, dimensions of one sentence, what the texts' languages are, and a
+        """Expand short forms: texts without a language, dimensions of a single sentence, the languages of the texts, and a
         tree's questions as dimensions."""
         if not isinstance(raw, dict):
             return raw
         language = str(raw.get("language", "en"))
         full = {key: value for key, value in raw.items() if key != "language"}
-        if isinstance(asked := full.get("questions"), dict):
-            full["questions"] = asked = {key: _in_full(key, one, language, "text") for key, one in asked.items()}
-            ends = full.get("outcomes")
-            if isinstance(ends, dict):
-                full["outcomes"] = [*ends]
-            full.setdefault("dimensions", _dimensions_of(asked, full.pop("higher_is", "better"), ends))
-            full.setdefault("scale", {"min": 0, "max": 1})  # which no dimension is on
-        if isinstance(given := full.get("dimensions"), dict):
-            full["dimensions"] = given = {key: _in_full(key, one, language, "about") for key, one in given.items()}
-            ones = [one for one in given.values() if isinstance(one, dict)]
-            texts = [one[field] for one in ones for field in ("label", "about") if isinstance(one.get(field), dict)]
+        if isinstance(questions := full.get("questions"), dict):
+            full["questions"] = questions = {key: _in_full(key, raw, language, "text") for key, raw in questions.items()}
+            outcomes = full.get("outcomes")
+            if isinstance(outcomes, dict):
+                full["outcomes"] = [*outcomes]
+            full.setdefault("dimensions", _dimensions_of(questions, full.pop("higher_is", "better"), outcomes))
+            full.setdefault("scale", {"min": 0, "max": 1})  # required, though no dimension uses it
+        if isinstance(dimensions := full.get("dimensions"), dict):
+            full["dimensions"] = dimensions = {key: _in_full(key, raw, language, "about") for key, raw in dimensions.items()}
+            wellformed = [dimension for dimension in dimensions.values() if isinstance(dimension, dict)]
+            texts = [raw[field] for raw in wellformed for field in ("label", "about") if isinstance(raw.get(field), dict)]
             full.setdefault("languages", [*dict.fromkeys(code for text in texts for code in text)])
-            if ones and all("scale" in one for one in ones):
-                full.setdefault("scale", ones[-1]["scale"])
+            if wellformed and all("scale" in dimension for dimension in wellformed):
+                full.setdefault("scale", wellformed[-1]["scale"])
         return full
 
     @model_validator(mode="after")
@@ -123,17 +122,16 @@ class Rubric(Settings):
                 if dimension.facet is not None and language not in dimension.facet:
                     yield f"dimension {key}: no {language} facet"
                 if not [*scale.faults()]:
-                    known = {*scale.scores, *(scale.levels or ())}
-                    for level in dimension.levels.get(language, {}).keys() - known:
+                    for level in dimension.levels.get(language, {}).keys() - {*scale.scores, *(scale.levels or ())}:
                         what = "score" if isinstance(level, int | float) else "level"
                         yield f"dimension {key} ({language}): {what} {level} is off the scale, {scale}"
 
     @property
     def title(self) -> str:
-        """Its name, and where it is from if that is said."""
+        """Its name, with its source if it has one."""
         return f"{self.name} ({self.source})" if self.source else self.name
 
-    def __hash__(self) -> int:  # what differs is told apart by comparison
+    def __hash__(self) -> int:  # equality compares the rest
         return hash(self.name)
 
     def scale_of(self, dimension: str) -> Scale:
@@ -142,7 +140,7 @@ class Rubric(Settings):
 
     @property
     def scored(self) -> list[str]:
-        """The dimensions that boards show: of a tree with several outcomes these alone, and not its questions."""
+        """The dimensions that boards show: all, or a tree's outcomes if it has several."""
         return [*(self.outcomes or self.dimensions)]
 
     @property
@@ -152,18 +150,18 @@ class Rubric(Settings):
 
     @property
     def shared_scale(self) -> Scale | None:
-        """The scale that all dimensions are on; None where they differ."""
+        """The common scale of all dimensions; None if they differ."""
         scales = set(self.scales.values())
         return scales.pop() if len(scales) == 1 else None
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """Every score of any dimension, ascending."""
+        """All scores of all dimensions, ascending."""
         return tuple(sorted({score for scale in self.scales.values() for score in scale.scores}))
 
     @property
     def counted(self) -> dict[float, str]:
-        """The scores that tables count by, ascending, with their heads: the names of levels that all dimensions share."""
+        """The scores that tables count, ascending, with their headings: the names of levels if all dimensions share them."""
         scales = {scale.counted for scale in self.scales.values()}
         named = len(scales) == 1 and bool(self.shared_scale)
         scores = sorted({score for scale in scales for score in scale.scores})
@@ -171,25 +169,25 @@ class Rubric(Settings):
 
     @cached_property
     def digits(self) -> bool:
-        """Whether every verdict is one digit, so that a judge may answer in digits alone."""
+        """Whether every verdict is one digit, so that a judge may answer in digits only."""
         applies = not any(dimension.not_applicable for dimension in self.dimensions.values())
         return applies and not self.questions and all(scale.digits for scale in self.scales.values())
 
     @cached_property
     def told(self) -> bool:
-        """Whether verdicts are digits of one scale whose every score has a text: then the texts say what the scale is."""
+        """Whether verdicts are digits of a common scale and every score has a text, so that the texts explain the scale."""
         texts = (text for key in self.dimensions for code in self.languages for text in self.texts(key, code).values())
         return self.digits and self.shared_scale is not None and all(texts)
 
     @cached_property
     def weights(self) -> tuple[float, ...] | None:
-        """What every dimension counts in the average; None where all count the same."""
+        """The weight of each dimension in the average; None if all are equal."""
         weights = tuple(dimension.weight for dimension in self.dimensions.values())
         return None if len({*weights}) == 1 else weights
 
     @cached_property
     def alike(self) -> bool:
-        """Whether all dimensions are on one scale, with the same end up, and count the same: their scores have a plain mean."""
+        """Whether all dimensions have the same scale and weight, and higher is better: then their scores have a plain mean."""
         ups = {dimension.higher_is for dimension in self.dimensions.values()}
         return self.shared_scale is not None and ups == {"better"} and self.weights is None
 
@@ -204,13 +202,13 @@ class Rubric(Settings):
         return (score - worst) * 100 / (best - worst)
 
     def average(self, figures: Mapping[str, float]) -> float | None:
-        """The weighted mean of the figures that are given, by dimension; None where none of them counts."""
+        """The weighted mean of the dimensions' figures; None if their weights are all 0."""
         weights = {key: self.dimensions[key].weight for key in figures}
         total = math.fsum(weights.values())
         return math.fsum(figures[key] * weight for key, weight in weights.items()) / total if total else None
 
     def answers(self, dimension: str, language: Language) -> dict[str, Verdict]:
-        """What a judge may answer, as it is written in the language, with what it means."""
+        """The judge's possible answers in the language, with their meanings."""
         scale = self.scale_of(dimension)
         answers: dict[str, Verdict] = {scale.name(score, language): score for score in scale.scores}
         if self.dimensions[dimension].not_applicable:
@@ -218,13 +216,13 @@ class Rubric(Settings):
         return answers
 
     def verdict(self, dimension: str, text: str) -> Verdict | None:
-        """What a judge's text says of a dimension, in whichever language; None where that is not certain."""
+        """The verdict on a dimension that a judge's text states, in any language; None if that is not certain."""
         if self.dimensions[dimension].not_applicable and not_applicable(text):
             return NOT_APPLICABLE
         return self.scale_of(dimension).read(text)
 
     def one_scale(self, purpose: str) -> Scale:
-        """The scale that all dimensions are on. Raises `UserError`, which names `purpose`, where they differ."""
+        """The common scale of all dimensions. Raises `UserError` that names `purpose` if they differ."""
         if (shared := self.shared_scale) is not None:
             return shared
         (a, first), *others = self.scales.items()
@@ -235,20 +233,20 @@ class Rubric(Settings):
         )
 
     def steps(self, dimension: str, halves: bool | None = None) -> list[float]:
-        """What people may give, ascending: the scale's scores; of whole ones also halves (`halves`; without it, as the rubric
-        says)."""
+        """The scores that people may give, ascending: the scale's and, with `halves` (default: the rubric's), half points
+        between whole ones."""
         scale = self.scale_of(dimension)
         if scale.levels or scale.step != 1 or not (self.halves if halves is None else halves):
             return [*map(float, scale.scores)]
         return [scale.min + step / 2 for step in range(2 * round(scale.span) + 1)]
 
     def texts(self, dimension: str, language: Language) -> dict[float, str]:
-        """What each score of a dimension means, ascending; "" where the rubric does not say."""
+        """The meaning of each score of a dimension, ascending; "" if the rubric has none."""
         levels, scale = self._text(dimension, "levels", language) or {}, self.scale_of(dimension)
         return {score: levels.get(score, levels.get(scale.level(score), "")) for score in scale.scores}
 
     def named_texts(self, dimension: str, language: Language) -> dict[float, str]:
-        """`texts`, each after the name of its level where the scale has names: for people, who give numbers."""
+        """Like `texts`, each with the name of its level in front if the scale has names: for people, who give numbers."""
         scale, texts = self.scale_of(dimension), self.texts(dimension, language)
         names = {score: scale.name(score, language) for score in texts if scale.levels}
         return {score: ": ".join(filter(None, (names.get(score), text))) for score, text in texts.items()}
@@ -258,29 +256,29 @@ class Rubric(Settings):
         return str(self._text(dimension, "label", language))
 
     def about(self, dimension: str, language: Language) -> str:
-        """What is judged on a dimension."""
+        """The quality that a dimension judges."""
         return str(self._text(dimension, "about", language))
 
     def facet(self, dimension: str, language: Language) -> str:
-        """The group that a dimension belongs to; "" where the rubric has none."""
+        """The group that a dimension belongs to; "" if the rubric has none."""
         return str(self._text(dimension, "facet", language) or "")
 
     def speaks(self, language: Language) -> bool:
-        """Whether it has texts in the language, here or in the language's folder."""
+        """Whether the rubric or the language's folder has texts in the language."""
         own = any(code in self.languages for code in lineage(language))
         return own or set(self.dimensions) <= set(texts(language, f"rubrics/{self.name}.yaml"))
 
     def _text(self, dimension: str, field: str, language: Language) -> Any:
-        """The rubric's text in the language, else that of the language's folder, else that in English (`core.languages`)."""
+        """The text in the language: the rubric's, else the language folder's, else in English (`core.languages`)."""
         own = getattr(self.dimensions[dimension], field) or {}
         for code in lineage(language) if own else ():
-            added = texts(code, name := f"rubrics/{self.name}.yaml").get(dimension, {})
-            kept = added.get(field) if isinstance(added, dict) else added
-            if kept is not None and not isinstance(kept, dict if field == "levels" else str):
-                expected = f"`esc-data language check {code}` says what is expected"
-                raise UserError(f"{file_of(code, name)}: {dimension}: {field} cannot be read: {expected}")
-            if code in own or kept is not None:
-                return own.get(code, kept)
+            entry = texts(code, name := f"rubrics/{self.name}.yaml").get(dimension, {})
+            added = entry.get(field) if isinstance(entry, dict) else entry
+            if added is not None and not isinstance(added, dict if field == "levels" else str):
+                hint = f"`esc-data language check {code}` says what is expected"
+                raise UserError(f"{file_of(code, name)}: {dimension}: {field} cannot be read: {hint}")
+            if code in own or added is not None:
+                return own.get(code, added)
         return of(own, language, f"texts of rubric {self.name}") if own else None
 
 
@@ -291,28 +289,28 @@ def _number(value: Any) -> Any:
 
 
 class Criterion(BaseModel):
-    """What a good answer to one case has, or (points below 0) should not have: HealthBench's form. Other fields are ignored."""
+    """A property that a good answer to a case has or, with negative points, lacks: HealthBench's format. Other fields are
+    ignored."""
 
     model_config = ConfigDict(frozen=True)
     criterion: Annotated[str, Field(min_length=1)]
     points: Annotated[StrictInt | StrictFloat, Field(ge=-1000, le=1000), BeforeValidator(_number)]
-    """5 and 5.0 stay what they are."""
+    """5 and 5.0 stay distinct."""
     tags: tuple[str, ...] = ()
 
     @property
     def item(self) -> str:
-        """As the published prompt shows it."""
+        """The criterion's text in the published prompt."""
         return f"[{self.points}] {self.criterion}"
 
 
-def _in_full(key: object, given: Any, language: str, text: str) -> Any:
-    """A dimension or question with the language of its texts, and with a label."""
-    given = {text: given} if isinstance(given, str) else given
-    if not isinstance(given, dict):
-        return given
-    full = {
-        k: {language: v} if k in ("label", "facet", "examples", text) and isinstance(v, str) else v for k, v in given.items()
-    }
+def _in_full(key: object, raw: Any, language: str, text: str) -> Any:
+    """A raw dimension or question with the language of its texts and a label; `text` is its main field."""
+    raw = {text: raw} if isinstance(raw, str) else raw
+    if not isinstance(raw, dict):
+        return raw
+    localised = ("label", "facet", "examples", text)
+    full = {name: {language: value} if name in localised and isinstance(value, str) else value for name, value in raw.items()}
     levels = full.get("levels")
     if isinstance(levels, dict) and levels and all(isinstance(level, str) for level in levels.values()):
         full["levels"] = {language: levels}
@@ -321,23 +319,23 @@ def _in_full(key: object, given: Any, language: str, text: str) -> Any:
     return full
 
 
-def _dimensions_of(questions: Mapping[str, Any], higher_is: Any, ends: Any) -> dict[str, Any]:
-    """A tree's questions as dimensions, and its outcome or outcomes; none where its own model will say what is wrong."""
+def _dimensions_of(questions: Mapping[str, Any], higher_is: Any, named_outcomes: Any) -> dict[str, Any]:
+    """A tree's questions and its outcome or outcomes as dimensions; none for an invalid tree, whose model reports the fault."""
     try:
-        tree = {str(key): TreeQuestion.model_validate(one) for key, one in questions.items()}
+        tree = {str(key): TreeQuestion.model_validate(raw) for key, raw in questions.items()}
         sums = outcomes(tree)
     except (CycleError, ValidationError):
         return {}
-    asked: dict[str, Any] = {}
-    for key, one in tree.items():
-        scale: Any = "yes_no" if {*one.answers} == {"yes", "no"} else {"levels": [*one.answers]}
-        asked[key] = {"label": one.label, "about": one.text, "scale": scale, "weight": 0}
-    if isinstance(ends, dict):
-        return ends | asked
-    codes = dict.fromkeys(code for one in tree.values() for code in one.text)
+    dimensions: dict[str, Any] = {}
+    for key, question in tree.items():
+        scale: Any = "yes_no" if {*question.answers} == {"yes", "no"} else {"levels": [*question.answers]}
+        dimensions[key] = {"label": question.label, "about": question.text, "scale": scale, "weight": 0}
+    if isinstance(named_outcomes, dict):
+        return named_outcomes | dimensions
+    codes = dict.fromkeys(code for question in tree.values() for code in question.text)
     label, about = ({code: words(code)[word] for code in codes} for word in ("outcome", "outcome_about"))
     sums_scale = {"min": sums[0], "max": max(sums[-1], sums[0] + 1), "step": 0.5 if any(total % 1 for total in sums) else 1}
-    return asked | {OUTCOME: {"label": label, "about": about, "scale": sums_scale, "higher_is": higher_is}}
+    return dimensions | {OUTCOME: {"label": label, "about": about, "scale": sums_scale, "higher_is": higher_is}}
 
 
 def load_rubric(name: str) -> Rubric:
@@ -346,13 +344,13 @@ def load_rubric(name: str) -> Rubric:
 
 
 def flat_rubric(name: str, purpose: str) -> Rubric:
-    """The same, where a tree of questions cannot be used. Raises `UserError`, which names `purpose`, for one."""
+    """Like `load_rubric`, but raises `UserError` that names `purpose` for a tree of questions."""
     if (rubric := load_rubric(name)).questions:
         raise UserError(f"rubric {rubric.name}: {purpose} needs a rubric with dimensions; this one's questions form a tree")
     return rubric
 
 
 def known_rubric(name: str) -> Rubric | None:
-    """The rubric where `name` is one of configs/rubrics or a YAML file; None for a name that only somebody's records have."""
+    """The rubric if `name` is in configs/rubrics or a YAML file; None for a name that occurs only in records."""
     bundled = (CONFIGS / "rubrics" / f"{name}.yaml").is_file()
     return load_rubric(name) if bundled or name.endswith((".yaml", ".yml")) else None

@@ -1,4 +1,4 @@
-"""What the models of our YAML files are made of, and how the command line sets a field of one."""
+"""The base of the models of our YAML files, and `--set`, which sets their fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.yaml_files import parse_yaml
 
 
 class Settings(BaseModel):
-    """Base of what a YAML file holds: immutable, unknown fields rejected, NaN refused; the text below a field explains it."""
+    """Base of models of YAML files: immutable, unknown fields rejected, NaN refused; docstrings describe the fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -25,21 +25,21 @@ def _compiled(text: str) -> re.Pattern[str]:
         raise ValueError(f"pattern {text!r}: {error}") from None
 
 
-Pattern = Annotated[re.Pattern[str], BeforeValidator(_compiled)]  # without regard to case
+Pattern = Annotated[re.Pattern[str], BeforeValidator(_compiled)]  # case-insensitive
 
 
 def fields_set(settings: Sequence[str]) -> set[str]:
-    """The fields of a config that `--set` says something of, or of whose section."""
+    """The top-level fields of a config that `--set` changes."""
     return {setting.partition("=")[0].partition(".")[0] for setting in settings}
 
 
 def with_settings(values: Mapping[str, Any], settings: Sequence[str], model: type[BaseModel]) -> dict[str, Any]:
     """The values of a config with those of `--set FIELD=VALUE`; a field in a section is SECTION.FIELD, and a value is YAML.
 
-    One value stands for a list of one, and a list may be given item by item. Raises `UserError` for a field that the model
-    does not have, with near names, and for one that is given twice.
+    A list may be given item by item. Raises `UserError` for an unknown field, with similar names, and for one that is given
+    twice.
     """
-    changed, given = dict(values), set[str]()
+    changed, names = dict(values), set[str]()
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
@@ -50,10 +50,10 @@ def with_settings(values: Mapping[str, Any], settings: Sequence[str], model: typ
         while section and "." in field:
             part, _, field = field.partition(".")
             section, keyed = _section(section, part, name)
-            above = place.get(part) or {}
-            if not isinstance(above, Mapping):
-                raise UserError(f"--set {name}: {part} is {above!r} already, which has no fields: keep one of the two")
-            place[part] = dict(above)
+            fields = place.get(part) or {}
+            if not isinstance(fields, Mapping):
+                raise UserError(f"--set {name}: {part} is already {fields!r}, which has no fields: keep one of the two")
+            place[part] = dict(fields)
             place = place[part]
             if keyed and "." in field and section:  # a model for each key
                 key, _, field = field.rpartition(".")
@@ -64,28 +64,26 @@ def with_settings(values: Mapping[str, Any], settings: Sequence[str], model: typ
         if section and field not in section.model_fields:
             raise UserError(f"--set {name}: unknown field {field!r}: {near(field, section.model_fields)}")
         value = parse_yaml(text, f"--set {name}")
-        if section and _is_list(section.model_fields[field].annotation) and isinstance(value, str | int | float):
-            value = [*(place[field] if name in given else ()), value]
-        elif name in given:
+        annotation = section.model_fields[field].annotation if section else None
+        is_list = any(get_origin(kind) is list for kind in (annotation, *get_args(annotation)))
+        if is_list and isinstance(value, str | int | float):
+            value = [*(place[field] if name in names else ()), value]
+        elif name in names:
             raise UserError(f"--set {name}: given twice: keep one")
-        given.add(name)
+        names.add(name)
         place[field] = value
     return changed
 
 
 def _section(model: type[BaseModel], field: str, name: str) -> tuple[type[BaseModel] | None, bool]:
-    """The model of a section, or of each value of a mapping if these are models; and whether it is a mapping, whose keys are
-    free (and may have dots)."""
+    """The model of a section, or of the values of a mapping; and whether it is a mapping, whose keys are free (and may have
+    dots)."""
     if field not in model.model_fields:
         raise UserError(f"--set {name}: unknown field {field!r}: {near(field, model.model_fields)}")
     annotation = model.model_fields[field].annotation
     kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
-    found = next((kind for kind in kinds if get_origin(kind) is None and issubclass(kind, BaseModel)), None)
+    section = next((kind for kind in kinds if get_origin(kind) is None and issubclass(kind, BaseModel)), None)
     keyed = get_origin(annotation) is dict
-    if found is None and not keyed:
-        raise UserError(f"--set {name}: {field} is no section: write --set {field}=VALUE")
-    return found, keyed
-
-
-def _is_list(annotation: Any) -> bool:
-    return any(get_origin(kind) is list for kind in (annotation, *get_args(annotation)))
+    if section is None and not keyed:
+        raise UserError(f"--set {name}: {field} is not a section: write --set {field}=VALUE")
+    return section, keyed

@@ -1,5 +1,5 @@
-"""What the two sides of a dialogue are told, and what each is shown of it. A simulator is told the same words when it is
-trained and when it plays a role card."""
+"""The prompts of both sides of a dialogue, and the dialogue in each side's view. A simulator gets the same prompts in training
+as when it plays a role card."""
 
 from __future__ import annotations
 
@@ -12,36 +12,34 @@ SUPPORTER_PAPER = "supporter_paper_system.j2"
 
 
 def seeker_system(prompts: PromptPack, card: RoleCard, paper: bool = False) -> str:
-    """The system message of a seeker: the role card and how to play it (ESC-Eval figure 11; the wording is the pack's).
-    `paper`: as the published strategy is, where ours differs (table 11)."""
+    """A seeker's system message: the role card and how to play it (ESC-Eval figure 11; the wording is the pack's). `paper`: the
+    published strategy where ours differs (table 11)."""
     return prompts.render(card.language, "seeker_system.j2", card=card, paper=paper)
 
 
 def supporter_system(prompts: PromptPack, language: Language) -> str:
-    """What a supporter is told in paper mode: the published script puts a system message before every chat that has none."""
+    """The supporter's system message in paper mode: the published script puts one before every chat without one."""
     return prompts.render(language, SUPPORTER_PAPER)
 
 
 def chat(turns: Sequence[Turn], role: Role, system: str | None = None, lead: str | None = None) -> list[Message]:
-    """A dialogue as a side's own chat: its lines are `assistant`, the other side's are `user`. `lead` is a line of the other
-    side's that stands before everything, where this side speaks first."""
+    """A dialogue as a side's own chat: its turns are `assistant`, the other side's are `user`. If this side speaks first,
+    `lead` is a line of the other side's before everything."""
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     messages += [{"role": "user", "content": lead}] if lead else []
-    for turn in turns:
-        messages.append({"role": "assistant" if turn.role == role else "user", "content": turn.text})
-    return messages
+    return messages + [{"role": "assistant" if turn.role == role else "user", "content": turn.text} for turn in turns]
 
 
 def greeting(prompts: PromptPack, language: Language) -> str:
-    """The supporter's fixed first line, which the seeker answers."""
+    """The supporter's fixed first line."""
     return prompts.render(language, "greeting.txt")
 
 
 def character_system(prompts: PromptPack, item: RolePlay) -> str:
-    """The system message of a general role-play dialogue: the character, and what its corpus says about it and the scene."""
+    """The system message of a general role-play dialogue: the character and the scene, from the corpus."""
     return prompts.render(item.language, "character_system.j2", item=item)
 
 
 def opening(prompts: PromptPack, language: Language) -> str:
-    """What stands in for the partner where the character speaks first: chat templates want a user message first."""
+    """A substitute for the partner's line if the character speaks first: chat templates require a user message first."""
     return prompts.render(language, "opening.txt")

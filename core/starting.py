@@ -1,7 +1,7 @@
-"""Imported by a program before anything else, for what may end it while it is loading.
+"""Imported by a program before anything else, for what may end it while it loads.
 
-Ctrl-C ends it with one line; `run_cli` takes over later. Where it may use too little memory it says so at once: imports
-would hang, or fail with whatever error a library makes of it.
+Ctrl-C ends it with one line, until `run_cli` takes over. A limit on memory that is too low is reported at once: with it,
+imports would hang or fail with a library's obscure error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import sys
 from types import FrameType
 
-ADDRESS_SPACE = 1 << 30  # bytes that the harness needs; 0.8 GB were enough on two cores, and each core adds its threads'
+ADDRESS_SPACE = 1 << 30  # bytes that the harness needs: 0.8 GB sufficed on two cores, and every core adds its threads'
 
 
 def interrupted(number: int, frame: FrameType | None) -> None:
@@ -20,7 +20,7 @@ def interrupted(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, or somebody's own
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, or handled by another program
     signal.signal(signal.SIGINT, interrupted)
 allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
 if allowed != resource.RLIM_INFINITY and allowed < ADDRESS_SPACE:

@@ -1,4 +1,4 @@
-"""One table, printed the same everywhere: console, Markdown, CSV and the HTML report all show what `fmt` makes of a cell."""
+"""Tables, which look the same everywhere: console, Markdown, CSV and the HTML report all print cells with `fmt`."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ from core.files import write_text
 from core.numbers import NUMBER
 
 DASH = "–"
-PARTED = " · "  # between the parts of a name, as judge, method and condition of a scorer
-# What makes a spreadsheet take text for a formula; East Asian ones also take the full-width signs.
+PARTED = " · "  # between the parts of a name, such as a scorer's judge, method and condition
+# Characters that make a spreadsheet take text for a formula; East Asian ones also accept full-width characters.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-# Where a formula could begin in a CSV cell: at its start, and after what another program may part it at. Where lists are
-# parted by semicolons, spreadsheets split a file of ours at them, and then inside quotation marks and at line ends too.
+# Where a formula could begin in a CSV cell: at its start, and wherever another program may split it. Spreadsheets of countries
+# with semicolons as separators split our files at these, and then at line ends and inside quotation marks too.
 _PLACE = r"""(?:(?:\A[ ]*|(?<=[;\t\r\n])[ "]*)'*{}(?=[=+\-@＝＋－＠])|\A'*{}(?=[\t\r\n]))"""
 _UNGUARDED, _GUARDED = re.compile(_PLACE.format("", "")), re.compile(_PLACE.format("'", "'"))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its interval, as one cell.
+    """A mean with its interval, as one cell (in CSV, as four columns).
 
-    `low` and `high` are None where no interval is defined; one without width says that nothing is uncertain, which is never so,
-    and becomes None. `n` is how many observations the mean rests on; `mean` is None
-    when there are none. A CSV file spreads an estimate over four columns, the other forms print it in one cell.
+    `low` and `high` are None if no interval is defined. An interval without width becomes None too: it would claim certainty.
+    `n` is the number of observations; `mean` is None without any.
     """
 
     mean: float | None
@@ -52,7 +51,7 @@ class Estimate:
             object.__setattr__(self, "high", None)
 
     def times(self, factor: float) -> Estimate:
-        """The same in another unit, as per cent of a share; with −1, seen from the other side."""
+        """The estimate in another unit, such as per cent for a share; with −1, with the sign reversed."""
         mean, low, high = (None if figure is None else factor * figure for figure in (self.mean, self.low, self.high))
         return Estimate(mean, low, high, self.n) if factor > 0 else Estimate(mean, high, low, self.n)
 
@@ -65,51 +64,51 @@ Cell = str | int | float | Estimate | None
 
 
 class Column(NamedTuple):
-    """How a field of a record (dataclass or named tuple) stands in tables, as in
-    `share: Annotated[float, Column("share %", per_cent)]`. `show` makes the cell of a value; None has an empty one."""
+    """The table column of a record's field (dataclass or named tuple), as in
+    `share: Annotated[float, Column("share %", per_cent)]`. `show` makes a cell from a value; None becomes an empty cell."""
 
     head: str
     show: Callable[[Any], Cell] = lambda value: value
 
 
 def per_cent(share: float | Estimate | None) -> float | Estimate | None:
-    """A share (0–1) in per cent; None, where there is none, stays None."""
+    """A share (0–1) in per cent; None stays None."""
     return share.times(100) if isinstance(share, Estimate) else None if share is None else 100 * share
 
 
 @cache
 def _columns(kind: Any) -> dict[str, Column]:
-    """Field → its column, of the fields that have one."""
+    """Field → column, for the fields that have one."""
     hints = get_type_hints(kind, include_extras=True).items()
     return {name: mark for name, hint in hints for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Column)}
 
 
 def cells(record: object) -> dict[str, Cell]:
-    """Heading → cell of the fields of a record that have a `Column`."""
+    """Heading → cell, for the fields of a record that have a `Column`."""
     kind: Any = type(record)
     values = ((column, getattr(record, name)) for name, column in _columns(kind).items())
     return {column.head: None if value is None else column.show(value) for column, value in values}
 
 
 def json_record(record: Any, *merged: str) -> dict[str, Any]:
-    """The fields of a record for JSON, in their order; what has a `record` of its own is an object, and the fields of those
-    that are `merged` stand among the others."""
-    found: dict[str, Any] = {}
+    """The fields of a record for JSON, in their order. Values with a `record` method become objects; the fields of `merged`
+    ones are put among the others."""
+    fields: dict[str, Any] = {}
     for name in get_type_hints(type(record)):
         value = getattr(record, name)
         value = value.record() if hasattr(value, "record") else value
-        found |= value if name in merged else {name: value}
-    return found
+        fields |= value if name in merged else {name: value}
+    return fields
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under named columns.
 
-    `key` is safe as a file name, `notes` are printed below the table, and `section` says under which heading of the report
-    it belongs (tables without one come last). `decimals` is how many its numbers have, None the usual ones. `bold` names cells
-    that stand out, as (row, column) from 0; a CSV file does not show it. Raises `ValueError` for a row whose length differs
-    from `columns` and for a bold cell that there is not.
+    `key` is safe as a file name, `notes` are printed below the table, and `section` is its heading in the report (tables
+    without one come last). `decimals` applies to its numbers; None is the default. `bold` has the cells to emphasise as (row,
+    column) from 0, though not in CSV. Raises `ValueError` for a row whose length differs from `columns` and a bold cell out of
+    range.
     """
 
     key: str
@@ -118,7 +117,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     section: str = ""
-    bold: tuple[tuple[int, int], ...] = ()  # a tuple and no set: it is written to JSON
+    bold: tuple[tuple[int, int], ...] = ()  # not a set, since it is written to JSON
     decimals: int | None = None
 
     @classmethod
@@ -133,10 +132,9 @@ class Table:
         heads: Iterable[str] = (),
         decimals: int | None = None,
     ) -> Self:
-        """A table of rows that are heading → cell, or records whose fields have a `Column`.
+        """A table from rows that are heading → cell, or records whose fields have a `Column`.
 
-        Columns come in the order in which rows first name them, after `heads`, which are there even without rows. A row
-        without some column has an empty cell there.
+        Columns are `heads`, then others in the order in which rows first have them. Missing cells are empty.
         """
         body: list[Mapping[str, Cell]] = [row if isinstance(row, Mapping) else cells(row) for row in rows]
         columns = tuple(dict.fromkeys([*heads, *(head for row in body for head in row)]))
@@ -144,7 +142,7 @@ class Table:
         return cls(key, title, columns, lines, tuple(notes), section, decimals=decimals)
 
     def text(self, cell: Cell) -> str:
-        """A cell as it is printed."""
+        """The printed form of a cell."""
         return fmt(cell) if self.decimals is None else fmt(cell, self.decimals)
 
     def __post_init__(self) -> None:
@@ -159,8 +157,8 @@ class Table:
 
 
 def file_keys(names: Iterable[str], nameless: str = "judge") -> dict[str, str]:
-    """Names as parts of file names: what is not a letter, digit, point, hyphen or underscore becomes a hyphen, and `nameless`
-    stands where nothing is left. Where two would be the same, a number is added."""
+    """Names as parts of file names: anything but letters, digits, points, hyphens and underscores becomes a hyphen, and an
+    empty result `nameless`. Equal results get a number."""
     keys: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or nameless
@@ -173,7 +171,7 @@ def file_keys(names: Iterable[str], nameless: str = "judge") -> dict[str, str]:
 
 
 class Screen(Console):
-    """A console for plain text: nothing in what is printed is taken for markup or steers the terminal."""
+    """A console for plain text: nothing printed is taken for markup or steers the terminal."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"highlight": False, "markup": False} | settings)
@@ -184,7 +182,7 @@ class Screen(Console):
 
 
 def fmt(cell: Cell, decimals: int = 2) -> str:
-    """A cell as text: integers as they are, floats rounded, None and NaN as a dash, an estimate as `mean [low, high] n=…`."""
+    """A cell as text: floats rounded, None and NaN as a dash, estimates as `mean [low, high] n=…`."""
     if isinstance(cell, Estimate):
         if cell.mean is None:
             return f"{DASH} n={cell.n}"
@@ -199,15 +197,14 @@ def fmt(cell: Cell, decimals: int = 2) -> str:
 
 
 def is_numeric(table: Table, column: int) -> bool:
-    """Whether a column holds numbers or estimates only (missing cells aside): such columns are aligned right."""
+    """Whether a column has only numbers and estimates, apart from missing cells. Such columns are right-aligned."""
     cells = [row[column] for row in table.rows if row[column] is not None]
     return bool(cells) and all(isinstance(cell, int | float | Estimate) for cell in cells)
 
 
 def to_console(table: Table, console: Console) -> None:
-    """Print a table to a rich console. One that is too wide for it loses the parts that all names of a column share (a note
-    says which), is turned on its side if there is room for it so, and else comes in parts, one below the other. Cells are plain
-    text: nothing in them is taken for console markup."""
+    """Print a table to a rich console, with cells as plain text. A table that is too wide loses the parts that all names of a
+    column share (a note lists them); if still too wide, it is transposed if it fits that way, else printed in parts."""
     if not fits(table, console):
         table = _without_shared(table)
     parts = [table]
@@ -221,17 +218,12 @@ def to_console(table: Table, console: Console) -> None:
 
 
 def fits(table: Table, console: Console) -> bool:
-    """Whether a console has room for a table as it is, with nothing folded."""
-    return _width(_printed(table), console) <= console.width
-
-
-def _width(printed: rich.table.Table, console: Console) -> int:
-    """The columns of the terminal that a table takes when nothing in it is folded."""
-    return Measurement.get(console, console.options.update(max_width=10_000), printed).maximum
+    """Whether a table fits a console without wrapping."""
+    return Measurement.get(console, console.options.update(max_width=10_000), _printed(table)).maximum <= console.width
 
 
 def _without_shared(table: Table) -> Table:
-    """Names such as `judge · method · condition` without the parts that all of their column have."""
+    """The table without the parts of names (such as `judge · method · condition`) that a whole column shares."""
     for index, column in enumerate(table.columns):
         named = {str(row[index]) for row in table.rows if isinstance(row[index], str) and PARTED in str(row[index])}
         shared = set.intersection(*(set(name.split(PARTED)) for name in named)) if len(named) > 1 else set()
@@ -248,15 +240,15 @@ def _without_shared(table: Table) -> Table:
 
 
 def _turned(table: Table) -> Table:
-    """Rows as columns: the first column gives their names."""
+    """The transposed table; the first column has the new headings."""
     heads = [fmt(row[0]) for row in table.rows]
     rows = tuple((name, *(row[i] for row in table.rows)) for i, name in enumerate(table.columns) if i)
-    bold = tuple((column - 1, row + 1) for row, column in table.bold if column)  # heads are set apart as they are
+    bold = tuple((column - 1, row + 1) for row, column in table.bold if column)  # headings are emphasised anyway
     return replace(table, columns=(table.columns[0], *heads), rows=rows, bold=bold)
 
 
 def _parts(table: Table, console: Console) -> list[Table]:
-    """A table in parts of as many columns as there is room for; each begins with the columns of names."""
+    """The table in parts that fit the console; each begins with the columns of names."""
     names = next((i for i in range(len(table.columns)) if is_numeric(table, i)), 1) or 1
 
     def part(columns: Sequence[int]) -> Table:
@@ -279,23 +271,23 @@ def _printed(table: Table) -> rich.table.Table:
     printed = rich.table.Table(title=Text(clean(table.title)), title_justify="left")
     for index, column in enumerate(table.columns):
         justify: Literal["right", "left"] = "right" if is_numeric(table, index) else "left"
-        printed.add_column(Text(clean(column)), justify=justify, overflow="fold")  # nothing is cut: a name would be no name
+        printed.add_column(Text(clean(column)), justify=justify, overflow="fold")  # never cut off: half a name is useless
     for i, row in enumerate(table.rows):
         printed.add_row(*(Text(table.text(cell), "bold" if (i, j) in table.bold else "") for j, cell in enumerate(row)))
     return printed
 
 
 def escape_markdown(text: str) -> str:
-    """Text for one Markdown table cell: no HTML, image, link, code, cell border or line break can come of it."""
+    """Text for a Markdown table cell, in which it cannot become HTML, an image, a link, code, a cell border or a line break."""
     for plain, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("\\", "\\\\"), ("|", "\\|"), ("`", "\\`")):
         text = text.replace(plain, escaped)
-    text = re.sub(r"\](?=[(\[:])", r"\]", text)  # brackets alone stay: intervals have them
-    text = re.sub(r"(?i)(?<=www)\.", "&#46;", text.replace("://", "&#58;//"))  # GitHub makes links of bare addresses
+    text = re.sub(r"\](?=[(\[:])", r"\]", text)  # other brackets stay: intervals have them
+    text = re.sub(r"(?i)(?<=www)\.", "&#46;", text.replace("://", "&#58;//"))  # GitHub turns bare URLs into links
     return clean(text).replace("\n", "<br>")
 
 
 def to_markdown(table: Table) -> str:
-    """A table in GitHub's Markdown: a bold title, the table, the notes; ends with a newline."""
+    """The table in GitHub's Markdown: a bold title, the table, the notes, a final newline."""
 
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(cells) + " |"
@@ -310,34 +302,31 @@ def to_markdown(table: Table) -> str:
 
 
 def guarded(text: str) -> str:
-    """A CSV cell in which no spreadsheet finds a formula, however it parts the file: an apostrophe goes before each sign that
-    could begin one. `unguarded` gives the text back."""
+    """Text for a CSV cell in which no spreadsheet finds a formula, however it splits the file: an apostrophe precedes each
+    character that could begin one. `unguarded` restores the text."""
     return _UNGUARDED.sub(r"\g<0>'", text)
 
 
 def unguarded(cell: str) -> str:
-    """The text of a CSV cell that `guarded` wrote; other cells stay as they are."""
+    """The text of a CSV cell from `guarded`; other cells are unchanged."""
     return _GUARDED.sub(lambda match: match[0][:-1], cell)
 
 
-def _csv_text(text: str) -> str:
-    """Text that a spreadsheet does not run; numbers stay numbers."""
-    text = clean(text)
-    return text if NUMBER.fullmatch(text) else guarded(text)
-
-
 def to_csv(table: Table) -> str:
-    """A table as CSV with a header line and `\\n` line ends (see `spread`); missing cells are empty. Numbers have the printed
-    precision (`report.json` holds them in full)."""
+    """The table as CSV with a header line and `\\n` line ends (see `spread`); missing cells are empty. Numbers have the printed
+    precision (`report.json` has them in full)."""
+
+    def text(cell: Cell) -> str:
+        text = "" if cell is None else table.text(cell)
+        return guarded(text) if isinstance(cell, str) and not NUMBER.fullmatch(text) else text
+
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    for row in spread(table):
-        writer.writerow("" if cell is None else _csv_text(cell) if isinstance(cell, str) else table.text(cell) for cell in row)
+    csv.writer(buffer, lineterminator="\n").writerows(map(text, row) for row in spread(table))
     return buffer.getvalue()
 
 
 def spread(table: Table) -> list[list[Cell]]:
-    """Header and rows of single values. An estimate column becomes four: the mean under the column's own name, then `… low`,
+    """Header and rows of single values. A column of estimates becomes four: the mean under the column's name, then `… low`,
     `… high` and `… n`."""
     rows: list[list[Cell]] = [[] for _ in range(1 + len(table.rows))]
     for name, *cells in zip(table.columns, *table.rows, strict=True):
@@ -352,14 +341,14 @@ def spread(table: Table) -> list[list[Cell]]:
 
 
 def write_csv(name: str, tables: Sequence[Table], out: Path) -> None:
-    """Every table as OUT/KEY.csv. Those that an earlier call of the same name left (OUT/.NAME.tables lists them) and this one
-    does not make are removed: they would pass for figures of today."""
+    """Write every table as OUT/KEY.csv. Files of an earlier call with the same name (listed in OUT/.NAME.tables) that this call
+    does not write are removed: they would pass for current figures."""
     listed = out / f".{name}.tables"
     before = set(listed.read_text(encoding="utf-8").split()) if listed.exists() else set()
     for table in tables:
         write_text(out / f"{table.key}.csv", to_csv(table))
     keys = {table.key for table in tables}
     for stale in before - keys:
-        if Path(stale).name == stale:  # the list is a file like any other: it may name nothing outside this folder
+        if Path(stale).name == stale:  # anybody can edit the list: it must not name files outside this folder
             (out / f"{stale}.csv").unlink(missing_ok=True)
     write_text(listed, "\n".join(sorted(keys)) + "\n")

@@ -141,7 +141,7 @@ def test_a_declared_encoding_that_is_none_or_is_wrong(tmp_path: Path, monkeypatc
     (tmp_path / "g.csv").write_bytes(GOLD.encode("gb18030"))
     for declared, problem in (("gb-18030-x", "unknown encoding"), ("ascii", "can't decode byte")):
         monkeypatch.setenv(ENCODING, declared)
-        with pytest.raises(UserError, match=rf"g\.csv: not UTF-8 .*nor what {ENCODING} says: .*{problem}"):
+        with pytest.raises(UserError, match=rf"g\.csv: neither UTF-8 .*nor the encoding that {ENCODING} names: .*{problem}"):
             read_scores(tmp_path / "g.csv")
 
 

@@ -1,13 +1,13 @@
-"""How near scores come to gold: ACC and ACC_soft (ESC-Eval section 3.4, table 4), kappa, rank correlation and calibration.
+"""Accuracy of scores against gold: ACC and ACC_soft (ESC-Eval section 3.4, table 4), kappa, rank correlation and calibration.
 
-Defined here and nowhere else. Everything is about one dimension; verdicts are in the same order as their gold.
+All functions are about a single dimension; verdicts are in the same order as their gold.
 
 - ACC: share of items whose score equals the gold. ACC_soft: share with |score − gold| ≤ 1. Gold that is not whole (a mean of
-  annotators, a half) is rounded for both, halves up, and the number of items rounded is reported. The other reading (ACC_soft
-  on the gold as it is) calls 4 wrong where gold is 2.5 and ACC calls 3 right; on whole gold, as the paper's, they are the same.
+  annotators, a half) is rounded for both, halves up, and the number of rounded items is reported. With unrounded gold instead,
+  ACC_soft would count 4 as wrong for 2.5, though ACC counts 3 as right; for whole gold, such as the paper's, it is the same.
 - An unreadable verdict (None) is wrong in `acc` and `acc_soft` (the paper's procedure) and left out of `acc_read` and
-  `acc_soft_read` (the native one). `parse_rate` is the share that could be read.
-- The baseline gives every item the most frequent (rounded) gold score; of equally frequent ones, the better in ACC_soft.
+  `acc_soft_read` (the native one). `parse_rate` is the share of readable verdicts.
+- The baseline gives every item the most frequent (rounded) gold score; of equally frequent ones, the best in ACC_soft.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from core.statistics.reliability import ratio
 from core.tables import Estimate
 
 Verdicts = Sequence[float | None]
-Weights = Floats  # [draws, n]: how often each of n items counts in a draw
+Weights = Floats  # [draws, n]: the weight of each of n items in a draw
 
 
 def round_half_up(value: float) -> int:
@@ -35,10 +35,10 @@ def round_half_up(value: float) -> int:
 
 
 def majority(targets: Sequence[float]) -> dict[str, Any]:
-    """Label counts of n ≥ 1 mean scores and the majority baseline: what one gets for always giving the most frequent label.
+    """Label counts of n ≥ 1 mean scores, and the accuracy of always giving the most frequent label.
 
-    ACC and ACC_soft (within 1) are on the rounded scores, as agreement is measured (shares, 0–1); of equally frequent labels
-    the better in ACC_soft, then the lower.
+    ACC and ACC_soft (within 1; shares, 0–1) are on rounded scores. Of equally frequent labels, the best in ACC_soft is taken,
+    then the lowest.
     """
     counts = Counter(map(round_half_up, targets))
     soft = {label: sum(n for other, n in counts.items() if abs(label - other) <= 1) / len(targets) for label in counts}
@@ -88,32 +88,33 @@ Distribution = Mapping[str, float]  # score → probability
 def dimension_figures(
     values: Verdicts, gold: Sequence[float], distributions: Sequence[Distribution | None]
 ) -> dict[str, float | None]:
-    """Every figure of one dimension: `FIGURES`, and the counts of `accuracy`.
+    """All figures of one dimension: `FIGURES`, and the counts of `accuracy`.
 
-    What is not defined is None, never left out: everything without verdicts, kappa where a verdict lies between two scores, ECE
-    where a readable verdict came without probabilities, and what each figure says itself.
+    Undefined figures are None, never left out: all without verdicts, kappa if a verdict lies between two scores, ECE if a
+    readable verdict has no probabilities, and the cases that each figure's function names.
     """
     if not gold:
         return dict.fromkeys(FIGURES) | {"n": 0, "read": 0, "gold_rounded": 0}
     read = sum(value is not None for value in values)
-    further = weighed_figures(values, gold, distributions, np.ones((1, read)))
-    known = {name: None if np.isnan(figure[0]) else float(figure[0]) for name, figure in further.items()}
-    return accuracy(values, gold) | known
+    weighed = weighed_figures(values, gold, distributions, np.ones((1, read)))
+    return accuracy(values, gold) | {
+        name: None if np.isnan(figure[0]) else float(figure[0]) for name, figure in weighed.items()
+    }
 
 
 def weighed_figures(
     values: Verdicts, gold: Sequence[float], distributions: Sequence[Distribution | None], weights: Weights
 ) -> dict[str, Floats]:
-    """kappa, Spearman and ECE of one dimension in every draw [draws], NaN where undefined. `weights` [draws, n] are of the n
-    readable verdicts."""
+    """Kappa, Spearman and ECE of one dimension in every draw [draws], NaN where undefined. `weights` [draws, n] are those of
+    the n readable verdicts."""
     pairs = [(value, g) for value, g in zip(values, gold, strict=True) if value is not None]
-    scores, wanted = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+    scores, targets = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
     rows, labels = probability_rows(values, gold, distributions)
     undefined = np.full(len(weights), np.nan)
     whole = bool((scores == np.floor(scores)).all())
     return {
-        "kappa": quadratic_kappa(scores, np.floor(wanted + 0.5), weights) if whole else undefined,
-        "spearman": rank_correlation(scores, wanted, weights),
+        "kappa": quadratic_kappa(scores, np.floor(targets + 0.5), weights) if whole else undefined,
+        "spearman": rank_correlation(scores, targets, weights),
         "ece": calibration_errors(rows, labels, weights) if len(rows) == len(pairs) > 0 else undefined,
     }
 
@@ -123,21 +124,20 @@ def probability_rows(
 ) -> tuple[list[list[float]], list[int]]:
     """Distributions [n, K] of the readable verdicts that have one, and the column of each item's rounded gold [n].
 
-    Columns are all scores that the distributions name or gold has, ascending: what a distribution does not name has probability
-    0 in it.
+    The columns are all scores in distributions or gold, ascending; scores that a distribution lacks have probability 0.
     """
     triples = zip(values, gold, distributions, strict=True)
-    spread = [(shares, round_half_up(g)) for value, g, shares in triples if value is not None and shares]
-    columns = sorted({float(score) for shares, _ in spread for score in shares} | {g for _, g in spread})
-    rows = [[shares.get(f"{score:g}", 0.0) for score in columns] for shares, _ in spread]
-    return rows, [columns.index(g) for _, g in spread]
+    items = [(shares, round_half_up(g)) for value, g, shares in triples if value is not None and shares]
+    columns = sorted({float(score) for shares, _ in items for score in shares} | {g for _, g in items})
+    rows = [[shares.get(f"{score:g}", 0.0) for score in columns] for shares, _ in items]
+    return rows, [columns.index(g) for _, g in items]
 
 
 def wilson(hits: int, n: int) -> tuple[float | None, float | None]:
     """Wilson's 95 % interval (0–1) of a share of n (None, None when n is 0)."""
     if not n:
         return None, None
-    from scipy.stats import binomtest  # with statsmodels 130 MB and a second of import, for a run that may need neither
+    from scipy.stats import binomtest  # a second and, with statsmodels, 130 MB to import, which not every run needs
 
     interval = binomtest(hits, n).proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
@@ -154,8 +154,8 @@ def share(hits: int, n: int) -> Estimate:
 def quadratic_kappa(values: Floats, gold: Floats, weights: Weights) -> Floats:
     """Cohen's kappa with quadratic weights of whole scores [n] in every draw [draws]: 1 is equality, 0 chance, down to −1.
 
-    It is 1 less the mean squared difference over the mean squared difference of all values with all gold: scores that never
-    occur weigh nothing. NaN when it is undefined: verdicts and gold are one and the same score throughout.
+    It is 1 minus the mean squared difference over the mean squared difference of all values with all gold, so scores that never
+    occur have no effect. NaN if all verdicts and gold are the same score.
     """
     n = weights.sum(axis=1)
     chance = n * (weights @ (values**2 + gold**2)) - 2 * (weights @ values) * (weights @ gold)
@@ -164,28 +164,25 @@ def quadratic_kappa(values: Floats, gold: Floats, weights: Weights) -> Floats:
 
 
 def spearman(values: Verdicts, gold: Sequence[float]) -> float | None:
-    """Spearman's rank correlation, −1 to 1, equal scores at their mean rank, on the gold as it is (not rounded).
-
-    Unreadable verdicts are left out. None with fewer than two pairs, or when either side is constant.
-    """
+    """Spearman's rank correlation with the unrounded gold, −1 to 1; equal scores have their mean rank. Unreadable verdicts are
+    left out. None with fewer than two pairs, or if either side is constant."""
     pairs = [(value, g) for value, g in zip(values, gold, strict=True) if value is not None]
-    scores, wanted = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
-    found = rank_correlation(scores, wanted, np.ones((1, len(pairs))))[0]
-    return None if np.isnan(found) else float(found)
+    scores, targets = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+    correlation = rank_correlation(scores, targets, np.ones((1, len(pairs))))[0]
+    return None if np.isnan(correlation) else float(correlation)
 
 
 def rank_correlation(values: Floats, gold: Floats, weights: Weights) -> Floats:
     """Spearman's correlation in every draw [draws], NaN where a side is constant."""
     n = weights.sum(axis=1, keepdims=True)
-    one, other = (
-        _ranks(side, weights) * 2 - n for side in (values, gold)
-    )  # twice the distance from the middle rank: whole numbers
-    squares = (weights * one**2).sum(axis=1) * (weights * other**2).sum(axis=1)
-    return np.clip(ratio((weights * one * other).sum(axis=1), np.sqrt(squares)), -1, 1)
+    # twice the distance from the middle rank, so that numbers are whole
+    x, y = (_ranks(side, weights) * 2 - n for side in (values, gold))
+    squares = (weights * x**2).sum(axis=1) * (weights * y**2).sum(axis=1)
+    return np.clip(ratio((weights * x * y).sum(axis=1), np.sqrt(squares)), -1, 1)
 
 
 def _ranks(values: Floats, weights: Weights) -> Floats:
-    """Of every value in every draw [draws, n], how many are lower, and half of the equal ones."""
+    """For every value in every draw [draws, n], the number of lower values plus half of the equal ones."""
     levels, place = np.unique(values, return_inverse=True)
     counts = weights @ (place[:, None] == np.arange(len(levels)))
     ranks: Floats = (counts.cumsum(axis=1) - counts / 2)[:, place]
@@ -195,26 +192,26 @@ def _ranks(values: Floats, weights: Weights) -> Floats:
 def calibration_errors(distributions: ArrayLike, labels: ArrayLike, weights: Weights, bins: int = 10) -> Floats:
     """Expected calibration error of the most probable score, 0–1, in every draw [draws].
 
-    `distributions` is [n, K], rows of probabilities; `labels` is [n], the right column of each row (0 to K − 1: a score minus
-    the scale's lowest). By the probability of its most probable score (the lowest of equals) an item falls into one of `bins`
-    bins of equal width, (0, 0.1] to (0.9, 1] for ten; the figure is the mean over items of |hit rate − mean probability| in
-    their bin.
-    Raises `ValueError` for shapes or labels that do not fit.
+    `distributions` is [n, K], rows of probabilities; `labels` is [n], the correct column of each row (0 to K − 1). An item's
+    bin is that of the probability of its most probable score (the lowest of equals), in `bins` bins of equal width: (0, 0.1] to
+    (0.9, 1] for ten. The error is the mean over items of |hit rate − mean probability| in their bin. Raises `ValueError` for
+    shapes or labels that do not fit.
     """
     gaps = weights @ calibration_gaps(distributions, labels, bins)
     return ratio(np.abs(gaps).sum(axis=1), weights.sum(axis=1))
 
 
 def calibration_gaps(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> Floats:
-    """What every item adds to its bin [n, bins]: 1 if its most probable score is right, less the probability; else 0."""
+    """Each item's contribution to its bin [n, bins]: 1 if its most probable score is right, else 0, minus the probability; 0
+    for other bins."""
     confidence, right, place = sureness(distributions, labels, bins)
     gaps: Floats = (right - confidence)[:, None] * (place[:, None] == np.arange(bins))
     return gaps
 
 
 def sureness(distributions: ArrayLike, labels: ArrayLike, bins: int = 10) -> tuple[Floats, NDArray[np.bool_], NDArray[np.intp]]:
-    """Of every row [n]: the probability of its most probable score, whether that is the label, and its bin
-    (`calibration_errors`)."""
+    """For every row [n]: the probability of its most probable score, whether that is the label, and its bin (see
+    `calibration_errors`)."""
     probabilities, right = np.asarray(distributions, dtype=np.float64), np.asarray(labels)
     if probabilities.ndim != 2 or right.shape != probabilities.shape[:1]:
         raise ValueError(f"distributions {probabilities.shape} and labels {right.shape} are not [n, K] and [n]")

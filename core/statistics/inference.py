@@ -1,17 +1,17 @@
-"""When a difference is called significant: one test, one correction and one rule for every table.
+"""Significance of differences: one test, one correction and one rule for every table.
 
-What is drawn whole (a card with all its dialogues and scores, an item with all its votes) is a cluster, and only clusters count
-as independent. A mean or a difference over clusters is tested by Student's t with the cluster-robust error of a ratio (Cochran
-1977, section 6.3), on as many degrees of freedom as there are clusters less one. Two things keep the test honest where scores
-are skewed and few, as they are against a supporter that always gets the same score:
+A unit that is drawn whole (a card with all its dialogues and scores, an item with all its votes) is a cluster; only clusters
+count as independent. A mean or difference over clusters is tested by Student's t with the cluster-robust error of a ratio
+(Cochran 1977, section 6.3), with one degree of freedom less than there are clusters. Two rules keep the test honest if scores
+are skewed and few, as in comparisons with a supporter that always gets the same score:
 
-- A p is at most `ALPHA` only where the 95 % interval leaves out 0, so no table says "significant" next to an interval over 0.
-  The interval (`smoothed_means`) allows for a cluster that nobody has seen, which t does not.
-- Clusters that are all alike have no error. Then p is how often they would all be alike although the mean is 0, if what nobody
-  has seen lies half the scale away on the other side.
+- p is at most `ALPHA` only if the 95 % interval excludes 0, so no table says "significant" next to an interval that includes 0.
+  The interval (`smoothed_means`) allows for an unseen cluster, which t does not.
+- Clusters that are all equal have no error. Then p is the probability that all would be equal although the mean is 0, if unseen
+  clusters lie half the scale away on the other side.
 
-A sign-flip test was here before. It asks whether two sides can be exchanged, not whether their means are equal: of 12 skewed
-scores against a constant it called 12 to 20 % different that were not (docs/measurements.md).
+A sign-flip test, used before, asks whether two sides are exchangeable, not whether their means are equal: for 12 skewed scores
+against a constant, it called 12 to 20 % different that were not (docs/measurements.md).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from core.statistics.bootstrap import LEVEL, Floats, intervals
 
 
 def alpha_of(level: float) -> float:
-    """The error that a level leaves: 0.05 of 0.95."""
+    """The error probability of a level: 0.05 for 0.95."""
     return round(1 - level, 12)
 
 
 ALPHA = alpha_of(LEVEL)
-TEST = "Student's t over clusters"  # what notes call `student_p`
+TEST = "Student's t over clusters"  # the name of `student_p` in notes
 
 
 def contributions(sums: Floats, counts: Floats) -> tuple[Floats, Floats, NDArray[np.intp]]:
-    """Of sums and counts [clusters, …]: the means […] (NaN where there is nothing), what each cluster adds to their error
-    [clusters, …], and how many clusters have anything […]."""
+    """From sums and counts [clusters, …]: the means […] (NaN without observations), each cluster's contribution to their error
+    [clusters, …], and the number of clusters with observations […]."""
     totals = counts.sum(axis=0)
     means = np.divide(sums.sum(axis=0), totals, out=np.full(totals.shape, np.nan), where=totals > 0)
     parts = np.divide(sums - np.nan_to_num(means) * counts, totals, out=np.zeros(sums.shape), where=totals > 0)
@@ -45,7 +45,7 @@ def contributions(sums: Floats, counts: Floats) -> tuple[Floats, Floats, NDArray
 
 
 def cluster_error(parts: Floats, clusters: ArrayLike) -> Floats:
-    """The standard error […] of means whose clusters add `parts` [clusters, …] to the error; NaN for fewer than two."""
+    """The standard error […] of means from their clusters' contributions [clusters, …]; NaN for fewer than two clusters."""
     n = np.asarray(clusters, dtype=np.float64)
     factor = np.divide(n, n - 1, out=np.full(n.shape, np.nan), where=n > 1)
     error: Floats = np.sqrt(factor * np.square(parts).sum(axis=0))
@@ -55,10 +55,10 @@ def cluster_error(parts: Floats, clusters: ArrayLike) -> Floats:
 def student_p(
     means: ArrayLike, errors: ArrayLike, clusters: ArrayLike, most: float, degrees: ArrayLike | None = None
 ) -> Floats:
-    """Two-sided p […] that means are 0, from their errors and numbers of clusters; NaN where there are fewer than two.
+    """Two-sided p […] for means of 0, from their errors and numbers of clusters; NaN for fewer than two clusters.
 
-    `most` is the largest distance from 0 that a cluster can have. `degrees` of freedom are clusters less one unless given
-    (Welch's, where two sides share no cluster).
+    `most` is a cluster's largest possible distance from 0. `degrees` of freedom default to clusters minus one (pass Welch's if
+    two sides share no cluster).
     """
     mean, error, n = (np.asarray(part, dtype=np.float64) for part in (means, errors, clusters))
     free = n - 1 if degrees is None else np.asarray(degrees, dtype=np.float64)
@@ -69,8 +69,8 @@ def student_p(
 
 
 def beside_interval(p: Floats, draws: Floats, level: float = LEVEL) -> Floats:
-    """p values [columns] that agree with the intervals of their draws [draws, columns] at this level: where an interval holds
-    0, at least twice the share of draws on the smaller side of it, which is above `alpha_of(level)`."""
+    """p values [columns] that agree with the intervals of their draws [draws, columns] at this level: if an interval contains
+    0, p is at least twice the share of draws on the smaller side of 0, and above `alpha_of(level)`."""
     agreed, alpha = p.copy(), alpha_of(level)
     small = np.flatnonzero(p <= alpha)
     for column, low, high in zip(small, *intervals(draws[:, small], level), strict=True):
@@ -81,20 +81,18 @@ def beside_interval(p: Floats, draws: Floats, level: float = LEVEL) -> Floats:
 
 
 def welch(first: Floats, second: Floats, clusters: tuple[ArrayLike, ArrayLike]) -> tuple[Floats, Floats]:
-    """The error of a difference of two means that share no cluster, and its degrees of freedom (Welch 1947), from the error of
-    each side."""
+    """The error of a difference between two means that share no cluster, and its degrees of freedom (Welch 1947), from the
+    error of each side."""
     squares = [np.square(side) for side in (first, second)]
     below = sum(square**2 / np.maximum(np.asarray(n) - 1, 1) for square, n in zip(squares, clusters, strict=True))
-    whole = squares[0] + squares[1]
-    degrees = np.divide(whole**2, below, out=np.full(np.shape(whole), 1.0), where=np.asarray(below) > 0)
-    return np.sqrt(whole), degrees
+    total = squares[0] + squares[1]
+    degrees = np.divide(total**2, below, out=np.full(np.shape(total), 1.0), where=np.asarray(below) > 0)
+    return np.sqrt(total), degrees
 
 
 def holm(p: Floats) -> Floats:
-    """p values after Holm's correction over those that are not NaN.
-
-    Three lines of our own: statsmodels' `multipletests` collects garbage on every call, seconds beside a run's records.
-    """
+    """p values after Holm's correction over those that are not NaN. statsmodels' `multipletests` would run the garbage
+    collector on every call, which takes seconds with a run's records in memory."""
     order = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]  # NaN comes last
     corrected = np.full_like(p, np.nan)
     corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1)
@@ -102,17 +100,15 @@ def holm(p: Floats) -> Floats:
 
 
 def holm_of(p: Sequence[float | None], families: Sequence[Hashable] | None = None) -> list[float | None]:
-    """`holm` of p values of which some are None, within each family where `families` names one for each."""
-    corrected: list[float | None] = [None] * len(p)
+    """`holm` of p values, some of which may be None; with `families` (one per value), within each family."""
+    values, corrected = np.array(p, dtype=np.float64), np.full(len(p), np.nan)  # None becomes NaN
     for places in group_by(range(len(p)), lambda place: families[place] if families else None).values():
-        within = holm(np.array([np.nan if (one := p[place]) is None else one for place in places]))
-        for place, value in zip(places, within, strict=True):
-            corrected[place] = None if np.isnan(value) else float(value)
-    return corrected
+        corrected[places] = holm(values[places])
+    return [None if np.isnan(value) else value for value in corrected.tolist()]
 
 
 def holds(corrected: float | None, level: float = LEVEL) -> bool | None:
-    """Whether a difference holds by its p after correction; None where it was not tested."""
+    """Whether a difference is significant by its p after correction; None if it was not tested."""
     return None if corrected is None else corrected <= alpha_of(level)
 
 

@@ -1,8 +1,8 @@
-"""Means of scores, in one place: the same for every order of the rows, and equal to what one gets on paper.
+"""Means of scores: the same for every order of the rows, and equal to the result on paper.
 
-Scores are decimals, which floats hold only nearly. Added up as floats, 1.4, 2.8 and 3.3 have the mean 2.5 in one order and
-2.4999999999999996 in another, and rounding halves up then gives 3 or 2. `math.fsum` would do away with the order, but not with
-the error: it adds what the floats hold, and 0.6, 2.3 and 4.6 come to 2.4999999999999996 in every order.
+Scores are decimals, which floats only approximate. As sums of floats, 1.4, 2.8 and 3.3 have the mean 2.5 in one order and
+2.4999999999999996 in another, and rounding halves up then gives 3 or 2. `math.fsum` would make the order irrelevant, but add
+the approximations: 0.6, 2.3 and 4.6 give 2.4999999999999996 in every order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def exact_mean(scores: Iterable[float]) -> float:
-    """The mean of one or more scores, each taken as the decimal that is written; only the result is rounded to a float."""
+    """The mean of one or more scores, each taken as the decimal it is written as; only the result is rounded to a float."""
     numbers = list(scores)
     if len(numbers) == 1:
         return numbers[0]
@@ -28,24 +28,22 @@ def exact_mean(scores: Iterable[float]) -> float:
 
 
 def means_by(pairs: Iterable[tuple[K, float]]) -> dict[K, float]:
-    """The mean of each key's numbers; keys come as they first occur."""
+    """The mean of each key's numbers, in the order in which keys first occur."""
     return {key: exact_mean(number for _, number in group) for key, group in group_by(pairs, itemgetter(0)).items()}
 
 
 def comparable(number: float) -> float:
-    """A number to 12 significant digits, for what is compared, ranked or rounded to whole scores.
+    """A number to 12 significant digits, for comparing, ranking or rounding to whole scores.
 
-    A mean of means, or of thirds that a file holds as 2.3333333333333335, is a little off in its last digits: numbers that are
-    equal on paper must tie. Round the last mean only, not those that go into another.
+    Means of means, or of thirds that a file has as 2.3333333333333335, are slightly off in their last digits, but numbers that
+    are equal on paper must tie. Round only the final mean, not those that go into another.
     """
     return float(f"{number:.{_DIGITS}g}")
 
 
 def mean_of_all(figures: Iterable[float | None]) -> float | None:
-    """The unweighted mean of one or more figures (of dimensions, languages, seeds); None where one of them is not defined.
-
-    A mean of the others would be over other dimensions, and would not compare.
-    """
+    """The unweighted mean of one or more figures (of dimensions, languages, seeds); None if one of them is undefined, since a
+    mean over the others would not be comparable."""
     numbers = list(figures)
     defined = [figure for figure in numbers if figure is not None]
     return math.fsum(defined) / len(defined) if len(defined) == len(numbers) else None

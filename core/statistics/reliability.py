@@ -1,12 +1,11 @@
-"""Agreement beyond chance, for many tables of counts at once, and the intervals of what is no mean.
+"""Agreement beyond chance, for many tables of counts at once, and intervals for figures other than means.
 
-Figures and what their intervals are made of go through the same functions; the libraries' own (scikit-learn, krippendorff) take
-one table per call, and are the oracle of the tests.
+scikit-learn and krippendorff take one table per call; the tests compare with them.
 
-The intervals are jackknife intervals over clusters. Kappa and alpha are ratios of averages, too low in small samples, and they
-end at 1. Ratings near the floor or the ceiling make it worse: the few items that lie elsewhere decide, and a sample may have
-none of them. So the interval allows for how unequal and how skewed the clusters' parts are and for the bias, and there is none
-before enough clusters say something of their own. It was chosen by its coverage on skewed and on symmetric ratings
+The intervals are jackknife intervals over clusters. Kappa and alpha are ratios of averages, biased downwards in small samples,
+and at most 1. Ratings near the floor or ceiling make this worse: the few items elsewhere decide, and a sample may have none of
+them. So the interval allows for unequal and skewed contributions of clusters and for the bias, and there is none before enough
+clusters differ from the most frequent kind. It was chosen by its coverage on skewed and symmetric ratings
 (tests/bench/truth_raters.py; docs/measurements.md).
 """
 
@@ -19,34 +18,32 @@ from scipy.special import stdtrit
 from core.tables import Estimate
 
 Counts = NDArray[np.float64]
-# From how many clusters on, which are not of the most frequent kind, the intervals hold to three points.
+# The fewest clusters other than of the most frequent kind with which the intervals cover 95 % to within three points.
 KAPPA_FROM, ALPHA_FROM, CORRELATION_FROM = 25, 15, 6
-JACKKNIFE = "jackknife on Fisher's scale"  # what tables call these intervals, and those of agreement:
+JACKKNIFE = "jackknife on Fisher's scale"  # the name of these intervals in tables; for agreement:
 AGREEMENT = f"{JACKKNIFE}, given where {KAPPA_FROM} (alpha: {ALPHA_FROM}) or more are not scored in the most frequent way"
-_GROUPS = 200  # of a jackknife: more cost time and change nothing
+_GROUPS = 200  # most groups of a jackknife: more take time and change nothing
 
 
 def cohen_kappa(counts: Counts, weights: Counts) -> Counts:
-    """Weighted kappa of tables `counts` (tables × values × values); NaN without variation.
-
-    `weights` is the disagreement of two values (values × values).
-    """
+    """Weighted kappa of tables `counts` (tables × values × values); NaN without variation. `weights` are the disagreements of
+    two values (values × values)."""
     n = counts.sum((1, 2))
     expected = counts.sum(2)[:, :, None] * counts.sum(1)[:, None, :]
     return 1 - ratio((weights * counts).sum((1, 2)) * n, (weights * expected).sum((1, 2)))
 
 
 def krippendorff_alpha(coincidences: Counts, ordinal: bool) -> Counts:
-    """Alpha of coincidence matrices (matrices × values × values, values in their order). Without variation it is NaN.
+    """Alpha of coincidence matrices (matrices × values × values, in ascending order); NaN without variation.
 
-    An item with m ≥ 2 answers adds 1/(m − 1) for every ordered pair of them; for two people without gaps that is the table of
-    their answers plus its transpose. Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability": nominal and ordinal
-    metric.
+    An item with m ≥ 2 answers adds 1/(m − 1) for every ordered pair of them; for two people without gaps, the matrix is the
+    table of their answers plus its transpose. Nominal and ordinal metric: Krippendorff (2011), "Computing Krippendorff's
+    Alpha-Reliability".
     """
     totals = coincidences.sum(2)
     n = totals.sum(1)
     if ordinal:
-        # Distance of two values: how many answers lie from one to the other, half of each end left out; squared.
+        # the squared number of answers from one value to the other, with half of those at each end
         middle = np.cumsum(totals, axis=1) - totals / 2
         squared = (middle[:, :, None] - middle[:, None, :]) ** 2
     else:
@@ -61,25 +58,24 @@ def ratio(above: Counts, below: Counts) -> Counts:
 
 
 def left_out(clusters: int, seed: int = 0) -> Counts:
-    """Weights for `jackknife` (1 + groups × clusters): every cluster once, then all but a group of them each. A group is one
-    cluster, or so many by chance that there are `_GROUPS` groups."""
+    """Weights for `jackknife` (1 + groups × clusters): all clusters in the first row, all but one group in each other. Up to
+    `_GROUPS` clusters, each is a group; more are divided into `_GROUPS` groups at random."""
     groups = min(clusters, _GROUPS)
     group = np.random.default_rng(seed).permutation(clusters) % groups
     return np.concatenate([np.ones((1, clusters)), (group != np.arange(groups)[:, None]).astype(float)])
 
 
 def jackknife(values: Counts, n: int, fewest: int = KAPPA_FROM, fisher: bool = True) -> Estimate:
-    """`values[0]`, a kappa, alpha or correlation, with its 95 % interval; `values[1:]` are the same figure without a group of
-    clusters each. The mean is None where the figure is not defined.
+    """The estimate `values[0]`, a kappa, alpha or correlation, with its 95 % interval; each of `values[1:]` is the same figure
+    without one group of clusters. The mean is None if the figure is undefined.
 
-    Student's t on Fisher's scale, with as many degrees of freedom as groups that add alike to the variance would have
-    (Satterthwaite, by the kurtosis of what each group adds). The longer side is stretched by the skewness as in an ABC interval
-    (DiCiccio & Efron 1992), and the interval goes from the lower to the higher of the figure and the jackknife's figure without
-    bias.
+    Student's t on Fisher's scale, with Satterthwaite's degrees of freedom from the kurtosis of the groups' contributions to the
+    variance. The longer side is stretched by the skewness as in an ABC interval (DiCiccio & Efron 1992), and the interval spans
+    both the figure and its jackknife correction for bias.
 
-    There is no interval where the figure is 1 or −1, where it is not defined without some group, nor where fewer than `fewest`
-    groups change it otherwise than the most frequent kind of group does: of ratings that are nearly all equal, few items say
-    anything. Without `fisher` the figure may lie beyond ±1 by chance, as disattenuated correlations do: then the interval is on
+    There is no interval if the figure is 1 or −1, if it is undefined without some group, or if fewer than `fewest` groups
+    change it differently from the most frequent kind of group: among ratings that are nearly all equal, few items are
+    informative. Without `fisher`, the figure may exceed ±1 by chance, as disattenuated correlations do: the interval is then on
     its own scale, both are cut at ±1, and there are two degrees of freedom fewer, since such a figure rests on three estimates.
     """
     value, without = float(values[0]), values[1:]
@@ -88,7 +84,7 @@ def jackknife(values: Counts, n: int, fewest: int = KAPPA_FROM, fisher: bool = T
         return Estimate(None, None, None, n)
     mean = round(float(np.clip(value, -1, 1)), 6)
     kinds = np.sort(np.unique(without.round(9), return_counts=True)[1])
-    alike = kinds[-2 if groups == _GROUPS else -1 :].sum()  # so many groups are of two sizes, and each has a most frequent kind
+    alike = kinds[-2 if groups == _GROUPS else -1 :].sum()  # `_GROUPS` groups have two sizes, each with a most frequent kind
     if np.isnan(without).any() or groups - alike < fewest or (fisher and abs(value) >= 1):
         return Estimate(mean, None, None, n)
     away = without.mean() - without
@@ -108,7 +104,7 @@ def jackknife(values: Counts, n: int, fewest: int = KAPPA_FROM, fisher: bool = T
 
 
 def jackknife_error(without: Counts) -> Counts:
-    """The standard error of figures [...], from the same with one group left out each [groups, ...]; without the jackknife's
-    factor (groups − 1) / groups, with which intervals that rest on a dozen cards are too narrow."""
+    """The standard error of figures [...] from their values without each group [groups, ...]. The jackknife's factor
+    (groups − 1) / groups is omitted: with it, intervals from a dozen cards are too narrow."""
     error: Counts = np.sqrt(np.square(without - without.mean(axis=0)).sum(axis=0))
     return error

@@ -174,7 +174,7 @@ def test_every_fault_of_a_tree_is_told_at_once(tmp_path: Path) -> None:
         ("name: x\nquestions:\n  a: {text: A, answers: {yes: END, no: END}}\n", "every way through has the same points"),
         ("name: x\nscale: {levels: [a, a]}\ndimensions: {a: b}\n", "levels: name two or more, each once"),
         ("name: x\nscale: {max: 5, levels: [a, b]}\ndimensions: {a: b}\n", "run from 0 to 1: leave min and max out"),
-        ("name: x\nscale: {levels: {a: 2, b: 1}}\ndimensions: {a: b}\n", "their numbers have to rise"),
+        ("name: x\nscale: {levels: {a: 2, b: 1}}\ndimensions: {a: b}\n", "must be in ascending order"),
         ("name: x\nscale: {levels: {a: 2, b: c}}\ndimensions: {a: b}\n", "give each level a number"),
         ("name: x\nscale: yes_no\ndimensions: {a: {about: b, weight: 0}}\n", "dimensions: every weight is 0"),
         ("name: x\nscale: yes_no\ndimensions: {}\n", "dimensions: none given"),

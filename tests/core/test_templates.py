@@ -65,7 +65,7 @@ def test_a_link_inside_a_pack_and_one_to_it_are_good(tmp_path: Path) -> None:
 def test_what_is_no_file_or_a_huge_one_is_refused(tmp_path: Path) -> None:
     pack_of(tmp_path, "x")
     os.mkfifo(tmp_path / "en" / "y.j2")  # reading it would never end
-    with pytest.raises(UserError, match=r"en/y\.j2 is no file"):
+    with pytest.raises(UserError, match=r"en/y\.j2 is not a file"):
         PromptPack(str(tmp_path))
     (tmp_path / "en" / "y.j2").unlink()
     with pytest.raises(UserError, match=r"en/x\.j2 has more than 1,000,000 bytes"):

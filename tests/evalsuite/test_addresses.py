@@ -74,7 +74,7 @@ def test_a_spec_at_an_address_keeps_what_it_says_but_not_its_key() -> None:
     spec = load_spec("gpt-4@http://127.0.0.1:1/v1")
     assert (spec.context_length, spec.endpoint.base_url, spec.endpoint.api_key_env) == (8192, "http://127.0.0.1:1/v1", None)
     assert identity(spec) == identity(load_spec("gpt-4"))
-    with pytest.raises(UserError, match="a floor needs no model"):
+    with pytest.raises(UserError, match="a floor has no model"):
         load_spec("silent@http://127.0.0.1:1/v1")
 
 
@@ -233,7 +233,7 @@ def test_what_is_wrong_with_an_address(esc_eval: EscEval, monkeypatch: pytest.Mo
     assert "expected NAME@http://HOST:PORT/v1" in refused(esc_eval, "--model", "m@127.0.0.1:8000/v1")
     assert "stands behind its name" in refused(esc_eval, "--model", "http://127.0.0.1:8000/v1")
     assert refused(esc_eval, "--model", "m@http://127.0.0.1:9/v1").endswith("cannot be reached: Connection refused\n")
-    assert "(a model that is served: NAME@http" in refused(
+    assert "(for a served model: NAME@http" in refused(
         esc_eval, "--judge", "gpt-4o-mini", "--model", "m@http://127.0.0.1:9/v1"
     )
     with a_web_page(200) as url:

@@ -74,7 +74,7 @@ def test_the_reference_says_what_the_source_dialogues_supporter_said(esc_eval: E
 
 def test_a_floor_in_a_language_without_text_is_refused() -> None:
     floor = {"name": "mute", "about": "x", "roles": ["supporter"], "languages": ["en", "zh"]}
-    with pytest.raises(ValidationError, match=r"floor\.text: none in zh; leave that out of languages, or write it"):
+    with pytest.raises(ValidationError, match=r"floor\.text: none in zh; add it, or shorten languages"):
         ModelSpec.model_validate(floor | {"floor": {"kind": "fixed", "text": {"en": "Hm."}}})
-    with pytest.raises(ValidationError, match="a floor is only a supporter, without checkpoint and endpoint"):
+    with pytest.raises(ValidationError, match="a floor can only be a supporter, without checkpoint and endpoint"):
         ModelSpec.model_validate(floor | {"roles": ["judge"], "floor": {"kind": "reference"}})

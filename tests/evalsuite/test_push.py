@@ -192,7 +192,7 @@ def test_a_runs_scores_and_its_report(esc_eval: EscEval, hub: FakeHub, tmp_path:
     )
     assert said.count("exit 0") == 2 and "--supporter nobody: run has " in said
     assert "--supporter: give --benchmark, too" in said
-    assert "no name of a repository" in said and "me/report: is there already, and public" in said
+    assert "not a repository's name" in said and "me/report exists already and is public" in said
     space = hub.repos["space", "me/report"]
     assert space["index.html"] == Path("run/report.html").read_bytes() and b"sdk: static" in space["README.md"]
     assert b"Plumbing" in space["README.md"] and hub.made["space", "me/report"]["sdk"] == "static"

@@ -168,7 +168,7 @@ def test_a_spec_names_its_prompt_by_text_or_file_and_is_as_before_without(
         turn = {"path": "/", "request": {"text": "{message}"}, "response": "/x"}
         agent = {"endpoint": spec["endpoint"] | {"kind": "agent", "turn": turn}, "roles": ["supporter"]}
         changed = {"name": "m", "system": KIND} | (agent if "agent" in wrong else wrong)
-        with pytest.raises(ValueError, match="told nothing: leave it out"):
+        with pytest.raises(ValueError, match="system: leave it out"):
             ModelSpec.model_validate(changed)
 
 

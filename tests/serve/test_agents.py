@@ -203,8 +203,8 @@ def test_a_fork_closes_the_sessions_that_it_opens(agency: tuple[Agency, str], ru
     [
         ({"turn": None}, "an agent (kind: agent) needs a base_url and a turn"),
         ({"kind": "chat"}, "turn: belongs to an agent: write kind: agent"),
-        ({"turn": {"path": "/{user}"}}, "{user} stands for nothing"),
-        ({"turn": {"path": "turns"}}, "begin it with a slash"),
+        ({"turn": {"path": "/{user}"}}, "unknown placeholder {user}"),
+        ({"turn": {"path": "turns"}}, "must begin with a slash"),
         ({"turn": {"response": "text"}}, "response"),
     ],
 )
@@ -226,5 +226,5 @@ def test_an_agent_answers_nothing_but_dialogues(tmp_path: Path, monkeypatch: pyt
     batch = Batch(load_spec("agent.yaml"), tmp_path / "calls.sqlite", Console(quiet=True))
     with batch, pytest.raises(UserError, match="plays a side of dialogues"):
         batch.ask([question()], "replies")
-    with pytest.raises(UserError, match="judges nothing"):
+    with pytest.raises(UserError, match="cannot judge"):
         load_spec("judging.yaml")
