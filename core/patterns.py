@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from re import _constants as ops  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
@@ -14,8 +14,8 @@ from core.settings import Pattern
 
 
 class Patterns(RootModel[tuple[Pattern, ...]]):
-    """Patterns in order. Each is searched only in texts that contain one of its signs, strings that every match contains: most
-    texts match none of dozens of patterns."""
+    """Patterns in order. Each is searched only in texts that contain its signs, strings that every match contains: most texts
+    match none of dozens of patterns."""
 
     def __len__(self) -> int:
         return len(self.root)
@@ -25,40 +25,58 @@ class Patterns(RootModel[tuple[Pattern, ...]]):
         return [match.span() for place in self.candidates(text) for match in self.root[place].finditer(text)]
 
     def candidates(self, text: str) -> list[int]:
-        """The places of the patterns that may match, since the text contains one of their signs."""
+        """The places of the patterns that may match, since the text contains their signs."""
         folded = _folded(text)
-        present = [places for sign, places in self._signs.items() if sign in folded]
-        return sorted({place for places in present for place in places}) if present else []
+        first, further = self._signs
+        present = {place for sign, places in first.items() if sign in folded for place in places}
+        return sorted(place for place in present if all(any(sign in folded for sign in choices) for choices in further[place]))
 
     @cached_property
-    def _signs(self) -> dict[str, list[int]]:
-        """Sign → the places of its patterns."""
+    def _signs(self) -> tuple[dict[str, list[int]], list[list[set[str]]]]:
+        """Sign → the places of its patterns, for the first set of each pattern's signs; and every pattern's other sets."""
         places: dict[str, list[int]] = {}
+        further = []
         for place, pattern in enumerate(self.root):
-            for sign in (signs := _signs(parser.parse(pattern.pattern, pattern.flags))):
-                if not any(other in sign for other in signs - {sign}):
-                    places.setdefault(sign, []).append(place)
-        return places
+            first, *others = _signs(parser.parse(pattern.pattern, pattern.flags)) or [{""}]
+            for sign in _shortest(first):
+                places.setdefault(sign, []).append(place)
+            further.append([_shortest(choices) for choices in others])
+        return places, further
 
 
-def _signs(parsed: Iterable[tuple[Any, Any]]) -> set[str]:
-    """Strings, `_folded`, of which every match of a parsed pattern contains at least one; {""} if there are none."""
-    choices, run = [{""}], ""
-    joined: list[set[str]] = []
-    for op, value in [*parsed, (ops.AT, None)]:
+def _shortest(signs: set[str]) -> set[str]:
+    """The signs without those that contain another."""
+    return {sign for sign in signs if not any(other in sign for other in signs - {sign})}
+
+
+def _signs(parsed: Iterable[tuple[Any, Any]]) -> list[set[str]]:
+    """Sets of strings, `_folded`, such that every match of a parsed pattern contains a string of each set; the set of the
+    longest strings first."""
+    sets, run = [], ""
+    for op, value in [*_ungrouped(parsed), (ops.AT, None)]:
         letter = chr(value).lower() if op is ops.LITERAL else ""
         if letter and (letter.isascii() or letter == letter.upper()):
             run += letter
             continue
-        before, choices, run = run, [*choices, {run}], ""
+        before, run = run, ""
+        sets += [{before}] if before else []
         if op is ops.BRANCH:
             # The parser takes out the common beginning of alternatives: "thanks|thank you" is "thank" and "s| you".
             words = [_word(alternative) for alternative in value[1]]
-            joined += [{before + word for word in words}] if all(words) else []
-            choices.append(set().union(*map(_signs, value[1])))
-        elif op is ops.SUBPATTERN or (op in parser._REPEATCODES and value[0]):
-            choices.append(_signs(value[-1]))
-    return max([*choices, *joined], key=lambda strings: min(map(len, strings)))
+            sets += [{before + word for word in words}] if before and all(words) else []
+            alternatives = [_signs(alternative) for alternative in value[1]]
+            sets += [set().union(*(signs[0] for signs in alternatives))] if all(alternatives) else []
+        elif op is ops.IN and all(letters := [_word([item]) for item in value]):
+            sets.append(set(letters))
+        elif op in parser._REPEATCODES and value[0]:
+            sets += _signs(value[-1])
+    return sorted(sets, key=lambda signs: -min(map(len, signs)))
+
+
+def _ungrouped(parsed: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """A parsed pattern with what is in its groups in their place."""
+    for op, value in parsed:
+        yield from _ungrouped(value[-1]) if op is ops.SUBPATTERN else [(op, value)]
 
 
 def _word(parsed: Iterable[tuple[Any, Any]]) -> str:

@@ -66,7 +66,7 @@ def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEE
     rows_with = (counts > 0).sum(axis=0)
     usual = np.divide(counts.sum(axis=0), rows_with, out=np.zeros(len(rows_with)), where=rows_with > 0)
 
-    means = []
+    means = np.full((RESAMPLES, sums.shape[1]), np.nan)
     for start in range(0, RESAMPLES, _BATCH):
         batch = slice(start, min(start + _BATCH, RESAMPLES))
         drawn = (len(unseen[batch]), size)
@@ -74,8 +74,8 @@ def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEE
         more = unseen[batch] * usual
         totals = weights @ counts + more
         above = weights @ sums + level[batch] * more
-        means.append(np.divide(above, totals, out=np.full_like(totals, np.nan), where=totals > 0))
-    return np.concatenate(means)
+        np.divide(above, totals, out=means[batch], where=totals > 0)
+    return means
 
 
 def resampled_means(sums: Floats, counts: Floats, seed: int = SEED) -> Floats:
