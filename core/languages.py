@@ -13,7 +13,6 @@ Texts that a language lacks come from the language it is a variety of (pt for pt
 from __future__ import annotations
 
 import os
-import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -130,7 +129,7 @@ def words(language: str) -> Wording:
 
 
 @cache
-def _words(language: str, here: str) -> Wording:
+def _words(language: str, here: Path) -> Wording:
     own, english = texts(language, "words.yaml"), texts(ENGLISH, "words.yaml")
     if missing := [word for word in english if word not in own and word != "reviewed"]:
         tell(language, f"words.yaml with {', '.join(missing)}" if own else "words.yaml")

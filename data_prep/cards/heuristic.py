@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from core.files import CONFIGS, digest
 from core.languages import counts, cut, lineage, texts, words
@@ -61,7 +62,7 @@ def unfit(situation: str, language: Language) -> str | None:
     return FEELING_ONLY if language == "en" and _FEELING_WORDS.issuperset(tokens) else None
 
 
-def _patterns(field: str, language: Language) -> list[str]:
+def statements(field: Literal["age", "gender"], language: Language) -> list[str]:
     """The patterns by which people state their age or gender; [] for a language without any (`statements.yaml`)."""
     own: list[str] = texts(language, "statements.yaml").get(field, [])
     return next((_WORDS[field][code] for code in lineage(language) if code in _WORDS[field]), own)
@@ -71,13 +72,13 @@ def stated_age(text: str, language: Language) -> str:
     """The age that the writer gives as their own, 10 to 99 in digits; "" where none or several are given."""
     if not re.search(r"\d\d", text):  # true of most texts, and three times as fast
         return ""
-    ages = {match["age"] for pattern in _patterns("age", language) for match in re.finditer(pattern, text)}
+    ages = {match["age"] for pattern in statements("age", language) for match in re.finditer(pattern, text)}
     return ages.pop() if len(ages) == 1 else ""
 
 
 def stated_gender(text: str, language: Language) -> str:
     """female or male (女, 男) where the writer says so of themselves in plain words; "" otherwise."""
-    matches = [match for pattern in _patterns("gender", language) for match in re.finditer(pattern, text)]
+    matches = [match for pattern in statements("gender", language) for match in re.finditer(pattern, text)]
     genders = {"female" if match["female"] else "male" for match in matches}
     return words(language)[genders.pop()] if len(genders) == 1 else ""
 

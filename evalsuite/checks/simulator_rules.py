@@ -12,8 +12,9 @@ from functools import lru_cache
 from itertools import islice
 
 from core.languages import texts
+from core.patterns import Patterns
 from core.records import Count, Dialogue, Identifier, Language, Record, RoleCard
-from data_prep.cards.heuristic import stated_age, stated_gender
+from data_prep.cards.heuristic import stated_age, stated_gender, statements
 from data_prep.line_checks import MACHINE, SUPPORTER, phrase, searched, units
 from data_prep.role_play.contamination import terms
 
@@ -108,11 +109,19 @@ def leaves_card(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] | No
     """Lines that state another age, gender or trade than the card, in plain words about oneself. None if the card has none."""
     if card is None or not (card.age or card.gender or card.occupation):
         return None
-    findings = []
-    for place, text in lines_of(dialogue):
-        for detail in _contradictions(text.replace("’", "'"), card):
-            findings.append(_found("leaves_card", dialogue, place, detail))
-    return findings
+    lines = _suspected(_statements(card.language), [*lines_of(dialogue)])
+    return [
+        _found("leaves_card", dialogue, place, detail)
+        for place, text in lines
+        for detail in _contradictions(text.replace("’", "'"), card)
+    ]
+
+
+@lru_cache
+def _statements(language: Language) -> Patterns:
+    """What may state an age, a gender or a trade."""
+    trades = [_any_trade(language).pattern] if texts(language, "trades.yaml") else []
+    return Patterns.model_validate([*statements("age", language), *statements("gender", language), *trades])
 
 
 def _contradictions(text: str, card: RoleCard) -> Iterator[str]:
@@ -162,21 +171,22 @@ def reveals_model(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
 
 
 def _with_phrases(check: str, dialogue: Dialogue, phrases: tuple[str, ...]) -> list[Finding]:
-    lines = _suspected(phrases, [*lines_of(dialogue)])
+    lines = _suspected(searched(phrases), [*lines_of(dialogue)])
     return [_found(check, dialogue, place, words) for place, text in lines if (words := phrase(phrases, text))]
 
 
-def _suspected(phrases: tuple[str, ...], lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The lines, if any of the phrases may be in them. Asking once for all takes a fifth of the time of asking line by line."""
+def _suspected(patterns: Patterns, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The lines, if any of the patterns may match in them. Asking once for all takes a fifth of the time of asking line by
+    line."""
     text = "\n".join(text for _, text in lines).replace("’", "'")
-    return lines if searched(phrases).candidates(text) else []
+    return lines if patterns.candidates(text) else []
 
 
 def cheers_up_early(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
     """Thanks, relief or a farewell in the seeker's first `EARLY` lines."""
     return [
         _found("cheers_up_early", dialogue, place, words)
-        for place, text in _suspected(CHEERFUL, [*islice(lines_of(dialogue), EARLY)])
+        for place, text in _suspected(searched(CHEERFUL), [*islice(lines_of(dialogue), EARLY)])
         if (words := cheerful(text))
     ]
 
