@@ -1,7 +1,7 @@
-"""Agreement of one judge with gold scores, by the figures that `core.statistics.accuracy` defines (several: judges).
+"""Agreement of one judge with gold scores, in the figures of `core.statistics.accuracy` (for several judges: `judges`).
 
-- The judge's score is `Judgement.value`, whatever was probable.
-- Several annotators of one item are averaged first (`core.statistics.means`).
+- The judge's score is `Judgement.value`, whatever its probabilities.
+- Several annotators' scores of an item are averaged first (`core.statistics.means`).
 - `average` is the unweighted mean over dimensions; its `n` is the number of ratings.
 - Intervals: `evalsuite.statistics.agreement_intervals`.
 """
@@ -32,51 +32,50 @@ Paired = dict[str, Dimensions]  # by language
 def in_steps(
     judgements: Iterable[Judgement], gold: Iterable[HumanScore], rubric: Rubric | None
 ) -> tuple[list[Judgement], list[HumanScore]]:
-    """Both sides, scores of scales that are not whole (halves, levels with numbers of their own) being how many steps they are
-    above the lowest: so the figures' "equal" and "within one" are those of the scale."""
+    """Both sides, with scores on scales that are not whole (halves, levels with numbers of their own) given as steps above the
+    lowest score, so that "equal" and "within one" refer to steps of the scale."""
     scales = {key: scale for key, scale in (rubric.scales if rubric else {}).items() if not scale.whole}
 
     def steps(record: Any) -> Any:
         if (scale := scales.get(record.dimension)) is None or record.value is None or record.rubric != rubric.name:  # type: ignore[union-attr]
             return record
         spread = getattr(record, "distribution", None)
-        told = {"distribution": {f"{scale.place(float(s)):g}": p for s, p in spread.items()}} if spread else {}
-        return record.model_copy(update={"value": scale.place(record.value)} | told)
+        shares = {"distribution": {f"{scale.place(float(s)):g}": p for s, p in spread.items()}} if spread else {}
+        return record.model_copy(update={"value": scale.place(record.value)} | shares)
 
     return [*map(steps, judgements)], [*map(steps, gold)]
 
 
 def step_notes(rubric: Rubric | None) -> list[str]:
-    """What ACC_soft is on scales whose steps are not points, or too fine for it."""
+    """Notes on ACC and ACC_soft for scales whose steps are not points, or that are too fine for them."""
     scales = rubric.scales.values() if rubric else ()
     notes = ["ACC and ACC_soft count steps of the scale, not points: ACC_soft is within one step."]
-    fine = "A scale has more than 11 scores: equal ones are rare on it, and Spearman says more than ACC, ACC_soft or kappa."
+    fine = "A scale has more than 11 scores, so equal ones are rare: Spearman says more than ACC, ACC_soft or kappa."
     return notes * any(not scale.whole for scale in scales) + [fine] * any(len(scale.scores) > COUNTED for scale in scales)
 
 
 def noted(table: Table, notes: Iterable[str]) -> Table:
-    """The table with further notes."""
+    """The table with more notes."""
     return replace(table, notes=(*table.notes, *notes))
 
 
 def refuse_doubled(where: str, keys: Iterable[tuple[Any, ...]]) -> None:
-    """Raise `UserError` unless all (dialogue, dimension, …) differ."""
-    doubled = [key for key, count in Counter(keys).items() if count > 1]
-    if doubled:
+    """Raise `UserError` if a (dialogue, dimension, …) occurs twice."""
+    if doubled := [key for key, count in Counter(keys).items() if count > 1]:
         raise UserError(f"{where}: {len(doubled)} doubled, for example dialogue {doubled[0][0]}, dimension {doubled[0][1]}")
 
 
 def item_of(record: Judgement | HumanScore) -> Item:
-    """What was scored."""
+    """The item that a record scores."""
     return record.dialogue_id, record.dimension, record.turn
 
 
 def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paired:
-    """One judge's verdicts with the mean gold of their items: dimensions in their order of appearance, verdicts sorted by item.
-    Those that were lost with a server are left out: nobody knows what they would have been. So are those with nothing to score.
+    """One judge's verdicts with the mean gold score of their items: dimensions in order of appearance, verdicts sorted by item.
+    Verdicts lost with a server are left out, as are those that found nothing to score.
 
-    Raises `UserError` when the verdicts are of several judges, for items without a partner on the other side, and for gold on
-    several rubrics or in another language.
+    Raises `UserError` for verdicts of several judges, for items that only one side has, and for gold on several rubrics or in
+    another language.
     """
     sources = {(j.rubric, scorer_of(j)) for j in judgements}
     if len(sources) > 1:
@@ -84,7 +83,7 @@ def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paire
         raise UserError(f"judgements of several judges, rubrics or methods in one file: {listed}")
     refuse_doubled("judgements", map(item_of, judgements))
     golden = mean_gold(gold)
-    judgements = [j for j in judgements if item_of(j) in golden or not j.unasked]  # of nothing to score nobody has a score
+    judgements = [j for j in judgements if item_of(j) in golden or not j.unasked]  # nothing to score needs no gold
     refuse_partnerless(map(item_of, judgements), golden)
     languages = {item_of(score): score.language for score in gold}
     pairs_of: Paired = {}
@@ -101,8 +100,7 @@ def paired(judgements: Sequence[Judgement], gold: Sequence[HumanScore]) -> Paire
 
 
 def mean_gold(gold: Iterable[HumanScore]) -> dict[Item, float]:
-    """The mean over annotators of every item, as `comparable` has it. Raises `UserError` where an item was scored on several
-    rubrics."""
+    """Every item's mean over annotators, rounded by `comparable`. Raises `UserError` for an item scored on several rubrics."""
     scores: dict[Item, list[float]] = defaultdict(list)
     rubrics: dict[Item, str] = {}
     for score in gold:
@@ -117,38 +115,39 @@ def mean_gold(gold: Iterable[HumanScore]) -> dict[Item, float]:
 def refuse_partnerless(judged: Iterable[Item], golden: Iterable[Item]) -> None:
     """Raise `UserError` unless both sides have the same items."""
     have, want = set(judged), set(golden)
-    for alone, what in ((have - want, "judgements without gold"), (want - have, "gold without a judgement")):
-        if alone:
+    for lone, label in ((have - want, "judgements without gold"), (want - have, "gold without a judgement")):
+        if lone:
             first = (
                 f"{id}/{dimension}{'' if turn is None else f'/turn {turn}'}"
-                for id, dimension, turn in sorted(alone, key=str)[:3]
+                for id, dimension, turn in sorted(lone, key=str)[:3]
             )
             listed = ", ".join(first)
-            raise UserError(f"{len(alone)} {what}, for example {listed}; both sides must have the same items (--only-shared)")
+            raise UserError(f"{len(lone)} {label}, for example {listed}; both sides must have the same items (--only-shared)")
 
 
 def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore], clusters: Clusters = DIALOGUES) -> dict[str, Any]:
     """{language: {dimension: {metric: value}, …, "average": {…}}} for one judge.
 
-    Every dimension has `FIGURES`, `n`, `read`, `lost` (with a server, and in no other figure), `gold_rounded`, and what
-    `interval_figures` gives: `over_majority` (ACC less the majority class's on the same gold), `clusters`, and 95 % intervals
-    (`acc_low`, `acc_high`, …), whose ends are None where too little is known. Figures over the readable verdicts (kappa,
-    Spearman and ECE among them) are None when nothing could be read. kappa is None too where a verdict lies between two scores,
-    ECE where a readable verdict came without probabilities. Errors are those of `paired`.
+    Every dimension has `FIGURES`, `n`, `read`, `lost` (with a server; counted in no other figure), `gold_rounded`, and the
+    figures of `interval_figures`: `over_majority` (ACC minus the majority class's on the same gold), `clusters`, and 95 %
+    intervals (`acc_low`, `acc_high`, …), None where there are too few clusters. Figures over readable verdicts (kappa, Spearman
+    and ECE among them) are None when nothing could be read; kappa is also None where a verdict lies between two scores, and ECE
+    where a readable verdict has no probabilities. Errors are those of `paired`.
     """
     result: dict[str, Any] = {}
     lost = Counter[tuple[str, str]]((j.language, j.dimension) for j in judgements if j.lost)
     for language, dimensions in paired(judgements, gold).items():
-        rows = {name: dimension_figures(*columns_of(of)) | {"lost": lost[language, name]} for name, of in dimensions.items()}
+        rows = {
+            name: dimension_figures(*columns_of(pairs)) | {"lost": lost[language, name]} for name, pairs in dimensions.items()
+        }
         average = {metric: mean_of_all(row[metric] for row in rows.values()) for metric in FIGURES}
-        nothing = (j.dimension for j in judgements if j.language == language and j.unasked)
-        unasked = Counter(name for name in nothing if name in rows)
+        unasked = Counter(j.dimension for j in judgements if j.language == language and j.unasked and j.dimension in rows)
         for name in unasked:
             rows[name]["unasked"] = unasked[name]
         counts: dict[str, Any] = {key: sum(row[key] for row in rows.values()) for key in ("n", "read", "lost", "gold_rounded")}
         rows[AVERAGE] = average | counts | ({"unasked": unasked.total()} if unasked else {})
-        further = zip(rows.items(), interval_figures(dimensions, clusters), strict=True)
-        result[language] = {name: row | intervals for (name, row), intervals in further}
+        bounds = zip(rows.items(), interval_figures(dimensions, clusters), strict=True)
+        result[language] = {name: row | intervals for (name, row), intervals in bounds}
     return result
 
 
@@ -169,14 +168,14 @@ def agreement_tables(
             body.append(line)
         notes = [
             f"In per cent, kappa (quadratic weights) and Spearman from −1 to 1. {unreadable(mode)} kappa, Spearman and ECE are "
-            "over readable verdicts. Over majority: points of ACC above the majority class, the unreadable being wrong.",
+            "over readable verdicts. Over majority: points of ACC above the majority class, unreadable verdicts being wrong.",
             f"n: ratings. Clusters: {rows[AVERAGE]['clustered_by']}, drawn whole: {INTERVALS}.",
         ]
         if lost := rows[AVERAGE].get("lost"):
             notes.append(f"{lost} verdicts were lost with a server and are in no figure: run the same command again.")
         if unasked := rows[AVERAGE].get("unasked"):
             notes.append(
-                f"{unasked} verdicts are that the dimension does not apply (or its question was not reached): left out."
+                f"{unasked} verdicts say that the dimension does not apply (or its question was not reached): left out."
             )
         if rounded := rows[AVERAGE]["gold_rounded"]:
             notes.append(f"{rounded} gold scores are not whole: ACC, ACC_soft and kappa are on the rounded gold (halves up).")
@@ -196,12 +195,11 @@ def shown(row: Mapping[str, Any], mode: str) -> tuple[Estimate, Estimate]:
 
 
 def unreadable(mode: str) -> str:
-    """What a mode does with unreadable verdicts, for people."""
+    """A sentence on what a mode does with unreadable verdicts."""
     return f"Unreadable verdicts {'count as wrong' if mode == 'paper' else 'are left out'} ({mode} mode)."
 
 
-# No figure, interval or table may depend on the order of the rows of a file. Means of floats differ in their last digits with
-# the order of the numbers, and a bootstrap draws places in a list: records are put into this order before any figure is made.
 def judgements_in_order(judgements: Iterable[Judgement], rubric: Rubric | None = None) -> list[Judgement]:
-    """By judge (name, method, condition), and then by `item_order` and repeat."""
+    """By judge (name, method, condition), `item_order` and repeat. No figure may depend on the order of a file's rows,
+    but the last digits of a mean of floats do, and so does a bootstrap, which draws places in a list: hence this order."""
     return sorted(judgements, key=lambda j: (scorer_of(j), *item_order(j, rubric), j.repeat))

@@ -1,9 +1,8 @@
-"""The intervals of one judge's agreement with gold: clusters are drawn whole, for a dimension as for the average of several.
+"""The intervals of one judge's agreement with gold: clusters are drawn whole, for single dimensions and for their average.
 
-Where there is one dimension, its interval is the average's. Shares have `smoothed_means`, kappa and Spearman a `jackknife`.
-A calibration error is too large in a small sample, above all that of a judge whose probabilities are true: what chance adds
-there is taken off the lower end, so that these intervals hold the truth more often than they promise
-(`tests/bench/truth_gold.py`).
+With one dimension, its interval is also the average's. Shares use `smoothed_means`, kappa and Spearman a `jackknife`. In small
+samples a calibration error comes out too large, most of all for a judge whose probabilities are true: what chance adds is taken
+off the lower end, so these intervals cover the truth more often than they promise (`tests/bench/truth_gold.py`).
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ Dimensions = dict[str, list[Pair]]  # dimension → verdicts
 Bounds = dict[str, float | None]
 OVER = "over_majority"  # ACC less that of the majority class
 SHARE_FIGURES = ("acc", "acc_read", "acc_soft", "acc_soft_read", OVER)
-RANK_FROM = 10  # how many clusters an interval of Spearman's correlation needs, as `KAPPA_FROM` of kappa
+RANK_FROM = 10  # clusters that an interval of Spearman's correlation needs; `KAPPA_FROM` is the same for kappa
 FEWEST_CALIBRATED = 3  # clusters, for an interval of a calibration error
 INTERVALS = (
     f"[{SMOOTHED}]; of kappa and Spearman [95 % {JACKKNIFE}], given where {KAPPA_FROM} (Spearman: {RANK_FROM}) or more "
     f"clusters are not scored in the most frequent way; of ECE [at least 95 %, jackknife and what chance adds], from "
-    f"{FEWEST_CALIBRATED} clusters on"
+    f"{FEWEST_CALIBRATED} clusters up"
 )
 
 
 class Counts(NamedTuple):
-    """Right verdicts, those within one point, all verdicts, readable ones, and those of gold's most frequent score, each
-    [clusters, dimensions]."""
+    """Counts [clusters, dimensions] of the verdicts that are right, within one point, all, readable, and of items whose gold is
+    the most frequent score."""
 
     right: Floats
     near: Floats
@@ -48,7 +47,7 @@ class Counts(NamedTuple):
     usual: Floats
 
     def shares(self, figure: str) -> tuple[Floats, Floats]:
-        """What one of `SHARE_FIGURES` is a ratio of."""
+        """Numerator and denominator of one of `SHARE_FIGURES`."""
         if figure == OVER:
             return self.right - self.usual, self.rated
         return self.near if "soft" in figure else self.right, self.read if figure.endswith("_read") else self.rated
@@ -60,12 +59,12 @@ def columns_of(pairs: Sequence[Pair]) -> tuple[list[float | None], list[float], 
 
 
 def drawn_units(runs: Iterable[Dimensions], clusters: Clusters) -> list[str]:
-    """What is drawn whole: the clusters with a verdict."""
+    """The clusters with a verdict, which are drawn whole."""
     return sorted({clusters[j.dialogue_id] for dimensions in runs for pairs in dimensions.values() for j, _ in pairs})
 
 
 def hit_counts(dimensions: Dimensions, units: Sequence[str], clusters: Clusters) -> Counts:
-    """Counts of one judge's verdicts by cluster."""
+    """One judge's verdicts counted by cluster."""
     row = {unit: index for index, unit in enumerate(units)}
     counts = Counts(*np.zeros((5, len(units), len(dimensions))))
     for column, pairs in enumerate(dimensions.values()):
@@ -82,8 +81,9 @@ def hit_counts(dimensions: Dimensions, units: Sequence[str], clusters: Clusters)
 
 
 def ratio_draws(shares: Sequence[tuple[Floats, Floats]], seed: int = SEED, sides: int = 1) -> list[Floats]:
-    """Draws [RESAMPLES, dimensions + 1] of ratios of sums and counts, both [clusters, dimensions], and of their average as the
-    last column: clusters are drawn whole, in all of them alike. They are shares, or differences of two (`sides`)."""
+    """Draws [RESAMPLES, dimensions + 1] of the ratios of sums and counts, both [clusters, dimensions], with their average as
+    the last column. Every draw takes the same whole clusters in all of them. `sides` is 1 for shares, 2 for differences of
+    shares."""
     sums, counts = (np.concatenate([part[place] for part in shares], axis=1) for place in (0, 1))
     levels = SHARES if sides == 1 else gap_levels(SHARES)
     draws = np.split(smoothed_means(sums, counts, levels, seed, sides=sides), len(shares), axis=1)
@@ -91,8 +91,7 @@ def ratio_draws(shares: Sequence[tuple[Floats, Floats]], seed: int = SEED, sides
 
 
 def average_draws(dimensions: Dimensions, figure: str, clusters: Clusters, seed: int = SEED) -> Floats | None:
-    """Draws [RESAMPLES] of one of `SHARE_FIGURES`, averaged over dimensions. None where a dimension is on one cluster alone:
-    nothing is known of others."""
+    """Draws [RESAMPLES] of one of `SHARE_FIGURES`, averaged over dimensions; None where a dimension has a single cluster."""
     shares = hit_counts(dimensions, drawn_units([dimensions], clusters), clusters).shares(figure)
     if not len(shares[1]) or (shares[1] > 0).sum(axis=0).min() < 2:
         return None
@@ -100,18 +99,17 @@ def average_draws(dimensions: Dimensions, figure: str, clusters: Clusters, seed:
 
 
 def interval_figures(dimensions: Dimensions, clusters: Clusters) -> list[dict[str, Any]]:
-    """Of every dimension and the average: `over_majority`, the bounds of all figures (`acc_low`, `acc_high`, …), and how many
-    `clusters` there are and what they are called (`clustered_by`)."""
+    """For every dimension and the average: `over_majority`, the bounds of all figures (`acc_low`, `acc_high`, …), the number of
+    `clusters`, and what they are called (`clustered_by`)."""
     units = {unit: place for place, unit in enumerate(drawn_units([dimensions], clusters))}
     if not units:
         names = [f"{figure}_{end}" for figure in (*SHARE_FIGURES, "kappa", "spearman", "ece") for end in ("low", "high")]
         nothing = dict.fromkeys([OVER, *names]) | {"clusters": 0, "clustered_by": clusters.name}
         return [nothing] * (len(dimensions) + 1)
     counts = hit_counts(dimensions, list(units), clusters)
-    on = counts.rated > 0
-    sizes = [*on.sum(axis=0), len(units)]
-    both = zip(_share_bounds(counts), _jackknife_bounds(dimensions, units, clusters), sizes, strict=True)
-    return [shares | others | {"clusters": int(size), "clustered_by": clusters.name} for shares, others, size in both]
+    sizes = [*(counts.rated > 0).sum(axis=0), len(units)]
+    columns = zip(_share_bounds(counts), _jackknife_bounds(dimensions, units, clusters), sizes, strict=True)
+    return [shares | others | {"clusters": int(size), "clustered_by": clusters.name} for shares, others, size in columns]
 
 
 def _share_bounds(counts: Counts) -> list[Bounds]:
@@ -122,17 +120,17 @@ def _share_bounds(counts: Counts) -> list[Bounds]:
             means, _, on = contributions(sums, over)
             columns = np.append(means, means.mean()), drawn.T, np.append(on, on.min())
             for row, mean, draws, clusters in zip(bounds, *columns, strict=True):
-                found = estimate(float(mean), draws, 0, int(clusters))
-                row |= {f"{figure}_low": found.low, f"{figure}_high": found.high}
+                interval = estimate(float(mean), draws, 0, int(clusters))
+                row |= {f"{figure}_low": interval.low, f"{figure}_high": interval.high}
                 if figure == OVER:
-                    row[figure] = found.mean
+                    row[figure] = interval.mean
     return bounds
 
 
 def _jackknife_bounds(dimensions: Dimensions, units: Mapping[str, int], clusters: Clusters) -> list[Bounds]:
     weights = left_out(len(units))
     figures = np.full((3, len(weights), len(dimensions) + 1), np.nan)
-    chance = np.full(len(dimensions) + 1, np.nan)  # the calibration error that is expected of true probabilities
+    chance = np.full(len(dimensions) + 1, np.nan)  # the calibration error expected of true probabilities
     for column, pairs in enumerate(dimensions.values()):
         items = columns_of(pairs)
         rows = [units[clusters[j.dialogue_id]] for j, _ in pairs if j.value is not None]
@@ -145,14 +143,14 @@ def _jackknife_bounds(dimensions: Dimensions, units: Mapping[str, int], clusters
     figures[:, :, -1], chance[-1] = figures[:, :, :-1].mean(axis=2), chance[:-1].mean()
     bounds: list[Bounds] = []
     for (kappa, rank, error), by_chance in zip(figures.transpose(2, 0, 1), chance, strict=True):
-        found = jackknife(kappa, 0), jackknife(rank, 0, RANK_FROM), _calibration(error, by_chance)
-        names = zip(("kappa", "spearman", "ece"), found, strict=True)
-        bounds.append({f"{name}_{end}": getattr(one, end) for name, one in names for end in ("low", "high")})
+        intervals = jackknife(kappa, 0), jackknife(rank, 0, RANK_FROM), _calibration(error, by_chance)
+        names = zip(("kappa", "spearman", "ece"), intervals, strict=True)
+        bounds.append({f"{name}_{end}": getattr(interval, end) for name, interval in names for end in ("low", "high")})
     return bounds
 
 
 def _calibration(errors: Floats, chance: float) -> Estimate:
-    """A calibration error with its interval, from the same without each group of clusters [1 + groups]."""
+    """A calibration error with its interval, from `errors` [1 + groups]: with all clusters, then without each group of them."""
     groups = len(errors) - 1
     if groups < FEWEST_CALIBRATED or np.isnan(errors).any() or np.isnan(chance):
         return Estimate(None, None, None, 0)

@@ -1,4 +1,4 @@
-"""How far the judges of one run agree with each other on its dialogues: no gold is needed."""
+"""How far the judges of a run agree with each other on its dialogues, without gold."""
 
 from __future__ import annotations
 
@@ -19,46 +19,50 @@ from evalsuite.statistics.summary import AGREEMENT, Scorer, dimension_label, lan
 
 
 def between_judges(verdicts: Sequence[Judgement], rubric: Rubric, clusters: Clusters = DIALOGUES) -> Iterator[Table]:
-    """One table per language with several judges: every two of them on every dimension, on dialogues that both read. A judge's
-    repeats are averaged first. `clusters` are drawn whole."""
+    """One table per language with several judges: every pair of judges on every dimension, over the dialogues on which both
+    have readable verdicts. A judge's repeats are averaged first. `clusters` are drawn whole."""
     for language in languages_of(verdicts):
         of_dimensions = group_by((j for j in verdicts if j.language == language), lambda j: j.dimension)
-        scorers = sorted({scorer_of(j) for of_one in of_dimensions.values() for j in of_one})
+        scorers = sorted({scorer_of(j) for j in verdicts if j.language == language})
         alone = len({scorer.judge for scorer in scorers}) == len(scorers)
-        called = {scorer: scorer.judge if alone else scorer.name for scorer in scorers}
+        names = {scorer: scorer.judge if alone else scorer.name for scorer in scorers}
         rows = [
             {"dimension": dimension_label(rubric, name), **row}
             for pair in combinations(scorers, 2)
             for name in rubric.dimensions
-            if (row := _row(called, pair, of_dimensions.get(name, []), clusters))
+            if (row := _row(names, pair, of_dimensions.get(name, []), clusters))
         ]
         if rows:
             note = (
-                "On dialogues (n) that both judged readably. Kappa has quadratic weights. Intervals over "
+                "On dialogues (n) on which both verdicts are readable. Kappa has quadratic weights. Intervals over "
                 f"{clusters.name}: 95 % {INTERVALS}; of shares: {SMOOTHED}. Minus: the mean of the "
-                "first judge's scores minus the other's, in points of the scale. A dash: not defined, because nothing "
-                "varies. Judges that agree may still both be wrong: see gold."
+                "first judge's scores minus the other's, in points of the scale. A dash: undefined, because nothing "
+                "varies. Judges that agree may both be wrong: compare them with gold."
             )
             title = f"Judges against each other, {language}"
             yield Table.of(f"between-judges-{language}", title, rows, [note], AGREEMENT)
 
 
 def _row(
-    called: Mapping[Scorer, str], both: tuple[Scorer, Scorer], verdicts: Sequence[Judgement], clusters: Clusters
+    names: Mapping[Scorer, str], pair: tuple[Scorer, Scorer], verdicts: Sequence[Judgement], clusters: Clusters
 ) -> dict[str, Cell]:
-    """Two judges on one dimension; empty where they share no dialogue."""
+    """Two judges on one dimension; empty if they share no dialogue."""
     read: dict[ScoredItem, dict[str, list[float]]] = {}
     places = {key: place for place, key in enumerate(sorted({(j.dialogue_id, j.turn or 0) for j in verdicts}))}
     for j in verdicts:
-        if j.value is not None and (scorer := scorer_of(j)) in both:
+        if j.value is not None and (scorer := scorer_of(j)) in pair:
             item = ScoredItem(clusters[j.dialogue_id], places[j.dialogue_id, j.turn or 0])
-            read.setdefault(item, {}).setdefault(called[scorer], []).append(j.value)
-    values = {item: {who: exact_mean(of) for who, of in by.items()} for item, by in read.items() if len(by) == 2}
+            read.setdefault(item, {}).setdefault(names[scorer], []).append(j.value)
+    values = {
+        item: {judge: exact_mean(scores) for judge, scores in by_judge.items()}
+        for item, by_judge in read.items()
+        if len(by_judge) == 2
+    }
     figures = agreement_on(values)
     if figures is None:
         return {}
-    a, b = (called[scorer] for scorer in both)
-    first, second = ([by[name] for _, by in sorted(values.items(), key=str)] for name in (a, b))
+    a, b = (names[scorer] for scorer in pair)
+    first, second = ([by_judge[name] for _, by_judge in sorted(values.items(), key=str)] for name in (a, b))
     return {
         **{"judge": a, "and": b, "weighted kappa": figures.kappa, "Spearman": spearman(first, second)},
         **{"equal %": figures.equal.times(100), "within 1 %": figures.near.times(100)},

@@ -1,4 +1,4 @@
-"""Scores by what dialogues have in a field of theirs: a version, a week, a country. Of two values, the difference."""
+"""Scores by a field of the dialogues (a version, a week, a country), and the difference where the field has two values."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from evalsuite.statistics.summary import BREAKDOWNS, dimension_at, dimension_lab
 
 
 def by_field(tally: Tally, field: str) -> Iterator[Table]:
-    """A row per value of the field, over all languages and all supporters that are no floors. Where there are two values, the
-    later in order is compared with the other. Raises `UserError` for a field that no dialogue has."""
-    held = [dialogue for dialogue in tally.dialogues if supporter_of(dialogue) not in tally.floors]
-    known = {name for dialogue in held for name in dialogue.fields} | {"language", "source", "supporter", "trial"}
-    if field not in known:
-        raise UserError(f"--by {field}: no dialogue has this field: {near(field, known)}")
-    values = {one.id: str(one.fields.get(field, getattr(one, field, f"no {field}"))) for one in held}
-    grouped = [dialogue.model_copy(update={"supporter": values[dialogue.id]}) for dialogue in held]
+    """A row per value of the field, over all languages and all supporters but floors. Of two values, the later in order is
+    compared with the earlier. Raises `UserError` for a field that no dialogue has."""
+    dialogues = [dialogue for dialogue in tally.dialogues if supporter_of(dialogue) not in tally.floors]
+    fields = {name for dialogue in dialogues for name in dialogue.fields} | {"language", "source", "supporter", "trial"}
+    if field not in fields:
+        raise UserError(f"--by {field}: no dialogue has this field: {near(field, fields)}")
+    values = {dialogue.id: str(dialogue.fields.get(field, getattr(dialogue, field, f"no {field}"))) for dialogue in dialogues}
+    grouped = [dialogue.model_copy(update={"supporter": values[dialogue.id]}) for dialogue in dialogues]
     verdicts = [verdict for verdict in tally.verdicts if verdict.dialogue_id in values]
     contestants = pooled(contestants_of(grouped, verdicts, tally.rubric, card_of=row_key(tally.cluster)))
     rows, gaps = list[dict[str, Cell]](), list[dict[str, Cell]]()
     notes = dict[str, None]()
-    by_scorer = group_by(contestants, lambda one: one.scorer)
+    by_scorer = group_by(contestants, lambda contestant: contestant.scorer)
     for scorer, groups in by_scorer.items():
-        groups.sort(key=lambda one: in_order(one.supporter))
+        groups.sort(key=lambda group: in_order(group.supporter))
         judged, blocks = scorer.column(len(by_scorer) > 1), cells_of(groups, tally.rubric, tally.level)
         notes |= dict.fromkeys(score_notes([cell for block in blocks for cell in block], tally.rubric, "value"))
-        for one, block in zip(groups, blocks, strict=True):
-            clusters = design_of([one]).clusters
-            drawn = len(one.cards) if clusters is None else int(clusters.max()) + 1
-            rows.append({field: one.supporter, **judged, "dialogues": one.readable.total(), "clusters": drawn})
+        for group, block in zip(groups, blocks, strict=True):
+            clusters = design_of([group]).clusters
+            drawn = len(group.cards) if clusters is None else int(clusters.max()) + 1
+            rows.append({field: group.supporter, **judged, "dialogues": group.readable.total(), "clusters": drawn})
             rows[-1] |= score_cells(block, tally.rubric)
         pairs = [(1, 0)] if len(groups) == 2 else []
         for gap in paired.differences(*stack(groups), pairs, design=design_of(groups), level=tally.level):
@@ -48,7 +48,7 @@ def by_field(tally: Tally, field: str) -> Iterator[Table]:
     clusters_are = f"Clusters, which intervals and tests draw whole: the dialogues of {whole}."
     yield Table.of(f"by-{name}", f"Scores by {field}", rows, [*notes, clusters_are], BREAKDOWNS)
     if gaps:
-        # Not paired by user: those with dialogues under one value alone would be dropped from the means.
-        both = f"A {tally.cluster} under both values counts on each side as its own, which makes the interval wider."
-        told = [paired.NOTE, paired.UNPAIRED, *([both] if tally.cluster else [])]
-        yield Table.of(f"by-{name}-gap", f"Difference by {field}", gaps, told, BREAKDOWNS)
+        # Not paired by user: users with dialogues under one value only would drop out of the means.
+        both = f"A {tally.cluster} with both values counts as a separate one on each side, which widens the interval."
+        gap_notes = [paired.NOTE, paired.UNPAIRED, *[both] * bool(tally.cluster)]
+        yield Table.of(f"by-{name}-gap", f"Difference by {field}", gaps, gap_notes, BREAKDOWNS)

@@ -1,4 +1,4 @@
-"""Scores by what the seekers' problems are about: the average of every supporter on the cards of each category."""
+"""Scores by category of the seekers' problems: every supporter's average on the cards of each category."""
 
 from __future__ import annotations
 
@@ -28,27 +28,24 @@ class Average(NamedTuple):
 
 
 def by_category(tally: Tally, cards: Mapping[str, RoleCard]) -> dict[str, list[Average]]:
-    """Top level of the cards' category → averages of every language, scorer and supporter; `NONE` comes last. Empty where no
-    card has a category.
-
-    Intervals are over the category's cards, n is its dialogues with a readable verdict, as on the leaderboard.
-    """
-    about: dict[str, str] = {}
+    """Top level of the cards' categories → averages of every language, scorer and supporter; `NONE` comes last. Empty if no
+    card has a category. Intervals are over the category's cards; n counts its dialogues with a readable verdict."""
+    category_of: dict[str, str] = {}
     for dialogue in tally.dialogues:
         card = cards.get(dialogue.card_id or dialogue.profile_id or "")
-        about[card_of(dialogue)] = card.category[0] if card and card.category else NONE
-    found: dict[str, list[Average]] = {}
-    for category in sorted(set(about.values()), key=lambda name: (name == NONE, name)) if set(about.values()) - {NONE} else ():
-        found[category] = []
+        category_of[card_of(dialogue)] = card.category[0] if card and card.category else NONE
+    categories = set(category_of.values())
+    averages: dict[str, list[Average]] = {}
+    for category in sorted(categories, key=lambda name: (name == NONE, name)) if categories - {NONE} else ():
+        averages[category] = []
         for board in tally.boards:
             rivals = []
-            for one in board.contestants:
-                own = {card: row for card, row in one.cards.items() if about[card] == category}
-                if own:
-                    rivals.append(replace(one, cards=own, readable=Counter({card: one.readable[card] for card in own})))
+            for rival in board.contestants:
+                if own := {card: row for card, row in rival.cards.items() if category_of[card] == category}:
+                    rivals.append(replace(rival, cards=own, readable=Counter({card: rival.readable[card] for card in own})))
             for block in cells_of(rivals, tally.rubric) if rivals else ():
-                found[category].append(Average(board.language, board.scorer, block[-1].supporter, block[-1].estimate))
-    return found
+                averages[category].append(Average(board.language, board.scorer, block[-1].supporter, block[-1].estimate))
+    return averages
 
 
 def category_tables(boards: Sequence[Board], averages: Mapping[str, Sequence[Average]]) -> Iterator[Table]:
@@ -63,9 +60,9 @@ def category_tables(boards: Sequence[Board], averages: Mapping[str, Sequence[Ave
         shown = list(dict.fromkeys(category for category, *_ in cells))
         rows: list[dict[str, Cell]] = []
         for board in of_language:
-            for who in (board.contestants[place].supporter for place in board.order):
-                row: dict[str, Cell] = {"supporter": who, **board.scorer.column(len(of_language) > 1)}
-                rows.append(row | {category: cells.get((category, board.scorer, who)) for category in shown})
+            for name in (board.contestants[place].supporter for place in board.order):
+                row: dict[str, Cell] = {"supporter": name, **board.scorer.column(len(of_language) > 1)}
+                rows.append(row | {category: cells.get((category, board.scorer, name)) for category in shown})
         note = (
             f"Mean score on 0–100, [{SMOOTHED} over the category's cards], n = its dialogues with a "
             "readable verdict. Differences between categories are not tested."

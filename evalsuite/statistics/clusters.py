@@ -1,7 +1,7 @@
-"""What is drawn whole wherever an interval or a test is made: a card with all its dialogues and scores, unless told otherwise.
+"""Clusters: what every interval and test draws whole. By default, a card with all its dialogues and scores.
 
-Scores of one card go together. Thirty cards with thirteen dialogues each are a sample of thirty; an interval over 390 scores is
-half as wide as it may be.
+Scores on one card are correlated. Thirty cards with thirteen dialogues each are a sample of thirty; an interval that took the
+390 scores as independent could be half as wide as it should be.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ USERS = ("user", "user_id")  # fields of given dialogues that say whose they are
 
 @dataclass(frozen=True)
 class Clusters:
-    """The cluster of each dialogue by its id; a dialogue that is not among them is a cluster by itself. `name` is what tables
-    call them."""
+    """Dialogue id → cluster; a dialogue that is not listed is its own cluster. `name` is what tables call the clusters."""
 
     of: Mapping[str, str] = field(default_factory=dict)
     name: str = "dialogues"
@@ -35,39 +34,39 @@ DIALOGUES = Clusters()
 
 
 def card_of(dialogue: Dialogue) -> str:
-    """What dialogues are paired by: the card or profile, else the corpus item that the dialogue came from, else itself."""
+    """What dialogues are paired by: the card or profile, else the corpus item it came from, else the dialogue itself."""
     if dialogue.card_id or dialogue.profile_id:
         return f"card {dialogue.card_id or dialogue.profile_id}"
     return f"item {dialogue.source} {dialogue.source_id}" if dialogue.source_id else f"dialogue {dialogue.id}"
 
 
 def cards_of(dialogues: Iterable[Dialogue]) -> int:
-    """The number of cards, of each language its own."""
+    """The number of cards; the same card in two languages counts twice."""
     return len({(dialogue.language, card_of(dialogue)) for dialogue in dialogues})
 
 
 def cluster_key(by: str | None = None) -> Callable[[Dialogue], str]:
-    """The cluster of a dialogue: its card (`card_of`; so without `by`), itself (`dialogue`), or what it has in a field of its
-    record, where it has anything. Raises `UserError` for what is no field."""
+    """The cluster of a dialogue: its card (`card_of`, the default), itself (`dialogue`), or the value of the field `by`; a
+    dialogue without that field is its own cluster. Raises `UserError` if dialogues have no such field."""
     if by is None or by == CARD:
         return card_of
     if by not in (fields := {DIALOGUE, *Dialogue.model_fields, *USERS}):
-        raise UserError(f"--cluster {by}: no field of a dialogue: {near(by, {CARD, *fields})}")
+        raise UserError(f"--cluster {by}: not a field of a dialogue: {near(by, {CARD, *fields})}")
 
-    def key(one: Dialogue) -> str:
-        value = one.fields.get(by, getattr(one, by, None))
-        return f"{DIALOGUE} {one.id}" if value is None else f"{by} {value}"
+    def key(dialogue: Dialogue) -> str:
+        value = dialogue.fields.get(by, getattr(dialogue, by, None))
+        return f"{DIALOGUE} {dialogue.id}" if value is None else f"{by} {value}"
 
     return key
 
 
 def users_of(dialogues: Iterable[Dialogue]) -> str | None:
-    """The field that says whose given dialogues are, whom intervals draw with all of theirs; None where nothing says it."""
+    """The field that names the user of given dialogues, by which intervals cluster them; None if there is none."""
     return next((name for dialogue in dialogues for name in USERS if name in dialogue.fields), None)
 
 
 def clusters_of(dialogues: Iterable[Dialogue], by: str | None = None) -> Clusters:
-    """The clusters of these dialogues by `cluster_key`. They are called dialogues where none of them has two."""
+    """The clusters of these dialogues by `cluster_key`; called dialogues if no cluster has two of them."""
     key = cluster_key(by)
     of = {dialogue.id: key(dialogue) for dialogue in dialogues}
     name = "cards" if by in (None, CARD) else f"dialogues of one {by}"
@@ -78,13 +77,13 @@ _WITHIN = "\x1f"  # between the cluster and the card in the name of a row
 
 
 def row_key(by: str | None = None) -> Callable[[Dialogue], str]:
-    """What dialogues are paired by, with their cluster before it where that is not the card."""
+    """What dialogues are paired by, prefixed with their cluster where that is not the card."""
     key = cluster_key(by)
     return key if by in (None, CARD, DIALOGUE) else lambda dialogue: f"{key(dialogue)}{_WITHIN}{card_of(dialogue)}"
 
 
 def clusters_in(rows: Iterable[str]) -> NDArray[np.intp] | None:
-    """The cluster of each row by its name (`row_key`), from 0; None where every row is one."""
+    """The cluster of each row from 0, by its name (`row_key`); None if every row is its own cluster."""
     names = [row.partition(_WITHIN) for row in rows]
     if not any(card for _, _, card in names):
         return None

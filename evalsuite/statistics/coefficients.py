@@ -1,7 +1,7 @@
 """Spearman's, Pearson's and Kendall's (tau-b) coefficients, with bootstrap intervals, over many selections of pairs at once.
 
-A selection weighs whole groups of pairs: one group alone (within a sample), all groups once (the data set), or a bootstrap
-resample. A loop over scipy would take a millisecond each, for a hundred thousand of them.
+A selection weighs whole groups of pairs: a single group (within a sample), all groups once (the data set), or a bootstrap
+resample. Calling scipy for each of a hundred thousand selections would take a millisecond each.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 Coefficient = Literal["spearman", "pearson", "kendall"]
 COEFFICIENTS: tuple[Coefficient, ...] = get_args(Coefficient)
 _BATCH = 200  # selections at a time: bounds memory at 8,500 pairs
-_FEW = 100  # different values on one side: up to here Kendall's tau is faster for all selections together than by scipy
+_FEW = 100  # distinct values on one side: below this, Kendall's tau for all selections at once is faster than scipy
 
 
 def figures(x: Floats, y: Floats, place: NDArray[np.intp], level: Level) -> dict[Coefficient, tuple[Estimate, int, int]]:
     """{coefficient: (estimate, undefined samples, resamples left out)} of n pairs.
 
-    `x` and `y` are [n], `place` [n] is each pair's sample as an index from 0. There is no interval for a single sample, nor
-    where every resample is undefined.
+    `x` and `y` are [n]; `place` [n] is each pair's sample as an index from 0. There is no interval for a single sample, nor
+    when every resample is undefined.
     """
     size = int(place.max()) + 1 if len(place) else 0
     if level == "sample":
@@ -61,23 +61,23 @@ def figures(x: Floats, y: Floats, place: NDArray[np.intp], level: Level) -> dict
 def coefficients(x: Floats, y: Floats, place: NDArray[np.intp], weights: Floats) -> Floats:
     """[selections, 3]: the three coefficients, −1 to 1, NaN where undefined (fewer than two pairs, or a constant side).
 
-    `x` and `y` are [n], `place` [n] is the group of each pair (an index from 0), `weights` [selections, groups] says how often
-    each selection has each group (whole numbers from 0).
+    `x` and `y` are [n]; `place` [n] is the group of each pair (an index from 0); `weights` [selections, groups] is how often
+    a selection contains a group (whole numbers from 0).
     """
     result = np.full((len(weights), len(COEFFICIENTS)), np.nan)
     if not len(x):
         return result
-    # Equal pairs are one pair with a weight: ratings have few different ones, however many dialogues there are.
+    # Equal pairs are merged into one weighted pair: ratings take few distinct values, however many dialogues there are.
     pairs, which = np.unique(np.stack([x, y], axis=1), axis=0, return_inverse=True)
     which = which.reshape(-1)  # some versions of numpy keep the axis
     order = np.argsort(which, kind="stable")
     starts = np.searchsorted(which[order], np.arange(len(pairs)))
     for start in range(0, len(weights), _BATCH):
         batch = weights[start : start + _BATCH]
-        counts = np.add.reduceat(batch[:, place[order]], starts, axis=1)  # [batch, different pairs]
+        counts = np.add.reduceat(batch[:, place[order]], starts, axis=1)  # [batch, distinct pairs]
         used = counts.any(axis=0)
         if used.any():
-            with np.errstate(all="ignore"):  # what is undefined comes out as NaN
+            with np.errstate(all="ignore"):  # undefined coefficients come out as NaN
                 result[start : start + _BATCH] = _coefficients(pairs[used, 0], pairs[used, 1], counts[:, used])
     return result
 
@@ -100,11 +100,11 @@ def _coefficients(x: Floats, y: Floats, weights: Floats) -> Floats:
 
 
 def _ranks(x: Floats, weights: Floats) -> tuple[Floats, NDArray[np.intp], Floats, NDArray[np.bool_]]:
-    """Mean ranks [selections, pairs]; each pair's place among the different values [pairs]; the number of tied pairs
-    [selections], in both orders and each pair with itself; and whether there are two different values [selections]."""
+    """Mean ranks [selections, pairs]; each pair's place among the distinct values [pairs]; the number of tied pairs
+    [selections], counted in both orders and each pair with itself; whether there are two distinct values [selections]."""
     order = np.argsort(x, kind="stable")
     starts = np.flatnonzero(np.diff(x[order], prepend=-np.inf))
-    totals = np.add.reduceat(weights[:, order], starts, axis=1)  # [selections, different values]
+    totals = np.add.reduceat(weights[:, order], starts, axis=1)  # [selections, distinct values]
     levels = np.empty(len(x), dtype=np.intp)
     levels[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(x)))
     ranks = totals.cumsum(axis=1) - (totals - 1) / 2
@@ -114,7 +114,7 @@ def _ranks(x: Floats, weights: Floats) -> tuple[Floats, NDArray[np.intp], Floats
 def _concordance(levels_x: NDArray[np.intp], levels_y: NDArray[np.intp], weights: Floats) -> Floats:
     """Concordant minus discordant pairs [selections], each counted in both orders.
 
-    Goes up the levels of the side that has fewer, with the weight so far at each level of the other side.
+    Goes up the levels of the side with fewer, keeping the weight so far at each level of the other side.
     """
     few, many = sorted((levels_x, levels_y), key=lambda levels: int(levels.max()))
     lower = np.zeros((len(weights), int(many.max()) + 1))
@@ -122,9 +122,9 @@ def _concordance(levels_x: NDArray[np.intp], levels_y: NDArray[np.intp], weights
     for level in range(int(few.max()) + 1):
         pairs = np.flatnonzero(few == level)
         up_to = lower.cumsum(axis=1)
-        lead = 2 * up_to - lower - up_to[:, -1:]  # what is below a level minus what is above it
+        lead = 2 * up_to - lower - up_to[:, -1:]  # weight below a level minus weight above it
         net += (weights[:, pairs] * lead[:, many[pairs]]).sum(axis=1)
-        lower[:, many[pairs]] += weights[:, pairs]  # different pairs: no place stands twice
+        lower[:, many[pairs]] += weights[:, pairs]  # pairs are distinct, so no place is repeated
     return 2 * net
 
 

@@ -1,5 +1,4 @@
-"""Runs side by side: scores of several run folders on one rubric, paired differences, and what else changed; as tables and as
-JSON."""
+"""Runs side by side: scores of several run folders on one rubric, paired differences, and other changes, as tables and JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ Rival = tuple[str, Contestant]  # a run's name and one of its contestants
 
 @dataclass(frozen=True)
 class RunRecords:
-    """A run folder's records; `cards` maps card or profile id → hash of what is in it, as far as the folder has them."""
+    """A run folder's records; `cards` maps card or profile id → hash of its contents, as far as the folder has them."""
 
     name: str
     folder: Path
@@ -50,16 +49,16 @@ class RunRecords:
     """Supporters that need no model."""
     turn_judgements: Sequence[Judgement] = ()
     stage: str = "score"
-    """What usage.json and the like call the verdicts."""
+    """The stage of the verdicts in usage.json and similar files."""
     agreement: Mapping[str, Any] = field(default_factory=dict)
-    """How the judge agrees with the run's gold set: language → dimension or `average` → figures; empty without one."""
+    """The judge's agreement with the run's gold set: language → dimension or `average` → figures; empty without one."""
     level: float = LEVEL
-    """That of intervals and tests: above 0.95 for a run that may have ended early."""
+    """The level of intervals and tests: above 0.95 for a run that may have ended early."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A contestant of one run under the name that the comparison gives it."""
+    """A contestant of a run under its name in the comparison."""
 
     run: str
     name: str
@@ -72,11 +71,9 @@ Pair = tuple[Entry, Entry, Difference]  # a later run's contestant, an earlier o
 
 @dataclass(frozen=True)
 class LanguageComparison:
-    """One language, or all of them (`POOLED`): the contestants of all runs, and the differences of those that belong together
-    (places in `entries`).
-
-    `cards` maps run → how many cards or dialogues it has verdicts on; `shared` is how many of them all runs have.
-    """
+    """One language, or all of them (`POOLED`): the contestants of all runs, and the differences between those that belong
+    together (places in `entries`). `cards` maps run → the number of cards or dialogues with verdicts; `shared` is how many of
+    them all runs have."""
 
     language: Language
     entries: list[Entry]
@@ -86,14 +83,14 @@ class LanguageComparison:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The language as tables name it."""
         return "all languages" if self.language == POOLED else self.language
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Runs side by side, language by language and over all languages. `changed` holds (first run, other run, differences of
-    their resolved configs)."""
+    """Runs side by side, in each language and over all. `changed` holds (first run, other run, differences between their
+    resolved configs)."""
 
     runs: list[RunRecords]
     value: Value
@@ -107,29 +104,29 @@ class RunComparison:
 
     @property
     def parts(self) -> list[LanguageComparison]:
-        """All languages together, and each where there are several."""
+        """All languages together, and each of them if there are several."""
         return [self.pooled, *self.languages] if self.pooled and len(self.languages) > 1 else self.languages
 
     def models(self, part: LanguageComparison | None) -> list[Pair]:
-        """The differences between models (not floors) of one part, each with its two sides."""
+        """The differences between models (not floors) in one part, each with its two sides."""
         floors = {name for run in self.runs for name in run.floors}
-        pairs = [(part.entries[one.first], part.entries[one.second], one) for one in part.differences] if part else []
+        pairs = [(part.entries[gap.first], part.entries[gap.second], gap) for gap in part.differences] if part else []
         return [pair for pair in pairs if not floors & {side.contestant.supporter for side in pair[:2]}]
 
     @property
     def decisive(self) -> list[Pair]:
-        """What decides: the differences between models in the average over all languages, significant ones first."""
+        """The differences that decide: between models, in the average over all languages, significant ones first."""
         averages = [pair for pair in self.models(self.pooled) if pair[2].dimension is None]
         return sorted(averages, key=lambda pair: (not pair[2].holds, -abs(pair[2].estimate.mean or 0)))
 
 
 def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | None = None) -> RunComparison:
-    """Every language's contestants with their scores, and paired tests of those that belong together.
+    """Every language's contestants with their scores, and paired tests between those that belong together.
 
-    Two contestants of different runs belong together when they have the same supporter, or when neither's supporter is in the
-    other's run; the same holds for their scorers (so the same supporter under two judges is compared). The later run's comes
-    first: a difference says what it gained. `leaderboard.family` says what is corrected together.
-    Raises `UserError` when the runs' rubrics differ.
+    Two contestants of different runs belong together if they have the same supporter, or if neither's supporter is in the
+    other's run; likewise for their scorers (so one supporter under two judges is compared). The later run's contestant comes
+    first: a positive difference is a gain. `leaderboard.family` says which tests are corrected together.
+    Raises `UserError` if the runs' rubrics differ.
     """
     first = runs[0]
     for run in runs[1:]:
@@ -140,30 +137,32 @@ def compare(runs: Sequence[RunRecords], value: Value = "value", cluster: str | N
                 f"({'; '.join(differing_leaves(old, new)[:3])}): score one of them again into a new folder"
             )
     ambiguous, row = ambiguous_cards(runs), row_key(cluster)
-    everybody: list[Rival] = []
+    rivals: list[Rival] = []
     for run in runs:
 
         def unit(dialogue: Dialogue, run: RunRecords = run) -> str:
             card = dialogue.card_id or dialogue.profile_id
             return row(dialogue) + (f" {run.cards.get(card, '')}" if card and card in ambiguous else "")
 
-        everybody += [(run.name, one) for one in contestants_of(run.dialogues, run.judgements, run.rubric, value, unit)]
-    spoken = languages_of(dialogue for run in runs for dialogue in run.dialogues)
-    apart = [[rival for rival in everybody if rival[1].language == language] for language in spoken]
-    languages = [_side_by_side(runs, rivals) for rivals in apart if rivals]
-    together = [(run.name, one) for run in runs for one in pooled([one for name, one in everybody if name == run.name])]
-    whole = _side_by_side(runs, together) if len(languages) > 1 else next(iter(languages), None)
+        rivals += [(run.name, rival) for rival in contestants_of(run.dialogues, run.judgements, run.rubric, value, unit)]
+    present = languages_of(dialogue for run in runs for dialogue in run.dialogues)
+    groups = [[rival for rival in rivals if rival[1].language == language] for language in present]
+    languages = [_side_by_side(runs, group) for group in groups if group]
+    overall = next(iter(languages), None)
+    if len(languages) > 1:
+        of_runs = {run.name: pooled([rival for name, rival in rivals if name == run.name]) for run in runs}
+        overall = _side_by_side(runs, [(name, rival) for name, group in of_runs.items() for rival in group])
     changed = [(first.name, run.name, differing_leaves(first.config, run.config)) for run in runs[1:]]
-    return RunComparison(list(runs), value, languages, whole, changed)
+    return RunComparison(list(runs), value, languages, overall, changed)
 
 
 def _side_by_side(runs: Sequence[RunRecords], rivals: Sequence[Rival]) -> LanguageComparison:
     """The contestants of one language, or of all languages pooled."""
-    contestants, floors = [one for _, one in rivals], {name for run in runs for name in run.floors}
+    contestants, floors = [rival for _, rival in rivals], {name for run in runs for name in run.floors}
     level = max(run.level for run in runs)
-    parts = zip(rivals, _names(rivals), cells_of(contestants, runs[0].rubric, level), strict=True)
-    entries = [Entry(run_name, name, one, scores) for (run_name, one), name, scores in parts]
-    cards = {run.name: {card for name, one in rivals if name == run.name for card in one.cards} for run in runs}
+    columns = zip(rivals, _names(rivals), cells_of(contestants, runs[0].rubric, level), strict=True)
+    entries = [Entry(run_name, name, rival, scores) for (run_name, rival), name, scores in columns]
+    cards = {run.name: {card for name, rival in rivals if name == run.name for card in rival.cards} for run in runs}
     pairs = _partners(rivals)
     families = [family(contestants[late], contestants[early], floors) for late, early in pairs]
     design = design_of(contestants)
@@ -174,27 +173,27 @@ def _side_by_side(runs: Sequence[RunRecords], rivals: Sequence[Rival]) -> Langua
 
 
 def _partners(rivals: Sequence[Rival]) -> list[tuple[int, int]]:
-    """Places of contestants that belong together, the later run's first."""
-    present = {(run, name) for run, one in rivals for name in (one.supporter, one.scorer)}
+    """Places of the contestants that belong together, the later run's first."""
+    present = {(run, name) for run, earlier in rivals for name in (earlier.supporter, earlier.scorer)}
 
     def together(run: str, name: object, other_run: str, other: object) -> bool:
         return name == other or ((other_run, name) not in present and (run, other) not in present)
 
     return [
         (late, early)
-        for (early, (run, one)), (late, (other_run, other)) in combinations(enumerate(rivals), 2)
-        if run != other_run
-        and together(run, one.supporter, other_run, other.supporter)
-        and together(run, one.scorer, other_run, other.scorer)
+        for (early, (run, earlier)), (late, (later_run, later)) in combinations(enumerate(rivals), 2)
+        if run != later_run
+        and together(run, earlier.supporter, later_run, later.supporter)
+        and together(run, earlier.scorer, later_run, later.scorer)
     ]
 
 
 def _names(rivals: Sequence[Rival]) -> Iterator[str]:
-    """`supporter`, or `run/supporter` where several have it, or that with the scorer where the run has several."""
-    times = Counter(name for run, one in rivals for name in ((one.supporter,), (run, one.supporter)))
-    for run, one in rivals:
-        scorer = f" ({one.scorer.name})" if times[run, one.supporter] > 1 else ""
-        yield one.supporter if times[one.supporter,] == 1 else f"{run}/{one.supporter}{scorer}"
+    """`supporter`; `run/supporter` if several runs have it, followed by the scorer if the run has several."""
+    times = Counter(name for run, rival in rivals for name in ((rival.supporter,), (run, rival.supporter)))
+    for run, rival in rivals:
+        scorer = f" ({rival.scorer.name})" if times[run, rival.supporter] > 1 else ""
+        yield rival.supporter if times[rival.supporter,] == 1 else f"{run}/{rival.supporter}{scorer}"
 
 
 def agreements_of(runs: Sequence[RunRecords]) -> dict[str, Mapping[str, Any]]:
@@ -203,7 +202,7 @@ def agreements_of(runs: Sequence[RunRecords]) -> dict[str, Mapping[str, Any]]:
 
 
 def ambiguous_cards(runs: Sequence[RunRecords]) -> set[str]:
-    """Ids under which the runs have different cards: these must not be paired."""
+    """Ids under which the runs have different cards, which must not be paired."""
     times = Counter(card for card, _ in {pair for run in runs for pair in run.cards.items()})
     return {card for card, count in times.items() if count > 1}
 
@@ -212,7 +211,7 @@ def ambiguous_cards(runs: Sequence[RunRecords]) -> set[str]:
 
 
 def tables(comparison: RunComparison) -> list[Table]:
-    """The runs, scores and differences over all languages and in each, and what else changed."""
+    """The runs, the scores and differences over all languages and in each, and what else changed."""
     result = [_runs_table(comparison)]
     for part in comparison.parts:
         result.append(_scores_table(comparison, part))
@@ -236,7 +235,7 @@ def _runs_table(comparison: RunComparison) -> Table:
     shared = ", ".join(f"{part.language} {part.shared}" for part in comparison.languages)
     notes = [f"Cards (dialogues without a card: themselves) that all runs have: {shared}."]
     if ambiguous := ambiguous_cards(comparison.runs):
-        notes.append(f"Cards of the same id but other contents in several runs, counted as different cards: {len(ambiguous)}.")
+        notes.append(f"Cards with the same id but different contents, counted as different cards: {len(ambiguous)}.")
     return Table.of("compare-runs", "Runs", rows, notes, SCORES)
 
 
@@ -253,31 +252,28 @@ def _scores_table(comparison: RunComparison, part: LanguageComparison) -> Table:
 
 
 def _differences_table(comparison: RunComparison, part: LanguageComparison) -> Table:
-    """Pairs of the same dialogues are named in a note: nothing differs."""
+    """Pairs with the same dialogues differ in nothing: a note names them."""
     rows: list[dict[str, Cell]] = []
-    alike: dict[str, None] = {}
+    identical: dict[str, None] = {}
     mixed = unpaired = False
     for gap in part.differences:
         first, second = part.entries[gap.first], part.entries[gap.second]
         if first.contestant.alike(second.contestant):
-            alike[first.name if first.name == second.name else f"{first.name} and {second.name}"] = None
+            identical[first.name if first.name == second.name else f"{first.name} and {second.name}"] = None
             continue
         unpaired |= gap.unpaired and gap.dimension is None
         mixed |= first.contestant.scorer != second.contestant.scorer
         label = dimension_label(comparison.rubric, dimension_at(comparison.rubric, gap.dimension))
         rows.append({"supporter": first.name, "against": second.name, "dimension": label})
         rows[-1] |= {"mean": gap.first_mean, "mean against": gap.second_mean} | paired.by_column(gap)
-    notes = []
-    if rows:
-        notes = [paired.NOTE, "Both means are over the shared cards only, so they may differ from the scores side by side."]
-        notes += [FAMILIES, *[paired.UNPAIRED] * unpaired]
-    if mixed:
-        notes.append("Where the judges differ, a difference is the judges' as well as the supporters'.")
-    if alike:
-        notes.append(f"Not compared, since the replies are the same in both runs: {', '.join(alike)}.")
+    over_shared = "Both means are over the shared cards only, so they may differ from the scores side by side."
+    notes = [paired.NOTE, over_shared, FAMILIES, *[paired.UNPAIRED] * unpaired] if rows else []
+    notes += ["Where the judges differ, a difference is due to the judges as well as the supporters."] * mixed
+    if identical:
+        notes.append(f"Not compared, since the replies are the same in both runs: {', '.join(identical)}.")
     heads = ("supporter", "against", "dimension", "mean", "mean against", *paired.COLUMNS)
-    key, title = f"compare-differences-{part.language}", f"Differences between runs, {part.name}"
-    return Table.of(key, title, rows, notes, SCORES, heads=heads)
+    title = f"Differences between runs, {part.name}"
+    return Table.of(f"compare-differences-{part.language}", title, rows, notes, SCORES, heads=heads)
 
 
 def as_json(comparison: RunComparison) -> dict[str, Any]:
@@ -299,12 +295,12 @@ def as_json(comparison: RunComparison) -> dict[str, Any]:
                     for cell in entry.scores
                 ],
                 "differences": [
-                    {"name": part.entries[one.first].name, "against": part.entries[one.second].name}
-                    | {"dimension": dimension_at(comparison.rubric, one.dimension)}
-                    | {"mean_first": one.first_mean, "mean_against": one.second_mean}
-                    | {"difference": one.estimate.mean, "low": one.estimate.low, "high": one.estimate.high}
-                    | {"cards": one.estimate.n, "p": one.p, "p_holm": one.holm, "holds": one.holds}
-                    for one in part.differences
+                    {"name": part.entries[gap.first].name, "against": part.entries[gap.second].name}
+                    | {"dimension": dimension_at(comparison.rubric, gap.dimension)}
+                    | {"mean_first": gap.first_mean, "mean_against": gap.second_mean}
+                    | {"difference": gap.estimate.mean, "low": gap.estimate.low, "high": gap.estimate.high}
+                    | {"cards": gap.estimate.n, "p": gap.p, "p_holm": gap.holm, "holds": gap.holds}
+                    for gap in part.differences
                 ],
             }
             for part in comparison.parts

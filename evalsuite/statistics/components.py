@@ -1,11 +1,11 @@
-"""Where the variance of a score comes from (a generalizability study), how much every two supporters differ from card to
-card, and how many cards a wanted difference needs.
+"""Where the variance of a score comes from (a generalizability study), how much each pair of supporters differs from card to
+card, and how many cards it takes to show a given difference.
 
-The model is random and crossed: a score is a mean plus an effect of supporter, card, seeker and judge, of every crossing of
-them, and of the draw (the dialogue itself, one of several trials); what is left is the judge's own noise on a dialogue. The
-components are estimated from sums of squares (Henderson, 1953, method 1), which are unbiased for unbalanced data, too, and need
-counts alone. statsmodels' MixedLM fits the same model, but as one group of all scores, whose matrix it inverts: at ESC-Eval's
-9,170 dialogues that is 670 MB and hours. It is the oracle of the tests.
+The model is random and crossed: a score is a mean plus an effect of supporter, card, seeker and judge, of every interaction
+between them, and of the draw (the dialogue itself, one of several trials); the residual is the judge's noise on a dialogue. The
+components are estimated from sums of squares (Henderson, 1953, method 1): unbiased for unbalanced data too, and they need only
+counts. statsmodels' MixedLM fits the same model, but as a single group of all scores whose matrix it inverts: for ESC-Eval's
+9,170 dialogues that takes 670 MB and hours. It is the oracle of the tests.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ FACETS = ("supporter", "card", "seeker", "judge")
 DRAW = "draw"
 CROSSED = " × "
 GROUPS = 40  # of cards (or users), left out in turn by the jackknife
-FEWEST = 5  # of them: with fewer an interval says nothing
+FEWEST = 5  # groups that an interval needs: with fewer it says nothing
 _SHIFT = 1.5  # chosen by simulated coverage (docs/measurements.md), as is the scale
 Codes = NDArray[np.int64]
 
 
 class Observation(NamedTuple):
-    """One judge's average (0–100) of one dialogue. `trial` numbers dialogues of one supporter, card and seeker."""
+    """One judge's average (0–100) of one dialogue. `trial` tells apart the dialogues of one supporter, card and seeker."""
 
     supporter: str
     card: str
@@ -47,10 +47,10 @@ class Observation(NamedTuple):
 
 @dataclass(frozen=True)
 class Component:
-    """One source of variance. `facets` are those that it crosses; a draw has those that it is nested in, and `DRAW`.
-    `variance` may come out below 0 where it is small, and then counts as 0; `low` and `high` are its 95 % interval for other
-    cards like these. There is none for fewer than `FEWEST` cards, nor for what does not cross the card: so few supporters or
-    judges say little of others."""
+    """One source of variance. `facets` are those that it crosses; a draw has those it is nested in, and `DRAW`. A small
+    `variance` may be estimated below 0, and then counts as 0. `low` and `high` are its 95 % interval for other cards like
+    these; None for fewer than `FEWEST` cards, and for a source that does not cross the card: a handful of supporters or judges
+    says little about others."""
 
     name: str
     facets: frozenset[str]
@@ -61,14 +61,14 @@ class Component:
 
     @property
     def counted(self) -> float:
-        """The variance as it is counted on."""
+        """The variance, not below 0."""
         return max(self.variance, 0.0)
 
 
 @dataclass(frozen=True)
 class Components:
-    """The components of one language's scores. `levels` is how many supporters, cards, seekers and judges there are, `trials`
-    the mean number of dialogues of one supporter, card and seeker."""
+    """The components of one language's scores. `levels` are the numbers of supporters, cards, seekers and judges; `trials` is
+    the mean number of dialogues per supporter, card and seeker."""
 
     parts: list[Component]
     levels: Mapping[str, int]
@@ -77,8 +77,8 @@ class Components:
     mean: float
 
     def difference(self, trials: float) -> tuple[float, float]:
-        """The error variance of the difference of two supporters with so many trials: what shrinks with the number of cards,
-        for one card, and what does not, where the finding is to apply to other judges and seekers like these."""
+        """The error variance of the difference between two supporters with so many trials per card: the part that shrinks with
+        the number of cards (for one card), and the part that does not, if findings are to apply to other judges and seekers."""
         numbers = {**self.levels, DRAW: trials, "card": 1}
         shrinking = staying = 0.0
         for part in self.parts:
@@ -90,67 +90,66 @@ class Components:
 
 
 def components(observations: Sequence[Observation]) -> Components:
-    """The components of scores in one language. Effects that the design does not separate are one, named after all of them."""
-    scores = np.array([one.score for one in observations])
+    """The components of scores in one language. Effects that the design does not separate become one, named after all."""
+    scores = np.array([score.score for score in observations])
     effects = _effects(observations)
     variances = _henderson(scores, [codes for _, _, codes in effects])
-    cards = _codes([one.card for one in observations])
+    cards = _codes([score.card for score in observations])
     bounds = _intervals(scores, [codes for _, _, codes in effects], variances, cards)
     parts = [
-        Component(name, facets, float(variance), *(around if "card" in facets else (None, None)), int(codes.max()) + 1)
-        for (name, facets, codes), variance, around in zip(effects, variances, bounds, strict=True)
+        Component(name, facets, float(variance), *(bounds_of if "card" in facets else (None, None)), int(codes.max()) + 1)
+        for (name, facets, codes), variance, bounds_of in zip(effects, variances, bounds, strict=True)
     ]
-    levels = {facet: len({getattr(one, facet) for one in observations}) for facet in FACETS}
-    dialogues = {(one.supporter, one.card, one.seeker, one.trial) for one in observations}
+    levels = {facet: len({getattr(score, facet) for score in observations}) for facet in FACETS}
+    dialogues = {(score.supporter, score.card, score.seeker, score.trial) for score in observations}
     cells = {dialogue[:3] for dialogue in dialogues}
     return Components(parts, levels, len(dialogues) / len(cells), len(observations), float(scores.mean()))
 
 
 def _effects(observations: Sequence[Observation]) -> list[tuple[str, frozenset[str], Codes]]:
-    """Name, facets and levels (of every score) of each effect that the design separates, from main effects to what is left."""
-    varying = [facet for facet in FACETS if len({getattr(one, facet) for one in observations}) > 1]
+    """Name, facets and levels (of every score) of each effect that the design separates, from main effects to the residual."""
+    varying = [facet for facet in FACETS if len({getattr(score, facet) for score in observations}) > 1]
     keys: list[tuple[str, frozenset[str], Sequence[object]]] = [
-        (CROSSED.join(some), frozenset(some), [tuple(getattr(one, name) for name in some) for one in observations])
+        (CROSSED.join(crossed), frozenset(crossed), [tuple(getattr(score, name) for name in crossed) for score in observations])
         for size in range(1, len(varying) + 1)
-        for some in combinations(varying, size)
+        for crossed in combinations(varying, size)
     ]
-    draws = [one._replace(judge="", score=0) for one in observations]
+    draws = [score._replace(judge="", score=0) for score in observations]
     keys.append((DRAW, frozenset({*varying, DRAW}) - {"judge"}, draws))
-    keys.append(("rest", frozenset({*varying, DRAW}), [one._replace(score=0) for one in observations]))
+    keys.append(("rest", frozenset({*varying, DRAW}), [score._replace(score=0) for score in observations]))
     effects: list[tuple[str, frozenset[str], Codes]] = []
     for name, facets, key in keys:
         codes = _codes(key)
-        same = next((place for place, (_, _, known) in enumerate(effects) if np.array_equal(known, codes)), None)
+        same = next((place for place, (_, _, others) in enumerate(effects) if np.array_equal(others, codes)), None)
         if same is None:
             effects.append((name, facets, codes))
-        else:  # they differ in what the design has one level of: one effect, which shrinks only with what both shrink with
+        else:  # they differ in a facet with a single level: one effect, which shrinks only with the facets of both
             effects[same] = (f"{effects[same][0]}, {name}", effects[same][1] & facets, codes)
     return effects
 
 
 def _codes(keys: Sequence[object]) -> Codes:
     """Levels as numbers from 0, in order of appearance."""
-    known: dict[object, int] = {}
-    return np.array([known.setdefault(key, len(known)) for key in keys])
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
 
 
 def _henderson(scores: Floats, effects: Sequence[Codes]) -> Floats:
-    """Variance components of the effects, of which the last has a level for every score.
+    """Variance components of the effects, the last of which has a level for every score.
 
-    For each effect the sum over its levels of (sum of scores)² / n is set equal to what it is expected to be: n µ², and for
-    each component the sum over levels of Σ n_ab² / n_a, where n_ab counts scores on level a of one effect and b of the other.
+    For each effect the sum over its levels of (sum of scores)² / n is set equal to its expectation: n µ², and for each
+    component the sum over levels of Σ n_ab² / n_a, where n_ab counts scores on level a of one effect and b of the other.
     """
-    total, centred = len(scores), scores - scores.mean()  # the mean plays no part, and large numbers lose digits
-    whole = np.zeros(total, dtype=np.int64)
+    total, centred = len(scores), scores - scores.mean()  # the mean cancels, and large numbers would lose digits
+    constant = np.zeros(total, dtype=np.int64)
     rows, sums = [], []
-    for one in (whole, *effects):
-        counts = np.bincount(one)
-        sums.append(float((np.bincount(one, weights=centred) ** 2 / counts).sum()))
-        row = [float(total)]
+    for effect in (constant, *effects):
+        counts = np.bincount(effect)
+        sums.append(float((np.bincount(effect, weights=centred) ** 2 / counts).sum()))
+        rows.append([float(total)])
         for other in effects:
-            pairs, both = np.unique(one * (int(other.max()) + 1) + other, return_counts=True)
-            row.append(float((both**2 / counts[pairs // (int(other.max()) + 1)]).sum()))
-        rows.append(row)
+            pairs, both = np.unique(effect * (int(other.max()) + 1) + other, return_counts=True)
+            rows[-1].append(float((both**2 / counts[pairs // (int(other.max()) + 1)]).sum()))
     result: Floats = np.linalg.lstsq(np.array(rows), np.array(sums), rcond=None)[0][1:]
     return result
 
@@ -158,7 +157,7 @@ def _henderson(scores: Floats, effects: Sequence[Codes]) -> Floats:
 def _intervals(
     scores: Floats, effects: Sequence[Codes], variances: Floats, cards: Codes
 ) -> list[tuple[float | None, float | None]]:
-    """95 % intervals of the components: cards are left out in turn, in `GROUPS` groups where there are more."""
+    """95 % intervals of the components, leaving out cards in turn (in `GROUPS` groups if there are more)."""
     groups = cards % GROUPS
     number = int(groups.max()) + 1
     if number < FEWEST:
@@ -172,12 +171,12 @@ def _intervals(
 
 
 def root_interval(seen: Floats, without: Floats) -> tuple[Floats, Floats]:
-    """95 % intervals of variances, or of ratios of them, from the same with one group left out each [groups, ...].
+    """95 % intervals of variances, or of ratios of variances, given as `seen` [...] and without each group [groups, ...].
 
-    Student's t on the scale of the cube root, on which a variance is nearly normal (Wilson and Hilferty): on its own scale such
-    an interval covers the truth in 88 to 96 % of simulated runs of 12 cards. The root is taken `_SHIFT` standard errors above
-    the figure, which may be near 0 or below it, where the root is too steep: an interval of a small component was up to
-    four times as wide, and held the truth in 83 %.
+    Student's t on the scale of the cube root, on which a variance is nearly normal (Wilson and Hilferty): on the original scale
+    the interval covers the truth in 88 to 96 % of simulated runs of 12 cards. The root is taken `_SHIFT` standard errors above
+    the figure: near 0 and below, the root is too steep, and the interval of a small component was up to four times as wide and
+    covered the truth in 83 %.
     """
     shift = _SHIFT * jackknife_error(without)
     half = stdtrit(len(without) - 1, 0.975) * jackknife_error(np.cbrt(without + shift))
@@ -187,18 +186,18 @@ def root_interval(seen: Floats, without: Floats) -> tuple[Floats, Floats]:
 
 # --- how much a pair differs from card to card -----------------------------------------------------------------------------
 
-FEWEST_PLANNED = 12  # cards of both: with fewer a plan keeps its promise in no simulated study of skewed scores
-FEWEST_BOUNDED = 30  # and with fewer its interval does not (docs/measurements.md)
-_HEAVY = 2.0  # what the tails that no card has shown add to the error of a variance, in units of variance² / cards
+FEWEST_PLANNED = 12  # shared cards: with fewer, plans broke their promise in simulated studies of skewed scores
+FEWEST_BOUNDED = 30  # shared cards: with fewer, their intervals did (docs/measurements.md)
+_HEAVY = 2.0  # what tails that no card has shown add to the error of a variance, in units of variance² / cards
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How much the difference of two supporters varies between the cards that both have.
+    """How much the difference between two supporters varies over the cards that both have.
 
-    `variance` (points²) is with the run's own trials. Its `degrees` of freedom are twice its square by its error variance
-    (jackknife), since scores have other tails than normal ones; `_HEAVY` is added for tails that no card has shown. Against a
-    `floor`, whose scores hardly vary, this is not enough for an interval, though it is for a plan.
+    `variance` (points²) is with the run's own number of trials. Its `degrees` of freedom are twice its square over its error
+    variance (jackknife), since scores are not normal; `_HEAVY` is added for tails that no card has shown. Against a `floor`,
+    whose scores hardly vary, this is good enough for a plan but not for an interval.
     """
 
     first: str
@@ -210,11 +209,11 @@ class Spread:
 
     @property
     def enough(self) -> bool:
-        """Whether there are cards enough to plan from. A floor's pair, whose scores are skewed, takes more."""
+        """Whether there are enough cards to plan from; a pair with a floor, whose scores are skewed, needs more."""
         return self.cards >= (FEWEST_BOUNDED if self.floor else FEWEST_PLANNED)
 
     def bounds(self) -> tuple[float, float] | None:
-        """What the true variance is as a multiple of the one seen, at 95 %; None for fewer than `FEWEST_BOUNDED` cards and for
+        """95 % interval of the true variance as a multiple of the one seen; None for fewer than `FEWEST_BOUNDED` cards and for
         floors."""
         if self.cards < FEWEST_BOUNDED or self.floor:
             return None
@@ -223,24 +222,23 @@ class Spread:
 
 
 def spreads(observations: Sequence[Observation], floors: Collection[str] = ()) -> list[Spread]:
-    """Of every pair that is asked about and has two cards in common, the widest first: pairs of models, and where there is but
-    one, this model with the floors."""
+    """The spread of every pair of models with two shared cards, widest first; of a single model, its pairs with the floors."""
     means: dict[str, dict[str, float]] = {}
-    for (name, card), scores in group_by(observations, lambda one: (one.supporter, one.card)).items():
-        means.setdefault(name, {})[card] = float(np.mean([one.score for one in scores]))
+    for (name, card), scores in group_by(observations, lambda score: (score.supporter, score.card)).items():
+        means.setdefault(name, {})[card] = float(np.mean([score.score for score in scores]))
     models = [name for name in means if name not in floors]
-    found = []
+    pairs = []
     for first, second in combinations(sorted(models if len(models) > 1 else means), 2):
         shared = sorted(means[first].keys() & means[second].keys())
         ends = (first in floors) + (second in floors)
         if len(shared) > 1 and ends < 2:
             gaps = np.array([means[first][card] - means[second][card] for card in shared])
-            found.append(Spread(first, second, len(shared), float(gaps.var(ddof=1)), _degrees(gaps), bool(ends)))
-    return sorted(found, key=lambda one: -one.variance)
+            pairs.append(Spread(first, second, len(shared), float(gaps.var(ddof=1)), _degrees(gaps), bool(ends)))
+    return sorted(pairs, key=lambda score: -score.variance)
 
 
 def _degrees(gaps: Floats) -> float:
-    """How many degrees of freedom the variance of these differences has."""
+    """The degrees of freedom of the variance of these differences [cards]."""
     number, squares = len(gaps), (gaps - gaps.mean()) ** 2
     if number < 3 or not squares.sum() > 0:
         return 1.0
@@ -251,26 +249,26 @@ def _degrees(gaps: Floats) -> float:
 
 # --- how many cards a difference needs -------------------------------------------------------------------------------------
 
-_SLICES = (np.arange(40) + 0.5) / 40  # of the distribution of a variance that is known by a pilot
-_FAR = 9.0  # standard errors beyond which the test shows every difference: the noncentral distribution is not asked there
-_MANY = 60  # cards, from which on their number says no more than the root of it
+_SLICES = (np.arange(40) + 0.5) / 40  # quantiles of a variance that a pilot has estimated
+_FAR = 9.0  # standard errors beyond which the test shows every difference, so the noncentral t is not evaluated there
+_MANY = 60  # cards above which only their square root matters
 MOST = 2**19
 
 
 def _chi_square(shares: Floats, degrees: float) -> Floats:
-    """Quantiles of chi-square."""
+    """Quantiles of the chi-square distribution."""
     return np.asarray(2 * gammaincinv(degrees / 2, shares), dtype=np.float64)
 
 
 @cache
 def _kept_off_zero(cards: int) -> tuple[Floats, Floats]:
-    """How many standard errors a mean difference must lie from 0 for its interval (`paired.differences`) to leave 0 out, by the
-    logarithm of the spread times the root of the cards. On many cards it depends on no more than that."""
+    """Log(spread × √cards), and how many standard errors from 0 a mean difference must then lie for its interval
+    (`paired.differences`) to exclude 0. With many cards it depends on nothing else."""
     rows = ndtri((np.arange(cards) + 0.5) / cards)[:, None] * np.geomspace(0.05, 1000, 40)
     spread, root = rows.std(axis=0, ddof=1), cards**0.5
     every = np.ones(rows.shape)
     draws = smoothed_means(rows, every, gap_levels(POINTS), sides=2)
-    own = smoothed_means(every, every, np.zeros(1), sides=2)  # the weight of the cards that were seen
+    own = smoothed_means(every, every, np.zeros(1), sides=2)  # the weight of the observed cards
     ends = np.percentile(draws / own, [2.5, 97.5], axis=0)
     return np.log(spread * root), (ends[1] - ends[0]) / 2 * root / spread
 
@@ -278,12 +276,12 @@ def _kept_off_zero(cards: int) -> tuple[Floats, Floats]:
 def shown_with(
     difference: float, variance: float, cards: int, alpha: float, degrees: float | None = None, staying: float = 0.0
 ) -> float:
-    """The share (0–1) of studies of so many cards in which a difference is significant: by Student's t at
-    `alpha`, with an interval that leaves out 0.
+    """The share (0–1) of studies of so many cards in which a difference is significant: by Student's t at `alpha`, with an
+    interval that excludes 0.
 
-    `variance` is that of a card's difference. Where it was estimated with so many `degrees` of freedom, the share is the mean
-    over what it may truly be, and so what a plan delivers over many pilots (Julious and Owen 2006). `staying` is an error
-    variance that cards do not shrink.
+    `variance` is that of a card's difference. If it was estimated, with so many `degrees` of freedom, the share is the mean
+    over its possible true values, which is what a plan delivers over many pilots (Julious and Owen 2006). `staying` is an
+    error variance that more cards do not shrink.
     """
     within = np.array([variance]) if degrees is None else degrees * variance / _chi_square(_SLICES, degrees)
     spread = np.sqrt(within + staying * cards)
@@ -299,8 +297,8 @@ def shown_with(
 def cards_needed(
     difference: float, variance: float, alpha: float, power: float, degrees: float | None = None, staying: float = 0.0
 ) -> int | None:
-    """The least number of cards (at least 3) with which a difference is shown so often (`shown_with`); None where `MOST` are
-    too few, and where no variance was seen, which says nothing of more cards."""
+    """The smallest number of cards (at least 3) with which a difference is shown in a share `power` of studies (`shown_with`);
+    None if `MOST` are too few, or if no variance was seen, which says nothing about more cards."""
     if variance == 0 or difference == 0:
         return None
     numbers = range(3, MOST + 1)
@@ -309,7 +307,7 @@ def cards_needed(
 
 
 def least_shown(variance: float, cards: int, alpha: float, power: float, degrees: float | None = None) -> float | None:
-    """The least difference (to a hundredth of a point) that so many cards show so often; None where none of the scale is."""
+    """The smallest difference (to a hundredth of a point) shown in a share `power` of studies; None if none on the scale is."""
     points = np.arange(1, 10_001) / 100
-    place = bisect_left(points, power, key=lambda one: shown_with(float(one), variance, cards, alpha, degrees))
+    place = bisect_left(points, power, key=lambda point: shown_with(float(point), variance, cards, alpha, degrees))
     return float(points[place]) if place < len(points) else None

@@ -28,11 +28,10 @@ class Contestant:
     """One supporter as one scorer sees it, in one language or in several (`POOLED`): its scores (0–100) card by card.
 
     `cards` maps card → two rows [2, dimensions]: the sum of its dialogues' means, and how many dialogues have one. `readable`
-    counts its dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and under `average` all.
-    `weights` [dimensions] are those of the average, None where all count the same; `levels` are given where scores may
-    be below 0.
-    `said` maps card → what was said in its dialogues. `dialogues` maps dialogue → what `cards` are the sums of, by id; none of
-    `POOLED`.
+    counts its dialogues with any readable verdict; `asked` and `read` count verdicts by dimension, and all under `average`.
+    `weights` [dimensions] are those of the average, None if all dimensions count the same; `levels` are set where scores may be
+    below 0. `texts` maps card → the texts of its dialogues. `dialogues` maps dialogue id → the rows that `cards` sums; empty
+    for `POOLED`.
     """
 
     language: Language
@@ -42,19 +41,19 @@ class Contestant:
     readable: Counter[str] = field(default_factory=Counter)
     asked: Counter[str] = field(default_factory=Counter)
     read: Counter[str] = field(default_factory=Counter)
-    said: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    texts: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
     dialogues: dict[str, Floats] = field(default_factory=dict)
     weights: Floats | None = None
     levels: Floats | None = None
 
     def complete(self, counts: Floats) -> bool:
-        """Whether counts [dimensions] have all that the average needs."""
+        """Whether counts [dimensions] are positive on all dimensions that the average needs."""
         return bool((counts if self.weights is None else counts[self.weights > 0]).all())
 
     def alike(self, other: Contestant) -> bool:
-        """Whether the scorer is the same, and what was said on every card that both have."""
-        shared = self.said.keys() & other.said.keys()
-        return self.scorer == other.scorer and bool(shared) and all(self.said[card] == other.said[card] for card in shared)
+        """Whether the scorers are the same, and the dialogues have the same texts on every shared card."""
+        shared = self.texts.keys() & other.texts.keys()
+        return self.scorer == other.scorer and bool(shared) and all(self.texts[card] == other.texts[card] for card in shared)
 
 
 def contestants_of(
@@ -64,16 +63,16 @@ def contestants_of(
     value: Value = "value",
     card_of: Callable[[Dialogue], str] = card_of,
 ) -> list[Contestant]:
-    """Every language × scorer × supporter with its scores, sorted by them (English first).
+    """Every language × scorer × supporter with its scores, in that order (English first).
 
-    A dialogue's repeats and turns are averaged first, so that each dialogue counts once; trials in which the very same was said
-    (at temperature 0) are one dialogue. Scores become 0 (worst) to 100 (best) of their dimension's scale. `value` says
-    whether verdicts or their expectations (from token probabilities) are taken.
+    A dialogue's repeats and turns are averaged first, so that each dialogue counts once; trials with identical texts (at
+    temperature 0) are one dialogue. Scores are mapped to 0 (worst) to 100 (best) of their dimension's scale. `value` selects
+    verdicts or their expectations (from token probabilities).
     Raises `UserError` for a judgement of a dialogue that is not among `dialogues`, or one that does not fit the rubric.
     """
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
-    said = {dialogue.id: tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}
-    first = first_draws(dialogues)
+    texts = {dialogue.id: tuple(turn.text for turn in dialogue.turns) for dialogue in dialogues}
+    first_draw = first_draws(dialogues)
     weights = None if rubric.weights is None else np.array(rubric.weights)
     levels = BELOW if any(scale.least is not None for scale in rubric.scales.values()) else None
     columns = {name: index for index, name in enumerate(rubric.dimensions)}
@@ -89,50 +88,46 @@ def contestants_of(
         contestant = contestants.get(key) or contestants.setdefault(key, Contestant(*key, weights=weights, levels=levels))
         contestant.asked[judgement.dimension] += not (judgement.lost or judgement.unasked)
         contestant.read[judgement.dimension] += judgement.value is not None
-        figures = verdicts[key][first[dialogue.id]]
-        if judgement.value is None:
-            continue
+        figures = verdicts[key][first_draw[dialogue.id]]
         figure = judgement.value if value == "value" else judgement.expected
-        if figure is not None:
+        if judgement.value is not None and figure is not None:
             figures[columns[judgement.dimension]].append(figure)
-    names = list(rubric.dimensions)
     for key, contestant in contestants.items():
         for counts in (contestant.asked, contestant.read):
             counts[AVERAGE] = counts.total()
-        # Sorted, so that no figure depends on the order in which records came in.
+        # Sorted, so that no figure depends on the order of the records.
         for id, figures in sorted(verdicts[key].items()):
             card = card_of(by_id[id])
-            scores = [rubric.normalised(name, exact_mean(of)) if of else 0 for of, name in zip(figures, names, strict=True)]
-            row = contestant.dialogues[id] = np.array([scores, [bool(of) for of in figures]], dtype=float)
+            means = zip(rubric.dimensions, figures, strict=True)
+            scores = [rubric.normalised(name, exact_mean(values)) if values else 0 for name, values in means]
+            row = contestant.dialogues[id] = np.array([scores, [bool(values) for values in figures]], dtype=float)
             contestant.cards[card] = contestant.cards.get(card, 0.0) + row
             contestant.readable[card] += any(figures)
-            contestant.said.setdefault(card, set()).add(said[id])
-    order = in_order(one.language for one in contestants.values())
-    return sorted(contestants.values(), key=lambda one: (order.index(one.language), one.scorer, one.supporter))
+            contestant.texts.setdefault(card, set()).add(texts[id])
+    order = in_order(language for language, *_ in contestants)
+    return [contestants[key] for key in sorted(contestants, key=lambda key: (order.index(key[0]), *key[1:]))]
 
 
 def stack(contestants: Sequence[Contestant]) -> tuple[Floats, Floats]:
-    """The contestants' sums and counts on all their cards together, each [cards, contestants, dimensions]."""
-    cards = {name: row for row, name in enumerate(sorted({card for one in contestants for card in one.cards}))}
+    """The contestants' sums and counts on the union of their cards, each [cards, contestants, dimensions]."""
+    cards = {name: row for row, name in enumerate(sorted({card for contestant in contestants for card in contestant.cards}))}
     width = next(iter(contestants[0].cards.values())).shape[1]
     sums, counts = np.zeros((2, len(cards), len(contestants), width))
-    for place, one in enumerate(contestants):
-        for card, row in one.cards.items():
+    for place, contestant in enumerate(contestants):
+        for card, row in contestant.cards.items():
             sums[cards[card], place], counts[cards[card], place] = row
     return sums, counts
 
 
-_IN = "\x1e"  # between a card and its language in the names of a pooled contestant's cards
+_IN = "\x1e"  # separates a card from its language in the names of a pooled contestant's cards
 
 
 def design_of(contestants: Sequence[Contestant]) -> paired.Design:
-    """How the rows of `stack` were drawn; strata are languages, where several are pooled."""
-    rows = sorted({card for one in contestants for card in one.cards})
+    """How the rows of `stack` were drawn; where languages are pooled, they are the strata."""
+    rows = sorted({card for contestant in contestants for card in contestant.cards})
     languages = np.unique([row.partition(_IN)[2] for row in rows], return_inverse=True)[1]
-    strata = languages if languages.any() else None
-    return paired.Design(
-        clusters_in([row.partition(_IN)[0] for row in rows]), strata, contestants[0].weights, contestants[0].levels
-    )
+    clusters = clusters_in([row.partition(_IN)[0] for row in rows])
+    return weighed(contestants)._replace(clusters=clusters, strata=languages if languages.any() else None)
 
 
 def weighed(contestants: Sequence[Contestant]) -> paired.Design:
@@ -141,14 +136,14 @@ def weighed(contestants: Sequence[Contestant]) -> paired.Design:
 
 
 def pooled(contestants: Sequence[Contestant]) -> list[Contestant]:
-    """Every scorer × supporter over all its languages."""
-    together: dict[tuple[Scorer, str], Contestant] = {}
-    for one in contestants:
-        of_all = Contestant(POOLED, one.scorer, one.supporter, weights=one.weights, levels=one.levels)
-        whole = together.setdefault((one.scorer, one.supporter), of_all)
-        for card in one.cards:
-            row = f"{card}{_IN}{one.language}"
-            whole.cards[row], whole.readable[row], whole.said[row] = one.cards[card], one.readable[card], one.said[card]
-        whole.asked += one.asked
-        whole.read += one.read
-    return [together[key] for key in sorted(together)]
+    """Every scorer × supporter over all languages."""
+    by_key: dict[tuple[Scorer, str], Contestant] = {}
+    for part in contestants:
+        empty = Contestant(POOLED, part.scorer, part.supporter, weights=part.weights, levels=part.levels)
+        whole = by_key.setdefault((part.scorer, part.supporter), empty)
+        for card in part.cards:
+            row = f"{card}{_IN}{part.language}"
+            whole.cards[row], whole.readable[row], whole.texts[row] = part.cards[card], part.readable[card], part.texts[card]
+        whole.asked += part.asked
+        whole.read += part.read
+    return [by_key[key] for key in sorted(by_key)]

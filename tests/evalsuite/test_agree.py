@@ -156,7 +156,7 @@ def test_what_is_drawn_whole(tmp_path: Path) -> None:
         assert [d["clusters"] for d in found["differences"]] == [clusters]
     for options, problem in (
         (("--cluster", "card"), "--cluster card: the records of these dialogues are missing"),
-        ((*records, "--cluster", "colour"), "--cluster colour: no field of a dialogue"),
+        ((*records, "--cluster", "colour"), "--cluster colour: not a field of a dialogue"),
     ):
         failed = ran(*given, *options)
         assert isinstance(failed.exception, UserError) and problem in str(failed.exception)

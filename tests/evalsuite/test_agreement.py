@@ -313,7 +313,7 @@ def test_clusters_are_cards_dialogues_or_what_a_field_holds() -> None:
     by = clusters_of(talks, "supporter")
     assert [by[f"d{n}"] for n in (0, 2, 3)] == ["supporter m", "supporter m", "dialogue d3"]
     assert by.name == "dialogues of one supporter"
-    with pytest.raises(UserError, match="--cluster suporter: no field of a dialogue: did you mean supporter"):
+    with pytest.raises(UserError, match="--cluster suporter: not a field of a dialogue: did you mean supporter"):
         cluster_key("suporter")
 
 

@@ -287,7 +287,7 @@ def test_any_field_of_a_dialogue_can_be_what_is_drawn_whole() -> None:
     assert agrees(sources.differences[0].p, float(ttest_1samp(whole, 0).pvalue), sources.differences[0].estimate)
     (alone,) = boards_of(dialogues, verdicts, RUBRIC, cluster="dialogue")
     assert alone.differences[0].unpaired, "dialogues that are drawn by themselves are not paired"
-    with pytest.raises(UserError, match="--cluster sorce: no field of a dialogue: did you mean source"):
+    with pytest.raises(UserError, match="--cluster sorce: not a field of a dialogue: did you mean source"):
         boards_of(dialogues, verdicts, RUBRIC, cluster="sorce")
 
 
