@@ -1,15 +1,15 @@
 """Correlation of judges and metrics with human scores (ESC-Eval section 3.3 and appendix C.3; tables 3, 13, 14 and 15).
 
-- A *sample* is what several systems were tried on: a role card, a profile, or a situation of a corpus. A *system* is a
-  supporter. What is correlated are units: dialogues, or (sample, system) pairs, see `Pairing`.
+- A *sample* is what several systems were tried on: a role card, a profile, or a situation from a corpus. A *system* is a
+  supporter. The correlation runs over units: dialogues, or (sample, system) pairs, see `Pairing`.
 - Sample level: the coefficient within each sample, across its units; then the mean over the samples in which it is defined.
   Dataset level: one coefficient over all units.
 - Turns and repeats of a dialogue are averaged first, then annotators, then the dialogues of a unit.
-- `average` is the mean of a side's dimensions, over the units that have them all: it is what tables 3, 13 and 15 correlate.
-  Dimensions whose scales differ are on 0–100 of their scale first.
-- Without dialogues a unit is a dialogue, known by its id alone: there are no samples with several systems in them.
-- A coefficient is undefined (None, never 0) for fewer than two units and where either side is constant.
-- Intervals: 95 %, percentile bootstrap over samples, which are drawn whole. An undefined resample is left out and counted.
+- `average` is the mean of a side's dimensions over the units that have them all, as in tables 3, 13 and 15. Dimensions on
+  different scales are first mapped to 0–100.
+- Without dialogues a unit is a dialogue id, and no sample has several systems.
+- A coefficient is undefined (None, never 0) for fewer than two units and if either side is constant.
+- Intervals: 95 %, percentile bootstrap over samples, which are drawn whole. Undefined resamples are left out and counted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from core.errors import UserError
 from core.grouping import group_by
 from core.records import Dialogue, HumanScore, Judgement, Language
 from core.rubrics import Rubric
-from core.statistics.bootstrap import RESAMPLES, Floats
-from core.statistics.means import comparable, means_by
+from core.statistics.bootstrap import RESAMPLES
+from core.statistics.means import comparable, exact_mean, means_by
 from core.tables import DASH, Cell, Estimate, Table, file_keys
 from evalsuite.statistics.coefficients import COEFFICIENTS, LEVELS, Coefficient, Level, figures
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, scorer_of, supporter_of
@@ -38,33 +37,33 @@ SampleBy = Literal["card", "source"]
 
 
 class Unit(NamedTuple):
-    """What is correlated: one dialogue, or with `dialogue` "" all dialogues of a system on a sample."""
+    """What is correlated: a dialogue, or with `dialogue` "" all dialogues of a system on a sample."""
 
     sample: str
     system: str
     dialogue: str
 
 
-Names = dict[str, Callable[["Correlation"], str]]  # heading → what of a figure
+Names = dict[str, Callable[["Correlation"], str]]  # heading → the cell of a correlation
 Values = dict[str, dict[Unit, float]]  # dimension → unit → score
 Side = tuple[Language, Scorer, str]  # a judge on one rubric in one language
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Which scores belong together.
+    """Which scores are paired.
 
-    `by` dialogue: those on the same dialogue. `by` system: those on the same sample and system, whichever dialogues they are
-    on; people talked to a supporter in other dialogues than a simulated seeker did. `sample` card: a dialogue's card, else
-    its profile, else its source id, else the dialogue itself. `sample` source: its source id, which a dialogue that was
-    simulated on a card shares with the text that the card was made of.
+    `by` dialogue: those on the same dialogue. `by` system: those on the same sample and system, even on different dialogues;
+    people and a simulated seeker talk to a supporter in separate dialogues. `sample` card: a dialogue's card, else its profile,
+    else its source id, else the dialogue itself. `sample` source: its source id, which a dialogue simulated on a card shares
+    with the text that the card was made from.
     """
 
     by: PairBy = "dialogue"
     sample: SampleBy = "card"
 
     def unit(self, dialogue: Dialogue, system: str | None = None) -> Unit:
-        """The unit of a dialogue; `system` is who was judged where the dialogue itself does not say."""
+        """The unit of a dialogue; `system` is the judged supporter if the dialogue itself does not name it."""
         if self.sample == "source" and dialogue.source_id is None:
             raise UserError(f"--sample source: dialogue {dialogue.id} has no source_id")
         card = None if self.sample == "source" else dialogue.card_id or dialogue.profile_id
@@ -76,9 +75,9 @@ class Pairing:
 class Correlation:
     """One coefficient, −1 to 1, of a judge's dimension with a human one.
 
-    `estimate.n` counts samples in which it is defined (sample level) or units (dataset level). `pairs` units with both scores
-    lie in `samples` samples; `undefined` of these samples have no coefficient (sample level), and `left_out` resamples none.
-    `unread` verdicts on the dimension had no figure to use (unreadable, or without an expected score).
+    `estimate.n` counts the samples in which it is defined (sample level) or units (dataset level). `pairs` counts units with
+    both scores, `samples` their samples, `undefined` the samples without a coefficient (sample level), `left_out` the resamples
+    without one, and `unread` the verdicts on the dimension without a usable score (unreadable, or no expected score).
     """
 
     language: Language
@@ -97,7 +96,7 @@ class Correlation:
     unread: int
 
     def row(self) -> dict[str, Any]:
-        """For JSON: flat, the estimate as value, low, high and n."""
+        """A flat JSON object, with the estimate as value, low, high and n."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("scorer", "estimate")}
         return self.scorer.record() | fields | self.estimate.record()
 
@@ -111,49 +110,43 @@ def correlations(
     levels: Sequence[Level] = LEVELS,
     rubrics: Mapping[str, Rubric] = {},
 ) -> tuple[list[Correlation], list[str]]:
-    """Every dimension of every judge with every dimension of every rubric that people scored, within a language; and what
-    is left out: judges, and why, and how many human scores without a verdict.
+    """Every dimension of every judge with every dimension of every rubric that people scored, within a language; and sentences
+    on what was left out: judges, with reasons, and the number of human scores without a verdict.
 
-    Judges (judge, method, condition, rubric) come in the order of `judgements`. Condition `supporter`, where a judgement has
-    it, names the system. A judge that shares no unit with people in some language is left out there. Without `dialogues`, the
-    language is the record's own, and `pairing` must be by dialogue. `rubrics` by name tell the scales of dimensions where these
-    differ.
-    Raises `UserError` for scores of unknown dialogues, and where nothing is shared at all.
+    Judges (judge, method, condition, rubric) come in the order of `judgements`. A judgement's condition `supporter`, if it has
+    one, names the system. In each language, judges that share no unit with people are left out. Without `dialogues`, the
+    language is the record's own, and `pairing` must be by dialogue. `rubrics`, by name, give the scales of dimensions where
+    these differ.
+    Raises `UserError` for scores of unknown dialogues, and if no judge shares a unit with people.
     """
     places = _Places(pairing, None if dialogues is None else {dialogue.id: dialogue for dialogue in dialogues})
     judged, unread = _judged(judgements, places, value)
     golden = _golden(gold, places)
     result: list[Correlation] = []
-    alone: list[str] = []
+    omissions: list[str] = []
     for (language, scorer, rubric), verdicts in judged.items():
         of_language = {gold_rubric: side for (spoken, gold_rubric), side in golden.items() if spoken == language}
         partners = {gold_rubric: side for gold_rubric, side in of_language.items() if _units(verdicts) & _units(side)}
         if not partners:
-            alone.append(_nothing_shared(scorer, language, verdicts, of_language, pairing))
+            omissions.append(_nothing_shared(scorer, language, verdicts, of_language, pairing))
         for gold_rubric, side in partners.items():
-            for (dimension, scores), (gold_dimension, gold_scores) in product(
-                _with_average(verdicts, rubrics.get(rubric)).items(), _with_average(side, rubrics.get(gold_rubric)).items()
-            ):
-                lost = unread[language, scorer, rubric, dimension]
-                x, y, place = _arrays(scores, gold_scores)
-                who = (language, scorer, rubric, dimension, gold_rubric, gold_dimension)
+            sides = _with_average(verdicts, rubrics.get(rubric)), _with_average(side, rubrics.get(gold_rubric))
+            for (dimension, scores), (gold_dimension, gold_scores) in product(*(each.items() for each in sides)):
+                # Sorted, so that no interval depends on the order of the files.
+                units = sorted(scores.keys() & gold_scores.keys())
+                x, y = (np.array([comparable(each[unit]) for unit in units]) for each in (scores, gold_scores))
+                place = np.unique([unit.sample for unit in units], return_inverse=True)[1]
+                identity = (language, scorer, rubric, dimension, gold_rubric, gold_dimension)
                 for level in levels:
                     for name, (estimate, undefined, left_out) in figures(x, y, place, level).items():
-                        counts = (len(x), len(set(place.tolist())), undefined, left_out, lost)
-                        result.append(Correlation(*who, level, name, estimate, *counts))
-    if alone and not result:
-        raise UserError(alone[0])
+                        counts = len(x), len(set(place.tolist())), undefined, left_out, unread[*identity[:4]]
+                        result.append(Correlation(*identity, level, name, estimate, *counts))
+    if omissions and not result:
+        raise UserError(omissions[0])
     with_verdict = {(language, unit) for (language, *_), verdicts in judged.items() for unit in _units(verdicts)}
     if partnerless := sum(places.of(score) not in with_verdict for score in gold):
-        alone.append(f"{partnerless} of {len(gold)} gold scores, which no judge has a verdict for")
-    return result, alone
-
-
-def _arrays(scores: dict[Unit, float], wanted: dict[Unit, float]) -> tuple[Floats, Floats, NDArray[np.intp]]:
-    """The units that both sides have, sorted, so that no interval depends on the order of the files: see `figures`."""
-    units = sorted(set(scores) & set(wanted))
-    x, y = (np.array([comparable(side[unit]) for unit in units], dtype=np.float64) for side in (scores, wanted))
-    return x, y, np.unique([unit.sample for unit in units], return_inverse=True)[1]
+        omissions.append(f"{partnerless} of {len(gold)} gold scores, which no judge has a verdict for")
+    return result, omissions
 
 
 # --- both sides -----------------------------------------------------------------------------------------------------------
@@ -161,38 +154,40 @@ def _arrays(scores: dict[Unit, float], wanted: dict[Unit, float]) -> tuple[Float
 
 @dataclass(frozen=True)
 class _Places:
-    """Where a record belongs: the language and unit of what it is about."""
+    """Finds the language and unit that a record is about."""
 
     pairing: Pairing
-    known: Mapping[str, Dialogue] | None
+    dialogues: Mapping[str, Dialogue] | None
 
     def of(self, record: Judgement | HumanScore) -> tuple[Language, Unit]:
         if isinstance(record, Judgement):
-            what, system = f"judgement by {record.judge}", record.condition.get("supporter")
+            where, system = f"judgement by {record.judge}", record.condition.get("supporter")
         else:
-            what, system = f"score by {record.annotator}", None
-        if self.known is not None:
-            dialogue = known_dialogue(self.known, record.dialogue_id, what)
+            where, system = f"score by {record.annotator}", None
+        if self.dialogues is not None:
+            dialogue = known_dialogue(self.dialogues, record.dialogue_id, where)
             return dialogue.language, self.pairing.unit(dialogue, system)
         if system is not None:
-            raise UserError(f"{what}: condition.supporter: which system people scored is in the dialogues: give --dialogues")
+            raise UserError(
+                f"{where}: condition.supporter: only the dialogues name the systems people scored: give --dialogues"
+            )
         return record.language, Unit(record.dialogue_id, "", record.dialogue_id)
 
 
-def known_dialogue(known: Mapping[str, Dialogue], id: str, what: str) -> Dialogue:
-    """The dialogue that a record is about; raises `UserError`, which names the record as `what`, for an unknown one."""
-    if id not in known:
-        raise UserError(f"{what}: dialogue_id: no dialogue {id!r} among those given with --dialogues")
-    return known[id]
+def known_dialogue(dialogues: Mapping[str, Dialogue], id: str, where: str) -> Dialogue:
+    """The dialogue of this id; raises a `UserError` that begins with `where` if there is none."""
+    if id not in dialogues:
+        raise UserError(f"{where}: dialogue_id: no dialogue {id!r} among those given with --dialogues")
+    return dialogues[id]
 
 
 def _judged(
     judgements: Sequence[Judgement], places: _Places, value: Value
 ) -> tuple[dict[Side, Values], Counter[tuple[object, ...]]]:
-    """Every judge's scores, and how many verdicts of a side and dimension have no figure to use."""
+    """Every judge's scores, and the number of verdicts per side and dimension without a usable score."""
     sides: dict[Side, Values] = {}
     unread: Counter[tuple[object, ...]] = Counter()
-    numbers: list[tuple[tuple[Side, str, str, Unit], float]] = []
+    scores: list[tuple[tuple[Side, str, str, Unit], float]] = []
     for judgement in judgements:
         language, unit = places.of(judgement)
         side = (language, scorer_of(judgement).without("supporter"), judgement.rubric)
@@ -202,28 +197,29 @@ def _judged(
             unread[*side, judgement.dimension] += 1
             unread[*side, AVERAGE] += 1
         else:
-            numbers.append(((side, judgement.dimension, judgement.dialogue_id, unit), figure))
-    for (side, dimension, unit), mean in means_by(((s, d, u), v) for (s, d, _, u), v in means_by(numbers).items()).items():
+            scores.append(((side, judgement.dimension, judgement.dialogue_id, unit), figure))
+    for (side, dimension, unit), mean in means_by(((s, d, u), v) for (s, d, _, u), v in means_by(scores).items()).items():
         sides[side][dimension][unit] = mean
     return sides, unread
 
 
 def _golden(gold: Sequence[HumanScore], places: _Places) -> dict[tuple[Language, str], Values]:
-    of = {s.dialogue_id: places.of(s) for s in gold}
-    whole = {(s.dialogue_id, s.rubric, s.dimension, s.annotator) for s in gold if s.turn is None}  # stands above mid-talk ones
-    gold = [s for s in gold if s.turn is None or (s.dialogue_id, s.rubric, s.dimension, s.annotator) not in whole]
-    by_annotator = means_by(((s.dialogue_id, s.rubric, s.dimension, s.annotator), s.value) for s in gold)
+    place_of = {s.dialogue_id: places.of(s) for s in gold}
+    groups = group_by(gold, lambda s: (s.dialogue_id, s.rubric, s.dimension, s.annotator))
+    # An annotator's score of the whole dialogue takes precedence over scores of single turns.
+    scores = {key: [s.value for s in group if s.turn is None] or [s.value for s in group] for key, group in groups.items()}
+    by_annotator = {key: exact_mean(values) for key, values in scores.items()}
     by_dialogue = means_by((key[:3], mean) for key, mean in by_annotator.items())
     sides: dict[tuple[Language, str], Values] = defaultdict(dict)
-    by_unit = means_by(((*of[d], r, dim), mean) for (d, r, dim), mean in by_dialogue.items())
+    by_unit = means_by(((*place_of[d], r, dim), mean) for (d, r, dim), mean in by_dialogue.items())
     for (language, unit, rubric, dimension), mean in by_unit.items():
         sides[language, rubric].setdefault(dimension, {})[unit] = mean
     return sides
 
 
 def _with_average(side: Values, rubric: Rubric | None) -> Values:
-    """The dimensions, and where there are several `average` (unless one has that name) over the units that have them all. There
-    is none where the dimensions are not alike and the rubric lacks one of them."""
+    """The dimensions, and if there are several, `average` over the units that have them all (unless a dimension has that name).
+    There is no average over dimensions on different scales if the rubric lacks one of them."""
     if len(side) < 2 or AVERAGE in side:
         return side
     units = set.intersection(*(set(scores) for scores in side.values()))
@@ -242,7 +238,7 @@ def _units(side: Values) -> set[Unit]:
 
 def _nothing_shared(scorer: Scorer, language: str, verdicts: Values, golden: Mapping[str, Values], pairing: Pairing) -> str:
     if not (mine := _units(verdicts)):
-        return f"judge {scorer.name}: none of its verdicts on {language} dialogues has a figure to use"
+        return f"judge {scorer.name}: none of its verdicts on {language} dialogues has a usable score"
     theirs = {unit for side in golden.values() for unit in _units(side)}
     if pairing.by == "system":
         samples = len({u.sample for u in mine} & {u.sample for u in theirs})
@@ -258,7 +254,7 @@ def _nothing_shared(scorer: Scorer, language: str, verdicts: Values, golden: Map
 
 
 CORRELATION = "Correlation"  # heading of the report
-STRATEGY = "strategy"  # key of a judgement's condition: what the judge was shown
+STRATEGY = "strategy"  # key of a judgement's condition: the prompting strategy
 INTERVALS = f"Intervals: 95 %, percentile bootstrap over samples, {RESAMPLES:,} resamples."
 
 
@@ -268,19 +264,21 @@ def correlation_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
 
     Sample-level tables without any figure become a note below the dataset-level one, where there is one.
     """
-    keys = file_keys(dict.fromkeys(one.gold_rubric for one in correlations))
-    for (language, gold_rubric), of_rubric in group_by(correlations, lambda one: (one.language, one.gold_rubric)).items():
+    keys = file_keys(dict.fromkeys(figure.gold_rubric for figure in correlations))
+    for (language, gold_rubric), of_rubric in group_by(
+        correlations, lambda figure: (figure.language, figure.gold_rubric)
+    ).items():
         tail = f"{language}_{keys[gold_rubric]}"
         title = f"with human scores on {gold_rubric}, {language}"
-        overall = [one for one in of_rubric if one.level == "dataset"]
-        within = [one for one in of_rubric if one.level == "sample"]
-        absent = within and not any(one.estimate.n for one in within)
+        overall = [figure for figure in of_rubric if figure.level == "dataset"]
+        within = [figure for figure in of_rubric if figure.level == "sample"]
+        absent = within and not any(figure.estimate.n for figure in within)
         for name in COEFFICIENTS if not (absent and overall) else ():
-            if part := [one for one in within if one.coefficient == name]:
+            if part := [figure for figure in within if figure.coefficient == name]:
                 heading = f"Sample-level correlation ({name}) {title}"
                 notes = ["The coefficient within each sample across its systems, averaged; n: samples in which it is defined."]
-                if worst := max(one.undefined for one in part):
-                    where = f"In up to {worst} of {max(one.samples for one in part)} samples"
+                if worst := max(figure.undefined for figure in part):
+                    where = f"In up to {worst} of {max(figure.samples for figure in part)} samples"
                     notes.append(f"{where} it is undefined: fewer than two systems, or equal scores.")
                 yield _table(f"correlation_sample_{name}_{tail}", heading, part, notes)
         if overall:
@@ -290,14 +288,13 @@ def correlation_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
 
 
 def alignment_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
-    """How close each prompting strategy of a judge comes to people (EmoHarbor section 4.1.2): one table for every language and
-    rubric of people's, judges and strategies × dimensions, Pearson × 100 over all dialogues at once.
-
-    Only judges that score the dimensions of that rubric are in it (none: no table). A judge without strategies has a dash.
+    """How close each prompting strategy of a judge comes to people (EmoHarbor section 4.1.2): a table for every language and
+    human rubric, judges and strategies × dimensions, Pearson × 100 over all dialogues at once. It has only judges that score
+    the dimensions of that rubric; one without strategies has a dash.
     """
-    same = [one for one in correlations if one.dimension == one.gold_dimension]
-    pearson = [one for one in same if (one.level, one.coefficient) == ("dataset", "pearson")]
-    for (language, rubric), part in group_by(pearson, lambda one: (one.language, one.gold_rubric)).items():
+    shared = [figure for figure in correlations if figure.dimension == figure.gold_dimension]
+    pearson = [figure for figure in shared if (figure.level, figure.coefficient) == ("dataset", "pearson")]
+    for (language, rubric), part in group_by(pearson, lambda figure: (figure.language, figure.gold_rubric)).items():
         names: Names = {
             "judge": lambda figure: figure.scorer.without(STRATEGY).name,
             STRATEGY: lambda figure: dict(figure.scorer.condition).get(STRATEGY, DASH),
@@ -319,22 +316,22 @@ def _table(key: str, title: str, part: Sequence[Correlation], notes: Iterable[st
 
 
 def _crossed(part: Sequence[Correlation], names: Names) -> list[dict[str, Cell]]:
-    """A row for each judge, rubric and `names`, people's dimensions as columns: coefficients × 100."""
+    """A row per judge, rubric and `names`, with people's dimensions as columns: coefficients × 100."""
     heads = list(dict.fromkeys(figure.gold_dimension for figure in part))
     rows: dict[tuple[object, ...], dict[str, Cell]] = {}
     for figure in part:
-        who = {head: name(figure) for head, name in names.items()}
-        row = rows.setdefault((figure.scorer, figure.rubric, *who.values()), {**who, **dict.fromkeys(heads)})
+        labels = {head: name(figure) for head, name in names.items()}
+        row = rows.setdefault((figure.scorer, figure.rubric, *labels.values()), {**labels, **dict.fromkeys(heads)})
         row[figure.gold_dimension] = figure.estimate.times(100)
     return list(rows.values())
 
 
 def _notes(part: Sequence[Correlation]) -> Iterator[str]:
     yield f"× 100. Rows are the judge's dimensions, columns people's. {INTERVALS}"
-    if any(AVERAGE in (one.dimension, one.gold_dimension) for one in part):
+    if any(AVERAGE in (figure.dimension, figure.gold_dimension) for figure in part):
         several = "on 0–100 where their rubric has several scales"
         yield f"{AVERAGE}: the mean of a side's dimensions ({several}), where all of them were scored."
-    if worst := max(one.left_out for one in part):
+    if worst := max(figure.left_out for figure in part):
         yield f"Undefined resamples are left out: up to {worst:,} for one figure."
-    if lost := max(one.unread for one in part):
+    if lost := max(figure.unread for figure in part):
         yield f"Verdicts without a score are left out: up to {lost:,} for one row."

@@ -1,4 +1,4 @@
-"""What a run took of every model, and what evaluating one dialogue costs (EmoHarbor appendix F.3, table 4)."""
+"""What every model of a run used, and what evaluating a dialogue costs (EmoHarbor appendix F.3, table 4)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ GOLD = "judge, gold set"
 
 
 class ModelUse(NamedTuple):
-    """What one model used in one role. `dialogues` are those that it spoke in or judged; 0 on the gold set, which is asked once
-    and not by dialogue of the run. `cost` is None where the model has no price."""
+    """What one model used in one role. `dialogues` counts those it spoke in or judged; 0 for the gold set, whose dialogues are
+    not the run's. `cost` is None for a model without a price."""
 
     role: str
     model: str
@@ -28,46 +28,40 @@ class ModelUse(NamedTuple):
 
     @property
     def cost_of_thousand(self) -> float | None:
-        """What a thousand dialogues cost: of one there is little to see in two decimals."""
+        """The cost of a thousand dialogues: that of a single one would vanish in two decimals."""
         return 1000 * self.cost / self.dialogues if self.cost is not None and self.dialogues else None
 
 
 def model_uses(
     used: Used, dialogues: Sequence[Dialogue], verdicts: Sequence[Judgement], prices: Mapping[str, Price]
 ) -> list[ModelUse]:
-    """Every model in every role, supporters first; `used` is stage → role → model → usage. Supporters that need no model are
-    left out."""
-    held = Counter(supporter_of(dialogue) for dialogue in dialogues)
-    judged = {name: len({v.dialogue_id for v in of_one}) for name, of_one in group_by(verdicts, lambda v: v.judge).items()}
+    """Every model in every role, supporters first; `used` is stage → role → model → usage. Floors, which use no model, are left
+    out."""
+    held_by = Counter(supporter_of(dialogue) for dialogue in dialogues)
+    judged = Counter(judge for judge, _ in {(verdict.judge, verdict.dialogue_id) for verdict in verdicts})
     sums = sums_of({GOLD if stage.startswith("gold") else role: used[stage][role]} for stage in used for role in used[stage])
-    order = {"supporter": 0, "judge": 2, GOLD: 3}  # between them all who play the seeker
+    order = {"supporter": 0, "judge": 2, GOLD: 3}  # 1: the models that play the seeker
     uses = []
     for role, model in sorted(sums, key=lambda key: (order.get(key[0], 1), key)):
         if (usage := sums[role, model]).calls:
-            n = {"supporter": held[model], "judge": judged.get(model, 0), GOLD: 0}.get(role, len(dialogues))
+            n = {"supporter": held_by[model], "judge": judged[model], GOLD: 0}.get(role, len(dialogues))
             cost = prices[model].of(usage.prompt_tokens, usage.completion_tokens) if model in prices else None
             uses.append(ModelUse(role, model, n, usage, cost))
     return uses
 
 
 def use_table(uses: Sequence[ModelUse]) -> Table:
-    """Sums, and means over the model's dialogues; costs where any model has a price."""
+    """Sums, and means over the model's dialogues; costs if any model has a price."""
     priced = any(use.cost is not None for use in uses)
     rows: list[dict[str, Cell]] = []
     for use in uses:
-        taken = {"calls": use.usage.calls, "tokens in": use.usage.prompt_tokens, "tokens out": use.usage.completion_tokens}
-        each = {f"{head} a dialogue": figure / use.dialogues if use.dialogues else None for head, figure in taken.items()}
-        rows.append({"model": use.model, "role": use.role, "dialogues": use.dialogues or None, **taken})
-        if priced:
-            rows[-1]["cost"] = use.cost
-        rows[-1] |= each | ({THOUSAND: use.cost_of_thousand} if priced else {})
-    notes = ["Tokens as the servers counted them, in what was asked and in what was answered (reasoning included)."]
+        totals = {"calls": use.usage.calls, "tokens in": use.usage.prompt_tokens, "tokens out": use.usage.completion_tokens}
+        each = {f"{head} a dialogue": figure / use.dialogues if use.dialogues else None for head, figure in totals.items()}
+        rows.append({"model": use.model, "role": use.role, "dialogues": use.dialogues or None, **totals})
+        rows[-1] |= {"cost": use.cost, **each, THOUSAND: use.cost_of_thousand} if priced else each
+    notes = ["Tokens as the servers counted them, in prompts and in answers (reasoning included)."]
     notes += ["Cost: tokens times the price in the model's spec, in its currency. A dash: no price."] * priced
-    return Table.of("model-costs", "What every model took", rows, notes, COSTS)
-
-
-def _thousands(count: float) -> float:
-    return count / 1000
+    return Table.of("model-costs", "What every model used", rows, notes, COSTS)
 
 
 class DialogueCost(NamedTuple):
@@ -76,67 +70,64 @@ class DialogueCost(NamedTuple):
     name: Annotated[str, Column("what")]
     dialogues: Annotated[int, Column("dialogues")]
     seconds: Annotated[float | None, Column("seconds")]
-    prompt_tokens: Annotated[float, Column("input tokens, thousands", _thousands)]
-    completion_tokens: Annotated[float, Column("output tokens, thousands", _thousands)]
+    prompt_tokens: Annotated[float, Column("input tokens, thousands", lambda count: count / 1000)]
+    completion_tokens: Annotated[float, Column("output tokens, thousands", lambda count: count / 1000)]
     calls: Annotated[float, Column("calls")]
 
 
 def dialogue_costs(
     dialogues: Sequence[Dialogue], usage: Used, timing: Mapping[str, Any], judging: str = "score"
 ) -> list[DialogueCost]:
-    """Every model in every role, then `dialogue with SUPPORTER` for all that such a dialogue and its judgement take.
+    """Every model in every role, then `dialogue with SUPPORTER` for everything such a dialogue and its judgement use.
 
-    `usage` and `timing` are a run's usage.json and timing.json, `judging` is the judge's stage there. Seconds are those that a
-    model's calls took on average while the run had many in flight (resumed runs: in the last try), times its calls: as if a
-    dialogue's calls were made one after another. A simulator's and a judge's part is taken as the same for every supporter.
+    `usage` and `timing` are a run's usage.json and timing.json; `judging` is the judge's stage there. Seconds are the mean time
+    of a model's calls while the run had many in flight (in resumed runs: of the last try) times its calls, as if a dialogue's
+    calls were made one after another. The simulator's and judge's shares are taken to be the same for every supporter.
     """
-    held = group_by(dialogues, supporter_of)
-    parts = _parts(usage, timing, {name: len(of_one) for name, of_one in held.items()}, len(dialogues), ("simulate", judging))
+    by_supporter = group_by(dialogues, supporter_of)
+    parts = _parts(usage, timing, Counter(map(supporter_of, dialogues)), len(dialogues), ("simulate", judging))
     costs = list(parts.values())
     judged = [part for (role, _), part in parts.items() if role == "judge"]
-    for supporter, of_supporter in sorted(held.items()):
+    for supporter, of_supporter in sorted(by_supporter.items()):
         count = len(of_supporter)
         of_model = [part for (role, model), part in parts.items() if role != "supporter" or model == supporter]
         used = [dialogue.usage for dialogue in of_supporter if dialogue.usage]
-        if not of_model or len(used) < count:  # given dialogues do not say what they cost
+        if not of_model or len(used) < count:  # given dialogues do not say what they used
             continue
         total, fields = Usage.total(used), ("prompt_tokens", "completion_tokens", "calls")
         tokens = [getattr(total, name) / count + sum(getattr(part, name) for part in judged) for name in fields]
         timed = [part.seconds for part in of_model if part.seconds is not None]
-        costs.append(
-            DialogueCost(f"dialogue with {supporter}", count, sum(timed) if len(timed) == len(of_model) else None, *tokens)
-        )
+        seconds = sum(timed) if len(timed) == len(of_model) else None
+        costs.append(DialogueCost(f"dialogue with {supporter}", count, seconds, *tokens))
     return costs
 
 
 def _parts(
-    usage: Used, timing: Mapping[str, Any], held: Mapping[str, int], total: int, stages: Sequence[str]
+    usage: Used, timing: Mapping[str, Any], dialogues_with: Mapping[str, int], total: int, stages: Sequence[str]
 ) -> dict[tuple[str, str], DialogueCost]:
-    """(role, model) → cost of the dialogues and their judgements; a judge's last stage counts, gold sets do not."""
+    """(role, model) → mean cost per dialogue; a judge's last stage counts, gold sets do not."""
+    of_stages = ((stage, usage.get(stage, {})) for stage in stages)
     latest = {
-        (role, model): (stage, used)
-        for stage in stages
-        for role, models in usage.get(stage, {}).items()
-        for model, used in models.items()
+        (role, model): (stage, used) for stage, roles in of_stages for role in roles for model, used in roles[role].items()
     }
     parts = {}
     for (role, model), (stage, used) in latest.items():
-        n = held.get(model, 0) if role == "supporter" else total
+        n = dialogues_with.get(model, 0) if role == "supporter" else total
         if not n:
             continue
-        calls = (timing.get(name, {}).get("calls", {}) for name in (stage, "simulate"))  # judged as soon as they were held
-        timed: Mapping[str, Any] = next((of_stage[who] for of_stage in calls if (who := f"{model}/{role}") in of_stage), {})
-        per_call = timed["seconds"] / timed["asked"] if timed.get("asked") else None
-        seconds = None if per_call is None else per_call * used.calls / n
-        tokens = (used.prompt_tokens / n, used.completion_tokens / n)
+        # A dialogue may have been judged as soon as it was held, during `simulate`.
+        calls = (timing.get(name, {}).get("calls", {}) for name in (stage, "simulate"))
+        timed: Mapping[str, Any] = next((of_stage[key] for of_stage in calls if (key := f"{model}/{role}") in of_stage), {})
+        seconds = timed["seconds"] / timed["asked"] * used.calls / n if timed.get("asked") else None
+        tokens = used.prompt_tokens / n, used.completion_tokens / n
         parts[role, model] = DialogueCost(f"{role} {model}", n, seconds, *tokens, used.calls / n)
     return parts
 
 
 def table(costs: Sequence[DialogueCost]) -> Table:
-    """Table 4's figures; tokens in thousands, as it has them."""
+    """Table 4's figures; tokens in thousands, as printed there."""
     note = (
-        "Means over dialogues, judgement included (that of the gold set is not). Seconds: what a call took on average, "
-        "with as many in flight as the run had, times calls; a dash where no call was timed."
+        "Means over dialogues, judgement included (except of the gold set). Seconds: the mean time of a call, with as many in "
+        "flight as the run had, times calls; a dash where no call was timed."
     )
     return Table.of("dialogue-costs", "Cost of a dialogue", costs, [note], COSTS)

@@ -1,23 +1,23 @@
 """How well scores distinguish models (EmoHarbor section 4.1.3 and appendix E, table 2).
 
-Ratings are [users, models]: what user u gave model m, NaN where there is nothing. σ²_between (9) is the variance of the models'
+Ratings are [users, models]: user u's rating of model m, NaN if there is none. σ²_between (9) is the variance of the models'
 means around the mean of all ratings, σ²_within (10) the mean over models of the variance of their users' ratings:
 
 - MSR (11) = σ²_between / σ²_within, and MAC (12) = σ²_between / (σ²_between + σ²_within) = MSR / (1 + MSR).
 - `f_paper` (13) divides both by degrees of freedom, although σ²_between has not been multiplied by the number of users and
-  σ²_within is a mean square already. `f` is the F of one-way analysis of variance. With U users everywhere
+  σ²_within is already a mean square. `f` is the F of one-way analysis of variance. With U users for every model,
   f_paper = f · (U − 1) / U.
-- `f_blocked` knows that the same users rated all models: σ²_between by what chance alone makes of it, the mean error variance
-  of the models' distances from the mean of all, over users. Without missing ratings it is the F of repeated measures. Its p is
-  by Box's degrees of freedom (1954), since models may differ in spread.
-- The pairwise proportion (14) is over tests that the paper does not name; ours are those of every table of differences.
+- `f_blocked` takes into account that the same users rated all models: it divides σ²_between by its expectation under chance,
+  the mean error variance over users of the models' distances from the overall mean. Without missing ratings it is the F of
+  repeated measures. Its p uses Box's degrees of freedom (1954), since models may differ in spread.
+- The paper does not name the tests of the pairwise proportion (14); ours are those of every table of differences.
 
 The intervals are of MSR and MAC among all users like these, without what chance adds to σ²_between. Users are left out in turn
-(`components.root_interval`): an interval by the noncentral F of one-way analysis of variance, which takes ratings of one user
-for independent, held the truth in 61 to 85 % of simulated studies (docs/measurements.md).
+(`components.root_interval`): an interval from the noncentral F of one-way analysis of variance, which treats the ratings of one
+user as independent, covered the truth in 61 to 85 % of simulated studies (docs/measurements.md).
 
 Where ratings are missing, a model's mean and variance are over its own users, and M(U − 1) in (13) is the number of ratings
-less that of models.
+minus that of models.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from evalsuite.statistics.summary import AVERAGE, Scorer, dimension_label
 CORRECTION = "Holm"
 DISCRIMINATION = "Discrimination"  # heading of the report
 _NOTES = (
-    "MSR: variance of the models' means by the mean variance among a model's users; MAC: MSR / (1 + MSR); n = ratings. Chance "
-    "alone lifts both, and the [95 % interval: jackknife over users on the scale of the cube root] is of what they are among "
-    "all users like these, without chance: where models hardly differ, it lies below the figure. F (paper): formula 13 of the "
+    "MSR: variance of the models' means over the mean variance among a model's users; MAC: MSR / (1 + MSR); n = ratings. Chance"
+    " alone raises both; the [95 % interval: jackknife over users on the scale of the cube root] is of their values among all "
+    "users like these, without chance: where models hardly differ, it lies below the figure. F (paper): formula 13 of the "
     "paper; F: one-way analysis of variance; F (blocked) and its p: repeated measures, since the same users rated all models.",
     f"Significant: share of the pairs of models with a significant difference ({TEST}, here users; {CORRECTION}'s correction "
     f"over the pairs, {ALPHA:g}).",
@@ -61,9 +61,9 @@ _NOTES = (
 class Discrimination:
     """How well `ratings` distinguish these models; figures are None where `undefined` (name → reason) says why.
 
-    `msr` and `mac` have the 95 % interval of what they are among all users like these, and n = ratings. `df` are the degrees of
-    freedom of `f`, and `p` is the tail probability of `f_blocked` by `df_blocked`. `pairs` are the differences of every two
-    models (places in `models`), in the ratings' own unit, Holm's correction over all of them.
+    `msr` and `mac` have 95 % intervals of their values among all users like these, and n = ratings. `df` are the degrees of
+    freedom of `f`, and `p` is the tail probability of `f_blocked` by `df_blocked`. `pairs` are the differences between every
+    two models (places in `models`), in the ratings' own unit, with Holm's correction over all.
     """
 
     models: tuple[str, ...]
@@ -89,11 +89,11 @@ class Discrimination:
 
     @property
     def proportion(self) -> float | None:
-        """Formula (14): `told_apart` by the number of pairs; None where no pair could be tested."""
+        """Formula (14): `told_apart` over the number of pairs; None if no pair could be tested."""
         return None if "pairwise" in self.undefined else self.told_apart / len(self.pairs)
 
     def figures(self) -> dict[str, Any]:
-        """For JSON. `pairwise.p` maps "A vs B" to p after correction; `pairwise.pairs` has everything on every pair."""
+        """A JSON object; `pairwise.p` maps "A vs B" to p after correction, `pairwise.pairs` has all figures of every pair."""
         pairs = [
             {"a": self.models[pair.first], "b": self.models[pair.second], "difference": pair.estimate.mean}
             | {name: getattr(pair.estimate, name) for name in ("low", "high", "n")}
@@ -127,7 +127,7 @@ class Discrimination:
 
 @dataclass(frozen=True)
 class RunDiscrimination:
-    """One dimension (or `average`, over the dialogues that have all dimensions) of a run, as one scorer sees it, on 0–100."""
+    """A run's discrimination on one dimension (or `average`, over dialogues with all dimensions) by one scorer, on 0–100."""
 
     language: Language
     scorer: Scorer
@@ -144,9 +144,9 @@ class _Rating(RowModel):
 def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[Floats, list[str]]:
     """Ratings [users, models] and the models' names from a CSV file (or JSON lines) of user, model and score; sorted by name.
 
-    An empty score is a verdict that could not be read: a missing rating. Raises `UserError` with file, line and column, also
-    for a user and model that come twice (average trials first: which of them counts is not for us to guess), and for a score
-    outside the `scale`.
+    An empty score is an unreadable verdict: a missing rating. Raises `UserError` with file, line and column, also for a second
+    score of a user and model (trials must be averaged first: which of them counts is not ours to guess) and for a score outside
+    the `scale`.
     """
     if scale and not scale[0] < scale[1]:
         raise UserError(f"scale ({scale[0]:g}, {scale[1]:g}): give the lowest score first, then the highest")
@@ -154,7 +154,9 @@ def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[
 
     def each(where: str, row: _Rating) -> None:
         if (row.user, row.model) in scores:
-            raise UserError(f"{where}: score: a second one of user {row.user!r} for model {row.model!r}: average repeats first")
+            raise UserError(
+                f"{where}: score: user {row.user!r} has a second one for model {row.model!r}: average repeats first"
+            )
         if scale and row.score is not None and not scale[0] <= row.score <= scale[1]:
             raise UserError(f"{where}: score: {row.score:g} is outside the scale of {scale[0]:g} to {scale[1]:g}")
         scores[row.user, row.model] = nan if row.score is None else row.score
@@ -165,10 +167,10 @@ def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[
 
 
 def discriminate(ratings: Floats, models: Sequence[str], scale: tuple[float, float] | None = None) -> Discrimination:
-    """MSR, MAC, all F and the pairwise tests of ratings [users, models]; rows without any rating are passed over.
+    """MSR, MAC, every F and the pairwise tests of ratings [users, models]; rows without a rating are skipped.
 
-    Where the lowest and highest score of their `scale` are not known, differences have no interval, since it allows for ratings
-    that nobody has seen, and the tests take the lowest and highest that were."""
+    Without a `scale` (lowest and highest score) differences have no interval, since intervals allow for ratings that nobody has
+    seen; the tests then use the lowest and highest rating."""
     from scipy import special
 
     ratings = ratings[~np.isnan(ratings).all(axis=1)]
@@ -189,13 +191,13 @@ def discriminate(ratings: Floats, models: Sequence[str], scale: tuple[float, flo
             shifts = (counts * (means - np.nansum(ratings) / total) ** 2).sum()
             f = float((shifts / df[0]) / (np.nansum((ratings - means) ** 2) / df[1]))
             if chance > 1e-12 * within:
-                free = chance**2 / float((errors**2).sum())  # models - 1 where all distances spread alike
+                free = chance**2 / float((errors**2).sum())  # models - 1 if all distances have the same spread
                 f_blocked, df_blocked = between * len(models) / chance, (free, free * (users - 1))
                 p = float(special.fdtrc(*df_blocked, f_blocked))
     undefined = {} if reason is None else dict.fromkeys(("msr", "mac", "anova"), reason)
     couples = list(combinations(range(len(models)), 2)) if users > 1 else []
-    seen = np.ptp(ratings[present]) if total else 0
-    levels = scale_levels(*scale) if scale else scale_levels(0, float(seen) or 1.0)  # differences alone count
+    spread = np.ptp(ratings[present]) if total else 0
+    levels = scale_levels(*scale) if scale else scale_levels(0, float(spread) or 1.0)  # only differences matter
     stacked = np.nan_to_num(ratings)[:, :, None], present[:, :, None].astype(float)
     pairs = paired.differences(*stacked, couples, average_only=True, levels=levels)
     if scale is None:
@@ -226,7 +228,7 @@ def _share(msr: float | None) -> float | None:
 
 
 def _defined(models: Sequence[str], users: int, counts: Floats) -> str | None:
-    """Why σ²_between and σ²_within are not defined, None where they are."""
+    """Why σ²_between and σ²_within are undefined; None if they are defined."""
     if len(models) < 2:
         return f"{len(models) or 'no'} model{'s' * (not models)}: there is nothing to compare"
     if users < 2:
@@ -236,14 +238,14 @@ def _defined(models: Sequence[str], users: int, counts: Floats) -> str | None:
 
 
 def _variances(ratings: Floats) -> tuple[float, float, Floats]:
-    """σ²_between, σ²_within, and the error covariance [models, models] over users of the models' distances from the mean of
-    all, the mean of whose diagonal chance adds to σ²_between."""
+    """σ²_between, σ²_within, and the error covariance [models, models] over users of the models' distances from the overall
+    mean; chance adds the mean of its diagonal to σ²_between."""
     present = ~np.isnan(ratings)
     counts, sums = present.sum(axis=0), np.nan_to_num(ratings)
     means, parts, _ = contributions(sums, present.astype(np.float64))
     grand, own, users = contributions(sums.sum(axis=1), present.sum(axis=1).astype(np.float64))
     gaps = ratings - means
-    # What differs by rounding alone is equal: the average of the same ten scores is.
+    # Differences within rounding count as none: averages of the same scores may differ in the last digit.
     gaps[np.abs(gaps) <= 1e-12 * np.abs(means)] = 0
     within = float((np.nansum(gaps**2, axis=0) / (counts - 1)).mean())
     away = parts - own[:, None]
@@ -251,32 +253,32 @@ def _variances(ratings: Floats) -> tuple[float, float, Floats]:
 
 
 def _msr_bounds(ratings: Floats) -> tuple[float, float] | tuple[None, None]:
-    """The interval of MSR among all users like these. (None, None) for fewer than `FEWEST` users, and where it is not defined
-    without some of them."""
+    """The interval of MSR among all users like these; (None, None) for fewer than `FEWEST` users, and if MSR is undefined when
+    a group of them is left out."""
     groups = np.arange(len(ratings)) % GROUPS
-    found = []
+    ratios = []
     for kept in (ratings, *(ratings[groups != group] for group in range(min(GROUPS, len(ratings))))):
         if len(ratings) < FEWEST or ((~np.isnan(kept)).sum(axis=0) < 2).any() or not (parts := _variances(kept))[1]:
             return None, None
         between, within, errors = parts
-        found.append((between - np.trace(errors) / len(errors)) / within)
-    low, high = root_interval(np.array(found[0]), np.array(found[1:]))
+        ratios.append((between - np.trace(errors) / len(errors)) / within)
+    low, high = root_interval(np.array(ratios[0]), np.array(ratios[1:]))
     return max(float(low), 0.0), max(float(high), 0.0)
 
 
 def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrimination]:
     """Every language, scorer and dimension of a run, and the average: supporters are the models, cards or profiles the users.
-
-    A user's rating of a supporter is the mean of its dialogues with it. `contestants` are counted from verdicts on whole
-    dialogues.
-    """
+    A user's rating of a supporter is the mean of their dialogues. `contestants` must be counted from verdicts on whole
+    dialogues."""
     rows = []
-    for (language, scorer), rivals in group_by(contestants, lambda one: (one.language, one.scorer)).items():
+    for (language, scorer), rivals in group_by(
+        contestants, lambda contestant: (contestant.language, contestant.scorer)
+    ).items():
         sums, counts = stack(rivals)
         ratings = ratio(sums, counts)
         columns = {name: ratings[:, :, place] for place, name in enumerate(rubric.dimensions)}
         columns |= {AVERAGE: paired.average_of(ratings, rivals[0].weights)} if len(columns) > 1 else {}
-        names = [one.supporter for one in rivals]
+        names = [contestant.supporter for contestant in rivals]
         rows += [
             RunDiscrimination(language, scorer, name, discriminate(matrix, names, (0, 100))) for name, matrix in columns.items()
         ]
@@ -287,19 +289,19 @@ def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrim
 
 
 def tables(discrimination: Discrimination) -> Iterator[Table]:
-    """Of one set of ratings: its figures, and every pair."""
+    """The figures of one set of ratings, and every pair of models."""
     yield _figures_table("discrimination", "Discrimination", [({"scores": "given"}, discrimination)])
     names = discrimination.models
     rows = [{"model": names[p.first], "against": names[p.second], **paired.by_column(p)} for p in discrimination.pairs]
     if rows:
-        known = any(pair.estimate.low is not None for pair in discrimination.pairs)
-        around = f"[{SMOOTHED} over users]" if known else "without an interval (their scale is not given)"
+        bounded = any(pair.estimate.low is not None for pair in discrimination.pairs)
+        around = f"[{SMOOTHED} over users]" if bounded else "without an interval (their scale is not given)"
         note = f"Difference in the scores' own unit, {around}, n = users who rated both. p: {TEST}."
         yield Table.of("discrimination-pairs", "Pairs of models", rows, [note], DISCRIMINATION)
 
 
 def run_tables(rows_of_run: Sequence[RunDiscrimination], rubric: Rubric) -> Iterator[Table]:
-    """Of a run: one table per language. (Its pairs, on the average, are in the leaderboard's table of differences.)"""
+    """One table per language of a run; its pairs, on the average, are in the leaderboard's table of differences."""
     for language, lines in group_by(rows_of_run, lambda row: row.language).items():
         several = len({row.scorer for row in lines}) > 1
         parts = [
@@ -318,10 +320,10 @@ def _figures_table(key: str, title: str, parts: Sequence[tuple[dict[str, Cell], 
         rows[-1] |= {"F (paper)": part.f_paper, "F": part.f, "F (blocked)": part.f_blocked, "p": p}
         rows[-1] |= {"pairs": len(part.pairs), "significant": part.proportion}
         for reason in dict.fromkeys(part.undefined.values()):
-            what = ", ".join(name for name, why in part.undefined.items() if why == reason)
-            reasons.setdefault(f"{what} undefined: {reason}", []).append(" ".join(map(str, names.values())))
+            figures = ", ".join(name for name, why in part.undefined.items() if why == reason)
+            reasons.setdefault(f"{figures} undefined: {reason}", []).append(" ".join(map(str, names.values())))
     notes = [*_NOTES]
     if missing := sum(part.missing for _, part in parts):
         notes.append(f"Missing ratings: {missing}; a model's mean and variance are over its own users.")
-    notes += [f"{reason} ({', '.join(who)})." for reason, who in reasons.items()]
+    notes += [f"{reason} ({', '.join(names)})." for reason, names in reasons.items()]
     return Table.of(key, title, rows, notes, DISCRIMINATION)

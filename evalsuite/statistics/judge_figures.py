@@ -1,4 +1,4 @@
-"""All that `esc-eval agree` says of judges: their figures as JSON, and as tables; means over seeds and languages."""
+"""Everything that `esc-eval agree` reports: judges' figures as JSON and as tables, and means over seeds and languages."""
 
 from __future__ import annotations
 
@@ -33,44 +33,40 @@ from evalsuite.statistics.judges import (
 )
 from evalsuite.statistics.summary import AGREEMENT, AVERAGE, dimension_label, scorer_of
 
-SYNTHETIC = "construction"  # who the synthetic set says gave its scores
+SYNTHETIC = "construction"  # the annotator that the synthetic gold set names
 Families = dict[str, list[str]]  # name of a mean over seeds → its judges
 
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """How judges are set against gold."""
+    """How judges are compared with gold."""
 
     mode: str
     """paper: unreadable verdicts count as wrong. native: they are left out."""
     rubric: Rubric | None = None
-    """For labels and scale; None where the verdicts' rubric has no file."""
+    """For labels and scales; None if the verdicts' rubric has no file."""
     left_out: str = ""
-    """What was left out beforehand, in words."""
+    """A sentence on what was left out beforehand."""
     seeds: bool = False
-    """Judges called NAME@SEED are runs of one judge: their mean is shown, and tested in their place."""
+    """Treat judges called NAME@SEED as runs of one judge: show their mean, and test it in their place."""
     references: Sequence[str] = ()
     """Test only against these judges."""
     clusters: Clusters = DIALOGUES
-    """What is drawn whole."""
+    """What intervals and tests draw whole."""
     averages: bool = False
-    """Tables of averages over dimensions and languages as well."""
+    """Add tables of averages over dimensions and languages."""
     seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """Judge and method → seconds per dialogue."""
 
 
 @dataclass(frozen=True)
 class JudgeTables:
-    """What is shown."""
+    """The tables: table 4 and averages, tests between judges, each judge's figures, and confusion matrices."""
 
     first: list[Table]
-    """Table 4, and averages."""
     tests: list[Table]
-    """Between judges."""
     judges: list[Table]
-    """Each judge's figures."""
     counts: list[Table]
-    """Confusion matrices."""
 
     def all(self) -> list[Table]:
         return [*self.first, *self.tests, *self.judges, *self.counts]
@@ -84,16 +80,16 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: JudgeS
     note = "synthetic gold, scores hold by construction" if is_synthetic else ""
     families = seed_families(judges) if settings.seeds else {}
     references = [name for reference in settings.references for name in _named(reference, [*families, *judges])]
-    points = scores
-    given, judges = judges, {name: in_steps(verdicts, (), rubric)[0] for name, verdicts in judges.items()}
-    scores = in_steps((), points, rubric)[1]
+    own_scores = scores
+    own_verdicts, judges = judges, {name: in_steps(verdicts, (), rubric)[0] for name, verdicts in judges.items()}
+    scores = in_steps((), own_scores, rubric)[1]
     figures = against_gold(judges, scores, settings.clusters)
     means = {name: _mean_of_runs([figures[member] for member in members]) for name, members in families.items()}
     differences = compare(judges, scores, mode, families, references, settings.clusters, settings.averages)
     counted = ({item_of(j) for j in verdicts if mode == "paper" or j.value is not None} for verdicts in judges.values())
     same = len(set(map(frozenset, counted))) == 1
     tables = JudgeTables(
-        # Who was tested against some of the others only is not known to be the best.
+        # A judge that was tested against only some of the others is not known to be the best.
         [*table4(means | figures, scores, mode, labels, note, same, () if references else beaten(differences))],
         comparison_tables(differences, mode, labels),
         judges=[],
@@ -105,20 +101,20 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: JudgeS
     keys = file_keys(judges)
     for name, verdicts in judges.items():
         golden = gold_of(verdicts, scores)
-        matrices = confusion(given[name], gold_of(verdicts, points), rubric.scales if rubric else None)
+        matrices = confusion(own_verdicts[name], gold_of(verdicts, own_scores), rubric.scales if rubric else None)
         tail = f"_{keys[name]}" if len(judges) > 1 else ""
-        about = "; ".join(part for part in (name if tail else "", note) if part)
-        tables.judges.extend(agreement_tables(figures[name], mode, labels, about, f"agreement{tail}"))
-        tables.counts.extend(confusion_tables(matrices, labels, about, f"confusion{tail}", rubric))
+        caption = "; ".join(part for part in (name if tail else "", note) if part)
+        tables.judges.extend(agreement_tables(figures[name], mode, labels, caption, f"agreement{tail}"))
+        tables.counts.extend(confusion_tables(matrices, labels, caption, f"confusion{tail}", rubric))
         described[name] = {
             **{"judge": verdicts[0].judge, "rubric": verdicts[0].rubric, "method": verdicts[0].method},
             "condition": dict(scorer_of(verdicts[0]).condition),
             "agreement": figures[name],
-            "confusion": {language: {d: m._asdict() for d, m in of.items()} for language, of in matrices.items()},
+            "confusion": {language: {d: m._asdict() for d, m in matrices[language].items()} for language in matrices},
             "calibration": [part._asdict() for part in calibration(verdicts, golden, settings.clusters)],
         }
-    for of in (tables.first, tables.judges):
-        of[:] = [noted(table, step_notes(rubric)) for table in of]
+    for part in (tables.first, tables.judges):
+        part[:] = [noted(table, step_notes(rubric)) for table in part]
     result: dict[str, Any] = {"mode": mode, "synthetic_gold": is_synthetic}
     if len(figures) == 1:
         result["agreement"] = next(iter(figures.values()))
@@ -134,7 +130,7 @@ def judge_figures(judges: Judges, scores: Sequence[HumanScore], settings: JudgeS
 
 
 def seed_families(judges: Judges) -> Families:
-    """The judges called NAME@SEED that differ in nothing but the seed, where there are several."""
+    """The judges called NAME@SEED that differ only in the seed, where there are several."""
     members: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for name, verdicts in judges.items():
         judge, seed, _ = verdicts[0].judge.partition("@")
@@ -145,7 +141,7 @@ def seed_families(judges: Judges) -> Families:
 
 
 def _named(reference: str, names: Sequence[str]) -> list[str]:
-    """The judges that a name stands for: its own, those of several methods or conditions, the mean over its seeds."""
+    """The judges that a name refers to: exactly, with several methods or conditions, or as a mean over seeds."""
     matches = [name for name in names if name == reference or name.startswith((f"{reference} · ", f"{reference}, mean of "))]
     if not matches:
         raise UserError(f"--reference: no judge {reference!r}: {near(reference, names)}")
@@ -153,8 +149,7 @@ def _named(reference: str, names: Sequence[str]) -> list[str]:
 
 
 def _mean_of_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `agreement` gives, averaged over runs of one judge on the same items; without intervals, and with the counts of the
-    first run."""
+    """The figures of `agreement`, averaged over runs of one judge on the same items; no intervals, counts of the first run."""
     return {
         language: {
             dimension: row
@@ -173,15 +168,17 @@ def average_tables(
     figures: Mapping[str, Mapping[str, Any]],
     settings: JudgeSettings,
 ) -> Iterator[Table]:
-    """Averages over dimensions: a table per language, and one of the mean over languages. Several seeds of one judge follow
-    their mean. A judge that lacks a dimension is left out: averages over different dimensions do not compare."""
+    """Averages over dimensions: a table per language, and one of the mean over languages. Several seeds of one judge come after
+    their mean. Judges that lack a dimension are left out: averages over different dimensions are not comparable."""
     pairs = {name: paired(verdicts, gold_of(verdicts, scores)) for name, verdicts in judges.items()}
     languages = sorted({language for by_language in pairs.values() for language in by_language})
-    dimensions = {language: {d for of in pairs.values() for d in of.get(language, {})} for language in languages}
+    dimensions = {
+        language: {d for by_language in pairs.values() for d in by_language.get(language, {})} for language in languages
+    }
     seeds = {members[0]: (name, members) for name, members in families.items()}
     # The mean over seeds comes before the first of them.
     rows = [row for name in judges for row in (seeds.get(name), (name, [name])) if row]
-    ending, counted = ("", "n") if settings.mode == "paper" else ("_read", "read")
+    suffix, counted = ("", "n") if settings.mode == "paper" else ("_read", "read")
     for language in [*languages, ALL] if len(languages) > 1 else languages:
         parts = languages if language == ALL else [language]
         body: list[dict[str, Cell]] = []
@@ -191,14 +188,14 @@ def average_tables(
             averages = [figures[name][part][AVERAGE] for part in parts]
             n = sum(average[counted] for average in averages)
             row: dict[str, Cell] = {"judge": name}
-            for head, figure in (("ACC %", f"acc{ending}"), ("ACC_soft %", f"acc_soft{ending}")):
+            for head, figure in (("ACC %", f"acc{suffix}"), ("ACC_soft %", f"acc_soft{suffix}")):
                 draws = [
                     average_draws(pairs[member][part], figure, settings.clusters, SEED + number)
                     for member in members
                     for number, part in enumerate(parts)
                 ]
-                known = [draw for draw in draws if draw is not None]
-                low, high = interval(np.mean(known, axis=0)) if len(known) == len(draws) else (None, None)
+                defined = [draw for draw in draws if draw is not None]
+                low, high = interval(np.mean(defined, axis=0)) if len(defined) == len(draws) else (None, None)
                 row[head] = Estimate(mean_of_all(average[figure] for average in averages), low, high, n).times(100)
             kappa, spearman, ece = (mean_of_all(average[f] for average in averages) for f in ("kappa", "spearman", "ece"))
             row |= {"kappa": kappa, "Spearman": spearman, "ECE %": per_cent(ece)}
@@ -206,10 +203,12 @@ def average_tables(
                 sources = [(judges[member][0].judge, judges[member][0].method) for member in members]
                 row["s a dialogue"] = mean_of_all(settings.seconds.get(source) for source in sources)
             body.append(row)
-        drawn = drawn_units((of[part] for of in pairs.values() for part in parts if part in of), settings.clusters)
+        drawn = drawn_units(
+            (by_language[part] for by_language in pairs.values() for part in parts if part in by_language), settings.clusters
+        )
         note = (
-            f"Means over dimensions; n counts ratings. [{SMOOTHED} over {settings.clusters.name} ({len(drawn)}), drawn "
-            f"alike for every judge]. {unreadable(settings.mode)} A dash: undefined in some dimension."
+            f"Means over dimensions; n counts ratings. [{SMOOTHED} over {settings.clusters.name} ({len(drawn)}), the same "
+            f"draws for every judge]. {unreadable(settings.mode)} A dash: undefined on some dimension."
         )
         title = f"Judges on average, {'mean over languages' if language == ALL else language}"
         heads = ("judge", "ACC %", "ACC_soft %", "kappa", "Spearman", "ECE %", *["s a dialogue"] * bool(settings.seconds))

@@ -1,6 +1,6 @@
-"""Several judges on the same items: table 4 of ESC-Eval, confusion matrices, calibration (tests: judge_tests).
+"""Several judges on the same items: table 4 of ESC-Eval, confusion matrices, calibration (for tests see `judge_tests`).
 
-A judge is what gave verdicts in one way: judge, rubric, method and condition. One file may hold several.
+Verdicts are of one judge if they have the same judge, rubric, method and condition. One file may hold several judges.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ POOLED = "all dimensions"
 
 
 def source_of(judgement: Judgement) -> tuple[str, ...]:
-    """What tells judges apart: name, rubric, method, condition."""
+    """What distinguishes judges: name, rubric, method, condition."""
     condition = ", ".join(f"{key}={value}" for key, value in scorer_of(judgement).condition)
     return judgement.judge, judgement.rubric, judgement.method, condition
 
 
 def source_names(sources: Collection[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """What each judge is called: its name alone where that is clear; judges that share it are distinguished by whichever of
-    rubric, method and condition differs. Raises `UserError` when two would still be called the same."""
+    """Names for judges: the judge's own if it is unique, else with whichever of rubric, method and condition differ. Raises
+    `UserError` if two would still have the same name."""
     names: dict[tuple[str, ...], str] = {}
     for source in sources:
         namesakes = [other for other in sources if other[0] == source[0]]
@@ -58,12 +58,10 @@ def by_judge(judgements: Iterable[Judgement]) -> Judges:
 
 
 def against_gold(judges: Judges, gold: Sequence[HumanScore], clusters: Clusters = DIALOGUES) -> dict[str, dict[str, Any]]:
-    """What `agreement` gives for every judge on the items that it saw.
-
-    Raises `UserError` for a verdict without gold, and for gold that no judge saw.
-    """
-    items, golden = {item_of(j) for verdicts in judges.values() for j in verdicts if not j.unasked}, set(map(item_of, gold))
-    items |= {item_of(j) for verdicts in judges.values() for j in verdicts if item_of(j) in golden}
+    """The figures of `agreement` for every judge on the items it judged. Raises `UserError` for a verdict without gold, and
+    for gold that no judge judged."""
+    golden = set(map(item_of, gold))
+    items = {item_of(j) for verdicts in judges.values() for j in verdicts if not j.unasked or item_of(j) in golden}
     refuse_partnerless(items, golden)
     return {name: agreement(verdicts, gold_of(verdicts, gold), clusters) for name, verdicts in judges.items()}
 
@@ -86,9 +84,9 @@ def table4(
     """Table 4 of ESC-Eval, one per language: judges × dimensions and their average, ACC (with interval and n) and ACC_soft
     in per cent, the majority class last.
 
-    Of the judges, those are bold that nobody beats by a significant difference in ACC, where anybody is beaten: `beaten` are
-    (language, dimension or average, judge). `same_items` says whether all judges' figures are over the same items. A judge
-    without some dimension has no average: averages over different dimensions do not compare.
+    In columns where some judge is `beaten` (language, dimension or average, judge), the others are bold. `same_items` says
+    whether all figures are over the same items. A judge that lacks a dimension has no average: averages over different
+    dimensions are not comparable.
     """
     for language in sorted({language for languages in figures.values() for language in languages}):
         judges = {name: languages[language] for name, languages in figures.items() if language in languages}
@@ -112,10 +110,10 @@ def table4(
         by = next(iter(judges.values()))[AVERAGE]["clustered_by"]
         notes = [
             f"In per cent. {unreadable(mode)} n: ratings. Clusters: {by}, drawn whole: [{SMOOTHED}]. Majority class: always "
-            "the most frequent gold score. Bold: whom no judge beats by a significant difference in ACC, where one is beaten."
+            "the most frequent gold score. Bold: no judge has a significantly higher ACC (where some judge is beaten)."
         ]
         if not same_items:
-            notes.append("The judges' figures are over different items: compare them by the tests, which are on shared ones.")
+            notes.append("The judges' figures are over different items: compare them by the tests, which use shared items.")
         title = f"Judges against gold, {language}" + (f" ({note})" if note else "")
         yield replace(Table.of(f"table4_{language}", title, body, notes, AGREEMENT), bold=tuple(bold))
 
@@ -125,7 +123,7 @@ def _both(label: str, acc: Cell, soft: Cell) -> dict[str, Cell]:
 
 
 def _majorities(gold: Sequence[HumanScore], language: str, dimensions: Sequence[str]) -> list[dict[str, Any]]:
-    """What always giving the most frequent gold score reaches on every dimension, and on average."""
+    """The ACC of always giving the most frequent gold score, on every dimension and on average."""
     golden = mean_gold(score for score in gold if score.language == language)
     figures = [majority([mean for (_, dimension, _), mean in golden.items() if dimension == name]) for name in dimensions]
     whole = {name: sum(row[name] for row in figures) / len(figures) for name in ("majority_acc", "majority_acc_soft")}
@@ -136,10 +134,8 @@ def _majorities(gold: Sequence[HumanScore], language: str, dimensions: Sequence[
 
 
 class Confusion(NamedTuple):
-    """How verdicts fall on gold: `counts[i][j]` items of gold `scores[i]` got `scores[j]`, `unread[i]` no readable verdict.
-
-    Gold and verdicts between two scores count as the nearest one, halves up; of a scale of more than 11 scores, eleven count.
-    """
+    """Verdicts by gold: `counts[i][j]` items of gold `scores[i]` got `scores[j]`, and `unread[i]` got no readable verdict. Gold
+    and verdicts between two scores count as the nearest, halves up; a scale of more than 11 scores is reduced to eleven."""
 
     scores: list[float]
     counts: list[list[int]]
@@ -151,8 +147,8 @@ def confusion(
 ) -> dict[str, dict[str, Confusion]]:
     """{language: {dimension, and `POOLED` where all are on one scale: its matrix}} of one judge.
 
-    The scores of a dimension's scale are rows and columns; without `scales`, those from the lowest to the highest that occurs
-    anywhere. Errors are those of `evalsuite.agreement.paired`, and `UserError` for a score off the scale.
+    Rows and columns are the scores of a dimension's scale; without `scales`, all from the lowest to the highest that occur.
+    Errors are those of `agreement.paired`, and `UserError` for a score off the scale.
     """
     cells: dict[str, dict[str, Counter[tuple[float, float | None]]]] = {}
     for language, dimensions in paired(judgements, gold).items():
@@ -167,14 +163,21 @@ def confusion(
                         f"rubric {j.rubric} runs from {scale.min} to {scale.max}: are both on the same rubric?"
                     )
                 cells[language][dimension][nearest(mean), None if j.value is None else nearest(j.value)] += 1
-    every = {score for of in cells.values() for counts in of.values() for pair in counts for score in pair if score is not None}
+    every = {
+        score
+        for by_dimension in cells.values()
+        for counts in by_dimension.values()
+        for pair in counts
+        for score in pair
+        if score is not None
+    }
     anywhere = range(round(min(every)), round(max(every)) + 1) if every else ()
     matrices: dict[str, dict[str, Confusion]] = {}
-    for language, of in cells.items():
-        axes = {dimension: [*(scales[dimension].counted.scores if scales else anywhere)] for dimension in of}
-        matrices[language] = {dimension: _matrix(counts, axes[dimension]) for dimension, counts in of.items()}
+    for language, by_dimension in cells.items():
+        axes = {dimension: [*(scales[dimension].counted.scores if scales else anywhere)] for dimension in by_dimension}
+        matrices[language] = {dimension: _matrix(counts, axes[dimension]) for dimension, counts in by_dimension.items()}
         if len({*map(tuple, axes.values())}) == 1:
-            matrices[language][POOLED] = _matrix(sum(of.values(), Counter()), next(iter(axes.values())))
+            matrices[language][POOLED] = _matrix(sum(by_dimension.values(), Counter()), next(iter(axes.values())))
     return matrices
 
 
@@ -189,8 +192,8 @@ def confusion_tables(
     key: str = "confusion",
     rubric: Rubric | None = None,
 ) -> Iterator[Table]:
-    """One table per language: a row per dimension and gold score, a column per verdict (a dash where it is off the dimension's
-    scale), unreadable ones in their own."""
+    """One table per language: a row per dimension and gold score, a column per verdict (a dash if it is off the dimension's
+    scale) and one for unreadable verdicts."""
     for language, dimensions in matrices.items():
         rows: list[dict[str, Cell]] = []
         axis = sorted({score for matrix in dimensions.values() for score in matrix.scores})
@@ -201,10 +204,10 @@ def confusion_tables(
                 rows.append({"Dimension": labels.get(dimension, dimension), "Gold": name[score]})
                 rows[-1] |= {name[verdict]: count_of.get(verdict) for verdict in axis}
                 rows[-1] |= {"unreadable": unread, "n": sum(counts) + unread}
-        note_below = "Counts. Columns are the judge's verdicts. What is not whole counts as the nearest score, halves up."
+        counts_note = "Counts. Columns are the judge's verdicts. Fractional scores count as the nearest score, halves up."
         title = f"Verdicts by gold score, {language}" + (f" ({note})" if note else "")
         heads = ("Dimension", "Gold", *(name[verdict] for verdict in axis), "unreadable", "n")
-        yield Table.of(f"{key}_{language}", title, rows, [note_below, *counted_note(rubric)], AGREEMENT, heads=heads)
+        yield Table.of(f"{key}_{language}", title, rows, [counts_note, *counted_note(rubric)], AGREEMENT, heads=heads)
 
 
 # --- calibration ----------------------------------------------------------------------------------------------------------
@@ -212,7 +215,7 @@ def confusion_tables(
 
 class Bin(NamedTuple):
     """Verdicts whose most probable score has a probability in (low, high]: its mean (`confidence`) and how often that score is
-    the gold (`hit_rate`, with its 95 % interval over clusters; none where there is one). Shares are 0–1."""
+    the gold (`hit_rate`, with its 95 % interval over clusters; None for a single cluster). Shares are 0–1."""
 
     language: str
     dimension: str  # or POOLED
@@ -229,10 +232,10 @@ class Bin(NamedTuple):
 def calibration(
     judgements: Sequence[Judgement], gold: Sequence[HumanScore], clusters: Clusters = DIALOGUES, bins: int = 10
 ) -> list[Bin]:
-    """The bins that have any verdict, by language, dimension (`POOLED` last) and probability, of one judge.
+    """One judge's bins with any verdict, by language, dimension (`POOLED` last) and probability.
 
-    The bins are those of `core.statistics.accuracy.calibration_errors`, a mean over items of |hit rate − confidence| in their
-    bin. Verdicts without probabilities are left out. Errors are those of `evalsuite.agreement.paired`.
+    The bins are those of `core.statistics.accuracy.calibration_errors`, which averages |hit rate − confidence| over items.
+    Verdicts without probabilities are left out. Errors are those of `agreement.paired`.
     """
     filled: list[Bin] = []
     edges = np.linspace(0, 1, bins + 1).tolist()
@@ -242,8 +245,8 @@ def calibration(
         sums: dict[str, Floats] = {}  # by dimension: items, probabilities and hits, each [clusters, bins]
         for dimension, pairs in dimensions.items():
             sums[dimension] = np.zeros((3, len(units), bins))
-            if known := _sureness(pairs, clusters, bins):
-                sure, hits, place, own = known
+            if columns := _sureness(pairs, clusters, bins):
+                sure, hits, place, own = columns
                 for part, figures in zip(sums[dimension], (np.ones(len(sure)), sure, hits), strict=True):
                     np.add.at(part, (np.searchsorted(units, own), place), figures)
         sums[POOLED] = np.sum([*sums.values()], axis=0)
@@ -261,16 +264,16 @@ def calibration(
 def _sureness(
     pairs: Sequence[Pair], clusters: Clusters, bins: int
 ) -> tuple[Floats, NDArray[np.bool_], NDArray[np.intp], list[str]] | None:
-    """`sureness` of the verdicts with probabilities, and the cluster of each; None where there is none."""
-    told = [(j, gold) for j, gold in pairs if j.value is not None and j.distribution]
-    if not told:
+    """`sureness` of the verdicts with probabilities, and the cluster of each; None if no verdict has any."""
+    pairs = [(j, gold) for j, gold in pairs if j.value is not None and j.distribution]
+    if not pairs:
         return None
-    return *sureness(*probability_rows(*columns_of(told)), bins), [clusters[j.dialogue_id] for j, _ in told]
+    return *sureness(*probability_rows(*columns_of(pairs)), bins), [clusters[j.dialogue_id] for j, _ in pairs]
 
 
 class CalibrationError(NamedTuple):
-    """The expected calibration error of all dimensions' verdicts, 0–1, and what chance gives a judge whose probabilities are
-    true: 95 of 100 samples lie at or below `chance`, and a share `p` at or above `value`. `n` counts verdicts."""
+    """The expected calibration error over all dimensions' verdicts, 0–1, and what chance gives a judge with true probabilities:
+    95 of 100 samples lie at or below `chance`, and a share `p` at or above `value`. `n` counts verdicts."""
 
     value: float
     chance: float
@@ -280,19 +283,19 @@ class CalibrationError(NamedTuple):
 
 
 def calibration_error(dimensions: Dimensions, clusters: Clusters = DIALOGUES, bins: int = 10) -> CalibrationError | None:
-    """Of one language's verdicts with gold; None where none has probabilities.
+    """The calibration error of one language's verdicts with gold; None if no verdict has probabilities.
 
-    Hits of one cluster go together. So chance is drawn by a wild cluster bootstrap that takes the probabilities to be true
-    (Cameron, Gelbach and Miller 2008): what hits exceed probabilities by changes its sign for a whole cluster. In every draw
-    there is one cluster that nobody has seen, with the probabilities of a seen one and its verdicts right or wrong together:
-    without it, a judge that is rarely wrong is found at fault in up to 16 of 100 samples of ten clusters.
+    Hits within a cluster are correlated. So chance is drawn by a wild cluster bootstrap under true probabilities (Cameron,
+    Gelbach and Miller 2008), which flips the sign of the excess of hits over probabilities for whole clusters. Every draw has
+    one unseen cluster, with the probabilities of an observed one and verdicts that are right or wrong together: without it, a
+    judge that is rarely wrong is found at fault in up to 16 of 100 samples of ten clusters.
     """
-    known = [one for pairs in dimensions.values() if (one := _sureness(pairs, clusters, bins))]
-    if not known:
+    parts = [part for pairs in dimensions.values() if (part := _sureness(pairs, clusters, bins))]
+    if not parts:
         return None
-    sure, hits, places, of = (np.concatenate(parts) for parts in zip(*known, strict=True))
+    sure, hits, places, own = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     sure = np.minimum(sure, 1)
-    names, own = np.unique(of, return_inverse=True)
+    names, own = np.unique(own, return_inverse=True)
     inside = np.eye(bins)[places]
     excess = np.zeros((len(names), bins))
     np.add.at(excess, own, (hits - sure)[:, None] * inside)
@@ -309,7 +312,7 @@ def calibration_error(dimensions: Dimensions, clusters: Clusters = DIALOGUES, bi
 
 
 def calibration_table(bins: Sequence[Bin], labels: Mapping[str, str], note: str = "") -> Table:
-    """The bins as figures, in per cent."""
+    """The bins as a table, in per cent."""
     rows = [
         {"language": b.language, "dimension": labels.get(b.dimension, b.dimension), "over %": 100 * b.low}
         | {"up to %": 100 * b.high, "mean probability %": 100 * b.confidence}

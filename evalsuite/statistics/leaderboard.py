@@ -19,15 +19,13 @@ from evalsuite.statistics.contestants import Contestant, contestants_of, design_
 from evalsuite.statistics.summary import AVERAGE, SCORES, Scorer, Value, checked, dimension_label
 
 OTHER = "other"  # supporters whose spec names no group
-FAMILIES = "Corrected together: the pairs of models, and apart from them models with floors, within one judge and language."
+FAMILIES = "Corrected together: the pairs of models, and separately pairs with floors, within one judge and language."
 
 
 @dataclass(frozen=True)
 class Score:
-    """One cell of a leaderboard: a supporter on a dimension (or `average`), 0–100, as one scorer sees it.
-
-    `asked` counts verdicts and `read` the readable ones among them, repeats and turns included, those lost with a server not.
-    """
+    """One cell of a leaderboard: a supporter's score by one scorer on a dimension (or `average`), 0–100. `asked` counts its
+    verdicts, with repeats and turns but without those lost with a server, and `read` the readable ones among them."""
 
     language: Language
     scorer: Scorer
@@ -40,12 +38,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Board:
-    """All supporters as one scorer sees them, in one language or in several (`POOLED`), counted once for every table and chart
-    that shows them.
+    """All supporters by one scorer, in one language or in several (`POOLED`); every table and chart shares the same board.
 
-    `contestants` come by name; `scores` are theirs, each on every dimension and then on the average. `order` holds their places
-    by falling average, and `differences` are those of every two in the average, the better first. `floors` name supporters that
-    need no model. `level` is that of intervals and tests: above 0.95 where they are looked at several times.
+    `contestants` come by name; `scores` are theirs, on every dimension and then on the average. `order` holds their places by
+    falling average; `differences` are between every two in the average, the better one first. `floors` name the supporters that
+    need no model. `level` is that of intervals and tests: above 0.95 if they are looked at several times.
     """
 
     language: Language
@@ -64,51 +61,59 @@ class Board:
 
     @property
     def models(self) -> list[int]:
-        """The places of the contestants that are no floors."""
-        return [place for place, one in enumerate(self.contestants) if one.supporter not in self.floors]
+        """The places of the contestants that are not floors."""
+        return [place for place, contestant in enumerate(self.contestants) if contestant.supporter not in self.floors]
 
     @property
     def asked(self) -> list[paired.Difference]:
-        """The differences that decide: those of models, or of a single model with every floor. Pairs of the same dialogues are
-        none."""
+        """The differences that decide: between models, or between a single model and every floor, except pairs with the same
+        dialogues."""
         models = set(self.models)
         ends = 2 if len(models) > 1 else 1
         return [
-            one
-            for one in self.differences
-            if len({one.first, one.second} & models) == ends
-            and not self.contestants[one.first].alike(self.contestants[one.second])
+            gap
+            for gap in self.differences
+            if len({gap.first, gap.second} & models) == ends
+            and not self.contestants[gap.first].alike(self.contestants[gap.second])
         ]
 
     @property
     def fewest_cards(self) -> int | None:
-        """How many cards are needed to tell anything, where some of `asked` is undecided and has fewer; None elsewhere."""
-        few = any(not one.holds and one.estimate.n < FEWEST_PLANNED for one in self.asked)
+        """The cards that a decision needs, if one of `asked` is undecided and has fewer; else None."""
+        few = any(not gap.holds and gap.estimate.n < FEWEST_PLANNED for gap in self.asked)
         return FEWEST_PLANNED if few else None
 
     @cached_property
     def ranks(self) -> list[tuple[int, int] | None]:
-        """The ranks among models that the differences leave open (`paired.rank_ranges`); None for a floor."""
+        """The possible ranks among models (`paired.rank_ranges`); None for a floor."""
         return paired.rank_ranges(self.differences, len(self.contestants), self.models)
 
 
 def cells_of(contestants: Sequence[Contestant], rubric: Rubric, level: float = LEVEL) -> list[list[Score]]:
-    """Each contestant's scores on every dimension and then on the average; intervals over all their cards."""
+    """Each contestant's scores on every dimension and then on the average, with intervals over their cards."""
     names = [*rubric.dimensions, AVERAGE]
-    readable = [one.readable.total() for one in contestants]
+    readable = [contestant.readable.total() for contestant in contestants]
     rows = paired.card_estimates(*stack(contestants), readable, design=design_of(contestants), level=level)
     return [
         [
-            Score(one.language, one.scorer, one.supporter, name, cell, one.asked[name], one.read[name])
+            Score(
+                contestant.language,
+                contestant.scorer,
+                contestant.supporter,
+                name,
+                cell,
+                contestant.asked[name],
+                contestant.read[name],
+            )
             for name, cell in zip(names, row, strict=True)
         ]
-        for one, row in zip(contestants, rows, strict=True)
+        for contestant, row in zip(contestants, rows, strict=True)
     ]
 
 
 def family(first: Contestant, second: Contestant, floors: Collection[str]) -> str | None:
-    """Which differences a pair is corrected with (`paired.differences`): those of models, or those of models with floors. None
-    where nothing is asked: of two floors, and of the same dialogues by the same scorer."""
+    """The family in which a pair is corrected (`paired.differences`): models, or models with floors; None for pairs not
+    tested: two floors, or the same dialogues by the same scorer."""
     ends = (first.supporter in floors) + (second.supporter in floors)
     if ends == 2 or first.alike(second):
         return None
@@ -124,27 +129,28 @@ def boards_of(
     cluster: str | None = None,
     level: float = LEVEL,
 ) -> list[Board]:
-    """A board for every language and scorer. See `contestants_of` for how scores are counted and what is refused. `cluster`:
-    what is drawn whole (`cluster_key`)."""
-    contestants = contestants_of(dialogues, judgements, rubric, value, row_key(cluster))
-    return boards_by_scorer(contestants, rubric, floors, level)
+    """A board for every language and scorer. `contestants_of` says how scores are counted, and what raises `UserError`.
+    `cluster` is what intervals draw whole (`cluster_key`)."""
+    return boards_by_scorer(contestants_of(dialogues, judgements, rubric, value, row_key(cluster)), rubric, floors, level)
 
 
 def boards_by_scorer(
     contestants: Sequence[Contestant], rubric: Rubric, floors: Collection[str] = (), level: float = LEVEL
 ) -> list[Board]:
-    """A board for every language (or all, of `pooled` contestants) and scorer."""
+    """A board for every language (or all together, for `pooled` contestants) and scorer."""
     boards = []
-    for (language, scorer), rivals in group_by(contestants, lambda one: (one.language, one.scorer)).items():
+    for (language, scorer), rivals in group_by(
+        contestants, lambda contestant: (contestant.language, contestant.scorer)
+    ).items():
         scores = cells_of(rivals, rubric, level)
         averages = [block[-1].estimate.mean for block in scores]
         order = sorted(range(len(rivals)), key=lambda place: 1.0 if (mean := averages[place]) is None else -mean)
         pairs = list(combinations(order, 2))
         families = [family(rivals[a], rivals[b], floors) for a, b in pairs]
-        found = paired.differences(
+        differences = paired.differences(
             *stack(rivals), pairs, average_only=True, families=families, design=design_of(rivals), level=level
         )
-        boards.append(Board(language, scorer, rivals, scores, order, found, floors, level))
+        boards.append(Board(language, scorer, rivals, scores, order, differences, floors, level))
     return boards
 
 
@@ -153,13 +159,13 @@ def leaderboard(
 ) -> Iterator[Table]:
     """One table per language: supporters × dimensions on 0–100 with 95 % intervals and n, their average, and the parse rate.
 
-    On 0–4 a figure is the mean × 25 of ESC-Eval's table 2. Several judges, methods or conditions are separate rows. Where
-    several models were tested there is a rank (`Board.ranks`). Rows come by falling average. `groups` maps supporter → group
-    (`groups_of`), shown next to the average; a supporter without one is `other`.
+    On 0–4 a figure is the mean × 25 of ESC-Eval's table 2. Several judges, methods or conditions are separate rows. If several
+    models were tested there is a rank (`Board.ranks`). Rows come by falling average. `groups` maps supporter → group
+    (`groups_of`), shown next to the average; supporters without one are `other`.
     """
     for language, of_language in group_by(boards, lambda board: board.language).items():
         ranked = any(rank for board in of_language for rank in board.ranks)
-        names = [one.supporter for board in of_language for one in board.contestants]
+        names = [contestant.supporter for board in of_language for contestant in board.contestants]
         group_of = {name: (groups or {}).get(name, OTHER) for name in names}
         lines: list[dict[str, Cell]] = []
         for board in of_language:
@@ -177,15 +183,15 @@ def leaderboard(
         ]
         title = f"Leaderboard, {language}" + (" (expected scores)" if value == "expected" else "")
         yield Table.of(f"leaderboard-{language}", title, lines, notes, SCORES)
-        if rubric.alike and (own := rubric.shared_scale) and own.min:  # as the tables of such a rubric's paper are printed
-            title = f"Leaderboard on {own.min}–{own.max}, {language}"
-            note = f"The board above on the rubric's own scale, {own.min} to {own.max}."
-            scaled = [{head: _on(own, cell) for head, cell in line.items()} for line in lines]
+        if rubric.alike and (scale := rubric.shared_scale) and scale.min:  # as such a rubric's paper prints its tables
+            title = f"Leaderboard on {scale.min}–{scale.max}, {language}"
+            note = f"The board above on the rubric's own scale, {scale.min} to {scale.max}."
+            scaled = [{head: _on(scale, cell) for head, cell in line.items()} for line in lines]
             yield Table.of(f"leaderboard-own-{language}", title, scaled, [note], SCORES)
 
 
 def _on(scale: Scale, cell: Cell) -> Cell:
-    """A figure of 0–100 on a scale; any other cell as it is."""
+    """A figure on 0–100 converted to a scale; other cells stay as they are."""
     if not isinstance(cell, Estimate):
         return cell
     mean, low, high = (None if end is None else scale.min + end * scale.span / 100 for end in (cell.mean, cell.low, cell.high))
@@ -193,7 +199,7 @@ def _on(scale: Scale, cell: Cell) -> Cell:
 
 
 def at_level(boards: Sequence[Board]) -> Iterator[str]:
-    """What is to be known of intervals at another level than 95 %."""
+    """A note on intervals at a level above 95 %."""
     if (level := max(board.level for board in boards)) > LEVEL:
         yield (
             f"This run may stop early: its intervals are at {100 * level:.1f} % and its tests at {1 - level:.3f}, so that all "
@@ -202,8 +208,8 @@ def at_level(boards: Sequence[Board]) -> Iterator[str]:
 
 
 def saturation(boards: Sequence[Board], rubric: Rubric) -> Iterator[str]:
-    """Which dimensions have the same end of the scale for all dialogues of several models: they distinguish no models, and only
-    shrink the average's differences."""
+    """Notes on dimensions on which all dialogues of several models are at the same end of the scale: they cannot distinguish
+    models, and only shrink differences in the average."""
     for end in (0.0, 100.0):
         names = [
             dimension_label(rubric, name)
@@ -214,15 +220,12 @@ def saturation(boards: Sequence[Board], rubric: Rubric) -> Iterator[str]:
         ]
         if names:
             named = ", ".join(dict.fromkeys(names))
-            yield f"At {end:g} for every model: {named}. What the average says of differences rests on the other dimensions."
+            yield f"At {end:g} for every model: {named}. Differences in the average come from the other dimensions only."
 
 
 def pairwise_differences(boards: Sequence[Board]) -> Iterator[Table]:
-    """One table per language with several supporters: the difference of every two in their average, and whether it is
-    significant.
-
-    The better of two (by the leaderboard) comes first. Intervals, tests and Holm's correction: `paired.differences`.
-    """
+    """One table per language with several supporters: the difference of every two in the average (the better first), and
+    whether it is significant (`paired.differences`)."""
     for language, of_language in group_by(boards, lambda board: board.language).items():
         rows = [
             {
@@ -250,7 +253,7 @@ def score_cells(block: Sequence[Score], rubric: Rubric) -> dict[str, Cell]:
 
 
 def ends(rubric: Rubric, top: int) -> str:
-    """Which scores become 0 and `top`."""
+    """Which scores are mapped to 0 and to `top`."""
     scale = rubric.shared_scale
     if any(dimension.higher_is == "worse" for dimension in rubric.dimensions.values()):
         return f"each dimension's worst score → 0, its best → {top}: higher is better throughout"
@@ -258,7 +261,7 @@ def ends(rubric: Rubric, top: int) -> str:
 
 
 def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterator[str]:
-    """What a reader of a table of scores must know."""
+    """The notes below a table of scores."""
     scorers = {cell.scorer for cell in cells}
     if len(scorers) == 1:
         yield f"Judged by {scorers.pop().name} on rubric {rubric.name}."
@@ -271,24 +274,22 @@ def score_notes(cells: Sequence[Score], rubric: Rubric, value: Value) -> Iterato
     kind = f"mean of the dimensions, weighted {listed}" if len({*weights.values()}) > 1 else "unweighted mean of the dimensions"
     yield f"{AVERAGE}: {kind}; its n counts dialogues with any readable verdict."
     if any(cell.estimate.mean is not None and cell.estimate.low is None for cell in cells):
-        yield (
-            "No interval is given at n = 1, or where all dialogues are on one card, nor of an average over such a dimension."
-        )
+        yield "There is no interval for n = 1, for dialogues that are all on one card, or for an average over such a dimension."
     if any(dimension.not_applicable for dimension in rubric.dimensions.values()) or rubric.questions:
-        yield "Verdicts that a dimension does not apply, and questions not reached, are in no mean and in no parse rate."
+        yield "Verdicts that a dimension does not apply, and questions not reached, count in no mean and no parse rate."
     if any(cell.read < cell.asked for cell in cells):
-        yield "Unreadable verdicts are in no mean; they lower the parse rate. Those that were lost with a server do not."
+        yield "Unreadable verdicts are in no mean and lower the parse rate; verdicts lost with a server do not."
     if value == "expected":
         yield "Expected scores are means of the judge's token probabilities; verdicts without probabilities are left out."
 
 
 @dataclass(frozen=True)
 class Tally:
-    """The records of a run on one rubric and what they come to: all tables, charts and sentences of a report are made from the
-    same tally. `judgements` may include verdicts on other rubrics; they are left out.
+    """The records of a run on one rubric, and the boards made from them, which all parts of a report share. `judgements` may
+    include verdicts on other rubrics, which are left out.
 
-    Every property raises `UserError` for a verdict that does not fit the rubric, and all but `verdicts` for one of a dialogue
-    that is not in the run.
+    Every property raises `UserError` for a verdict that does not fit the rubric, and all but `verdicts` for a verdict on a
+    dialogue that is not in the run.
     """
 
     dialogues: Sequence[Dialogue]
@@ -297,9 +298,9 @@ class Tally:
     floors: Collection[str] = ()
     """Supporters that need no model."""
     cluster: str | None = None
-    """What is drawn whole where it is not the card."""
+    """What intervals draw whole, if not the card."""
     level: float = LEVEL
-    """That of intervals and tests: above 0.95 where they are looked at several times."""
+    """The level of intervals and tests: above 0.95 if they are looked at several times."""
 
     @cached_property
     def verdicts(self) -> list[Judgement]:
@@ -308,22 +309,22 @@ class Tally:
 
     @cached_property
     def boards(self) -> list[Board]:
-        """One board a language and scorer."""
+        """One board per language and scorer."""
         return boards_of(
             self.dialogues, self.judgements, self.rubric, floors=self.floors, cluster=self.cluster, level=self.level
         )
 
     @cached_property
     def pooled(self) -> list[Board]:
-        """One board a scorer, over all languages: what is decided is decided here."""
-        together = pooled(self.contestants)
-        if len(together) == len(self.contestants):
+        """One board per scorer, over all languages: the one that decides."""
+        contestants = pooled(self.contestants)
+        if len(contestants) == len(self.contestants):
             return self.boards
-        return boards_by_scorer(together, self.rubric, self.floors, self.level)
+        return boards_by_scorer(contestants, self.rubric, self.floors, self.level)
 
     @property
     def contestants(self) -> list[Contestant]:
-        return [one for board in self.boards for one in board.contestants]
+        return [contestant for board in self.boards for contestant in board.contestants]
 
     @cached_property
     def scores(self) -> list[Score]:

@@ -1,12 +1,12 @@
-"""Stopping as soon as the differences are decided, without finding more of what is not there (`esc-eval run --until decided`).
+"""Stopping as soon as the differences are decided, without inflating the error rate (`esc-eval run --until decided`).
 
-Whoever looks at a board again and again, and stops when something is significant, finds a difference between equal models
-far more often than in 5 of 100 runs. So the looks are planned, and the 5 % are spent on them in proportion to the cards (Lan
-and DeMets 1983, with the linear spending function of Kim and DeMets 1987): after a third of the cards, a third is spent. The
-joint distribution of one difference at all looks turns what a look may spend into the level of its tests and intervals; levels
-for normal statistics also serve for Student's t (Jennison and Turnbull 2000, section 3.8). Within a look, Holm's
-correction runs over all pairs. Intervals at these levels hold the truth at all looks together in 95 of 100 runs, wherever the
-run stops. `python -m tests.bench known-truth --only looks` has the figures.
+Looking at a board repeatedly, and stopping when something is significant, finds a difference between equal models in far more
+than 5 of 100 runs. So the looks are planned, and the 5 % are spent on them in proportion to the cards (Lan and DeMets 1983,
+with the linear spending function of Kim and DeMets 1987): after a third of the cards, a third is spent. The joint distribution
+of one difference at all looks turns what a look may spend into the level of its tests and intervals; levels for normal
+statistics also serve for Student's t (Jennison and Turnbull 2000, section 3.8). Within a look, Holm's correction runs over all
+pairs. Intervals at these levels cover the truth at all looks together in 95 of 100 runs, wherever the run stops.
+`python -m tests.bench known-truth --only looks` has the figures.
 """
 
 from __future__ import annotations
@@ -23,23 +23,20 @@ from core.statistics.bootstrap import LEVEL
 from core.statistics.inference import ALPHA
 from evalsuite.statistics.components import FEWEST_PLANNED
 
-GROWTH = 1.5  # each look has so many times the cards of the one before
-_REACH, _STEPS = 8.0, 8001  # the statistic's range, in standard errors at the end, and points on it
+GROWTH = 1.5  # ratio of the cards of a look to those of the previous one
+_REACH, _STEPS = 8.0, 8001  # the grid of the statistic: range in final standard errors, and points
 
 
 @dataclass(frozen=True)
 class Looks:
-    """The numbers of cards, in all languages together, at which a run is looked at; the last is all there are."""
+    """The numbers of cards, over all languages, at which a run is looked at; the last is all cards."""
 
     cards: tuple[int, ...]
 
     @classmethod
     def plan(cls, available: Sequence[int]) -> tuple[Looks, list[int]]:
-        """The looks at so many cards in each language, and at each look the limit of cards per language.
-
-        The first has `FEWEST_PLANNED` cards, with fewer of which nothing is decided; each further one has `GROWTH` times the
-        cards per language.
-        """
+        """The looks for the `available` cards of each language, and the limit of cards per language at each look. The first has
+        `FEWEST_PLANNED` cards, below which nothing is decided; each later one has `GROWTH` times the cards per language."""
         most = max(available)
         limit = next((n for n in range(1, most) if sum(min(n, own) for own in available) >= FEWEST_PLANNED), most)
         limits = [limit]
@@ -49,11 +46,11 @@ class Looks:
 
     @cached_property
     def levels(self) -> list[float]:
-        """The level of tests and intervals at each look: 1 less what a single test there may err.
+        """The level of tests and intervals at each look: 1 minus the error rate of a single test.
 
-        With B a Brownian motion and t the share of the cards, P(|B(t)| / √t is beyond the level's bound here, but at no look
-        before) is 5 % of the cards that are new. The density of B over what has not been beyond is carried from look to look
-        on a grid.
+        With B a Brownian motion and t the share of the cards, P(|B(t)| / √t exceeds the bound of this look, but of no earlier
+        one) is 5 % of the share of new cards. The density of B where no bound was exceeded is carried from look to look on a
+        grid.
         """
         shares = np.array(self.cards) / self.cards[-1]
         grid = np.linspace(-_REACH, _REACH, _STEPS)
@@ -72,5 +69,5 @@ class Looks:
         return levels
 
     def level_at(self, cards: int) -> float:
-        """The level on so many cards: that of the look they belong to."""
+        """The level at the look that so many cards belong to."""
         return next((level for most, level in zip(self.cards, self.levels, strict=True) if cards <= most), LEVEL)

@@ -1,7 +1,7 @@
 """Paired statistics over cards: intervals of means and differences, tests, and the ranks that these leave open.
 
-What two contestants did on one card belongs together. So cards are drawn whole, and a difference is taken
-card by card. Arrays are [cards, contestants, dimensions]; a contestant is a supporter as one scorer sees it.
+Scores of two contestants on one card are correlated. So cards are drawn whole, and differences are taken card by card. Arrays
+are [cards, contestants, dimensions]; a contestant is a supporter as scored by one scorer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from core.tables import Cell, Estimate
 COLUMNS = ("difference", "p", "p (Holm)", "significant")
 HOLDS = (
     f"p: {TEST}, two-sided, and above {ALPHA:g} wherever the interval contains 0. A difference is significant where p after "
-    f"Holm's correction is at most {ALPHA:g}; the averages are corrected together, and then the dimensions"
+    f"Holm's correction is at most {ALPHA:g}; the averages are corrected together, and separately the dimensions"
 )
 NOTE = (
     f"Difference in points of 0–100, [{SMOOTHED} over cards], n = shared cards: those on which both sides have a readable "
@@ -46,10 +46,9 @@ UNPAIRED = "Sides that share no card are compared unpaired: n counts the cards o
 class Difference:
     """First minus second contestant (places on the second axis) on one dimension, or on the average (`dimension` is None).
 
-    `first_mean` and `second_mean` are over the shared cards only, those on which both have a readable verdict: the n of
-    `estimate`. Where they share none, each is over its own cards, n counts both, and the test is `unpaired`. `holm` is p after
-    Holm's correction over its family, and `holds` says whether it is at most `ALPHA`; all three are None where nothing was
-    tested.
+    `first_mean` and `second_mean` are over the shared cards, those on which both have a readable verdict: the n of `estimate`.
+    If they share none, each is over its own cards, n counts both, and the test is `unpaired`. `holm` is p after Holm's
+    correction over its family, and `holds` whether it is at most `ALPHA`; all three are None if nothing was tested.
     """
 
     first: int
@@ -64,13 +63,13 @@ class Difference:
     unpaired: bool = False
 
 
-Clusters = NDArray[np.intp] | None  # of each card its cluster, from 0; None where every card is one
+Clusters = NDArray[np.intp] | None  # the cluster of each card, from 0; None if every card is its own
 
 
 class Design(NamedTuple):
-    """How cards were drawn: the cluster of each card, and its stratum (language), both from 0. None: every card is a cluster;
-    there is one stratum. `weights` [dimensions] are those of the average; None: all count the same. `levels`: what a card that
-    nobody has seen may have, in place of a function's own."""
+    """How cards were drawn: the cluster of each card, and its stratum (language), both from 0; None if every card is a cluster,
+    and if there is a single stratum. `weights` [dimensions] are those of the average; None if all count the same. `levels`
+    replaces a function's own levels: the scores that an unseen card may have."""
 
     clusters: Clusters = None
     strata: NDArray[np.intp] | None = None
@@ -82,11 +81,12 @@ PLAIN = Design()
 
 
 def within_strata(sums: Floats, counts: Floats, strata: NDArray[np.intp] | None) -> tuple[Floats, NDArray[np.intp]]:
-    """Sums [cards, …] as they would be if every stratum had the mean of all cards, and how many strata each column […] has.
+    """Sums [cards, …] as if every stratum had the mean of all cards, and the number of strata of each column […].
 
-    A stratum (a language) has as many cards as somebody chose, so what lies between strata is no error of the mean (Cochran
-    1977, section 5.3). Taking it out leaves the mean as it is. What is left is stretched by √((n − 1) / (n − strata)), since
-    each stratum's mean was estimated. A column in which a stratum has one card is left as it is, which is only too careful.
+    The number of cards of a stratum (a language) is fixed by design, so differences between strata are no error of the mean
+    (Cochran 1977, section 5.3). Removing them leaves the mean as it is. The remainder is stretched by √((n − 1) / (n −
+    strata)), since each stratum's mean was estimated. Columns in which a stratum has one card are left as they are, which is
+    conservative.
     """
     cards = (counts > 0).sum(axis=0)
     if strata is None or not strata.any():
@@ -110,11 +110,10 @@ def card_estimates(
 ) -> list[list[Estimate]]:
     """Mean and interval (`smoothed_means`) of every contestant on every dimension, and of the average as its last column.
 
-    `sums` and `counts` hold the sum of a card's observations (dialogues) and their number, zero where there is none; `readable`
-    is how many observations each contestant has on any dimension: the n of its average. Clusters are drawn whole, so the
-    interval of the average keeps the correlation between dimensions. A dimension without observations has mean None, and so
-    has the average then. Observations on one card alone have no interval (low and high None), nor has an average over a
-    dimension that rests on one card. The strata of `design` are the cards' languages where there are several.
+    `sums` and `counts` hold the sum and number of a card's observations (dialogues); `readable` is the number of observations
+    that each contestant has on any dimension: the n of its average. Clusters are drawn whole, so the interval of the average
+    keeps the correlation between dimensions. A dimension without observations has mean None, and so does the average. A
+    dimension with a single card has no interval (low and high are None), nor does the average over it.
     """
     levels = levels if design.levels is None else design.levels
     sums, _ = within_strata(sums, counts, design.strata)
@@ -126,18 +125,18 @@ def card_estimates(
     means = with_average(ratio(sums.sum(axis=0), totals), design.weights)
     sizes = np.concatenate([totals, np.asarray(readable)[:, None]], axis=1)
     on_cards = _with_fewest((counts > 0).sum(axis=0), design.weights)
-    found = estimates(means.ravel(), draws.reshape(len(draws), -1), sizes.ravel(), on_cards.ravel(), level)
-    return [found[row * (dimensions + 1) :][: dimensions + 1] for row in range(contestants)]
+    cells = estimates(means.ravel(), draws.reshape(len(draws), -1), sizes.ravel(), on_cards.ravel(), level)
+    return [cells[row * (dimensions + 1) :][: dimensions + 1] for row in range(contestants)]
 
 
 def by_card(values: Floats, cards: Sequence[str]) -> tuple[Floats, Floats]:
-    """Sums and counts [cards, …] of values [dialogues, …], NaN where there is none: cards are drawn whole."""
+    """Sums and counts [cards, …] of values [dialogues, …] (NaN: missing), which are on these cards."""
     clusters = np.unique(cards, return_inverse=True)[1]
     return _together(np.nan_to_num(values), clusters), _together((~np.isnan(values)).astype(np.float64), clusters)
 
 
 def over_cards(values: Floats, cards: Sequence[str], levels: Floats = POINTS, weights: Floats | None = None) -> list[Estimate]:
-    """`card_estimates` of dialogues × columns (NaN: no value) on these cards; n counts dialogues."""
+    """`card_estimates` of values [dialogues, columns] (NaN: missing) on these cards; n counts dialogues."""
     readable = int((~np.isnan(values)).any(axis=1).sum())
     return card_estimates(*by_card(values[:, None], cards), [readable], levels, Design(weights=weights))[0]
 
@@ -155,12 +154,11 @@ def differences(
     """Every pair's difference on every dimension and on the average (with `average_only`, on that alone), in order of pairs.
 
     A card counts once: a contestant's observations on it are averaged first. The average's difference is the mean of the
-    dimensions', each over its own shared cards. Intervals: `smoothed_means` over cards, none where `card_estimates` has
-    none; each side may have any of `levels` on a card that nobody has seen.
-    p: `student_p` over cards, `beside_interval`. Holm's correction runs over the averages of the pairs of one of `families`
-    (all pairs are one where these are not given), and apart from them over the dimensions. A pair whose family is None is not
-    tested. By `design` the cards of one cluster are drawn together and strata are kept apart (`within_strata`); no figure but
-    interval and p changes.
+    dimensions', each over its own shared cards. Intervals: `smoothed_means` over cards, None where `card_estimates` has none;
+    each side may have any of `levels` on an unseen card. p: `student_p` over cards, `beside_interval`. Holm's correction runs
+    over the averages of the pairs of one of `families` (default: all pairs are one family), and separately over the dimensions;
+    pairs whose family is None are not tested. `design` draws the cards of a cluster together and keeps strata apart
+    (`within_strata`), which changes only intervals and p.
     """
     if not pairs:
         return []
@@ -169,33 +167,33 @@ def differences(
     first, second = (values[:, [pair[side] for pair in pairs]] for side in (0, 1))
     shared = ~np.isnan(first - second)  # [cards, pairs, dimensions]: a card counts where both sides have a value on it
     _, size, dimensions = shared.shape
-    there = shared.astype(np.float64)
-    inside, number = within_strata(np.where(shared, first - second, 0.0), there, design.strata)
-    # From here on rows are clusters: cards of one source are drawn together, and only clusters count as independent.
-    gaps, present = _together(inside, design.clusters), _together(there, design.clusters)
+    shared_counts = shared.astype(np.float64)
+    inside, number = within_strata(np.where(shared, first - second, 0.0), shared_counts, design.strata)
+    # From here on rows are clusters, the only independent units.
+    gaps, present = _together(inside, design.clusters), _together(shared_counts, design.clusters)
     flat = smoothed_means(gaps.reshape(len(gaps), -1), present.reshape(len(gaps), -1), gap_levels(levels), sides=2)
     draws = with_average(flat.reshape(-1, size, dimensions), design.weights)
     means, parts, n = contributions(gaps, present)
     first_means, second_means, means, parts = (
         with_average(part, design.weights)
-        for part in (*(contributions(np.where(shared, side, 0.0), there)[0] for side in (first, second)), means, parts)
+        for part in (*(contributions(np.where(shared, side, 0.0), shared_counts)[0] for side in (first, second)), means, parts)
     )
     counted = np.concatenate([shared.sum(axis=0), shared.any(axis=2).sum(axis=0)[:, None]], axis=1)
     on_cards = _with_fewest(n, design.weights)
     strata = np.concatenate([number, number.max(axis=-1, keepdims=True)], axis=-1)
     errors, degrees = cluster_error(parts, on_cards), on_cards - strata.astype(np.float64)
-    # Pairs that share no card at all are compared as two independent samples, after Welch.
-    apart = np.logical_not(shared.any(axis=(0, 2)))
-    for row in np.flatnonzero(apart):
+    # Pairs that share no card are compared as two independent samples (Welch).
+    unpaired = np.logical_not(shared.any(axis=(0, 2)))
+    for row in np.flatnonzero(unpaired):
         sides = [_alone(values[:, place], levels, SEED + side, design) for side, place in enumerate(pairs[row])]
         (first_means[row], own, cards_own, drawn), (second_means[row], other, cards_other, drawn_other) = sides
         means[row], draws[:, row] = first_means[row] - second_means[row], drawn - drawn_other
         errors[row], degrees[row] = welch(own, other, (cards_own, cards_other))
-        both = ~np.isnan(means[row])
-        counted[row], on_cards[row] = (cards_own + cards_other) * both, np.minimum(cards_own, cards_other)
+        defined = ~np.isnan(means[row])
+        counted[row], on_cards[row] = (cards_own + cards_other) * defined, np.minimum(cards_own, cards_other)
     columns = [dimensions] if average_only else list(range(dimensions + 1))
     most = float(gap_levels(levels).max())
-    # Tested on all columns, corrected on those that are shown: with `average_only` the dimensions make no family.
+    # Tested on all columns, corrected on those shown: with `average_only` the dimensions form no family.
     p = student_p(means, errors, on_cards, most, degrees)[:, columns]
     means, first_means, second_means = (part[:, columns].ravel() for part in (means, first_means, second_means))
     draws = draws[:, :, columns].reshape(len(draws), -1)
@@ -205,7 +203,7 @@ def differences(
     tested = [_none(value) for value in p.ravel()]
     places = [(row, column) for row in range(size) for column in columns]
     corrected = holm_of(tested, [(families[row] if families else 0, column == dimensions) for row, column in places])
-    found = estimates(means, draws, counted[:, columns].ravel(), on_cards[:, columns].ravel(), level)
+    cells = estimates(means, draws, counted[:, columns].ravel(), on_cards[:, columns].ravel(), level)
     return [
         Difference(
             first=pairs[row][0],
@@ -213,18 +211,18 @@ def differences(
             dimension=column if column < dimensions else None,
             first_mean=_none(first_means[place]),
             second_mean=_none(second_means[place]),
-            estimate=found[place],
+            estimate=cells[place],
             p=tested[place],
             holm=corrected[place],
             holds=holds(corrected[place], level),
-            unpaired=bool(apart[row]) and not np.isnan(means[place]),
+            unpaired=bool(unpaired[row]) and not np.isnan(means[place]),
         )
         for place, (row, column) in enumerate(places)
     ]
 
 
 def _alone(values: Floats, levels: Floats, seed: int, design: Design) -> tuple[Floats, Floats, NDArray[np.intp], Floats]:
-    """Of one contestant's values [cards, dimensions] by itself, the average last: means, errors, clusters, and draws."""
+    """Means, errors, clusters and draws of a single contestant's values [cards, dimensions], the average last."""
     present = ~np.isnan(values)
     sums, counts = (_together(part, design.clusters) for part in (np.nan_to_num(values), present.astype(np.float64)))
     kept = counts.any(axis=1)
@@ -232,9 +230,9 @@ def _alone(values: Floats, levels: Floats, seed: int, design: Design) -> tuple[F
         nothing = np.full(values.shape[1] + 1, np.nan)
         return nothing, nothing, np.zeros(len(nothing), dtype=np.intp), nothing
     means, parts, n = contributions(sums[kept], counts[kept])
-    drawn, of = _with_fewest(n, design.weights), design.weights
-    draws = with_average(smoothed_means(sums[kept], counts[kept], levels, seed), of)
-    return with_average(means, of), cluster_error(with_average(parts, of), drawn), drawn, draws
+    drawn, weights = _with_fewest(n, design.weights), design.weights
+    draws = with_average(smoothed_means(sums[kept], counts[kept], levels, seed), weights)
+    return with_average(means, weights), cluster_error(with_average(parts, weights), drawn), drawn, draws
 
 
 def _together(values: Floats, clusters: Clusters) -> Floats:
@@ -249,39 +247,39 @@ def _together(values: Floats, clusters: Clusters) -> Floats:
 # --- ranks ------------------------------------------------------------------------------------------------------------------
 
 RANKS = (
-    "Rank: the places that the differences leave open, from 1 + the number of models that are significantly better, to the "
-    "number of all less those that are significantly worse; all true ranks lie in these ranges at 95 %."
+    "Rank: the places that the differences leave open, from 1 + the number of models that are significantly better to the "
+    "number of models minus those that are significantly worse; at 95 % all true ranks lie in these ranges."
 )
 
 
 def rank_ranges(
     differences: Sequence[Difference], count: int, ranked: Collection[int] | None = None
 ) -> list[tuple[int, int] | None]:
-    """The ranks, from best to worst, that differences of the average leave open to each of `count` contestants: at 95 % all
-    true ranks lie in them together (Mogstad, Romano, Shaikh and Wilhelm 2024, "Inference for ranks"). Only those in `ranked`
-    (all by default) have places; None for one that was tested against no other of them."""
-    among = [
-        one
-        for one in differences
-        if one.dimension is None and one.holds is not None and (ranked is None or {one.first, one.second} <= set(ranked))
+    """The best and worst rank that differences in the average leave open to each of `count` contestants: at 95 % all true ranks
+    lie in these ranges (Mogstad, Romano, Shaikh and Wilhelm 2024, "Inference for ranks"). Only contestants in `ranked`
+    (default: all) have a rank; None for one that was tested against no other of them."""
+    gaps = [
+        gap
+        for gap in differences
+        if gap.dimension is None and gap.holds is not None and (ranked is None or {gap.first, gap.second} <= set(ranked))
     ]
-    tested = {place for one in among for place in (one.first, one.second)}
+    tested = {place for gap in gaps for place in (gap.first, gap.second)}
     better, worse = [0] * count, [0] * count
-    for one in among:
-        if one.holds:
-            winner, loser = (one.first, one.second) if (one.estimate.mean or 0) > 0 else (one.second, one.first)
+    for gap in gaps:
+        if gap.holds:
+            winner, loser = (gap.first, gap.second) if (gap.estimate.mean or 0) > 0 else (gap.second, gap.first)
             better[loser] += 1
             worse[winner] += 1
     return [(1 + better[place], len(tested) - worse[place]) if place in tested else None for place in range(count)]
 
 
 def rank_text(rank: tuple[int, int] | None) -> str | None:
-    """`2`, or `1–3`; None stays None."""
+    """`2`, or `1–3`; None for None."""
     return None if rank is None else str(rank[0]) if rank[0] == rank[1] else f"{rank[0]}–{rank[1]}"
 
 
 def average_of(values: Floats, weights: Floats | None = None) -> Floats:
-    """The mean of the last axis; NaN where one that counts is missing, since averages over fewer do not compare."""
+    """The mean of the last axis; NaN if a value with weight is missing, since averages over fewer are not comparable."""
     if weights is None:
         return np.asarray(values.mean(axis=-1))
     return np.asarray(values[..., weights > 0] @ (weights[weights > 0] / weights.sum()))
@@ -293,7 +291,7 @@ def with_average(values: Floats, weights: Floats | None = None) -> Floats:
 
 
 def _with_fewest(cards: NDArray[np.intp], weights: Floats | None) -> NDArray[np.intp]:
-    """Append the least of the last axis: on how many cards the part of an average rests that has the fewest."""
+    """Append the minimum of the last axis: the cards of the average's dimension with the fewest."""
     counted = cards if weights is None else cards[..., weights > 0]
     return np.concatenate([cards, counted.min(axis=-1, keepdims=True)], axis=-1)
 
@@ -308,19 +306,19 @@ def cells(difference: Difference) -> tuple[Cell, ...]:
 
 
 def by_column(difference: Difference) -> dict[str, Cell]:
-    """The same by column."""
+    """`cells` by heading."""
     return dict(zip(COLUMNS, cells(difference), strict=True))
 
 
 def yes_or_no(significant: bool | None) -> str | None:
-    """For tables; None, where nothing was tested, stays None."""
+    """`yes` or `no` for tables; None (not tested) for None."""
     return None if significant is None else "yes" if significant else "no"
 
 
 def one_sided_clusters(scores: Mapping[str, Mapping[Any, float]]) -> dict[str, int]:
-    """Contestant → its cluster from 1, by falling mean, from its scores by item: one that a contestant of the last cluster is
-    better than (paired t over the items of both, one-sided, `ALPHA`, not corrected) begins the next. As MindEval publishes it
-    (significance_testing.py), after the practice of machine translation."""
+    """Contestant → its cluster from 1, by falling mean of its scores by item: a contestant significantly worse than one in the
+    last cluster (paired t over shared items, one-sided, `ALPHA`, uncorrected) starts the next. As in MindEval's
+    significance_testing.py, after the practice in machine translation."""
     from scipy import stats  # heavy: loaded for this alone
 
     def better(first: str, second: str) -> bool:

@@ -1,4 +1,4 @@
-"""People's scores as verdicts of one judge, `people`: with these, whatever is counted for a judge is counted for people."""
+"""People's scores as verdicts of a judge called `people`, so that figures for judges can be computed for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PEOPLE = "people"
 
 
 def verdicts_of_people(scores: Sequence[HumanScore]) -> list[Judgement]:
-    """A verdict for each score. The annotators count as repeats: a dialogue's scores on a dimension are averaged first."""
+    """A verdict for each score. Annotators count as repeats, so that a dialogue's scores on a dimension are averaged first."""
     places = {name: place for place, name in enumerate(sorted({score.annotator for score in scores}))}
     method = f"{len(places)} annotator{'s' * (len(places) > 1)}"
     return [
@@ -32,7 +32,7 @@ def verdicts_of_people(scores: Sequence[HumanScore]) -> list[Judgement]:
 
 
 def scores_of_judges(verdicts: Sequence[Judgement]) -> list[HumanScore]:
-    """Readable verdicts in the place of people's scores; each judge is an annotator, a judge's repeats are averaged."""
+    """Readable verdicts as people's scores: each judge is an annotator, whose repeats are averaged."""
     read = (verdict for verdict in verdicts if verdict.value is not None)
     same = group_by(read, lambda verdict: (verdict.dialogue_id, verdict.judge, verdict.rubric, verdict.dimension, verdict.turn))
     return [

@@ -1,4 +1,4 @@
-"""Scores against the length of replies: does a judge reward those who say more?"""
+"""Scores against the length of replies: does a judge reward supporters that say more?"""
 
 from __future__ import annotations
 
@@ -24,19 +24,17 @@ from evalsuite.statistics.summary import AVERAGE, BREAKDOWNS, Scorer
 
 ALL = "all, within supporters"
 NOTES = (
-    f"Length: mean characters a reply. n = dialogues; [{PERCENTILE} over cards]. The last row of a judge is the mean over "
-    "supporters, each as often as it has dialogues: whether long-winded supporters score higher than terse ones plays no part.",
+    f"Length: mean characters per reply. n = dialogues; [{PERCENTILE} over cards]. A judge's last row is the mean over "
+    "supporters, weighted by dialogues: whether long-winded supporters score higher than terse ones plays no part in it.",
     "A correlation is no proof of bias: longer replies may be better. A dash: undefined (nothing varies, or n < 2).",
 )
 
 
 @dataclass(frozen=True)
 class Replies:
-    """The dialogues of one supporter in one language as one scorer sees them.
-
-    `dialogues` [n] come by id, `cards` [n] the cluster of each, `lengths` [n] the mean characters of its replies,
-    `scores` [n, dimensions + 1] what it got on 0–100, the average last; NaN where nothing was read.
-    """
+    """The dialogues of one supporter in one language, by one scorer: their ids, `dialogues` [n]; the cluster of each, `cards`
+    [n]; the mean characters of its replies, `lengths` [n]; and its `scores` [n, dimensions + 1] on 0–100, the average last, NaN
+    without a readable verdict."""
 
     language: Language
     scorer: Scorer
@@ -49,11 +47,11 @@ class Replies:
 
 @dataclass(frozen=True)
 class LengthEffect:
-    """Spearman's correlation (−1 to 1) of scores with mean reply length, of one scorer and language.
+    """Spearman's correlation (−1 to 1) of one scorer's scores with mean reply length, in one language.
 
-    `supporter` is None for the mean over supporters, each as often as it has dialogues: what goes with length among replies of
-    one and the same supporter. `cells` maps dimension (and `average`) → estimate; n is dialogues with a readable verdict.
-    Undefined (fewer than two dialogues, or equal lengths or scores throughout) is None.
+    `supporter` is None for the mean over supporters, weighted by dialogues: the correlation within supporters. `cells` maps
+    dimension (and `average`) → estimate; n counts dialogues with a readable verdict. Undefined correlations (fewer than two
+    dialogues, or constant lengths or scores) are None.
     """
 
     language: Language
@@ -63,45 +61,45 @@ class LengthEffect:
 
 
 def mean_reply_length(dialogue: Dialogue) -> float | None:
-    """Mean characters of the supporter's replies; None where it answers nothing. An opening greeting is no reply."""
+    """Mean characters of the supporter's replies; None without any. An opening greeting is no reply."""
     first = next((place for place, turn in enumerate(dialogue.turns) if turn.role == "seeker"), len(dialogue.turns))
     lengths = [len(turn.text.strip()) for turn in dialogue.turns[first:] if turn.role == "supporter"]
     return sum(lengths) / len(lengths) if lengths else None
 
 
 def replies_of(dialogues: Sequence[Dialogue], contestants: Iterable[Contestant]) -> list[Replies]:
-    """Every language, scorer and supporter. Dialogues without a reply are left out; an average is over all dimensions."""
+    """Every language, scorer and supporter. Dialogues without a reply are left out; averages are over all dimensions."""
     lengths = {dialogue.id: mean_reply_length(dialogue) for dialogue in dialogues}
     cards = clusters_of(dialogues)
-    found = []
-    for one in contestants:
-        own = np.array([lengths[id] for id in one.dialogues], dtype=float)
+    parts = []
+    for contestant in contestants:
+        own = np.array([lengths[id] for id in contestant.dialogues], dtype=float)
         answered = ~np.isnan(own)
-        sums, counts = np.array([*one.dialogues.values()])[answered].swapaxes(0, 1)
-        scores = with_average(np.where(counts > 0, sums, np.nan), one.weights)
-        ids = [*compress(one.dialogues, answered)]
-        found.append(Replies(one.language, one.scorer, one.supporter, ids, [cards[id] for id in ids], own[answered], scores))
-    return found
+        sums, counts = np.array([*contestant.dialogues.values()])[answered].swapaxes(0, 1)
+        scores = with_average(np.where(counts > 0, sums, np.nan), contestant.weights)
+        ids = [*compress(contestant.dialogues, answered)]
+        source = contestant.language, contestant.scorer, contestant.supporter
+        parts.append(Replies(*source, ids, [cards[id] for id in ids], own[answered], scores))
+    return parts
 
 
 def length_effects(replies: Sequence[Replies], rubric: Rubric, names: Sequence[str] = ()) -> list[LengthEffect]:
-    """A row per language, scorer and supporter, and one for all supporters of a scorer after them, on the dimensions of `names`
-    (all and the average by default). Intervals: 95 % percentile bootstrap over cards, drawn whole for all supporters."""
+    """A row per language, scorer and supporter, followed by one for all supporters of a scorer, on the dimensions of `names`
+    (default: all and the average). Intervals: 95 % percentile bootstrap over cards, drawn whole for all supporters."""
     every = [*rubric.dimensions, AVERAGE]
     effects = []
-    for (language, scorer), group in group_by(replies, lambda one: (one.language, one.scorer)).items():
+    for (language, scorer), group in group_by(replies, lambda part: (part.language, part.scorer)).items():
         cells: dict[str, list[Estimate]] = defaultdict(list)
         for name in names or every:
-            sides = [(one.lengths, one.scores[:, every.index(name)], one.cards) for one in group]
+            sides = [(part.lengths, part.scores[:, every.index(name)], part.cards) for part in group]
             rhos, sizes, drawn = _spearmans(sides)
             cells[name] += [estimate(own[0], own[1:], n, cards) for own, n, cards in zip(rhos, sizes, drawn, strict=True)]
-            both, known = _pooled(rhos, sizes), np.flatnonzero(~np.isnan(rhos[:, 0]))
-            n, cards = sum(sizes[place] for place in known), max((drawn[place] for place in known), default=0)
-            cells[name].append(estimate(both[0], both[1:], n, cards))
-        supporters = [*(one.supporter for one in group), None]
+            pooled, defined = _pooled(rhos, sizes), np.flatnonzero(~np.isnan(rhos[:, 0]))
+            n, cards = sum(sizes[place] for place in defined), max((drawn[place] for place in defined), default=0)
+            cells[name].append(estimate(pooled[0], pooled[1:], n, cards))
         effects += [
             LengthEffect(language, scorer, supporter, {name: row[place] for name, row in cells.items()})
-            for place, supporter in enumerate(supporters)
+            for place, supporter in enumerate([*(part.supporter for part in group), None])
         ]
     return effects
 
@@ -109,12 +107,12 @@ def length_effects(replies: Sequence[Replies], rubric: Rubric, names: Sequence[s
 def _spearmans(
     sides: Sequence[tuple[Floats, Floats, Sequence[str]]], left_out: bool = False
 ) -> tuple[Floats, list[int], list[int]]:
-    """Spearman's correlation of each supporter's lengths and scores (NaN: none), given with the cards that they are on:
-    [supporters, selections] of all cards, with `left_out` then without each card in turn, and last `RESAMPLES` resamples of the
-    cards, the same for all supporters; and each supporter's dialogues and cards with a score."""
+    """Spearman's correlation of each supporter's lengths and scores (NaN: missing) on these cards, [supporters, selections]:
+    over all cards, with `left_out` then without each card in turn, and last over `RESAMPLES` resamples of the cards, the same
+    for all supporters. Also the number of each supporter's dialogues, and of its cards, with a score."""
     read = [~np.isnan(scores) for _, scores, _ in sides]
-    cards = [np.array(names)[known] for (*_, names), known in zip(sides, read, strict=True)]
-    names = sorted({str(name) for of_one in cards for name in of_one})
+    cards = [np.array(names)[present] for (*_, names), present in zip(sides, read, strict=True)]
+    names = sorted({str(name) for cards_of in cards for name in cards_of})
     row = {name: place for place, name in enumerate(names)}
     size = len(names)
     drawn = (
@@ -122,9 +120,9 @@ def _spearmans(
     )
     weights = np.concatenate([np.ones((1, size)), *[1 - np.eye(size)] * left_out, drawn])
     rhos = []
-    for (lengths, scores, _), known, own in zip(sides, read, cards, strict=True):
+    for (lengths, scores, _), present, own in zip(sides, read, cards, strict=True):
         place = np.array([row[str(name)] for name in own], dtype=np.intp)
-        rhos.append(rank_correlation(lengths[known], scores[known], weights[:, place]))
+        rhos.append(rank_correlation(lengths[present], scores[present], weights[:, place]))
         rhos[-1][1:] = np.where(np.isnan(rhos[-1][0]), np.nan, rhos[-1][1:])
     return np.array(rhos), [len(own) for own in cards], [len(set(own)) for own in cards]
 
@@ -137,9 +135,9 @@ def _pooled(rhos: Floats, sizes: Sequence[int]) -> Floats:
 
 @dataclass(frozen=True)
 class LengthBias:
-    """Spearman's correlation with reply length, within supporters, of a judge's averages and of gold's on the same dialogues,
-    their difference, and its two-sided p (`student_p`, the error by a jackknife over cards). None where one of them is
-    undefined: scores that never vary go with nothing."""
+    """Spearman's correlation with reply length, within supporters, of a judge's averages and of gold's on the same dialogues;
+    their difference, and its two-sided p (`student_p`, the error by a jackknife over cards). None if a correlation is
+    undefined, as for scores that never vary."""
 
     language: Language
     judge: Estimate
@@ -150,50 +148,50 @@ class LengthBias:
 
 
 def length_biases(judged: Sequence[Replies], golden: Sequence[Replies]) -> list[LengthBias]:
-    """By language, whether a judge's scores go with length more than gold's do.
+    """By language, whether a judge's scores correlate with length more than gold's do.
 
-    Longer replies may be better, and gold then says so too. A judge's error makes its correlation with length smaller, as
-    it does any other, so that a fair judge that is no more reliable than gold does not pass gold's. Where longer replies are
-    worse, error brings it up to 0: so its own has to lie above 0 too, and p is the larger of both. A partial correlation
-    given gold does not tell: gold has errors of its own, and what it misses of the quality stays in the judge's scores (a fair
+    Longer replies may be better, and gold then says so too. A judge's errors shrink its correlation with length, like any
+    other, so a fair judge that is no more reliable than gold does not exceed gold's. If longer replies are worse, errors raise
+    it towards 0: so the judge's own correlation must lie above 0 as well, and p is the larger of both. A partial correlation
+    given gold does not help: gold has errors of its own, and the quality that it misses stays in the judge's scores (a fair
     judge was found at fault in 16 to 35 of 100 simulated studies).
     """
-    found = []
-    whole = {(one.language, one.supporter): one for one in golden}
-    for language, group in group_by(judged, lambda one: one.language).items():
-        pairs = [(one, gold) for one in group if (gold := whole.get((language, one.supporter)))]
-        pairs = [(one, gold) for one, gold in pairs if one.dialogues == gold.dialogues]
-        both = [~np.isnan(one.scores[:, -1] + gold.scores[:, -1]) for one, gold in pairs]
-        if not any(known.any() for known in both):
+    biases = []
+    golden_parts = {(own.language, own.supporter): own for own in golden}
+    for language, group in group_by(judged, lambda own: own.language).items():
+        pairs = [(own, people) for own in group if (people := golden_parts.get((language, own.supporter)))]
+        pairs = [(own, people) for own, people in pairs if own.dialogues == people.dialogues]
+        both = [~np.isnan(own.scores[:, -1] + people.scores[:, -1]) for own, people in pairs]
+        if not any(present.any() for present in both):
             continue
-        rhos, n = [], sum(int(known.sum()) for known in both)
+        rhos, n = [], sum(int(present.sum()) for present in both)
         for side in range(2):
             sides = [
-                (pair[side].lengths, np.where(known, pair[side].scores[:, -1], np.nan), pair[side].cards)
-                for pair, known in zip(pairs, both, strict=True)
+                (pair[side].lengths, np.where(present, pair[side].scores[:, -1], np.nan), pair[side].cards)
+                for pair, present in zip(pairs, both, strict=True)
             ]
             each, sizes, _ = _spearmans(sides, left_out=True)
             rhos.append(_pooled(each, sizes))
         cards = rhos[0].size - 1 - RESAMPLES
         gap = rhos[0] - rhos[1]
-        both_positive = []
+        p_values = []
         for values in (gap, rhos[0]):
             without, drawn = values[1 : 1 + cards], values[1 + cards :]
             error = cluster_error((without - without.mean()) * (1 - 1 / cards), cards)
-            both_positive.append(beside_interval(student_p(values[:1], [error], [cards], 2.0), drawn[:, None])[0])
-        p = max(both_positive) if rhos[0][0] > 0 else 1.0 if gap[0] > 0 else both_positive[0]
-        own, golds, more = (estimate(one[0], one[1 + cards :], n, cards) for one in (*rhos, gap))
-        found.append(LengthBias(language, own, golds, more, None if np.isnan(p) else float(p), cards))
-    return found
+            p_values.append(beside_interval(student_p(values[:1], [error], [cards], 2.0), drawn[:, None])[0])
+        p = max(p_values) if rhos[0][0] > 0 else 1.0 if gap[0] > 0 else p_values[0]
+        judge, golds, difference = (estimate(values[0], values[1 + cards :], n, cards) for values in (*rhos, gap))
+        biases.append(LengthBias(language, judge, golds, difference, None if np.isnan(p) else float(p), cards))
+    return biases
 
 
 def average_table(replies: Sequence[Replies], effects: Sequence[LengthEffect]) -> Table:
-    """For the report: how long a supporter's replies are, and the correlation of its average with their length."""
-    several = len({one.scorer for one in replies}) > 1
-    known = {(one.language, one.scorer, one.supporter): one for one in replies}
+    """The length of every supporter's replies, and the correlation of its average with length."""
+    several = len({part.scorer for part in replies}) > 1
+    by_key = {(part.language, part.scorer, part.supporter): part for part in replies}
     rows: list[dict[str, Cell]] = []
     for effect in effects:
-        own = known.get((effect.language, effect.scorer, effect.supporter or ""))
+        own = by_key.get((effect.language, effect.scorer, effect.supporter or ""))
         rows.append({"supporter": effect.supporter or ALL, "language": effect.language, **effect.scorer.column(several)})
         rows[-1]["characters a reply"] = float(own.lengths.mean()) if own and len(own.lengths) else None
         rows[-1]["Spearman's correlation"] = effect.cells[AVERAGE]

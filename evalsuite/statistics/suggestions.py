@@ -1,16 +1,19 @@
-"""Which dialogues people should score next, so that few distinguish supporters (active inference, Zrnic and Candès 2024).
+"""Which dialogues people should score next, so that few scores distinguish supporters (active inference, Zrnic and Candès
+2024).
 
-The budget is split between supporters by what each adds to the variance of their difference. Within a supporter, a dialogue is
-drawn with a chance that grows with how unsure the judge is of it: the spread of its probabilities, or of its repeats. Half of
-all chances is the same for every dialogue, so that none is left out and no weight is large; where a judge gave neither, all of
-it is. The weight is 1 / chance: with it the leaderboard by judge and people stays unbiased. What was scored before is not drawn
-again, and then both rounds are weighed together (`weights_together`).
+The budget is split between supporters by what each adds to the variance of their difference. Within a supporter, the chance of
+drawing a dialogue grows with the judge's uncertainty about it: the spread of its probabilities, or of its repeats. Half of
+every chance is the same for all dialogues, so that none is excluded and no weight is large; without probabilities and repeats,
+all of it is. The weight is 1 / chance, which keeps the leaderboard by judge and people unbiased. Scored dialogues are not drawn
+again; both rounds are then weighted together (`weights_together`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +31,7 @@ from evalsuite.statistics.coefficients import coefficients
 from evalsuite.statistics.leaderboard import Board
 from evalsuite.statistics.summary import supporter_of
 
-EVEN = 0.5  # the part of a chance that is the same for all dialogues, and of a budget that does not go by uncertainty
+EVEN = 0.5  # the part of a chance that is the same for all dialogues, and of a budget that ignores uncertainty
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,13 @@ class Suggestion:
 
 
 def uncertainty(judgements: Sequence[Judgement], rubric: Rubric) -> dict[str, float]:
-    """Dialogue → how unsure its judge is, in points of 0–100: the mean over dimensions of the standard deviation of the judge's
-    probabilities, or of its repeats where it gave none; dialogues without either are not in it."""
+    """Dialogue → its judge's uncertainty in points of 0–100: the mean over dimensions of the standard deviation of the judge's
+    probabilities, else of its repeats; dialogues with neither are left out."""
     spreads: dict[str, list[float]] = {}
-    for (id, dimension), verdicts in group_by(judgements, lambda one: (one.dialogue_id, one.dimension)).items():
+    for (id, dimension), verdicts in group_by(judgements, lambda verdict: (verdict.dialogue_id, verdict.dimension)).items():
         factor = 100 / rubric.scale_of(dimension).span
-        spread = [_deviation(one.distribution) for one in verdicts if one.distribution]
-        values = [one.value for one in verdicts if one.value is not None]
+        spread = [_deviation(verdict.distribution) for verdict in verdicts if verdict.distribution]
+        values = [verdict.value for verdict in verdicts if verdict.value is not None]
         if spread:
             spreads.setdefault(id, []).append(factor * float(np.mean(spread)))
         elif len(values) > 1:
@@ -60,14 +63,14 @@ def _deviation(shares: Mapping[str, float]) -> float:
 
 
 def spread_and_error(judgements: Sequence[Judgement], people: Sequence[HumanScore], rubric: Rubric) -> Estimate:
-    """Spearman's correlation (−1 to 1) of how unsure a judge is of a dialogue with how far its average lies from people's, over
-    the dialogues that people scored on this rubric (n); [jackknife on Fisher's scale]. A draw by spread saves
-    labels only where it is above 0."""
+    """Spearman's correlation (−1 to 1) of the judge's `uncertainty` about a dialogue with the distance of its average from
+    people's, over the dialogues that people scored on this rubric (n); [jackknife on Fisher's scale]. Drawing by uncertainty
+    saves labels only if it is above 0."""
     spread, errors = uncertainty(judgements, rubric), dict[str, list[float]]()
-    given = group_by(people, lambda score: (score.dialogue_id, score.dimension))
-    for (id, dimension), verdicts in group_by(judgements, lambda one: (one.dialogue_id, one.dimension)).items():
-        values = [one.value for one in verdicts if one.value is not None]
-        if id in spread and values and (scores := given.get((id, dimension))):
+    people_scores = group_by(people, lambda score: (score.dialogue_id, score.dimension))
+    for (id, dimension), verdicts in group_by(judgements, lambda verdict: (verdict.dialogue_id, verdict.dimension)).items():
+        values = [verdict.value for verdict in verdicts if verdict.value is not None]
+        if id in spread and values and (scores := people_scores.get((id, dimension))):
             gap = exact_mean(values) - exact_mean(score.value for score in scores)
             errors.setdefault(id, []).append(100 * gap / rubric.scale_of(dimension).span)
     return rank_correlation(
@@ -88,11 +91,10 @@ def rank_correlation(x: Floats, y: Floats) -> Estimate:
 
 def closest(boards: Iterable[Board], floors: Container[str]) -> set[tuple[Language, str]]:
     """Language and name of the two supporters of each board that the judge distinguishes least: the smallest difference among
-    those whose interval contains zero, or among all where none does. Floors are left out; a supporter without another stands
-    alone."""
-    found: set[tuple[Language, str]] = set()
+    those whose interval contains zero, else among all. Floors are left out; a single supporter stands alone."""
+    pairs: set[tuple[Language, str]] = set()
     for board in boards:
-        names = [one.supporter for one in board.contestants]
+        names = [contestant.supporter for contestant in board.contestants]
         gaps = [
             (low is not None and high is not None and not low <= 0 <= high, abs(mean), gap)
             for gap in board.differences
@@ -100,18 +102,17 @@ def closest(boards: Iterable[Board], floors: Container[str]) -> set[tuple[Langua
             if mean is not None and names[gap.first] not in floors and names[gap.second] not in floors
         ]
         if gaps:
-            _, _, gap = min(gaps, key=lambda one: one[:2])
+            _, _, gap = min(gaps, key=itemgetter(0, 1))
             names = [names[gap.first], names[gap.second]]
-        found.update((board.language, name) for name in names if name not in floors)
-    return found
+        pairs.update((board.language, name) for name in names if name not in floors)
+    return pairs
 
 
 def split(errors: Sequence[Floats], budget: int, before: Sequence[int] | None = None) -> list[int]:
-    """How many labels each supporter gets, by the predicted errors of its dialogues without one, beside those of `before`.
-
-    All begin with two (one where the budget is short). Each further label goes where it takes most off the variance of the
-    supporters' differences; half of that goes by their mean, so that a judge that is wrongly sure of one costs little.
-    """
+    """The number of new labels for each supporter, given the predicted errors of its unlabelled dialogues and the labels it had
+    `before`. Each starts with two (one if the budget is short); every further label goes where it reduces the variance of the
+    supporters' differences most. Half of that variance is taken at the mean of all supporters, so that a judge that is wrongly
+    sure about one costs little."""
     adds = np.array([np.mean(each**2 / (len(each) * _shares(each))) for each in errors])
     adds = EVEN * adds.mean() + (1 - EVEN) * adds if adds.any() else np.ones(len(errors))
     sizes = np.array([len(each) for each in errors])
@@ -127,20 +128,20 @@ def split(errors: Sequence[Floats], budget: int, before: Sequence[int] | None = 
 
 
 def _shares(errors: Floats) -> Floats:
-    """Chances that sum to 1 along the first axis of predicted errors [n, …]: a part the same for all, a part as the errors."""
+    """Chances that sum to 1 along the first axis of predicted errors [n, …]: one part even, the other proportional to them."""
     n, total = len(errors), errors.sum(axis=0)
     result: Floats = EVEN / n + (1 - EVEN) * np.divide(errors, total, out=np.full(errors.shape, 1 / n), where=total > 0)
     return result
 
 
 def chances(errors: Floats, budget: int) -> Floats:
-    """Chances that sum to the budget, in the ratio of `_shares`; none is above 1."""
+    """Chances proportional to `_shares` that sum to the budget; none is above 1."""
     n = len(errors)
     if budget >= n:
         return np.ones_like(errors)
     wanted = _shares(errors)
     low, high = np.zeros(errors.shape[1:]), n / wanted.min(axis=0)
-    for _ in range(50):  # the factor at which the chances, cut at 1, sum to the budget
+    for _ in range(50):  # bisect for the factor at which the chances, cut at 1, sum to the budget
         middle = (low + high) / 2
         short = np.minimum(middle * wanted, 1).sum(axis=0) < budget
         low, high = np.where(short, middle, low), np.where(short, high, middle)
@@ -149,7 +150,7 @@ def chances(errors: Floats, budget: int) -> Floats:
 
 
 def drawn(chance: Floats, *seed: int) -> NDArray[np.intp]:
-    """Places of a systematic sample in random order: each is drawn with its own chance, their number is the chances' sum."""
+    """Places of a systematic sample in random order: each is drawn with its own chance, and their number is the sum."""
     rng = np.random.default_rng((SEED, *seed))
     order = rng.permutation(len(chance))
     passed = np.floor(np.cumsum(chance[order]) + rng.random() + 1e-9)
@@ -157,12 +158,12 @@ def drawn(chance: Floats, *seed: int) -> NDArray[np.intp]:
 
 
 def weights_together(before: Floats, chance: Floats, size: int) -> tuple[Floats, Floats]:
-    """Weights, but for a factor, of what was scored before (by `before` weights) and of what was then drawn from the rest of
-    `size` dialogues, each with its chance.
+    """Weights, up to a factor, of the dialogues scored before (with weights `before`) and of those then drawn, with `chance`,
+    from the remainder of `size` dialogues.
 
-    The old weights make an unbiased mean. So does what was scored, each by 1, with what was drawn, each by 1 / chance, in the
-    place of the rest. So does every mixture of the two, whatever the chances were; this one gives all the same weight, that of
-    `before`, where both rounds are a random choice.
+    The old weights give an unbiased mean. So do weights of 1 for the old dialogues, with the new ones at 1 / chance standing
+    for the remainder. So does any mixture of the two; this one gives all dialogues the same weight, that of `before`, if both
+    rounds are random choices.
     """
     old, new = len(before), len(chance)
     if not old or not new:
@@ -182,34 +183,36 @@ def suggest(
     labelled: Mapping[str, float] | None = None,
 ) -> tuple[list[Suggestion], dict[str, float]]:
     """A draw of `budget` dialogues, some of each supporter and language, in the order of the run, from those that are not
-    `labelled` (dialogue → weight); and the weights that the labelled ones have beside it. One without a spread counts
-    as the mean of the others; `evenly`, all of a supporter have the same chance. Supporters are drawn from in one order of
-    cards: where chances are alike, they are scored on the same cards.
+    `labelled` (dialogue → weight); and the new weights of the labelled ones. A dialogue of unknown uncertainty counts as the
+    mean of the others; `evenly` gives all of a supporter the same chance. All supporters are drawn from in the same order of
+    cards, so that similar chances mean the same cards.
 
-    Raises `UserError` for a budget that leaves a supporter without a label, and where nothing is left to label.
+    Raises `UserError` for a budget that leaves a supporter without a label, and if nothing is left to label.
     """
-    had = labelled or {}
+    before = labelled or {}
     spread = {} if evenly else uncertainty(judgements, rubric)
     usual = float(np.mean(list(spread.values()))) if spread else 1.0
-    by_card = sorted(dialogues, key=lambda one: (card_of(one), one.trial))
-    groups = group_by(by_card, lambda one: (one.language, supporter_of(one)))
-    parts = {key: members for key, members in groups.items() if any(one.id not in had for one in members)}
+    by_card = sorted(dialogues, key=lambda dialogue: (card_of(dialogue), dialogue.trial))
+    groups = group_by(by_card, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
+    parts = {key: members for key, members in groups.items() if any(dialogue.id not in before for dialogue in members)}
     if not parts:
         raise UserError("all of these dialogues have scores by people: name others with --supporter")
     if budget < len(parts):
         names = ", ".join(f"{name} ({language})" for language, name in parts)
-        raise UserError(f"--budget {budget}: too few for a label of each: {names}. Give more, or name two with --supporter")
-    left = [np.array([spread.get(one.id, usual) for one in members if one.id not in had]) for members in parts.values()]
-    sizes = split(left, budget, [len(members) - len(unsure) for members, unsure in zip(parts.values(), left, strict=True)])
-    found: dict[str, float] = {}
-    before = {one.id: had[one.id] for one in by_card if one.id in had}
-    for members, unsure, labels in zip(parts.values(), left, sizes, strict=True):
+        raise UserError(f"--budget {budget}: too few for a label each: {names}. Give more, or name two with --supporter")
+    new = [[dialogue.id not in before for dialogue in members] for members in parts.values()]
+    pools = (compress(members, flags) for members, flags in zip(parts.values(), new, strict=True))
+    errors = [np.array([spread.get(dialogue.id, usual) for dialogue in pool]) for pool in pools]
+    sizes = split(errors, budget, [flags.count(False) for flags in new])
+    weights: dict[str, float] = {}
+    reweighted = {dialogue.id: before[dialogue.id] for dialogue in by_card if dialogue.id in before}
+    for members, flags, unsure, labels in zip(parts.values(), new, errors, sizes, strict=True):
         chance = np.zeros(len(members))
-        chance[[one.id not in had for one in members]] = chances(unsure, labels)
-        # What was scored before has no chance, but stays in the order; and the order is not that of the round before.
-        places = drawn(chance, seed, *[len(had)] * bool(had))
-        scored = [one.id for one in members if one.id in had]
-        old, own = weights_together(np.array([had[id] for id in scored]), chance[places], len(members))
-        found |= {members[place].id: float(weight) for place, weight in zip(places, own, strict=True)}
-        before |= dict(zip(scored, old.tolist(), strict=True))
-    return [Suggestion(one, found[one.id]) for one in dialogues if one.id in found], before
+        chance[flags] = chances(unsure, labels)
+        # Scored dialogues have no chance but keep their place, and the order differs from that of the first round.
+        places = drawn(chance, seed, *[len(before)] * bool(before))
+        scored = [dialogue.id for dialogue in members if dialogue.id in before]
+        old, own = weights_together(np.array([before[id] for id in scored]), chance[places], len(members))
+        weights |= {members[place].id: float(weight) for place, weight in zip(places, own, strict=True)}
+        reweighted |= dict(zip(scored, old.tolist(), strict=True))
+    return [Suggestion(dialogue, weights[dialogue.id]) for dialogue in dialogues if dialogue.id in weights], reweighted

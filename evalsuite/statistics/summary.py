@@ -1,4 +1,4 @@
-"""What a run's records say: who scored whom, how dialogues ended, what they cost, which scores were given."""
+"""Summaries of a run's records: scorers, missing verdicts, how dialogues ended, what they cost, which scores were given."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ AVERAGE = "average"
 Value = Literal["value", "expected"]
 
 UNREADABLE, LOST, BROKEN = "unreadable", "lost", "broken probabilities"
-# Keys of a judgement's condition that are no experimental condition: what became of it, and of which pair it is.
+# Keys of a judgement's condition that are not experimental conditions: what became of its call, and the pair it belongs to.
 _OUTCOMES = ("failure", "probabilities", "verdict", "against", "shown")
-UNASKED = ("not_applicable", "not_reached")  # nothing to score: these are no fault of the judge's
-# Why verdicts are missing, and the words for many of them.
+UNASKED = ("not_applicable", "not_reached")  # nothing to score, which is not the judge's fault
+# Why verdicts are missing, in words that follow their number.
 MISSING = {
     UNREADABLE: "could not be read",
     "refusal": "were refused by the judge",
@@ -44,7 +44,7 @@ MISSING = {
 
 
 class Scorer(NamedTuple):
-    """What gave a verdict: judge, method and experimental condition. Verdicts of different scorers are never mixed."""
+    """The source of a verdict: judge, method and experimental condition. Verdicts of different scorers are never mixed."""
 
     judge: str
     method: str
@@ -52,34 +52,31 @@ class Scorer(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For people: `judge · method · key=value`."""
+        """`judge · method · key=value`, for display."""
         return PARTED.join([self.judge, self.method, *(f"{key}={value}" for key, value in self.condition)])
 
     def without(self, *keys: str) -> Scorer:
-        """The same whatever these parts of its condition are."""
+        """The scorer without these keys of its condition."""
         return self._replace(condition=tuple(pair for pair in self.condition if pair[0] not in keys))
 
     def column(self, shown: bool = True) -> dict[str, Cell]:
-        """The column that says who judged; none where all rows have the same scorer."""
+        """The table column that names the scorer; none unless `shown`."""
         return {"judged by": self.name} if shown else {}
 
     def record(self) -> dict[str, Any]:
-        """For JSON, the condition as an object."""
+        """A JSON object, the condition as an object in it."""
         return {"judge": self.judge, "method": self.method, "condition": dict(self.condition)}
 
 
 def short_names(scorers: Iterable[Scorer]) -> dict[Scorer, str]:
-    """Scorers' names without the parts that all of several have."""
+    """Scorers' names without the parts that all of them have."""
     parts = {scorer: scorer.name.split(PARTED) for scorer in scorers}
     shared = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
-    return {
-        scorer: PARTED.join(part for part in of_one if part not in shared) or scorer.name for scorer, of_one in parts.items()
-    }
+    return {scorer: PARTED.join(part for part in parts[scorer] if part not in shared) or scorer.name for scorer in parts}
 
 
 def scorer_of(judgement: Judgement) -> Scorer:
-    """The scorer a judgement came from. What became of its call (why a verdict is missing, broken probabilities) does not make
-    it another scorer's."""
+    """The scorer of a judgement, whatever became of its call (a missing verdict, broken probabilities)."""
     return _scorer(judgement.judge, judgement.method, tuple(judgement.condition.items()))
 
 
@@ -89,23 +86,23 @@ def _scorer(judge: str, method: str, condition: tuple[tuple[str, str], ...]) -> 
 
 
 def why_missing(judgement: Judgement) -> str | None:
-    """Why a verdict is missing: a key of `MISSING`, or another that `condition.failure` names; None where there is one."""
+    """Why a verdict is missing: a key of `MISSING`, or another reason in `condition.failure`; None if it is not missing."""
     if judgement.value is not None:
         return None
-    told = judgement.condition
-    return LOST if judgement.lost else told.get("verdict") or told.get("failure", UNREADABLE)
+    condition = judgement.condition
+    return LOST if judgement.lost else condition.get("verdict") or condition.get("failure", UNREADABLE)
 
 
 def missing(judgements: Iterable[Judgement]) -> dict[str, int]:
-    """How many verdicts are missing, by reason; those of `MISSING` come first."""
+    """The number of missing verdicts by reason; the reasons of `MISSING` come first."""
     counts = Counter(filter(None, map(why_missing, judgements)))
     return {reason: counts[reason] for reason in dict.fromkeys([*MISSING, *sorted(counts)]) if counts[reason]}
 
 
 def counted_note(rubric: Rubric | None) -> list[str]:
-    """What columns of scores are, where a scale has too many for a column each."""
+    """A note for tables with a column per score, if a scale has too many scores for that."""
     fine = any(scale is not scale.counted for scale in (rubric.scales.values() if rubric else ()))
-    return ["Of a scale of more than 11 scores, each counts as the nearest of 11 evenly spaced ones."] * fine
+    return ["On a scale of more than 11 scores, each counts as the nearest of 11 evenly spaced ones."] * fine
 
 
 def _words(reason: str) -> str:
@@ -113,32 +110,28 @@ def _words(reason: str) -> str:
 
 
 def broken(judgements: Iterable[Judgement]) -> int:
-    """How many verdicts came with token probabilities that cannot be true or are not the answer's: they stand without them."""
+    """The number of verdicts whose token probabilities cannot be true or are not the answer's; they count without them."""
     return sum(judgement.condition.get("probabilities") == "broken" for judgement in judgements)
 
 
 def supporter_of(dialogue: Dialogue) -> str:
-    """The supporter's name; an imported corpus, which names none, counts as one supporter under the name of its source."""
+    """The supporter's name; an imported corpus, which names none, counts as a supporter with the name of its source."""
     return dialogue.supporter or dialogue.source
 
 
 def seeker_of(dialogue: Dialogue) -> str:
-    """The seeker's name; people in an imported corpus, which names no simulator, go by the name of their source."""
+    """The seeker's name; people in an imported corpus, which names no simulator, have the name of their source."""
     return dialogue.simulator or dialogue.source
 
 
 def languages_of(records: Iterable[Dialogue | Judgement | Played]) -> list[Language]:
     """The languages that occur, English first."""
-    present = {record.language for record in records}
-    return in_order(present)
+    return in_order({record.language for record in records})
 
 
 def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgement]:
-    """The judgements on this rubric (those on other rubrics are passed over).
-
-    Raises `UserError` for a dimension that the rubric lacks, and for a value or a probability off its scale: all of them would
-    distort every mean.
-    """
+    """The judgements on this rubric; those on other rubrics are skipped. Raises `UserError` for a dimension that the rubric
+    lacks, and for a value or probability off its scale."""
     scales = rubric.scales
     levels = {name: {f"{score:g}" for score in scale.scores} for name, scale in scales.items()}
     for judgement in judgements:
@@ -161,20 +154,18 @@ def checked(judgements: Sequence[Judgement], rubric: Rubric) -> Iterator[Judgeme
 
 
 def dimension_label(rubric: Rubric, dimension: str) -> str:
-    """A dimension's English label, or its key where the rubric has no English; `average` has none."""
+    """A dimension's English label, or its key if the rubric has no English; `average` for the average."""
     return rubric.dimensions[dimension].label.get("en", dimension) if dimension in rubric.dimensions else dimension
 
 
 def dimension_at(rubric: Rubric, place: int | None) -> str:
-    """The dimension at a place of the rubric; None is the average's."""
+    """The dimension at a place in the rubric; `AVERAGE` for None."""
     return AVERAGE if place is None else list(rubric.dimensions)[place]
 
 
 def terminations(dialogues: Sequence[Dialogue]) -> Table:
-    """How many dialogues of each supporter ended for which reason, by whose reply, and how many either side ended.
-
-    Reasons that can be either side's doing have a column for each side. Reasons that never occurred are named in a note.
-    """
+    """How many dialogues of each supporter ended for which reason, and how many either side ended. Reasons that can be due to
+    either side have a column for each; reasons that never occurred are named in a note."""
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for dialogue in dialogues:
         row = counts[supporter_of(dialogue), dialogue.language]
@@ -184,9 +175,9 @@ def terminations(dialogues: Sequence[Dialogue]) -> Table:
         row[f"ended by {dialogue.ended_by}"] += dialogue.ended_by is not None
         for role, count in dialogue.usage.cut_off.items() if dialogue.usage else ():
             row[f"cut off ({role})"] += count
-    known = [*get_args(Termination), "not recorded"]
+    order = [*get_args(Termination), "not recorded"]
     occurred = {name for row in counts.values() for name in row if not name.startswith(("ended by", "cut off"))}
-    reasons = sorted(occurred, key=lambda name: (known.index(name.split(" (")[0]), name))
+    reasons = sorted(occurred, key=lambda name: (order.index(name.split(" (")[0]), name))
     cut = sorted({name for row in counts.values() for name in row if name.startswith("cut off")})
     columns = [*reasons, "ended by seeker", "ended by supporter", *cut]
     absent = [reason for reason in get_args(Termination) if not any(name.split(" (")[0] == reason for name in reasons)]
@@ -196,17 +187,17 @@ def terminations(dialogues: Sequence[Dialogue]) -> Table:
         for (supporter, language), row in sorted(counts.items())
     ]
     notes = [f"Did not occur: {', '.join(absent)}."] * bool(absent)
-    notes += ["Cut off: replies that reached their token limit; they are turns all the same."] * bool(cut)
+    notes += ["Cut off: replies that reached their token limit; they still count as turns."] * bool(cut)
     heads = ("supporter", "language", "dialogues", *columns)
     return Table.of("terminations", "How dialogues ended", rows, notes, TERMINATIONS, heads=heads)
 
 
-TROUBLE = 0.1  # from this share on, what goes wrong is more than an accident
-SAME = 20  # equal verdicts that are no accident any more
+TROUBLE = 0.1  # share of failures above which they are no accident
+SAME = 20  # number of equal verdicts from which they are no accident
 
 
 def sums_of(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> dict[tuple[str, str], Usage]:
-    """What each model used in each role, over several stages."""
+    """(role, model) → its usage over several stages."""
     parts: dict[tuple[str, str], list[Usage]] = defaultdict(list)
     for role, models in chain.from_iterable(stage.items() for stage in used):
         for model, usage in models.items():
@@ -215,10 +206,8 @@ def sums_of(used: Iterable[Mapping[str, Mapping[str, Usage]]]) -> dict[tuple[str
 
 
 def cut_off(used: Iterable[Mapping[str, Mapping[str, Usage]]], up_to: float = 1) -> str:
-    """Which replies reached their token limit, of all, by role and model (`used` is that of several stages); "" for none.
-
-    Models a larger share of whose replies than `up_to` was cut off are left out: `in_trouble` names those above `TROUBLE`.
-    """
+    """A sentence on the replies that reached their token limit, by role and model (`used` is that of several stages); "" if
+    none did. Models with a larger share of them than `up_to` are left out: `in_trouble` names those above `TROUBLE`."""
     cut = [
         f"{count:,} of {usage.calls:,} by the {role} {model}"
         for (role, model), usage in sums_of(used).items()
@@ -228,8 +217,8 @@ def cut_off(used: Iterable[Mapping[str, Mapping[str, Usage]]], up_to: float = 1)
 
 
 def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: Iterable[Judgement]) -> Iterator[str]:
-    """Warnings that name what to change: a model more than a tenth of whose replies were cut off, a judge more than a tenth of
-    whose verdicts could not be read, and one that gives every dialogue the same score."""
+    """Warnings with remedies, about models with more than a tenth of their replies cut off, judges with more than a tenth of
+    their verdicts unreadable, and judges that give every dialogue the same score."""
     for (role, model), usage in sums_of(used).items():
         if (count := sum(usage.cut_off.values())) > TROUBLE * usage.calls:
             raised = "max_tokens" if role == "supporter" else "sampling.max_tokens in its spec"
@@ -245,16 +234,16 @@ def in_trouble(used: Iterable[Mapping[str, Mapping[str, Usage]]], judgements: It
         if unread > TROUBLE * verdicts:
             yield (
                 f"{unread:,} of {verdicts:,} verdicts of the judge {judge} cannot be read: look at their `raw` in "
-                "judgements.jsonl; a judge that needs more words needs another sampling.max_tokens in its spec, one that "
-                "follows no instructions cannot judge"
+                "judgements.jsonl; a judge that is cut off needs a larger sampling.max_tokens in its spec, one that does not "
+                "follow instructions cannot judge"
             )
         elif read >= SAME and len(values) == 1:
             yield f"the judge {judge} gave {next(iter(values))} in all of {read:,} verdicts: its scores distinguish nothing"
 
 
 def failed_calls(failures: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table | None:
-    """The unanswered calls of a run (its failures.json) by role, model, outcome and HTTP status, most first, each with one of
-    the servers' messages; None for none."""
+    """The unanswered calls of a run (its failures.json) by stage, role, model, outcome and HTTP status, most frequent first,
+    each with an example of the servers' messages; None if there are none."""
     groups = group_by(
         ((stage, call) for stage, calls in failures.items() for call in calls),
         lambda item: (item[0], *(item[1][name] for name in ("role", "model", "outcome", "status"))),
@@ -264,21 +253,16 @@ def failed_calls(failures: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table |
         | {"calls": len(calls), "dialogues": len({call["dialogue"] for _, call in calls}), "for example": calls[0][1]["reason"]}
         for group, calls in sorted(groups.items(), key=lambda item: (-len(item[1]), str(item[0])))
     ]
-    note = "What they were needed for is missing; the same command asks for it again. failures.json lists every call."
+    note = "Their dialogues or verdicts are missing; the same command tries again. failures.json lists every call."
     return Table.of("failures", "Calls that were not answered", rows, [note], TERMINATIONS) if rows else None
 
 
 def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], timing: Mapping[str, float]) -> Table:
-    """Calls, tokens and cut-off replies of the dialogues with each supporter (both sides) and of each judge, with their total;
-    and seconds.
-
-    `judgement_usage` maps judge → usage. `timing` maps stage → seconds: a stage named `total` belongs to the total, every
-    other stage is a row of its own, since stages overlap and need not add up.
-    """
-    parts = {
-        f"dialogues with {name}": [dialogue.usage for dialogue in of_one if dialogue.usage]
-        for name, of_one in sorted(group_by(dialogues, supporter_of).items())
-    }
+    """Calls, tokens, cut-off replies and seconds of the dialogues with each supporter (both sides), of each judge, and in
+    total. `judgement_usage` maps judge → usage. `timing` maps stage → seconds; `total` is shown in the total, every other stage
+    in a row of its own, since stages overlap and need not add up."""
+    groups = sorted(group_by(dialogues, supporter_of).items())
+    parts = {f"dialogues with {name}": [dialogue.usage for dialogue in group if dialogue.usage] for name, group in groups}
     parts |= {f"judge {name}": [usage] for name, usage in sorted(judgement_usage.items())}
     parts["total"] = [*chain.from_iterable(parts.values())]
     fields = ("calls", "prompt_tokens", "completion_tokens", "reasoning_tokens")
@@ -290,39 +274,39 @@ def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], t
         rows[-1]["seconds"] = timing.get("total") if name == "total" else None
     rows += [{"item": f"stage: {name}", "seconds": seconds} for name, seconds in timing.items() if name != "total"]
     note = (
-        "Tokens as the servers counted them; reasoning tokens are part of the completion tokens. Cut off: replies that "
-        "reached their token limit."
+        "Tokens as the servers counted them; completion tokens include reasoning tokens. Cut off: replies that reached their "
+        "token limit."
     )
     return Table.of("costs", "Calls, tokens and time", rows, [note], COSTS)
 
 
 def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
-    """How often each score was given, per language, scorer and dimension. Unreadable verdicts have a column, and so have those
-    that are missing for another reason or came with broken probabilities (these are also counted by their score), if any.
+    """How often each score was given, per language, scorer and dimension. Unreadable verdicts have a column, as do verdicts
+    missing for another reason and those with broken probabilities (which also count under their score), if any.
 
-    Verdicts between two scores (ensembles give such) count as the nearest one, halves upwards; of a scale of more than 11
-    scores, eleven count. A score that is not on a dimension's scale has a dash. Verdicts without anything to score also have
-    their share, of all but those that were lost.
+    Verdicts between two scores (from ensembles) count as the nearest, halves up; a scale of more than 11 scores is reduced to
+    eleven. A score that is not on a dimension's scale has a dash. Verdicts with nothing to score also have a column for their
+    share of all verdicts but the lost ones.
     """
     groups: dict[tuple[Language, Scorer], dict[str, list[Judgement]]] = {}
     for judgement in checked(judgements, rubric):
         group = groups.setdefault((judgement.language, scorer_of(judgement)), {name: [] for name in rubric.dimensions})
         group[judgement.dimension].append(judgement)
-    verdicts = [judgement for group in groups.values() for of_dimension in group.values() for judgement in of_dimension]
+    verdicts = [judgement for group in groups.values() for judgement in chain.from_iterable(group.values())]
     reasons = list(dict.fromkeys([UNREADABLE, *missing(verdicts)]))
     unsound = [BROKEN] if broken(verdicts) else []
     several = len({scorer for _, scorer in groups}) > 1
-    heads_of, nothing = rubric.counted, [reason for reason in reasons if reason in UNASKED]
+    heads_of, unasked = rubric.counted, [reason for reason in reasons if reason in UNASKED]
     rows: list[dict[str, Cell]] = []
     for language, scorer in sorted(groups):
         for dimension, of_dimension in groups[language, scorer].items():
-            scale, without = rubric.scale_of(dimension).counted, missing(of_dimension)
+            scale, absent = rubric.scale_of(dimension).counted, missing(of_dimension)
             scores = Counter(scale.nearest(judgement.value) for judgement in of_dimension if judgement.value is not None)
             rows.append({"language": language} | scorer.column(several) | {"dimension": dimension_label(rubric, dimension)})
             rows[-1] |= {head: scores[score] if score in scale.scores else None for score, head in heads_of.items()}
-            rows[-1] |= {_words(reason): without.get(reason, 0) for reason in reasons}
-            asked = len(of_dimension) - without.get(LOST, 0)
-            shares = {_words(reason) + " %": 100 * without.get(reason, 0) / asked if asked else None for reason in nothing}
+            rows[-1] |= {_words(reason): absent.get(reason, 0) for reason in reasons}
+            total = len(of_dimension) - absent.get(LOST, 0)
+            shares = {f"{_words(reason)} %": 100 * absent.get(reason, 0) / total if total else None for reason in unasked}
             rows[-1] |= {"verdicts": len(of_dimension)} | shares | {reason: broken(of_dimension) for reason in unsound}
     note = "Broken probabilities: they cannot be true, or are not certain to be the answer's; the score in the text stands."
     heads = ("language", "dimension", *heads_of.values(), *map(_words, reasons), "verdicts")

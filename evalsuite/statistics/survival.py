@@ -1,10 +1,9 @@
-"""When seekers leave (EmoHarbor section 4.3, figure 6): survival curves of dialogues, and whether supporters' differ.
+"""When seekers leave (EmoHarbor section 4.3, figure 6): survival curves of dialogues, and whether those of supporters differ.
 
-A round is a reply of the supporter and what the seeker makes of it: another line, or the end. A dialogue's time is the last
-round whose outcome is known. It ends there by the seeker's own will (an event), or is censored: the rounds were used up, or a
-refusal, an empty reply, a full context or a failing server stopped it, which says nothing about whether the seeker would have
-stayed (the paper does not say what it does with those). A dialogue that stopped before any outcome, or whose end is not
-recorded, is on no curve and is counted as left out.
+A round is a supporter's reply and the seeker's response: another line, or the end. A dialogue's time is the last round with a
+known outcome. There the seeker left (an event), or the dialogue is censored: its rounds were used up, or a refusal, an empty
+reply, a full context or a failing server stopped it, which does not say whether the seeker would have stayed (the paper does
+not say how it treats those). Dialogues that stopped before any outcome, or whose end is not recorded, are counted as left out.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Counts = NDArray[np.int64]  # by round
 
 
 class Span(NamedTuple):
-    """How long a dialogue was watched, in rounds from 1, and whether the seeker left in the last of them."""
+    """How long a dialogue was observed, in rounds from 1, and whether the seeker left in the last of them."""
 
     rounds: int
     left: bool
@@ -39,11 +38,10 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class SurvivalStep:
-    """One round of a curve: `at_risk` dialogues had it, in `left` of them the seeker left, `censored` were not watched further.
-
-    `survival` is the share (0–1, Kaplan-Meier) of dialogues that go on after it. `low` and `high` are its pointwise 95 % band
-    (Greenwood's variance on the log-log scale, which keeps within 0–1); None before the first seeker left and after the last.
-    """
+    """One round of a curve: `at_risk` dialogues had it, the seeker left in `left` of them, and `censored` were not observed any
+    longer. `survival` is the share (0–1, Kaplan-Meier) of dialogues that go on after it; `low` and `high` are its pointwise
+    95 % band (Greenwood's variance on the log-log scale, which stays within 0–1), None before the first seeker left and after
+    the last."""
 
     round: int
     at_risk: int
@@ -56,7 +54,7 @@ class SurvivalStep:
 
 @dataclass(frozen=True)
 class Curve:
-    """One supporter in one language. `median` is the first round after which at most half go on, None if there is none."""
+    """One supporter in one language. `median` is the first round after which at most half go on; None without one."""
 
     language: Language
     supporter: str
@@ -68,8 +66,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class LogRank:
-    """Whether supporters' seekers leave at the same rate. `holm` is p after Holm's correction over the pairs of a language
-    (None for the test of all at once); figures are None where `undefined` says why."""
+    """Whether the seekers of these supporters leave at the same rate. `holm` is p after Holm's correction over the pairs of a
+    language (None for the test of all at once); figures are None if `undefined` gives a reason."""
 
     language: Annotated[Language, Column("language")]
     supporters: Annotated[tuple[str, ...], Column("supporters", " / ".join)]
@@ -81,7 +79,7 @@ class LogRank:
 
 
 def span_of(dialogue: Dialogue) -> Span | None:
-    """How long a dialogue was watched; None where no outcome of a round is known."""
+    """How long a dialogue was observed; None if no round has a known outcome."""
     if dialogue.termination is None:
         return None
     heard = answered = 0
@@ -119,31 +117,31 @@ def _steps(spans: Sequence[Span]) -> list[SurvivalStep]:
     rounds = np.arange(1, max(span.rounds for span in spans) + 1)
     at_risk, left = _counts(spans, rounds)
     censored = at_risk - left - np.append(at_risk[1:], 0)
-    with np.errstate(divide="ignore", invalid="ignore"):  # after the last seeker left, which ends the curve
+    with np.errstate(divide="ignore", invalid="ignore"):  # when the last seeker leaves, which ends the curve
         survival = np.exp(np.cumsum(np.log(1 - left / at_risk)))
         errors = survival * np.sqrt(np.cumsum(left / (at_risk * (at_risk - left))))
     steps = []
     columns = (part.tolist() for part in (rounds, at_risk, left, censored, survival, errors))
-    for at, now, gone, stopped, go_on, error in zip(*columns, strict=True):
+    for at, present, leaving, stopped, share, error in zip(*columns, strict=True):
         band: tuple[float | None, float | None] = None, None
-        if 0 < go_on < 1:
-            width = ndtri((1 + LEVEL) / 2) * error / (go_on * abs(np.log(go_on)))
-            band = float(go_on ** np.exp(width)), float(go_on ** np.exp(-width))
-        steps.append(SurvivalStep(at, now, gone, stopped, go_on, *band))
+        if 0 < share < 1:
+            width = ndtri((1 + LEVEL) / 2) * error / (share * abs(np.log(share)))
+            band = float(share ** np.exp(width)), float(share ** np.exp(-width))
+        steps.append(SurvivalStep(at, present, leaving, stopped, share, *band))
     return steps
 
 
 def _counts(spans: Sequence[Span], rounds: Counts) -> tuple[Counts, Counts]:
-    """How many dialogues had each of these rounds, and in how many of them the seeker left."""
+    """The dialogues that had each of these rounds, and those of them in which the seeker left."""
     ends, left = np.array(spans)[:, :, None].swapaxes(0, 1)
     return (ends >= rounds).sum(axis=0), ((ends == rounds) & (left == 1)).sum(axis=0)
 
 
 def log_ranks(dialogues: Sequence[Dialogue]) -> list[LogRank]:
-    """For every language with several supporters: all of them at once, then (where they are more than two) every pair."""
+    """For every language with several supporters: all of them at once, then (if there are more than two) every pair."""
     tests = []
     for language, supporters in _spans(dialogues).items():
-        watched = {name: known for name, spans in supporters.items() if (known := [span for span in spans if span])}
+        watched = {name: [span for span in spans if span] for name, spans in supporters.items() if any(spans)}
         if len(watched) < 2:
             continue
         tests.append(_log_rank(language, watched))
@@ -155,14 +153,14 @@ def log_ranks(dialogues: Sequence[Dialogue]) -> list[LogRank]:
 
 
 def _log_rank(language: Language, groups: dict[str, list[Span]]) -> LogRank:
-    """Fleming and Harrington's form for any number of groups: observed less expected departures of all groups but the first,
+    """Fleming and Harrington's form for any number of groups: observed minus expected departures of all groups but the first,
     and their variances over rounds."""
     names, df = tuple(groups), len(groups) - 1
     rounds = np.unique([span.rounds for spans in groups.values() for span in spans])
     at_risk, left = (np.array(part) for part in zip(*(_counts(spans, rounds) for spans in groups.values()), strict=True))
     everyone, leavers = at_risk.sum(axis=0), left.sum(axis=0)
-    told = (leavers > 0) & (leavers < everyone)
-    if not at_risk[:, told].any(axis=1).all():  # the variances have no inverse; whoever had a later round had the earlier ones
+    informative = (leavers > 0) & (leavers < everyone)
+    if not at_risk[:, informative].any(axis=1).all():  # else the variances have no inverse
         reason = "no round in which some seekers left and others stayed has them all" if leavers.any() else "no seeker left"
         return LogRank(language, names, None, df, None, None, reason)
     shares, several = (at_risk / everyone)[1:], everyone > 1
@@ -186,18 +184,20 @@ def tables(curves: Sequence[Curve], tests: Sequence[LogRank]) -> Iterator[Table]
             rows[-1] |= {f"round {at}": None for at in range(1, horizon + 1)}
             rows[-1] |= {f"round {at}": estimate_of(step) for at, step in enumerate(curve.steps, start=1)}
         notes = [
-            "Kaplan-Meier, [pointwise 95 % band], n = dialogues that had the round. A seeker who ends the dialogue "
-            "leaves; dialogues that ran out of rounds or were stopped by anything else count as long as they lasted. "
-            "Median: the first round after which at most half go on."
+            "Kaplan-Meier, [pointwise 95 % band], n = dialogues that reached the round. A seeker who ends the dialogue "
+            "leaves; dialogues that ran out of rounds or were stopped by anything else count for as long as they lasted. "
+            "Median: the first round after which at most half go on.",
+            *(
+                f"{c.supporter}: left out {c.left_out} that stopped before any round was over."
+                for c in of_language
+                if c.left_out
+            ),
         ]
-        for curve in of_language:
-            if curve.left_out:
-                notes.append(f"{curve.supporter}: left out {curve.left_out} that stopped before any round was over.")
         yield Table.of(f"survival-{language}", f"Dialogues that go on after each round, %, {language}", rows, notes, SURVIVAL)
     if tests:
         notes = [
-            f"{TEST.capitalize()}, two-sided; Holm's correction over the pairs of a language. It does not know that the same "
-            "profiles were held with all supporters, which makes it cautious.",
+            f"{TEST.capitalize()}, two-sided; Holm's correction over the pairs of a language. It ignores that all supporters "
+            "met the same profiles, which makes it conservative.",
             *(f"{test.language}, {' / '.join(test.supporters)}: {test.undefined}." for test in tests if test.undefined),
         ]
         yield Table.of("log-rank", "Do seekers leave at the same rate?", tests, notes, SURVIVAL)

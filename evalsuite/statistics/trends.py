@@ -1,8 +1,8 @@
-"""How scores change while a dialogue goes on (EmoHarbor figures 7, 9 and 10): verdicts on single turns, by round.
+"""How scores change in the course of a dialogue (EmoHarbor figures 7, 9 and 10): verdicts on single turns, by round.
 
-Round k is the k-th reply of the supporter. The mean of a round is over the dialogues that came so far, so a curve of means
-mixes what changes within dialogues with which dialogues are left. Beside it stands the slope within dialogues: of every
-dialogue with verdicts on two rounds or more, the least-squares slope of its own scores, averaged.
+Round k is the supporter's k-th reply. A round's mean is over the dialogues that reached it, so a curve of means mixes changes
+within dialogues with the selection of dialogues that are left. So there is also the slope within dialogues: the least-squares
+slope of a dialogue's own scores, averaged over the dialogues with verdicts on two rounds or more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRENDS = "Scores by round"  # heading of the report
 @dataclass(frozen=True)
 class Point:
     """The mean (0–100) of one dimension, or of `average`, in one round, with its 95 % interval over cards; n = dialogues with a
-    readable verdict. `reached` dialogues of the supporter came to this round, judged or not."""
+    readable verdict. `reached` counts the supporter's dialogues that reached this round, judged or not."""
 
     round: int
     dimension: str
@@ -40,11 +40,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Trend:
-    """One supporter in one language as one scorer sees it.
-
-    `slopes` maps dimension (and `average`) → the mean slope within dialogues, in points of 0–100 per round, n = cards; tested
-    against no slope as `paired.differences` are.
-    """
+    """One supporter in one language, by one scorer. `slopes` maps dimension (and `average`) → the mean slope within dialogues,
+    in points of 0–100 per round, n = cards, tested against 0 like `paired.differences`."""
 
     language: Language
     scorer: Scorer
@@ -54,13 +51,11 @@ class Trend:
 
 
 def round_of(dialogue: Dialogue, turn: int) -> int:
-    """The round that a turn (its place in the dialogue, from 0) belongs to: supporter's turns up to and including it.
-
-    Raises `UserError` for a turn that the dialogue does not have, or before the supporter has spoken.
-    """
+    """The round of a turn (its place in the dialogue, from 0): the number of the supporter's turns up to and including it.
+    Raises `UserError` for a turn that does not exist, or before the supporter has spoken."""
     if turn >= len(dialogue.turns):
         raise UserError(f"turn: {turn}, but dialogue {dialogue.id} has turns 0 to {len(dialogue.turns) - 1}")
-    number = sum(one.role == "supporter" for one in dialogue.turns[: turn + 1])
+    number = sum(spoken.role == "supporter" for spoken in dialogue.turns[: turn + 1])
     if not number:
         raise UserError(f"turn: {turn} of dialogue {dialogue.id} is before the supporter's first")
     return number
@@ -69,27 +64,25 @@ def round_of(dialogue: Dialogue, turn: int) -> int:
 def trends(
     dialogues: Sequence[Dialogue], judgements: Sequence[Judgement], rubric: Rubric, value: Value = "value"
 ) -> list[Trend]:
-    """Every language, scorer and supporter with verdicts on single turns (none: an empty list).
-
-    Repeats, and several turns of a round, are averaged first. Raises `UserError` as `round_of` and `summary.checked` do, and
-    for a judgement of a dialogue that is not among `dialogues`.
-    """
+    """Every language, scorer and supporter with verdicts on single turns. Repeats, and several turns of a round, are averaged
+    first. Raises `UserError` like `round_of` and `summary.checked`, and for a judgement of a dialogue that is not among
+    `dialogues`."""
     by_id = {dialogue.id: dialogue for dialogue in dialogues}
     rounds: dict[int, list[Judgement]] = defaultdict(list)
-    for judgement in checked([one for one in judgements if one.turn is not None], rubric):
+    for judgement in checked([judgement for judgement in judgements if judgement.turn is not None], rubric):
         dialogue = by_id.get(judgement.dialogue_id)
         try:
             number = round_of(dialogue, judgement.turn or 0) if dialogue else 1  # an unknown dialogue is refused below
         except UserError as error:
             raise UserError(f"judgement by {judgement.judge}: {error}") from None
         rounds[number].append(judgement)
-    # Every dialogue stands for itself: slopes are within dialogues.
+    # Slopes are within dialogues: each dialogue is a card of its own.
     cards: dict[tuple[Language, Scorer, str], dict[int, dict[str, Floats]]] = defaultdict(dict)
     for number, verdicts in rounds.items():
-        for one in contestants_of(dialogues, verdicts, rubric, value, card_of=lambda dialogue: dialogue.id):
-            cards[one.language, one.scorer, one.supporter][number] = one.cards
+        for contestant in contestants_of(dialogues, verdicts, rubric, value, card_of=lambda dialogue: dialogue.id):
+            cards[contestant.language, contestant.scorer, contestant.supporter][number] = contestant.cards
     result, languages, names = [], languages_of(dialogues), [*rubric.dimensions, AVERAGE]
-    for language, scorer, supporter in sorted(cards, key=lambda who: (languages.index(who[0]), *who[1:])):
+    for language, scorer, supporter in sorted(cards, key=lambda key: (languages.index(key[0]), *key[1:])):
         by_round = cards[language, scorer, supporter]
         rivals = [dialogue for dialogue in dialogues if (dialogue.language, supporter_of(dialogue)) == (language, supporter)]
         reached = [sum(turn.role == "supporter" for turn in dialogue.turns) for dialogue in rivals]
@@ -112,7 +105,7 @@ def trends(
 
 
 def _slopes(scores: Floats, cards: Sequence[str], names: Sequence[str], design: paired.Design) -> dict[str, paired.Difference]:
-    """Slopes are contestants that compete with no slope at all."""
+    """Slopes as contestants, compared with a slope of 0."""
     scored = ~np.isnan(scores)
     counts = scored.sum(axis=1)
     at = np.where(scored, np.arange(scores.shape[1])[None, :, None], 0.0)
@@ -138,19 +131,19 @@ def tables(trends: Sequence[Trend], rubric: Rubric) -> Iterator[Table]:
         slopes: list[dict[str, Cell]] = []
         for trend in of_language:
             for name, slope in trend.slopes.items():
-                who: dict[str, Cell] = {"supporter": trend.supporter, **trend.scorer.column(several)}
-                who |= {"dimension": dimension_label(rubric, name)}
+                labels: dict[str, Cell] = {"supporter": trend.supporter, **trend.scorer.column(several)}
+                labels |= {"dimension": dimension_label(rubric, name)}
                 rounds = {point.round: point.estimate for point in trend.points if point.dimension == name}
-                means.append(who | {f"round {at}": rounds.get(at) for at in range(1, horizon + 1)})
-                slopes.append(who | {"points per round": slope.estimate} | paired.by_column(slope))
+                means.append(labels | {f"round {at}": rounds.get(at) for at in range(1, horizon + 1)})
+                slopes.append(labels | {"points per round": slope.estimate} | paired.by_column(slope))
                 del slopes[-1][paired.COLUMNS[0]]
         note = (
             f"Mean on 0–100, [{SMOOTHED} over cards], n = dialogues with a readable verdict. "
-            "Later rounds rest on the dialogues that came so far."
+            "Later rounds are over the dialogues that reached them."
         )
         yield Table.of(f"trends-{language}", f"Scores by round, {language}", means, [note], TRENDS)
         note = (
-            "Mean over cards of the least-squares slope of a dialogue's own scores (0–100) by round, "
-            f"[{SMOOTHED}], n = cards with a dialogue that was judged in two rounds or more. Against no slope, {paired.HOLDS}."
+            f"Mean over cards of the least-squares slope of a dialogue's own scores (0–100) by round, [{SMOOTHED}], n = cards "
+            f"with a dialogue that was judged in two rounds or more. Against a slope of 0, {paired.HOLDS}."
         )
         yield Table.of(f"slopes-{language}", f"Change of scores within dialogues, {language}", slopes, [note], TRENDS)

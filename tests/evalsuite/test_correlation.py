@@ -273,7 +273,7 @@ def test_unreadable_verdicts_are_left_out_and_counted() -> None:
     assert (each.pairs, each.unread) == (4, 2)
     assert each.estimate.mean == pytest.approx(scipy.stats.spearmanr([1, 3, 30, 20], [1, 3, 3, 1]).statistic)
     assert "Verdicts without a score are left out: up to 2 for one row." in [*correlation_tables(found)][-1].notes
-    with pytest.raises(UserError, match="none of its verdicts on en dialogues has a figure to use"):
+    with pytest.raises(UserError, match="none of its verdicts on en dialogues has a usable score"):
         rows_of(judged(*[None] * 6), GOLD, TALKS)
 
 

@@ -331,7 +331,7 @@ def test_trials_of_a_card_are_drawn_together() -> None:
     assert (once.low, once.high) == pytest.approx(smoothed([0, 100], range(0, 101, 25)), abs=3)
     one_card = board(dialogues[:10], judgements[:10], rubric)
     assert cell(one_card, 0, "Fluency") == Estimate(0, None, None, 10)
-    assert any("all dialogues are on one card" in note for note in one_card.notes)
+    assert any("dialogues that are all on one card" in note for note in one_card.notes)
 
 
 def test_items_of_a_corpus_pair_as_cards_do() -> None:
