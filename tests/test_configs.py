@@ -293,7 +293,7 @@ def test_native_judge_prompts_share_everything_up_to_the_end_of_the_transcript(l
     assert len(joint) - len(prefix) < 400 and len(single) - len(prefix) < 400, "what follows is read for every request"
 
 
-@pytest.mark.parametrize("pack", ["esc_eval", "esc_rank", "role_play_judge", "summary"])
+@pytest.mark.parametrize("pack", ["esc_eval", "esc_rank", "role_play_judge", "seeker_features", "summary"])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_native_requests_on_one_dialogue_part_only_after_it(pack: str, language: Language) -> None:
     """A prefix cache then serves the rules to all dialogues and the dialogue to all dimensions."""

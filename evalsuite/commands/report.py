@@ -11,7 +11,7 @@ import typer
 
 from core.errors import UserError, say
 from core.options import console
-from core.paths import MaybeFiles, Writes
+from core.paths import Reads, Writes
 from core.tables import Table
 from core.wandb_offline import need_wandb
 from data_prep.scores.human import read_dialogues
@@ -26,6 +26,7 @@ from evalsuite.commands.options import (
     PeopleOption,
     WandbOption,
 )
+from evalsuite.commands.verdicts import judgements_of
 from evalsuite.papers.reported.against import against
 from evalsuite.report import content
 from evalsuite.report.by_people import by_people, people_scores
@@ -35,6 +36,8 @@ from evalsuite.runs import shards
 from evalsuite.runs.folder import open_run
 from evalsuite.statistics.by_field import by_field
 from evalsuite.statistics.leaderboard import Tally
+
+TAG_FILES = ("judgements.jsonl", "judges/*/judgements.jsonl")
 
 
 def report(
@@ -51,12 +54,14 @@ def report(
         ),
     ] = None,
     seekers: Annotated[
-        MaybeFiles,
+        list[Path] | None,
         typer.Option(
             "--seekers",
             help="Dialogues with people as seekers (JSONL records; `esc-data import` makes them of a corpus), to compare the "
-            "simulated seekers with. Repeat for more.",
+            "simulated seekers with; or a folder with these and the run's own, tagged by a judge on rubric seeker_features. "
+            "Repeat for more.",
         ),
+        Reads("place", ("dialogues.jsonl", *TAG_FILES)),
     ] = None,
     fail_under: Annotated[
         list[str] | None,
@@ -98,7 +103,11 @@ def report(
         if gold:
             yield from by_people(tally.dialogues, *people_scores(gold, rubric or [], tally.dialogues), config.floors())
         if seekers:
-            yield from realism_tables(read_dialogues(seekers), tally.dialogues)
+            files = [path / "dialogues.jsonl" if path.is_dir() else path for path in seekers]
+            simulated = {dialogue.id for dialogue in tally.dialogues}
+            people = [dialogue for dialogue in read_dialogues(files) if dialogue.id not in simulated]
+            tags = judgements_of(file for path in seekers for pattern in TAG_FILES for file in sorted(path.glob(pattern)))
+            yield from realism_tables(people, tally.dialogues, tags)
         for field in by or ():
             yield from by_field(tally, field)
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy as np
 import pytest
 
 from core.files import write_jsonl
-from core.records import Dialogue, Turn
-from evalsuite.checks.realism import MEASURES, PHRASED, against, compared, realism_tables, side_of, told_apart
+from core.records import Dialogue, Judgement, Turn
+from core.tables import Estimate, Table
+from evalsuite.checks.realism import (
+    MEASURES,
+    PHRASED,
+    TAGS,
+    SeekerFigures,
+    against,
+    compared,
+    realism_tables,
+    side_of,
+    told_apart,
+)
 from tests.conftest import EscEval
 from tests.evalsuite.records import make_judgement, make_run
 
@@ -81,6 +93,32 @@ def test_a_language_without_words_has_the_counted_measures_alone() -> None:
     assert missing == {*PHRASED, "vocabulary"}
 
 
+def test_tags_are_shares_of_dialogues_and_what_cannot_be_read_is_told() -> None:
+    """Of four people two are reserved, one is plain and one has no tag; the seeker is plain, and a repeat does not count."""
+    people, bot = [talk(f"p{n}", "I lost my job.") for n in range(4)], talk("s", "Hello there.", simulator="bot")
+
+    def tagged(id: str, value: float | None, **more: Any) -> Judgement:
+        return make_judgement(id, "style", value).model_copy(update={"rubric": TAGS} | more)
+
+    verdicts = [tagged("p0", 3), tagged("p1", 3), tagged("p2", 0), tagged("p3", None), tagged("s", 0), tagged("s", 3, repeat=1)]
+    (table,) = realism_tables(people, [bot], [*verdicts, make_judgement("s", "fluency", 4)])
+    rows = estimates(table)
+    assert [label for label in rows if "tagged" in label] == [
+        f"style tagged {level}, %" for level in ("plain", "upset", "verbose", "reserved", "tangential", "pleasing")
+    ]
+    own, other, gap = rows["style tagged reserved, %"]
+    assert (own.mean, own.n, other.mean, other.n, gap.mean) == (pytest.approx(200 / 3), 3, 0, 1, pytest.approx(-200 / 3))
+    assert 0 < (own.low or 0) < (own.high or 0) < 100 and gap.low is None, "one simulated dialogue has no interval"
+    assert "1 of 5 dialogues lack a tag that can be read" in table.notes[-1]
+    (table,) = realism_tables(people, [bot], [*verdicts, tagged("s", 3, judge="other"), tagged("p0", 0, judge="other")])
+    assert estimates(table)["style tagged plain, %, by other"][1].mean == 0 and len(table.notes) == 5, "each judge by itself"
+
+
+def estimates(table: Table) -> dict[str, tuple[Estimate, ...]]:
+    """Measure → people, simulated, difference."""
+    return {str(row[1]): tuple(cell for cell in row[2:] if isinstance(cell, Estimate)) for row in table.rows}
+
+
 # --- the classifier ----------------------------------------------------------------------------------------------------------
 
 
@@ -136,6 +174,23 @@ def test_intervals_of_differences_cover_the_true_difference(studies: int) -> Non
     assert hits / studies >= 0.94 - 1.65 * (0.95 * 0.05 / studies) ** 0.5
 
 
+@pytest.mark.parametrize("studies", [pytest.param(200, marks=pytest.mark.slow), pytest.param(2000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("shares", [(0.1, 0.1), (0.1, 0.5), (0.02, 0.9)])
+def test_intervals_of_tags_cover_the_true_difference(shares: tuple[float, float], studies: int) -> None:
+    """One tag: 12 dialogues of people, 20 simulated on ten cards."""
+    rng, hits = np.random.default_rng(9), 0
+    for _ in range(studies):
+        sides = []
+        for cards, each, share in ((12, 1, shares[0]), (10, 2, shares[1])):
+            by_card = rng.beta(4 * share, 4 * (1 - share), cards).repeat(each)
+            values = np.full((cards * each, len(MEASURES) + 1), np.nan)
+            values[:, -1] = 100 * (rng.random(cards * each) < by_card)
+            sides.append(SeekerFigures(values, [f"c{n // each}" for n in range(cards * each)]))
+        gap = [*compared(*sides)][-1][2]
+        hits += (gap.low or 0) <= 100 * (shares[1] - shares[0]) <= (gap.high or 0)
+    assert hits / studies >= 0.94 - 1.65 * (0.95 * 0.05 / studies) ** 0.5
+
+
 # --- the report --------------------------------------------------------------------------------------------------------------
 
 
@@ -143,14 +198,20 @@ def test_intervals_of_differences_cover_the_true_difference(studies: int) -> Non
 def test_the_report_sets_the_seekers_beside_people(esc_eval: EscEval, tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     run = make_run(tmp_path / "run", {"one": [1, 2]}, framework="esc_eval")
-    held = [one.model_copy(update={"supporter": "one", "framework": "esc_eval"}) for one in drawn(rng, 12, 4, "s")]
-    write_jsonl(run / "dialogues.jsonl", held)
-    write_jsonl(run / "judgements.jsonl", [make_judgement(one.id, "fluency", 3) for one in held])
+    talks = [one.model_copy(update={"supporter": "one", "framework": "esc_eval"}) for one in drawn(rng, 12, 4, "s")]
+    write_jsonl(run / "dialogues.jsonl", talks)
+    write_jsonl(run / "judgements.jsonl", [make_judgement(one.id, "fluency", 3) for one in talks])
     write_jsonl(tmp_path / "people.jsonl", drawn(rng, 20, 0, "p"))
     assert esc_eval("report", "run", "--seekers", "people.jsonl") == (0, "")
     table = (run / "tables" / "realism-en.csv").read_text()
     assert 'bot,"told apart from people by a classifier, %"' in table and "self-disclosure" in table
     assert "Seekers against people" in (run / "report.html").read_text()
+    tags = tmp_path / "tags"
+    write_jsonl(tags / "dialogues.jsonl", [*drawn(rng, 20, 0, "p"), *talks])
+    verdicts = [make_judgement(f"{side}{n}", "engagement", value) for side, value in (("p", 1), ("s", 2)) for n in range(12)]
+    write_jsonl(tags / "judgements.jsonl", [verdict.model_copy(update={"rubric": TAGS}) for verdict in verdicts])
+    assert esc_eval("report", "run", "--seekers", "tags") == (0, "")
+    assert 'bot,"engagement tagged high, %",0.0' in (run / "tables" / "realism-en.csv").read_text()
     assert esc_eval("report", "run") == (0, "") and not (run / "tables" / "realism-en.csv").exists()
     write_jsonl(tmp_path / "zh.jsonl", [talk("z", "我睡不着。", language="zh")])
     code, err = esc_eval("report", "run", "--seekers", "zh.jsonl")
