@@ -206,7 +206,7 @@ def test_the_readme_is_short_and_says_what_was_never_run() -> None:
     assert len(text.splitlines()) <= 180
     assert len(text.split()) <= 1100
     top = text[: text.index("## Install")]
-    assert "never run" in top and "GPU" in top and "no figure of a paper was reproduced" in top
+    assert "never run" in top and "GPU" in top and "No figure of a paper was reproduced" in top
 
 
 def test_the_site_lists_every_page() -> None:
