@@ -1,13 +1,14 @@
 """What a model takes on GPUs: weights, cache, overhead. Every formula and every assumption is written here.
 
-Shapes come from a checkpoint's config.json, or before it is downloaded from configs/serve/architectures.yaml; parameters are
-counted in safetensors headers where there are weights on this machine. Neither torch nor vllm is imported: a test compares the
-results with vLLM's own classes.
+Shapes come from a checkpoint's config.json, or before it is downloaded from configs/serve/architectures.yaml. Parameters are
+counted in safetensors headers where the weights are on this machine, and by transformers where only a config.json is; for what
+architectures.yaml lists neither torch nor transformers is imported. Tests compare the results with vLLM's own classes.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -18,10 +19,9 @@ from typing import Any
 
 from core.errors import UserError
 from core.files import CONFIGS, read_object
-from core.specs import EMBEDDED_PREFIX, ModelSpec
+from core.specs import ModelSpec
 from core.yaml_files import load_yaml
-from serve.checkpoints.embedded import embedded_folder
-from serve.checkpoints.places import local_path
+from serve.checkpoints.places import on_hub, tokenizer_folder
 from serve.checkpoints.tensors import check_checkpoint, stored_tensors, weight_files
 
 GIB = 2**30
@@ -31,15 +31,7 @@ LARGE = 70 * GIB  # GPUs from here on get vLLM's larger batches (an A100 does no
 # Beside weights and cache: contexts, graphs, the activations and logits of a batch, which is larger on a large GPU. Assumed (an
 # H100 took 2.1 GiB for the embedded model, 2.4 for a 7B); vLLM measures it, and its cache is shown beside the planned one.
 OVERHEAD, OF_LARGE = int(2.75 * GIB), int(4.75 * GIB)
-_TIED = {"gemma", "gemma2", "gemma3_text"}  # families whose config.json leaves tie_word_embeddings out and means yes
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-_GLM = {  # ChatGLM's names
-    "num_layers": "num_hidden_layers",
-    "kv_channels": "head_dim",
-    "multi_query_group_num": "num_key_value_heads",
-    "ffn_hidden_size": "intermediate_size",
-    "padded_vocab_size": "vocab_size",
-}
 
 
 @dataclass(frozen=True)
@@ -122,86 +114,62 @@ def batched_tokens(gpu: int) -> int:
     return 8192 if gpu >= LARGE else 2048
 
 
-def shape_of(config: Mapping[str, Any], parameters: int | None = None) -> Shape | None:
-    """The shape that a config.json states; None for one that is not a decoder of a known kind.
+def shape_of(config: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> Shape | None:
+    """The shape that a config.json states, with the parameters of its tensors by name (`counts`); None for one that is not a
+    decoder of a known kind.
 
-    Where the parameters were not counted, they are those of the matrices: embeddings, output layer unless tied, attention,
-    gated feed-forward layers, experts. Norms and biases, a thousandth at most, are left out.
+    Without counts the parameters are those that the config states (only architectures.yaml does), else those of the matrices:
+    embeddings, output layer unless tied, attention, gated feed-forward layers. Norms and biases, a thousandth at most, are left
+    out. Experts and latent attention have no formula here: None.
     """
     text = dict(config.get("text_config") or config)
-    kind = text.get("model_type") or config.get("model_type")
-    if kind == "chatglm":
-        text |= {ours: text[theirs] for theirs, ours in _GLM.items() if theirs in text}
-        if not text.get("multi_query_attention"):
-            text["num_key_value_heads"] = text["num_attention_heads"]
     try:
         hidden, layers, heads = (int(text[name]) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
-        intermediate, vocabulary = int(text["intermediate_size"]), int(text["vocab_size"])
-        intermediate //= 2 if kind == "qwen" else 1  # Qwen's first generation counts gate and value together
+        intermediate, table = int(text["intermediate_size"]), int(text["vocab_size"]) * hidden
     except (KeyError, TypeError, ValueError):
         return None
     kv_heads = int(text.get("num_key_value_heads") or heads)
     head = int(text.get("head_dim") or hidden // heads)
-    latent = text.get("kv_lora_rank")
-    attention: tuple[Attention, ...]
+    latent, experts = text.get("kv_lora_rank"), next((text[name] for name in _EXPERTS if text.get(name)), 0)
     if latent:
-        attention = (Attention(layers, 1, int(latent) + int(text["qk_rope_head_dim"])),)
-        of_attention = _latent_attention(text, hidden, heads, int(latent))
+        attention = [Attention(layers, 1, latent + text["qk_rope_head_dim"])]
     else:
-        windows = _windows(text, kind, layers)
-        attention = tuple(Attention(windows.count(w), kv_heads, 2 * head, w) for w in dict.fromkeys(windows))
-        of_attention = 2 * hidden * head * (heads + kv_heads)
-    tied = bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", kind in _TIED)))
-    embeddings = vocabulary * hidden * (1 if tied else 2)
-    sparse = {name: text.get("num_experts_per_tok") or text[name] for name in _EXPERTS if text.get(name)}
-    whole, taken = (_feed_forward(text | experts, layers, hidden, intermediate) for experts in ({}, sparse))
-    active = vocabulary * hidden + layers * of_attention + taken
-    parameters = parameters or embeddings + layers * of_attention + whole
-    return Shape(parameters, embeddings, heads, hidden, intermediate, attention, active)
+        kinds = text.get("layer_types") or ["full_attention"] * layers
+        windows = [text.get("sliding_window") if kind == "sliding_attention" else None for kind in kinds]
+        attention = [Attention(windows.count(window), kv_heads, 2 * head, window) for window in dict.fromkeys(windows)]
+    embeddings = table * (1 if text.get("tie_word_embeddings", config.get("tie_word_embeddings")) else 2)
+    parameters, idle = text.get("parameters"), 0.0
+    if counts:
+        parameters, embeddings = sum(counts.values()), sum(count for count in counts.values() if count == table)
+        of_experts = sum(count for name, count in counts.items() if ".experts." in name)
+        idle = of_experts * (1 - (text.get("num_experts_per_tok") or experts) / experts) if experts else 0
+    elif not parameters:
+        if experts or latent:
+            return None
+        parameters = embeddings + layers * (2 * hidden * head * (heads + kv_heads) + 3 * hidden * intermediate)
+    active = text.get("active_parameters") or int(parameters - idle) - embeddings + table
+    return Shape(parameters, embeddings, heads, hidden, intermediate, tuple(attention), active)
 
 
-def _latent_attention(text: Mapping[str, Any], hidden: int, heads: int, latent: int) -> int:
-    """Parameters of a layer of multi-head latent attention."""
-    plain, rope, value = (int(text[name]) for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
-    queries = heads * (plain + rope)
-    rank = text.get("q_lora_rank")
-    of_queries = rank * (hidden + queries) if rank else hidden * queries
-    return int(of_queries + hidden * (latent + rope) + latent * heads * (plain + value) + heads * value * hidden)
+@cache
+def _built(config: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """A config.json, given as text, with what it leaves to the code; and the parameters by name of transformers' model, made
+    without weights. Both are as given and empty where transformers is not installed or has no such model."""
+    fields = json.loads(config)
+    if fields.get("model_type") and all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
 
-
-def _windows(text: Mapping[str, Any], kind: str | None, layers: int) -> list[int | None]:
-    """How far each layer looks back."""
-    window = text.get("sliding_window")
-    if not window or text.get("use_sliding_window") is False:
-        return [None] * layers
-    if kinds := text.get("layer_types"):
-        return [window if name == "sliding_attention" else None for name in kinds]
-    # Older files leave the pattern to the code: Gemma 2 has every second layer whole, Gemma 3 every sixth.
-    every = {"gemma2": 2, "gemma3_text": 6}.get(kind or "", text.get("sliding_window_pattern"))
-    return [None if every and (number + 1) % every == 0 else window for number in range(layers)]
-
-
-def _feed_forward(text: Mapping[str, Any], layers: int, hidden: int, intermediate: int) -> int:
-    """Parameters of all layers' feed-forward parts; those of experts, of experts that every token takes, and of the router."""
-    experts = next((text[name] for name in _EXPERTS if text.get(name)), None)
-    if not experts:
-        return layers * 3 * hidden * intermediate
-    width = int(text.get("moe_intermediate_size") or intermediate)
-    shared = text.get("shared_expert_intermediate_size") or (text.get("n_shared_experts") or 0) * width
-    step, first, dense = (
-        text.get("decoder_sparse_step") or 1,
-        text.get("first_k_dense_replace") or 0,
-        text.get("mlp_only_layers"),
-    )
-    sparse = sum(n >= first and (n + 1) % step == 0 and n not in (dense or []) for n in range(layers))
-    of_experts = 3 * hidden * (int(experts) * width + shared) + hidden * int(experts)
-    return int(sparse * of_experts + (layers - sparse) * 3 * hidden * intermediate)
+        with suppress(KeyError, TypeError, ValueError), torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields))
+            return model.config.to_dict(), {name: parameter.numel() for name, parameter in model.named_parameters()}
+    return fields, {}
 
 
 @cache
 def _architectures() -> dict[str, dict[str, Any]]:
-    known: dict[str, dict[str, Any]] = load_yaml(ARCHITECTURES, "architectures")
-    return known
+    architectures: dict[str, dict[str, Any]] = load_yaml(ARCHITECTURES, "architectures")
+    return architectures
 
 
 def known_architecture(name: str) -> tuple[str, dict[str, Any]] | None:
@@ -213,58 +181,46 @@ def known_architecture(name: str) -> tuple[str, dict[str, Any]] | None:
 
 
 def _configs(spec: ModelSpec) -> Iterator[tuple[Mapping[str, Any], Path | None]]:
-    """What is known here of a spec's model, best first: the config.json of a folder or of the hub's cache, with the folder if
-    its weights are to be there, and the fields in configs/serve/architectures.yaml."""
+    """The configs of a spec's model on this machine, best first: config.json of a checkpoint's folder or of the hub's cache, with
+    that folder; then the fields in configs/serve/architectures.yaml, without one."""
     for place in filter(None, (spec.checkpoint, spec.serve.architecture)):
-        if (folder := _folder(place, spec.revision)) is not None:
-            yield read_object(folder / "config.json", "a model's config"), folder if place == spec.checkpoint else None
-    if known := known_architecture(spec.serve.architecture or spec.checkpoint or ""):
-        yield known[1], None
+        folder = tokenizer_folder(place)
+        if folder is None and on_hub(place) and importlib.util.find_spec("huggingface_hub") is not None:
+            from huggingface_hub import try_to_load_from_cache
+
+            cached = try_to_load_from_cache(place, "config.json", revision=spec.revision)
+            folder = Path(cached).parent if isinstance(cached, str) else None
+        if folder is not None and (folder / "config.json").is_file():
+            yield read_object(folder / "config.json", "a model's config"), folder
+    if listed := known_architecture(spec.serve.architecture or spec.checkpoint or ""):
+        yield listed[1], None
 
 
 def architectures_of(spec: ModelSpec) -> list[str]:
-    """The classes that an engine looks a spec's checkpoint up by; none where that is not known here."""
+    """The classes that an engine looks a spec's checkpoint up by; none where its config is not on this machine."""
     return next((list(config.get("architectures") or []) for config, _ in _configs(spec)), [])
 
 
 def size_of(spec: ModelSpec, adapters: int = 0, rank: int = 0) -> Size | None:
-    """The size of a spec's checkpoint, with room for so many adapters of a rank; None where it is not known yet. Nothing is
+    """The size of a spec's checkpoint, with room for so many adapters of a rank; None for an unknown shape. Nothing is
     downloaded."""
     for config, folder in _configs(spec):
-        shape = shape_of(config)
-        if shape is not None and folder is not None:
-            with suppress(UserError):  # not whole yet
+        counts, stored = dict[str, int](), None
+        with suppress(UserError):  # the folder of an architecture, or a download that is not finished
+            if folder is not None:
                 check_checkpoint(folder, "checkpoint")
                 files = weight_files(folder)
                 if "quantization_config" in config:
-                    shape = replace(shape, stored=sum(file.stat().st_size for file in files))
+                    stored = sum(file.stat().st_size for file in files)
                 else:
-                    shape = shape_of(config, sum(math.prod(tensor.shape) for tensor in stored_tensors(files).values()))
-        if shape is not None:
+                    counts = {name: math.prod(tensor.shape) for name, tensor in stored_tensors(files).items()}
+        if folder is not None and not counts:
+            config, counts = _built(json.dumps(config))
+        if shape := shape_of(config, counts):
             word = 4 if spec.serve.dtype == "float32" else 2
-            return Size(shape, word, spec.serve.fp8, adapters * rank * word * _widths(shape))
+            # vLLM keeps room for an adapter on the inputs and outputs of every linear layer, at so much a rank.
+            layers = sum(kind.layers for kind in shape.attention)
+            keys = max(kind.heads * kind.width // 2 for kind in shape.attention)
+            width = 2 * (2 * shape.hidden) + 2 * (shape.hidden + keys) + 3 * (shape.hidden + shape.intermediate)
+            return Size(replace(shape, stored=stored), word, spec.serve.fp8, adapters * rank * word * layers * width)
     return None
-
-
-def _widths(shape: Shape) -> int:
-    """Inputs and outputs of all linear layers together: vLLM keeps room for an adapter on each, at so much a rank."""
-    layers = sum(kind.layers for kind in shape.attention)
-    keys = max(kind.heads * kind.width // 2 for kind in shape.attention)
-    return layers * (2 * (shape.hidden + shape.hidden) + 2 * (shape.hidden + keys) + 3 * (shape.hidden + shape.intermediate))
-
-
-def _folder(place: str, revision: str | None) -> Path | None:
-    """The folder with a checkpoint's config.json on this machine."""
-    if place.startswith(EMBEDDED_PREFIX):
-        folder: Path | None = embedded_folder(place.removeprefix(EMBEDDED_PREFIX))
-    else:
-        try:
-            folder = local_path(place, "")
-            if folder is None and importlib.util.find_spec("huggingface_hub") is not None:
-                from huggingface_hub import try_to_load_from_cache
-
-                cached = try_to_load_from_cache(place, "config.json", revision=revision)
-                folder = Path(cached).parent if isinstance(cached, str) else None
-        except UserError:
-            folder = None
-    return folder if folder is not None and (folder / "config.json").is_file() else None
