@@ -21,20 +21,19 @@ from dataclasses import dataclass
 from core.machine import COMPUTES, DOUBLED, LOADS, READS, START_S, STEP_S, Card
 from serve.limits import MOST
 from serve.sizes import GIB, Size, batched_tokens, overhead
-from serve.units import Workload
+from serve.units import ServerUnit, Workload
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server runs and what it gets there."""
+    """Where a server runs, and what it gets there. Bytes are those on each of its GPUs."""
 
     gpus: tuple[str, ...]
     split: int
-    """GPUs a copy."""
+    """GPUs per copy."""
     share: float
     """Of the memory of each of its GPUs."""
     weights: int
-    overhead: int
     cache: int
     dialogues: int
     """Long dialogues (`Demand.length`) that its cache holds, over all copies."""
@@ -46,32 +45,25 @@ class Place:
 
 @dataclass(frozen=True)
 class Demand:
-    """Equal servers of a model."""
+    """What each of the equal servers of a unit takes."""
 
-    name: str
+    unit: ServerUnit
     size: Size
     context: int
     """Tokens of a request at most: vLLM starts only with cache for one."""
-    tensor_parallel: int | None = None
-    """GPUs that a copy is split over; None: as few as will do."""
-    copies: int = 1
-    """Copies in a server, on GPUs of their own."""
-    replicas: int = 1
-    """Servers, at least."""
-    grows: bool = False
-    """Whether more of them may be planned."""
     work: Workload | None = None
+    """Of all of them together; None where it is unknown."""
 
     @property
     def length(self) -> int:
-        """Tokens of a long dialogue: of the 95th percentile, or of full length where that is not known."""
+        """Tokens of a long dialogue: of the 95th percentile, or of full length where that is unknown."""
         return min(self.work.length, self.context) if self.work and self.work.length else self.context
 
     def splits(self, gpus: int) -> list[int]:
         """Over how many GPUs a copy can be split, fewest first."""
-        if self.tensor_parallel is not None:
-            return [self.tensor_parallel]
-        return [n for n in (1, 2, 4, 8, 16) if n * self.copies <= gpus and self.size.shape.splits(n)]
+        if self.unit.serve.tensor_parallel is not None:
+            return [self.unit.serve.tensor_parallel]
+        return [n for n in (1, 2, 4, 8, 16) if n * self.unit.copies <= gpus and self.size.splits(n)]
 
     def dialogue(self, gpu: int, split: int) -> int:
         """Bytes of cache that a long dialogue takes on each GPU of so many bytes."""
@@ -79,17 +71,14 @@ class Demand:
 
     def least(self, gpu: int, split: int, dialogues: int = 1) -> int:
         """Bytes on each GPU with cache for so many long dialogues, and for one request of full length."""
-        one = self.size.cache(self.context, split, batched_tokens(gpu))
-        return self.size.weights(split) + overhead(gpu) + max(one, dialogues * self.dialogue(gpu, split))
+        request = self.size.cache(self.context, split, batched_tokens(gpu))
+        return self.size.weights(split) + overhead(gpu) + max(request, dialogues * self.dialogue(gpu, split))
 
     def sum(self, gpu: int, split: int) -> str:
         """The arithmetic of the least that it takes, in words."""
-        weights, rest, least = self.size.weights(split), overhead(gpu), self.least(gpu, split)
-        figures = (f"{count / GIB:.1f}" for count in (weights, rest, least - weights - rest, least))
-        text = "weights {} + overhead {} + cache of {:,} tokens {} = {} GiB"
-        over = f" on each of {split} GPUs" if split > 1 else ""
-        first, second, third, fourth = figures
-        return f"{self.name}{over}: {text.format(first, second, self.context, third, fourth)}"
+        weights, rest, least = (n / GIB for n in (self.size.weights(split), overhead(gpu), self.least(gpu, split)))
+        parts = f"weights {weights:.1f} + overhead {rest:.1f} + cache of {self.context:,} tokens {least - weights - rest:.1f}"
+        return f"{self.unit.name}{f' on each of {split} GPUs' if split > 1 else ''}: {parts} = {least:.1f} GiB"
 
     def start(self, place: Place) -> float:
         """Seconds until it is up; servers that share a GPU start one after the other."""
@@ -102,14 +91,11 @@ class Demand:
         eight = 2 if place.card.fp8 and "weights" in self.size.fp8 else 1
         bandwidth, peak = place.card.bandwidth * 1e12 * READS * faster, place.card.peak * 1e12 * COMPUTES * faster * eight
         weights, cache = self.size.weights() / bandwidth, dialogues * self.size.cache(self.length) / bandwidth
-        token = 2 * self.size.shape.active / peak
+        token = 2 * self.size.active / peak
         reading = weights + cache, "reading weights" if weights > cache else "reading the cache"
         step, why = max(reading, (dialogues * token, "computing"), (STEP_S, "launching steps"))
         writes, reads = self.work.written * step, dialogues * self.work.read * token
         return (writes + reads) * place.sharing, why if writes >= reads else "reading prompts"
-
-
-Servers = Sequence[tuple[Demand, Sequence[Place]]]  # of each model, and where they are
 
 
 @dataclass(frozen=True)
@@ -125,6 +111,7 @@ class Pace:
     start: float = 0
     """Seconds until all servers are up."""
     bottleneck: str = ""
+    """Name of the unit that the others wait for."""
     why: str = ""
     """What the bottleneck does most of the time."""
 
@@ -134,16 +121,16 @@ class Pace:
         return (self.start + (self.dialogues + self.at_once) / self.per_second) / 3600
 
 
-def pace(servers: Servers) -> Pace:
-    """The rate of a phase with these servers; no time at all where nothing is known of the work."""
+def pace(servers: Sequence[tuple[Demand, Sequence[Place]]]) -> Pace:
+    """The rate of a phase in which each model has servers at these places; no time at all where the work is unknown."""
     works = [demand.work for demand, _ in servers if demand.work and demand.work.dialogues]
     if not works or len(works) < len(servers):
         return Pace()
     dialogues = max(work.of or work.dialogues for work in works)
     parts = [work.dialogues / dialogues for work in works]
-    copies = [len(places) * demand.copies for demand, places in servers]
-    holds = [max(places[0].dialogues // demand.copies, 1) for demand, places in servers]
-    kept = [n * held / part for n, held, part, work in zip(copies, holds, parts, works, strict=True) if work.kept]
+    copies = [len(places) * demand.unit.copies for demand, places in servers]
+    holds = [max(places[0].dialogues // demand.unit.copies, 1) for demand, places in servers]
+    kept = [n * most / part for n, most, part, work in zip(copies, holds, parts, works, strict=True) if work.kept]
     flight = max(min(dialogues, MOST, *kept), 1)
     inside, spent, full = [flight / len(works)] * len(works), [0.0], [1.0]
 
@@ -151,14 +138,14 @@ def pace(servers: Servers) -> Pace:
         return [part * d.seconds(p[0], n)[0] for part, (d, p), n in zip(parts, servers, full, strict=True)]
 
     for _ in range(40):
-        full = [min(max(n / c, 1), held) for n, c, held in zip(inside, copies, holds, strict=True)]
+        full = [min(max(n / c, 1), most) for n, c, most in zip(inside, copies, holds, strict=True)]
         spent = times(full)
-        inside = [(n + flight * one / sum(spent)) / 2 for n, one in zip(inside, spent, strict=True)]
+        inside = [(n + flight * time / sum(spent)) / 2 for n, time in zip(inside, spent, strict=True)]
     # A model that keeps no dialogue takes in no more at a time than its cache holds: the others wait.
-    most = [n * held / time for n, held, time in zip(copies, holds, times(holds), strict=True)]
-    rate = min(flight / sum(spent), *most)
-    slowest = most.index(rate) if rate in most else spent.index(max(spent))
+    rates = [n * most / time for n, most, time in zip(copies, holds, times(holds), strict=True)]
+    rate = min(flight / sum(spent), *rates)
+    slowest = rates.index(rate) if rate in rates else spent.index(max(spent))
     demand, places = servers[slowest]
     written = rate * sum(part * work.written for part, work in zip(parts, works, strict=True))
-    start = max(demand.start(places[0]) for demand, places in servers)
-    return Pace(dialogues, int(flight), rate, written, start, demand.name, demand.seconds(places[0], full[slowest])[1])
+    start, why = max(demand.start(places[0]) for demand, places in servers), demand.seconds(places[0], full[slowest])[1]
+    return Pace(dialogues, int(flight), rate, written, start, demand.unit.name, why)

@@ -40,68 +40,56 @@ class Attention:
 
     layers: int
     heads: int
-    """Keys and values of so many heads a token; 1 where they are kept as one latent vector."""
+    """Key and value heads; 1 where a layer keeps one latent vector per token."""
     width: int
-    """Numbers a head keeps for a token: keys and values together, or the latent vector."""
+    """Numbers that a head keeps per token: its key and value, or the latent vector."""
     window: int | None = None
     """Tokens that they look back; None: all."""
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What the arithmetic needs to know of a model."""
+class Size:
+    """A served model: its shape, and its bytes on each of the GPUs that one copy of it is split over."""
 
     parameters: int
     embeddings: int
     """Those of them in embeddings and output layer, which stay in 16 bits."""
+    active: int
+    """Parameters that a token is multiplied by: without the embeddings and without experts that it does not take."""
     heads: int
     hidden: int
     intermediate: int
     attention: tuple[Attention, ...]
-    active: int
-    """Parameters that a token is multiplied by: without the embeddings and without experts that it does not take."""
     stored: int | None = None
     """Bytes of weights that are quantised already."""
-
-    def splits(self, gpus: int) -> bool:
-        """Whether tensor parallelism over so many GPUs is possible: query heads are divided evenly, key and value heads too, or
-        they are copied."""
-        heads = [kind.heads for kind in self.attention if kind.heads > 1]
-        return self.heads % gpus == 0 and all(n % gpus == 0 or gpus % n == 0 for n in heads)
-
-
-@dataclass(frozen=True)
-class Size:
-    """A served model's bytes on each of the GPUs that one copy of it is split over."""
-
-    shape: Shape
     dtype_bytes: int = 2
     fp8: tuple[str, ...] = ()
     adapters: int = 0
     """Bytes of LoRA adapters beside the base."""
 
+    def splits(self, gpus: int) -> bool:
+        """Whether tensor parallelism over so many GPUs is possible: query heads are divided evenly; key and value heads are,
+        too, or they are copied."""
+        heads = [kind.heads for kind in self.attention if kind.heads > 1]
+        return self.heads % gpus == 0 and all(n % gpus == 0 or gpus % n == 0 for n in heads)
+
     def weights(self, tensor_parallel: int = 1) -> int:
-        """Parameters × bytes, divided. In fp8, linear layers have a byte a parameter."""
-        shape = self.shape
-        whole = shape.stored or shape.parameters * self.dtype_bytes
-        if "weights" in self.fp8 and not shape.stored:
-            whole = (shape.parameters - shape.embeddings) + shape.embeddings * self.dtype_bytes
+        """Parameters × bytes, divided. In fp8, linear layers have one byte per parameter."""
+        whole = self.stored or self.parameters * self.dtype_bytes
+        if "weights" in self.fp8 and not self.stored:
+            whole = (self.parameters - self.embeddings) + self.embeddings * self.dtype_bytes
         return math.ceil((whole + self.adapters) / tensor_parallel)
 
     def cache(self, tokens: int, tensor_parallel: int = 1, batched: int = 0) -> int:
-        """What a dialogue of so many tokens keeps: over all layers heads × width × bytes a token.
+        """The cache of a dialogue of so many tokens: over all layers heads × width × bytes per token.
 
         Key and value heads are divided, or copied where there are fewer of them than GPUs; a latent vector is on each. Layers
         with a window keep that and what is being read (`batched`, twice: vLLM schedules the next batch before one ends).
         """
-        size = 1 if "cache" in self.fp8 else self.dtype_bytes
-        total = 0
-        for kind in self.shape.attention:
-            blocks = math.ceil(tokens / BLOCK)
-            if kind.window is not None:
-                blocks = min(blocks, math.ceil(min(kind.window - 1 + 2 * batched, tokens) / BLOCK) + 1)
-            total += kind.layers * max(1, kind.heads // tensor_parallel) * kind.width * size * blocks * BLOCK
-        return total
+        blocks = [math.ceil(min(tokens, (kind.window or tokens) + 2 * batched) / BLOCK) for kind in self.attention]
+        heads = [kind.layers * max(1, kind.heads // tensor_parallel) for kind in self.attention]
+        numbers = sum(n * count * kind.width * BLOCK for n, count, kind in zip(blocks, heads, self.attention, strict=True))
+        return numbers * (1 if "cache" in self.fp8 else self.dtype_bytes)
 
 
 def overhead(gpu: int) -> int:
@@ -114,9 +102,9 @@ def batched_tokens(gpu: int) -> int:
     return 8192 if gpu >= LARGE else 2048
 
 
-def shape_of(config: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> Shape | None:
-    """The shape that a config.json states, with the parameters of its tensors by name (`counts`); None for one that is not a
-    decoder of a known kind.
+def config_size(config: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> Size | None:
+    """The size of the model that a config.json states, with the parameters of its tensors by name (`counts`); None for one that
+    is not a decoder of a known kind.
 
     Without counts the parameters are those that the config states (only architectures.yaml does), else those of the matrices:
     embeddings, output layer unless tied, attention, gated feed-forward layers. Norms and biases, a thousandth at most, are left
@@ -134,7 +122,7 @@ def shape_of(config: Mapping[str, Any], counts: Mapping[str, int] | None = None)
     if latent:
         attention = [Attention(layers, 1, latent + text["qk_rope_head_dim"])]
     else:
-        kinds = text.get("layer_types") or ["full_attention"] * layers
+        kinds = text.get("layer_types") or ["sliding_attention" if text.get("model_type") == "mistral" else ""] * layers
         windows = [text.get("sliding_window") if kind == "sliding_attention" else None for kind in kinds]
         attention = [Attention(windows.count(window), kv_heads, 2 * head, window) for window in dict.fromkeys(windows)]
     embeddings = table * (1 if text.get("tie_word_embeddings", config.get("tie_word_embeddings")) else 2)
@@ -148,7 +136,7 @@ def shape_of(config: Mapping[str, Any], counts: Mapping[str, int] | None = None)
             return None
         parameters = embeddings + layers * (2 * hidden * head * (heads + kv_heads) + 3 * hidden * intermediate)
     active = text.get("active_parameters") or int(parameters - idle) - embeddings + table
-    return Shape(parameters, embeddings, heads, hidden, intermediate, tuple(attention), active)
+    return Size(parameters, embeddings, active, heads, hidden, intermediate, tuple(attention))
 
 
 @cache
@@ -167,22 +155,17 @@ def _built(config: str) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 @cache
-def _architectures() -> dict[str, dict[str, Any]]:
-    architectures: dict[str, dict[str, Any]] = load_yaml(ARCHITECTURES, "architectures")
-    return architectures
-
-
 def known_architecture(name: str) -> tuple[str, dict[str, Any]] | None:
     """The key and fields of a hub id, or of a folder named like one, in configs/serve/architectures.yaml."""
-    for hub_id, fields in _architectures().items():
+    for hub_id, fields in load_yaml(ARCHITECTURES, "architectures").items():
         if name == hub_id or Path(name).name.removesuffix("-llama") == hub_id.split("/")[1]:
             return hub_id, fields
     return None
 
 
 def _configs(spec: ModelSpec) -> Iterator[tuple[Mapping[str, Any], Path | None]]:
-    """The configs of a spec's model on this machine, best first: config.json of a checkpoint's folder or of the hub's cache, with
-    that folder; then the fields in configs/serve/architectures.yaml, without one."""
+    """The configs of a spec's model on this machine, best first: a folder's or the hub cache's config.json, with the folder;
+    then the fields in configs/serve/architectures.yaml, without one."""
     for place in filter(None, (spec.checkpoint, spec.serve.architecture)):
         folder = tokenizer_folder(place)
         if folder is None and on_hub(place) and importlib.util.find_spec("huggingface_hub") is not None:
@@ -216,11 +199,12 @@ def size_of(spec: ModelSpec, adapters: int = 0, rank: int = 0) -> Size | None:
                     counts = {name: math.prod(tensor.shape) for name, tensor in stored_tensors(files).items()}
         if folder is not None and not counts:
             config, counts = _built(json.dumps(config))
-        if shape := shape_of(config, counts):
+        if size := config_size(config, counts):
             word = 4 if spec.serve.dtype == "float32" else 2
             # vLLM keeps room for an adapter on the inputs and outputs of every linear layer, at so much a rank.
-            layers = sum(kind.layers for kind in shape.attention)
-            keys = max(kind.heads * kind.width // 2 for kind in shape.attention)
-            width = 2 * (2 * shape.hidden) + 2 * (shape.hidden + keys) + 3 * (shape.hidden + shape.intermediate)
-            return Size(replace(shape, stored=stored), word, spec.serve.fp8, adapters * rank * word * layers * width)
+            layers = sum(kind.layers for kind in size.attention)
+            keys = max(kind.heads * kind.width // 2 for kind in size.attention)
+            width = 2 * (2 * size.hidden) + 2 * (size.hidden + keys) + 3 * (size.hidden + size.intermediate)
+            room = adapters * rank * word * layers * width
+            return replace(size, stored=stored, dtype_bytes=word, fp8=spec.serve.fp8, adapters=room)
     return None

@@ -1,5 +1,5 @@
-"""Which servers a set of specs needs: specs on one base share a server, with the adapters on it. And what can be said against
-one before anything is downloaded."""
+"""Which servers a set of specs needs: specs on one base share a server, with the adapters on it. And problems that can be found
+before anything is downloaded."""
 
 from __future__ import annotations
 
@@ -10,40 +10,39 @@ from operator import add
 
 from core.errors import UserError
 from core.files import digest
+from core.machine import Machine
 from core.specs import EMBEDDED_PREFIX, ModelSpec, ServeOptions
 from serve.checkpoints.places import local_path
 
-CONTEXT = 8192  # tokens that a dialogue is given where a spec has room for more and nothing says that it needs them
+CONTEXT = 8192  # tokens that a dialogue gets at least where its spec allows them
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a model is asked in a run, or in a phase of it. Means are of a dialogue."""
+    """What a model is asked in a run, or in a phase of it. Means are per dialogue."""
 
     context: int
     """Tokens of its longest request and reply together, at most."""
     length: int = 0
-    """The same of a dialogue at the 95th percentile; 0: not known."""
+    """The same in a dialogue at the 95th percentile; 0: unknown."""
     dialogues: float = 0
-    """In how many it has a part."""
+    """How many it takes part in."""
     of: float = 0
-    """How many there are at the same time in all; 0: as many."""
+    """How many the phase holds in all; 0: as many."""
     read: float = 0
-    """Tokens of its prompts that its cache does not hold from the request before."""
+    """Prompt tokens that its cache does not hold from the request before."""
     written: float = 0
-    """Tokens that it answers."""
+    """Tokens of its replies."""
     kept: bool = True
     """Whether it is asked again in the same dialogue, and so should keep what it has read."""
 
     def __add__(self, other: Workload) -> Workload:
-        """Both, of one server."""
+        """Both, on one server."""
         of, both = max(self.of, other.of), (self, other)
-        dialogues = min(self.dialogues + other.dialogues, of or float("inf"))  # more have both of them
-        read, written = (
-            sum(getattr(one, name) * one.dialogues for one in both) / max(dialogues, 1) for name in ("read", "written")
-        )
-        longest = max(one.context for one in both), max(one.length for one in both)
-        return Workload(*longest, dialogues, of, read, written, any(one.kept for one in both))
+        dialogues = min(self.dialogues + other.dialogues, of or float("inf"))  # above that, both are in the same dialogues
+        read, written = (sum(getattr(w, name) * w.dialogues for w in both) / max(dialogues, 1) for name in ("read", "written"))
+        longest = max(self.context, other.context), max(self.length, other.length)
+        return Workload(*longest, dialogues, of, read, written, self.kept or other.kept)
 
 
 Needs = Mapping[str, Workload]  # by model
@@ -51,7 +50,7 @@ Needs = Mapping[str, Workload]  # by model
 
 @dataclass
 class ServerUnit:
-    """What one server holds: specs on one base, those answered by the base itself, and (served name, spec, adapter)."""
+    """What one server holds: specs on one base, the names that the base itself serves, and (served name, spec, adapter)."""
 
     specs: list[ModelSpec] = field(default_factory=list)
     base_names: list[str] = field(default_factory=list)
@@ -59,12 +58,12 @@ class ServerUnit:
 
     @property
     def name(self) -> str:
-        """What errors and tables call it."""
+        """For errors and tables."""
         return " + ".join(spec.name for spec in self.specs)
 
     @property
     def serve(self) -> ServeOptions:
-        """How it is served, on which its specs agree."""
+        """The serve options that its specs share."""
         return self.specs[0].serve
 
     @property
@@ -74,28 +73,27 @@ class ServerUnit:
 
     @property
     def gpus(self) -> int:
-        """How many one server needs on this machine, at least."""
+        """How many GPUs one server needs on this machine, at least."""
         return (self.serve.tensor_parallel or 1) * self.copies
 
     @property
     def grows(self) -> bool:
-        """Whether the planner chooses how many equal servers there are: where the spec does not."""
+        """Whether the planner chooses the number of equal servers: where the spec does not."""
         return self.serve.engine == "vllm" and not self.serve.model_fields_set & {"replicas", "data_parallel"}
 
     def work(self, needs: Needs | None) -> Workload | None:
-        """What it is asked by all its specs; None where that is not known of each."""
+        """What all its specs are asked together; None unless that is known for each of them."""
         works = [needs[spec.name] for spec in self.specs if needs and spec.name in needs]
         return reduce(add, works) if len(works) == len(self.specs) else None
 
     def context(self, needs: Needs | None) -> int:
-        """Tokens of a request at most: what its specs ask for, or less (but `CONTEXT`) where their dialogues need less."""
+        """Tokens of a request at most: what its specs ask for, or what their dialogues need (`CONTEXT` at least) if less."""
         longest = max(spec.context_length or 0 for spec in self.specs)
         work = self.work(needs)
         return min(longest, max(CONTEXT, work.context)) if work else longest
 
     def merges(self, gpu: bool) -> bool:
-        """Whether its adapter is merged into a copy of the base: always on CPU and for transformers, on GPUs where nothing else
-        is served."""
+        """Whether its adapter is merged into a copy of the base: a lone one, on GPUs unless a spec forbids it."""
         lone = len(self.adapters) == 1 and not self.base_names
         return lone and (not gpu or self.serve.engine == "transformers" or all(spec.serve.merge_adapter for spec in self.specs))
 
@@ -126,36 +124,28 @@ def units_of(specs: Sequence[ModelSpec], split_adapters: bool) -> list[ServerUni
     return list(units.values())
 
 
-def check_seeds(specs: Sequence[ModelSpec]) -> None:
-    """vLLM's CPU build dies, server and all, when it reads a prompt in parts that is to be sampled with a seed."""
-    for spec in specs:
-        launched = spec.endpoint.base_url is None and spec.serve.engine == "vllm"
-        if launched and spec.sampling.seed is not None and spec.sampling.temperature != 0:
+def check_machine(unit: ServerUnit, machine: Machine) -> None:
+    """Raise `UserError` for more GPUs than a machine has, and for what kills vLLM's CPU build, server and all: a prompt that it
+    reads in parts and samples with a seed."""
+    options, gpus = unit.serve, len(machine.gpus)
+    needed = unit.gpus * (options.replicas if gpus else 1)  # on a CPU replicas share the cores
+    if needed > max(gpus, 1) and (gpus or not machine.has_gpu):  # where GPUs cannot be listed, vLLM finds them
+        raise UserError(
+            f"model {unit.specs[0].name}: serve.tensor_parallel {options.tensor_parallel or 1} × serve.data_parallel"
+            f"{'_local' if options.data_parallel_local else ''} {unit.copies} × serve.replicas {options.replicas} needs "
+            f"{needed} GPUs, this machine shows {gpus}: lower them in the spec, or plan for another machine (--gpus)"
+        )
+    for spec in unit.specs if not machine.has_gpu and options.engine == "vllm" else ():
+        if spec.sampling.seed is not None and spec.sampling.temperature != 0:
             raise UserError(
                 f"model {spec.name}: sampling.seed with a temperature above 0 can kill vLLM's CPU server: leave the seed out, "
                 "or serve the model yourself and name it in the config's endpoints"
             )
 
 
-def check_gpus(unit: ServerUnit, visible: int, resolve: bool, notes: list[str]) -> None:
-    """Refuse a unit that needs more GPUs than there are; not resolving, `notes` say so."""
-    options = unit.serve
-    needed = unit.gpus * options.replicas if visible else unit.gpus  # on CPU replicas share the cores
-    if needed > max(visible, 1):
-        local = options.data_parallel_local
-        copies = f"serve.data_parallel_local {local}" if local else f"serve.data_parallel {options.data_parallel}"
-        problem = (
-            f"model {unit.specs[0].name}: serve.tensor_parallel {options.tensor_parallel or 1} × {copies} × serve.replicas "
-            f"{options.replicas} needs {needed} GPUs, this machine shows {visible}"
-        )
-        if resolve:
-            raise UserError(f"{problem}: lower them in the spec")
-        notes.append(problem)
-
-
 def check_places(units: Sequence[ServerUnit]) -> None:
-    """Raise `UserError` for what nothing here can serve, and for a folder that is not there, before anything is downloaded."""
-    if problems := [problem for unit in units if (problem := unservable(unit))]:
+    """Raise `UserError` for models that nothing here can serve, and for missing folders, before anything is downloaded."""
+    if problems := [problem for unit in units if (problem := unservable(unit.specs[0]))]:
         raise UserError("\n".join(problems))
     for unit in units:
         where = unit.specs[0].checkpoint or ""
@@ -165,9 +155,9 @@ def check_places(units: Sequence[ServerUnit]) -> None:
             local_path(adapter, f"model {owner.name}: adapter")
 
 
-def unservable(unit: ServerUnit) -> str | None:
-    """Why nothing here can serve a unit, and what to do."""
-    spec, why = unit.specs[0], unit.specs[0].serve.unservable
+def unservable(spec: ModelSpec) -> str | None:
+    """Why nothing here can serve a model, and what to do."""
+    why = spec.serve.unservable
     return why and (
         f"model {spec.name} cannot be served here: {why}. Serve it elsewhere and give its address: "
         f"--set endpoints.{spec.name}=http://HOST:PORT/v1"

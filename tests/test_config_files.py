@@ -52,9 +52,9 @@ def parse_constraints(path: Path) -> None:
 
 
 def build_architectures(path: Path) -> None:
-    from serve.sizes import shape_of
+    from serve.sizes import config_size
 
-    assert all(shape_of(fields) for fields in load_yaml(path, "architectures").values())
+    assert all(config_size(fields) for fields in load_yaml(path, "architectures").values())
 
 
 def parse_recipe_file(path: Path) -> None:

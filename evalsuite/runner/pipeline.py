@@ -128,13 +128,13 @@ def servers(resolved: DialogueFramework, machine: Machine, dialogues: Path | Non
     written, asked or downloaded. Raises `UserError` where they do not fit."""
     from evalsuite.runner.forecast import workloads  # loaded when servers are planned
     from serve.plan import overview, plan_servers
-    from serve.units import units_of, unservable
+    from serve.units import unservable
 
     jobs, specs = planned(resolved, dialogues, score)
     given = dict(resolved.config.endpoints)
     given |= {spec.name: url for spec in specs if (url := spec.endpoint.base_url or given.get(spec.served_name()))}
     here = {spec.name: spec for spec in specs if spec.name not in given}
-    alone = {name: unservable(units_of([spec], split_adapters=False)[0]) for name, spec in here.items()}
+    alone = {name: unservable(spec) for name, spec in here.items()}
     launched = [spec for name, spec in here.items() if not alone[name]]
     if not here:
         rows = tuple(dict.fromkeys((spec.name, given[spec.name]) for spec in specs))

@@ -34,8 +34,8 @@ from core.machine import CARDS, Gpu, card_of, listed_gpus, smi, visible_gpus
 from core.specs import load_spec
 from core.yaml_files import load_yaml
 from serve.roofline import Demand, Place
-from serve.sizes import GIB, Size, shape_of
-from serve.units import Workload
+from serve.sizes import GIB, config_size
+from serve.units import ServerUnit, Workload
 from tests.bench.endpoint_process import endpoint
 from tests.bench.full_shape import RECIPES, Recipe, layers_that_fit, write_checkpoint, write_config, write_recipe, write_rows
 
@@ -287,15 +287,15 @@ def speed(check: Check, part: Part) -> None:
     told = read_object(folder / "steps.json", "vLLM's steps")
     steps = {f"step_ms_of_{count}": 1000 * seconds for count, seconds in told["steps"].items()}
     part.figures |= steps | {"prompt_tokens_per_second": told["read"], "cache_tokens": told["cache"]}
-    shape, card = shape_of(read_object(folder / "config.json", "a model's config")), card_of(check.label)
-    if shape is None or card is None:
+    size, card = config_size(read_object(folder / "config.json", "a model's config")), card_of(check.label)
+    if size is None or card is None:
         return
-    size, length = Size(shape), told["prompt"] + told["new"] // 2
-    there = Place((check.gpu.name,), 1, 1.0, size.weights(), 0, 0, 1, 1, card)
+    length = told["prompt"] + told["new"] // 2
+    there = Place((check.gpu.name,), 1, 1.0, size.weights(), 0, 1, 1, card)
 
     def planned(count: int, read: float, written: float) -> float:
         work = Workload(length, length, 1, read=read, written=written)
-        return Demand("speed", size, length, work=work).seconds(there, count)[0]
+        return Demand(ServerUnit(), size, length, work).seconds(there, count)[0]
 
     part.plan = {f"step_ms_of_{count}": 1000 * planned(int(count), 0, 1) for count in told["steps"]}
     part.plan["prompt_tokens_per_second"] = 1 / planned(1, 1, 0)

@@ -17,8 +17,8 @@ from core.specs import ModelSpec, load_spec, model_names
 from serve.placement import USABLE, arrange, phases, place, reasons
 from serve.plan import overview, plan_servers
 from serve.roofline import Demand, Place, pace
-from serve.sizes import GIB, OVERHEAD, Size, batched_tokens, known_architecture, overhead, shape_of, size_of
-from serve.units import CONTEXT, Workload
+from serve.sizes import GIB, OVERHEAD, batched_tokens, known_architecture, overhead, size_of
+from serve.units import CONTEXT, ServerUnit, Workload
 from tests.hardware import BEGIN, DOCUMENT, END, MACHINES, TABLES, Answer, Run, answer, shards, table
 from tests.serve.test_plan import spec, value
 from tests.vllm_parser import give_a_device
@@ -74,7 +74,7 @@ def test_no_gpu_is_given_more_than_it_has() -> None:
                 assert place.dialogues >= 1
                 assert value(plan.argv, "--gpu-memory-utilization") == f"{place.share:.4f}"
                 memory = found.machine.gpus[0].memory or 0
-                assert place.weights + place.overhead + place.cache == pytest.approx(place.share * memory, rel=0.001)
+                assert place.weights + overhead(int(memory)) + place.cache == pytest.approx(place.share * memory, rel=0.001)
                 for gpu in place.gpus:
                     shares[gpu] = shares.get(gpu, 0) + place.share
             assert max(shares.values()) <= USABLE + 0.001
@@ -151,12 +151,12 @@ def _configs(folder: Path) -> Callable[[ModelSpec, int, int], Any]:
 # ---- placing
 
 
-def demand(name: str, checkpoint: str, context: int = CONTEXT, **more: Any) -> Demand:
-    known = known_architecture(checkpoint)
-    assert known is not None
-    shape = shape_of(known[1])
-    assert shape is not None
-    return Demand(name, Size(shape), context, **more)
+def demand(name: str, checkpoint: str, work: Workload | None = None, **serve: Any) -> Demand:
+    """Of servers of a spec with these serve options."""
+    model = spec(name, checkpoint, serve=serve)
+    size = size_of(model)
+    assert size is not None
+    return Demand(ServerUnit([model]), size, CONTEXT, work)
 
 
 FOURTEEN, SEVEN = "Qwen/Qwen1.5-14B-Chat", "internlm/internlm2-chat-7b"
@@ -179,7 +179,7 @@ def test_a_model_that_no_gpu_holds_is_split_and_heads_are_divided() -> None:
         found = place([demand("l", FOURTEEN, **more)], gpus(*[24] * count))
         return found and found[0][0]  # type: ignore[return-value]
 
-    found, copies = split(3), split(4, copies=2)
+    found, copies = split(3), split(4, data_parallel=2)
     assert found is not None and found.split == 2, "40 heads: over 2 GPUs, not over 3"
     assert split(3, tensor_parallel=1) is None, "the spec says so"
     assert copies is not None and len(copies.gpus) == 4 and copies.split == 2
@@ -224,61 +224,57 @@ def test_servers_up_alone_are_refused_with_the_arithmetic(tmp_path: Path) -> Non
 
 def test_a_step_by_hand() -> None:
     """14B on an H100: weights and caches at 70 % of 3.35 TB/s, prompts at 65 % of 989 TFLOP/s."""
-    one = demand("s", FOURTEEN, work=WORK)
-    ((there,),) = place([one], gpus(80)) or []
-    assert there.card == CARDS["h100"] and there.dialogues == (0.9 * 80e9 - one.size.weights() - overhead(80 * 10**9)) // (
+    model = demand("s", FOURTEEN, work=WORK)
+    ((gpu,),) = place([model], gpus(80)) or []
+    assert gpu.card == CARDS["h100"] and gpu.dialogues == (0.9 * 80e9 - model.size.weights() - overhead(80 * 10**9)) // (
         2000 * 800 * 1024
     )
-    weights, cache = one.size.weights() / (3.35e12 * READS), 2000 * 800 * 1024 / (3.35e12 * READS)
-    token = 2 * one.size.shape.active / (989e12 * COMPUTES)
-    assert one.size.shape.active == pytest.approx(14.17e9 - 152064 * 5120, rel=0.001)
+    weights, cache = model.size.weights() / (3.35e12 * READS), 2000 * 800 * 1024 / (3.35e12 * READS)
+    token = 2 * model.size.active / (989e12 * COMPUTES)
+    assert model.size.active == pytest.approx(14.17e9 - 152064 * 5120, rel=0.001)
     for count, why in ((1, "reading weights"), (10, "reading weights"), (60, "reading the cache")):
-        seconds, told = one.seconds(there, count)
-        assert seconds == pytest.approx(200 * (weights + count * cache) + count * 1000 * token) and told == why
-    half, _ = one.seconds(replace(there, split=2), 1)
+        seconds, cause = model.seconds(gpu, count)
+        assert seconds == pytest.approx(200 * (weights + count * cache) + count * 1000 * token) and cause == why
+    half, _ = model.seconds(replace(gpu, split=2), 1)
     assert half == pytest.approx((200 * (weights + cache) + 1000 * token) / (2 * DOUBLED))
-    assert one.seconds(replace(there, sharing=2), 1)[0] == pytest.approx(2 * one.seconds(there, 1)[0])
-    eight, _ = replace(one, size=replace(one.size, fp8=("weights", "cache"))).seconds(there, 22)
-    assert 0.45 < eight / one.seconds(there, 22)[0] < 0.6
-    small = replace(one, size=replace(one.size, shape=replace(one.size.shape, parameters=10**8, active=10**8, attention=())))
-    assert small.seconds(there, 4) == (pytest.approx(200 * STEP_S, rel=0.1), "launching steps")
+    assert model.seconds(replace(gpu, sharing=2), 1)[0] == pytest.approx(2 * model.seconds(gpu, 1)[0])
+    eight, _ = replace(model, size=replace(model.size, fp8=("weights", "cache"))).seconds(gpu, 22)
+    assert 0.45 < eight / model.seconds(gpu, 22)[0] < 0.6
+    small = replace(model, size=replace(model.size, parameters=10**8, active=10**8, attention=()))
+    assert small.seconds(gpu, 4) == (pytest.approx(200 * STEP_S, rel=0.1), "launching steps")
 
 
 @pytest.mark.parametrize(("dialogues", "measured"), [(1, 7.5), (16, 8.3), (64, 10.6), (192, 19.6)])
 def test_a_step_is_what_was_measured_on_an_h100(dialogues: int, measured: float) -> None:
     """docs/measurements.md: InternLM2-7B's shape in bf16, dialogues of 1,232 tokens, milliseconds."""
-    one = demand("r", SEVEN, work=Workload(context=2000, length=1232, dialogues=192, written=1))
-    ((there,),) = place([one], gpus(80)) or []
-    assert one.seconds(there, dialogues)[0] * 1000 == pytest.approx(measured, rel=0.12)
+    model = demand("r", SEVEN, work=Workload(context=2000, length=1232, dialogues=192, written=1))
+    ((gpu,),) = place([model], gpus(80)) or []
+    assert model.seconds(gpu, dialogues)[0] * 1000 == pytest.approx(measured, rel=0.12)
 
 
 def test_dialogues_in_flight_are_shared_by_the_time_that_they_take() -> None:
     """One model: all it holds are with it. Two alike: half each, at half the rate of one whose batch is half as large."""
-    one = demand("s", FOURTEEN, work=WORK)
-    ((there,),) = place([one], gpus(80)) or []
-    alone = pace([(one, [there])])
-    assert alone.at_once == there.dialogues
-    assert alone.per_second == pytest.approx(there.dialogues / one.seconds(there, there.dialogues)[0])
+    model = demand("s", FOURTEEN, work=WORK)
+    ((gpu,),) = place([model], gpus(80)) or []
+    alone = pace([(model, [gpu])])
+    assert alone.at_once == gpu.dialogues
+    assert alone.per_second == pytest.approx(gpu.dialogues / model.seconds(gpu, gpu.dialogues)[0])
     assert alone.tokens_per_second == pytest.approx(200 * alone.per_second)
-    two = pace([(one, [there]), (replace(one, name="t"), [there])])
-    assert two.per_second == pytest.approx(there.dialogues / (2 * one.seconds(there, there.dialogues / 2)[0]), rel=0.001)
-    few = pace([(replace(one, work=replace(WORK, dialogues=3)), [there])])
+    two = pace([(model, [gpu])] * 2)
+    assert two.per_second == pytest.approx(gpu.dialogues / (2 * model.seconds(gpu, gpu.dialogues / 2)[0]), rel=0.001)
+    few = pace([(replace(model, work=replace(WORK, dialogues=3)), [gpu])])
     assert few.at_once == 3 and few.hours * 3600 == pytest.approx(few.start + 6 / few.per_second)
-    assert pace([(replace(one, work=None), [there])]).hours == 0, "nothing is known of the work"
+    assert pace([(replace(model, work=None), [gpu])]).hours == 0, "nothing is known of the work"
 
 
 def test_gpus_are_used_for_the_bottleneck_until_none_is_left() -> None:
-    seeker, ranker = (
-        demand("s", FOURTEEN, work=WORK, grows=True),
-        demand("r", SEVEN, work=replace(WORK, kept=False), grows=True),
-    )
+    seeker, ranker = demand("s", FOURTEEN, WORK), demand("r", SEVEN, replace(WORK, kept=False))
     found = arrange([seeker, ranker], gpus(*[80] * 8))
     assert found is not None
-    assert len({gpu for places in found.places for one in places for gpu in one.gpus}) == 8
+    assert len(found.gpus) == 8
     assert len(found.places[0]) > len(found.places[1]) >= 1
-    told = [*reasons([seeker, ranker], gpus(*[80] * 8), found)]
-    assert any(line.startswith(f"s × {len(found.places[0])}, behind a router") for line in told)
-    assert any("is the bottleneck" in line and "none left over" in line for line in told)
+    bottleneck, *_ = reasons([seeker, ranker], gpus(*[80] * 8), found)
+    assert bottleneck.startswith("s is the bottleneck, ") and bottleneck.endswith("GPUs: all in use")
     half = arrange([seeker, ranker], gpus(*[80] * 4))
     assert half is not None
     offered = [line for line in reasons([seeker, ranker], gpus(*[80] * 4), half) if "fp8" in line]
@@ -286,7 +282,7 @@ def test_gpus_are_used_for_the_bottleneck_until_none_is_left() -> None:
     few = replace(WORK, dialogues=2)
     found = arrange([replace(seeker, work=few), replace(ranker, work=replace(few, kept=False))], gpus(*[80] * 8))
     assert found is not None and [len(places) for places in found.places] == [1, 1], "two dialogues need no more"
-    found = arrange([replace(seeker, grows=False), replace(ranker, grows=False)], gpus(*[80] * 8))
+    found = arrange([demand("s", FOURTEEN, WORK, replicas=1), demand("r", SEVEN, WORK, replicas=1)], gpus(*[80] * 8))
     assert found is not None and [len(places) for places in found.places] == [1, 1], "the spec says how many"
     old = [replace(gpu, model="NVIDIA A100-SXM4-80GB") for gpu in gpus(*[80] * 8)]
     found = arrange([seeker, ranker], old)

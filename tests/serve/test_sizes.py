@@ -12,7 +12,7 @@ import pytest
 from core.specs import load_spec, model_names
 from core.yaml_files import load_yaml
 from serve.checkpoints.embedded import materialise
-from serve.sizes import ARCHITECTURES, BLOCK, GIB, Shape, Size, known_architecture, shape_of, size_of
+from serve.sizes import ARCHITECTURES, BLOCK, GIB, Size, config_size, known_architecture, size_of
 from tests.serve.test_plan import spec
 
 KNOWN: dict[str, dict[str, Any]] = load_yaml(ARCHITECTURES, "architectures")
@@ -41,16 +41,13 @@ def config_of(name: str) -> Any:
     return config
 
 
-def planned(name: str, folder: Path) -> Shape:
-    """The planner's shape of a listed model, or of a folder that holds nothing but a kind's config.json."""
-    if name in KNOWN:
-        shape = shape_of(KNOWN[name])
-    else:
+def planned(name: str, folder: Path) -> Size:
+    """The planner's size of a listed model, or of a folder that holds nothing but a kind's config.json."""
+    if name not in KNOWN:
         config_of(name).save_pretrained(folder)
-        size = size_of(spec(checkpoint=str(folder)))
-        shape = size and size.shape
-    assert shape is not None
-    return shape
+    size = config_size(KNOWN[name]) if name in KNOWN else size_of(spec(checkpoint=str(folder)))
+    assert size is not None
+    return size
 
 
 @pytest.mark.slow
@@ -63,8 +60,8 @@ def test_parameters_are_those_of_transformers(name: str, tmp_path: Path) -> None
     assert counted is not None
     listed = planned(name, tmp_path)
     for figure in ("parameters", "active", "embeddings"):
-        assert getattr(listed, figure) == pytest.approx(getattr(counted.shape, figure), rel=CLOSE)
-    assert Size(listed).weights(4) == pytest.approx(counted.weights(4), rel=CLOSE)
+        assert getattr(listed, figure) == pytest.approx(getattr(counted, figure), rel=CLOSE)
+    assert listed.weights(4) == pytest.approx(counted.weights(4), rel=CLOSE)
 
 
 @pytest.mark.slow
@@ -121,7 +118,7 @@ def test_the_cache_is_that_of_vllm(name: str, tmp_path: Path, monkeypatch: pytes
             else:
                 layer = SlidingWindowSpec(**kept, sliding_window=window) if window else FullAttentionSpec(**kept)
             expected += layer.max_memory_usage_bytes(settings)
-        assert Size(shape).cache(context, split, batched) == pytest.approx(expected, rel=CLOSE), f"{name} on {split} GPUs"
+        assert shape.cache(context, split, batched) == pytest.approx(expected, rel=CLOSE), f"{name} on {split} GPUs"
 
 
 @pytest.mark.parametrize(("checkpoint", "each"), [("Qwen/Qwen1.5-14B-Chat", 800), ("internlm/internlm2-chat-7b", 128)])
@@ -145,11 +142,11 @@ def test_a_checkpoint_here_is_counted(tmp_path: Path) -> None:
     """By the headers of its weights: the embedded model has 134.5 million parameters, tied."""
     folder = materialise()
     (size,) = filter(None, [size_of(spec(checkpoint="embedded:smollm2-135m-instruct"))])
-    assert size.shape.parameters == 134_515_008
+    assert size.parameters == 134_515_008
     assert size.weights() == pytest.approx((folder / "model.safetensors").stat().st_size, rel=0.001)
     assert size.cache(16) == 30 * 2 * 3 * 64 * 2 * 16
-    stated = shape_of(json.loads((folder / "config.json").read_text()))
-    assert stated is not None and stated.parameters == pytest.approx(size.shape.parameters, rel=CLOSE)
+    stated = config_size(json.loads((folder / "config.json").read_text()))
+    assert stated is not None and stated.parameters == pytest.approx(size.parameters, rel=CLOSE)
 
 
 def test_quantised_weights_count_as_they_lie_there(tmp_path: Path) -> None:
@@ -181,4 +178,4 @@ def test_every_bundled_spec_that_can_be_served_has_a_size() -> None:
 
 def test_the_first_qwen_has_the_parameters_of_its_card() -> None:
     (size,) = filter(None, [size_of(load_spec("mindchat"))])
-    assert size.shape.parameters == pytest.approx(7.72e9, rel=0.001)
+    assert size.parameters == pytest.approx(7.72e9, rel=0.001)
