@@ -1,11 +1,12 @@
-"""Do frameworks agree? Whether they rank supporters alike, which dimensions go together, and which framework parts supporters
-with the fewest calls."""
+"""Do frameworks agree? Whether they rank supporters alike, which of their dimensions correlate, and which framework
+distinguishes supporters with the fewest calls."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import chain, combinations, product
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from core.statistics.bootstrap import POINTS, RESAMPLES, SMOOTHED, Floats, estimate, smoothed_means
 from core.statistics.inference import ALPHA, TEST, beside_interval, holds, holm_of, student_p
-from core.statistics.reliability import CORRELATION_FROM, JACKKNIFE, jackknife, left_out
+from core.statistics.reliability import CORRELATION_FROM, JACKKNIFE, jackknife, left_out, ratio
 from core.tables import Cell, Estimate, Table
 from evalsuite.statistics import paired
 from evalsuite.statistics.clusters import card_of
@@ -25,17 +26,14 @@ from evalsuite.statistics.summary import dimension_label
 
 STUDY = "Do the frameworks agree?"  # heading of the page
 POWER = 0.8
-EXAMINED = (
-    "ECDBench: the total over what was asked, in all languages, [95 % bootstrap over items], n = items; floors answer no "
-    "questions."
-)
+EXAMINED = "ECDBench: the total over its items, in all languages, [95 % bootstrap over items], n = items; without floors."
 
 
 @dataclass(frozen=True)
 class Averages:
-    """What one framework says of supporters: `seen` [supporters] on 0–100 and draws of it [RESAMPLES, supporters], over `n`
-    cards, profiles or items; a draw in which a metric is not defined is NaN. `people` is who is played. `differences` are those
-    of every two (places in `names`), and `spreads` the variance of each for one card or item; 0 where it is not known."""
+    """One framework's averages of supporters: `seen` [supporters] on 0–100, and bootstrap draws [RESAMPLES, supporters] over
+    `n` cards, profiles or items, NaN where a metric is undefined. `people` says who is played. `differences` are between every
+    two supporters (places in `names`), and `spreads` the variance of each difference for one card or item; 0 if unknown."""
 
     title: str
     people: str
@@ -63,26 +61,24 @@ def averages_of(
     families: Sequence[str | None] | None = None,
     weights: Floats | None = None,
 ) -> Averages:
-    """From sums and counts of scores, [cards, supporters, dimensions]: cards are drawn whole. Each supporter has a score of its
-    own on the half card that nobody has seen: else it would cancel in differences. `families` of pairs as `paired.differences`
-    has them."""
-    totals = counts.sum(axis=0)
-    seen = paired.average_of(np.divide(sums.sum(axis=0), totals, out=np.full(totals.shape, np.nan), where=totals > 0), weights)
+    """Averages from sums and counts of scores [cards, supporters, dimensions], drawing cards whole. Every supporter has its own
+    score on the unseen half card, which would otherwise cancel in differences. `families` are those of `paired.differences`."""
+    seen = paired.average_of(ratio(sums.sum(axis=0), counts.sum(axis=0)), weights)
     flat = sums.reshape(len(sums), -1), counts.reshape(len(sums), -1)
-    draws = paired.average_of(smoothed_means(*flat, POINTS, blocks=len(names)).reshape(RESAMPLES, *totals.shape), weights)
+    draws = paired.average_of(smoothed_means(*flat, POINTS, blocks=len(names)).reshape(RESAMPLES, *sums.shape[1:]), weights)
     pairs = list(combinations(range(len(names)), 2))
     design = paired.Design(weights=weights)
     differences = paired.differences(sums, counts, pairs, average_only=True, families=families, design=design)
-    means = paired.average_of(np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0), weights)
+    means = paired.average_of(ratio(sums, counts), weights)
     gaps = [means[:, a] - means[:, b] for a, b in pairs]
-    spreads = [float(known.var(ddof=1)) if len(known := gap[~np.isnan(gap)]) > 1 else 0.0 for gap in gaps]
+    spreads = [float(scored.var(ddof=1)) if len(scored := gap[~np.isnan(gap)]) > 1 else 0.0 for gap in gaps]
     return Averages(title, people, names, seen, draws, len(sums), differences, spreads)
 
 
 @dataclass(frozen=True)
 class FrameworkScores:
-    """What one framework made of the supporters: dialogues, and verdicts of one judge (or of a panel as one). `people` is who
-    is played. `calls` were made for the whole. `floors` name supporters that need no model."""
+    """One framework's dialogues with the supporters, and the verdicts of its judge (or of a panel as one judge). `people` says
+    who is played, `calls` is the number of calls in all, and `floors` name supporters that need no model."""
 
     title: str
     people: str
@@ -93,42 +89,43 @@ class FrameworkScores:
     floors: Collection[str] = ()
     judge: str = ""
     gold: str = ""
-    """On what the judge was measured; "" for nothing."""
+    """The gold set on which the judge was measured; "" for none."""
     agreement: Mapping[str, Any] = field(default_factory=dict)
-    """How it agrees with that: language → dimension or `average` → figures."""
+    """The judge's agreement with it: language → dimension or `average` → figures."""
     warnings: Sequence[str] = ()
-    """What the benchmark itself says that its figures are not, and what none of them may hide."""
+    """The benchmark's own cautions about its figures, and dialogues that no average may hide."""
 
     def contestants(self, language: Language) -> dict[str, Contestant]:
         """The supporters in a language, by name."""
-        found = contestants_of(self.dialogues, self.judgements, self.rubric)
-        return {one.supporter: one for one in sorted(found, key=lambda one: one.supporter) if one.language == language}
+        contestants = contestants_of(self.dialogues, self.judgements, self.rubric)
+        return {c.supporter: c for c in sorted(contestants, key=lambda c: c.supporter) if c.language == language}
 
     def averages(self, language: Language) -> Averages | None:
-        """Over the framework's own dimensions, of supporters with readable verdicts on all of them; None where none has."""
-        read = {name: one for name, one in self.contestants(language).items() if one.complete(stack([one])[1].sum(axis=(0, 1)))}
-        if not read:
+        """Averages over the framework's own dimensions, of supporters with readable verdicts on all of them; None without
+        any."""
+        rivals = [c for c in self.contestants(language).values() if c.complete(stack([c])[1].sum(axis=(0, 1)))]
+        if not rivals:
             return None
-        families = [family(*pair, self.floors) for pair in combinations(read.values(), 2)]
-        rivals = list(read.values())
-        return averages_of(self.title, self.people, list(read), *stack(rivals), families, rivals[0].weights)
+        families = [family(*pair, self.floors) for pair in combinations(rivals, 2)]
+        names = [rival.supporter for rival in rivals]
+        return averages_of(self.title, self.people, names, *stack(rivals), families, rivals[0].weights)
 
     def unread(self, language: Language) -> str | None:
-        """Why it ranks nobody, where its judge was asked and no supporter has readable verdicts."""
-        asked = [one for one in self.judgements if one.language == language and not (one.lost or one.unasked)]
-        if not asked or self.averages(language) is not None:
+        """Why the framework ranks nobody although its judge was asked; None if it does, or if the judge was not asked."""
+        verdicts = [j for j in self.judgements if j.language == language and not (j.lost or j.unasked)]
+        if not verdicts or self.averages(language) is not None:
             return None
-        read = sum(one.value is not None for one in asked)
-        said = f"{read:,} of" if read else "none of"
+        read = sum(judgement.value is not None for judgement in verdicts)
+        share = f"{read:,} of" if read else "none of"
         why = ", and no supporter has one on every dimension" if read else ""
-        return f"{said} {len(asked):,} verdicts could be read{why}: it ranks nobody and is left out"
+        return f"{share} {len(verdicts):,} verdicts could be read{why}: it ranks nobody and is left out"
 
 
 @dataclass(frozen=True)
 class Examined:
-    """What a benchmark that asks questions (ECDBench) made of models: `totals` maps supporter → [1 + RESAMPLES] on 0–100, the
-    total and then that of every draw of its items, the same for every model. Languages are not told apart. `items` were
-    asked of each model, `questions` of all."""
+    """The results of a benchmark of questions (ECDBench), over all languages: `totals` maps supporter → [1 + RESAMPLES] on
+    0–100, the total and then its bootstrap draws, over the same items for every model. `items` were asked of each model, and
+    `questions` of all together."""
 
     title: str
     totals: Mapping[str, Floats]
@@ -136,7 +133,7 @@ class Examined:
     questions: int
 
     def averages(self, language: Language) -> Averages | None:
-        """The totals, in whichever language; None where there are none."""
+        """The totals, the same for every language; None if there are none."""
         names = [name for name in sorted(self.totals) if not np.isnan(self.totals[name][0])]
         if not names:
             return None
@@ -145,92 +142,82 @@ class Examined:
         gaps = np.stack([every[:, a] - every[:, b] for a, b in pairs], axis=1) if pairs else every[:, :0]
         errors = np.nanstd(gaps[1:], axis=0)
         p = beside_interval(student_p(gaps[0], errors, np.full(len(pairs), self.items), 100), gaps[1:])
-        tested = [None if np.isnan(one) else float(one) for one in p]
-        around = [estimate(float(gap[0]), gap[1:], self.items, self.items) for gap in gaps.T]
+        tested = [None if np.isnan(value) else float(value) for value in p]
+        cells = [estimate(float(gap[0]), gap[1:], self.items, self.items) for gap in gaps.T]
         differences = [
-            paired.Difference(a, b, None, float(every[0, a]), float(every[0, b]), gap, one, corrected, holds(corrected))
-            for (a, b), gap, one, corrected in zip(pairs, around, tested, holm_of(tested), strict=True)
+            paired.Difference(a, b, None, float(every[0, a]), float(every[0, b]), cell, value, corrected, holds(corrected))
+            for (a, b), cell, value, corrected in zip(pairs, cells, tested, holm_of(tested), strict=True)
         ]
         return Averages(self.title, "items", names, every[0], every[1:], self.items, differences, list(self.items * errors**2))
 
 
 def as_one_judge(judgements: Sequence[Judgement]) -> Iterator[Judgement]:
-    """A panel's verdicts as those of one judge, whose repeats they are: they are averaged."""
-    first: dict[tuple[str, str], int] = {}
+    """A panel's verdicts as repeats of one judge, which are averaged."""
+    repeats = Counter[tuple[str, str]]()
     for judgement in judgements:
         key = judgement.dialogue_id, judgement.dimension
-        first[key] = first.get(key, -1) + 1
-        changes = {"judge": "panel", "condition": {}, "repeat": first[key]}
-        yield judgement.model_copy(update=changes)
+        yield judgement.model_copy(update={"judge": "panel", "condition": {}, "repeat": repeats[key]})
+        repeats[key] += 1
 
 
 # --- are supporters ranked alike ----------------------------------------------------------------------------------------------
 
 
-def tau(one: Averages, other: Averages) -> Estimate:
-    """Kendall's tau-b of the supporters that both have (their number is n), and between what it must lie.
+def tau(first: Averages, second: Averages) -> Estimate:
+    """Kendall's tau-b over the supporters that both have (n of them), with bounds.
 
-    A pair's order stands where its difference is significant in both, after Holm's correction over the pairs of both; every
-    other pair may be ordered either way, as may two floors, which are not tested. So the truth lies between the bounds in 95 %
-    of studies at least, whatever the two frameworks have in common. (Percentiles of tau's own draws seldom hold it where
-    differences are small: noise takes order away, and each draw adds its own.)
+    A pair's order is fixed if its difference is significant in both, after Holm's correction over the pairs of both; any other
+    pair may be ordered either way, as may two floors, which are not tested. So the truth lies between the bounds in at least
+    95 % of studies, whatever the two frameworks have in common. (Percentiles of tau's bootstrap draws seldom cover it if
+    differences are small: noise destroys order, and each draw adds more.)
     """
     from scipy.stats import kendalltau
 
-    names = [name for name in one.names if name in other.names]
+    names = [name for name in first.names if name in second.names]
     if len(names) < 2:
         return Estimate(None, None, None, len(names))
-    seen = float(kendalltau(*([side.seen[side.names.index(name)] for name in names] for side in (one, other))).statistic)
+    seen = float(kendalltau(*([side.seen[side.names.index(name)] for name in names] for side in (first, second))).statistic)
     if np.isnan(seen):
         return Estimate(None, None, None, len(names))
-    sides = [{(side.names[gap.first], side.names[gap.second]): gap for gap in side.differences} for side in (one, other)]
+    sides = [{(side.names[gap.first], side.names[gap.second]): gap for gap in side.differences} for side in (first, second)]
     couples = [[side[pair] for side in sides] for pair in combinations(names, 2)]
-    corrected = holm_of([side.p for couple in couples for side in couple])
-    stands = [all(map(holds, both)) for both in zip(corrected[::2], corrected[1::2], strict=True)]
+    corrected = holm_of([gap.p for couple in couples for gap in couple])
+    fixed = [all(map(holds, both)) for both in zip(corrected[::2], corrected[1::2], strict=True)]
     signs = [np.sign(float(x.estimate.mean or 0) * float(y.estimate.mean or 0)) for x, y in couples]
-    sure, unsure = float(np.array(signs)[stands].sum()), stands.count(False)
-    low, high = ((sure + side * unsure) / len(couples) for side in (-1, 1))
+    sure, unsure = float(np.array(signs)[fixed].sum()), fixed.count(False)
+    low, high = ((sure + sign * unsure) / len(couples) for sign in (-1, 1))
     return Estimate(seen, min(low, seen), max(high, seen), len(names))
 
 
 def rank_tables(frameworks: Sequence[FrameworkScores | Examined], language: Language) -> list[Table]:
-    """Averages of the supporters by framework, and Kendall's tau of every two frameworks."""
-    every = [found for one in frameworks if (found := one.averages(language))]
-    names = sorted({name for one in every for name in one.names})
+    """The supporters' averages by framework, and Kendall's tau of every two frameworks; empty for fewer than two supporters."""
+    every = [*filter(None, (framework.averages(language) for framework in frameworks))]
+    names = sorted({name for averages in every for name in averages.names})
     if len(names) < 2:
         return []
-    estimates = [one.estimates() for one in every]
+    estimates = [averages.estimates() for averages in every]
+    columns = ("supporter", *(averages.title for averages in every))
+    rows = tuple((name, *(cells.get(name) for cells in estimates)) for name in names)
+    note = f"Averages of 0–100 over a framework's own dimensions, [{SMOOTHED} over cards or profiles], n = cards or profiles."
+    note += f" {EXAMINED}" * any(isinstance(framework, Examined) for framework in frameworks)
+    rank_columns = ("framework", "and", "Kendall's tau-b", "people played")
+    ranks = tuple(
+        (first.title, second.title, tau(first, second), "the same" if first.people == second.people else "others")
+        for first, second in combinations(every, 2)
+    )
+    rank_note = (
+        "−1 to 1, n = supporters that both have. [At least 95 %: a pair's order is fixed where its difference is significant "
+        f"in both frameworks ({TEST}, Holm's correction over both); any other pair may be ordered either way, as may two "
+        "floors]. From below 0 to 1: this study cannot tell."
+    )
+    title = f"The same supporters by every framework, {language}"
     return [
-        Table(
-            f"study-averages-{language}",
-            f"The same supporters by every framework, {language}",
-            ("supporter", *(one.title for one in every)),
-            tuple((name, *(of_one.get(name) for of_one in estimates)) for name in names),
-            (
-                f"Averages of 0–100 over a framework's own dimensions, [{SMOOTHED} over cards or profiles], n = how many."
-                + (f" {EXAMINED}" if any(isinstance(one, Examined) for one in frameworks) else ""),
-            ),
-            STUDY,
-        ),
-        Table(
-            f"study-ranks-{language}",
-            f"Are they ranked alike? {language}",
-            ("framework", "and", "Kendall's tau-b", "people played"),
-            tuple(
-                (one.title, other.title, tau(one, other), "the same" if one.people == other.people else "others")
-                for one, other in combinations(every, 2)
-            ),
-            (
-                "−1 to 1, n = supporters that both have. [At least 95 %: a pair's order stands where its difference is "
-                f"significant in both frameworks ({TEST}, Holm's correction over both), any other pair may be either way, as "
-                "may two floors]. From below 0 to 1: this study cannot tell.",
-            ),
-            STUDY,
-        ),
+        Table(f"study-averages-{language}", title, columns, rows, (note,), STUDY),
+        Table(f"study-ranks-{language}", f"Are they ranked alike? {language}", rank_columns, ranks, (rank_note,), STUDY),
     ]
 
 
-# --- which dimensions measure the same --------------------------------------------------------------------------------------
+# --- which dimensions correlate ---------------------------------------------------------------------------------------------
 
 
 Trials = Sequence[Floats]  # the scores [dimensions] of each trial
@@ -238,20 +225,19 @@ Cells = Mapping[tuple[str, str], Trials]  # by card and supporter
 
 
 def _cells(framework: FrameworkScores, language: Language) -> tuple[Cells, Sequence[str]]:
-    """(card, supporter) → the dialogues' scores [dimensions], one for each trial with all dimensions."""
-    known = {dialogue.id: dialogue for dialogue in framework.dialogues}
-    found = contestants_of(framework.dialogues, framework.judgements, framework.rubric, card_of=lambda one: one.id)
+    """(card, supporter) → the scores [dimensions] of each trial with all dimensions; and the dimensions' labels."""
+    by_id = {dialogue.id: dialogue for dialogue in framework.dialogues}
     cells: dict[tuple[str, str], list[Floats]] = {}
-    for contestant in found:
-        for id, (sums, counts) in contestant.cards.items():
+    for contestant in contestants_of(framework.dialogues, framework.judgements, framework.rubric):
+        for id, (sums, counts) in contestant.dialogues.items():
             if contestant.language == language and counts.all():
-                cells.setdefault((card_of(known[id]), contestant.supporter), []).append(sums / counts)
+                cells.setdefault((card_of(by_id[id]), contestant.supporter), []).append(sums / counts)
     return cells, [dimension_label(framework.rubric, name) for name in framework.rubric.dimensions]
 
 
 def reliabilities(cells: Sequence[Trials], weights: Floats) -> Floats:
-    """How much of the variance of a cell's mean over trials is the cell's own: (MSB − MSW) / MSB of a one-way analysis of
-    variance, under weights 0 or 1 [draws, cells]: [draws, dimensions]. NaN where no cell has two trials, or cells do not
+    """The share of the variance of cells' means over trials that lies between cells, (MSB − MSW) / MSB of a one-way analysis of
+    variance, under weights 0 or 1 [draws, cells]: [draws, dimensions]; NaN if no cell has two trials, or cells do not
     differ."""
     sizes = np.array([float(len(trials)) for trials in cells])
     means = np.stack([np.mean(list(trials), axis=0) for trials in cells])
@@ -266,8 +252,8 @@ def reliabilities(cells: Sequence[Trials], weights: Floats) -> Floats:
 
 
 def _correlations(x: Floats, y: Floats, weights: Floats) -> Floats:
-    """Pearson's correlation of every column of x with every one of y under weights [draws, rows]: [draws, columns of x, columns
-    of y]; NaN where one does not vary."""
+    """Pearson's correlation of every column of x with every column of y under weights [draws, rows]: [draws, columns of x,
+    columns of y]; NaN if one does not vary."""
     total = weights.sum(axis=1, keepdims=True)
     mean_x, mean_y = weights @ x / total, weights @ y / total
     both = np.einsum("dr,ri,rj->dij", weights, x, y) / total[..., None] - mean_x[:, :, None] * mean_y[:, None, :]
@@ -279,8 +265,8 @@ def _correlations(x: Floats, y: Floats, weights: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Association:
-    """How two dimensions go together: `seen` over the same dialogues, `cleared` of the luck of trials (at most 1), and the
-    `reliability` of both sides."""
+    """The correlation of two dimensions over the same dialogues: as `seen`, `cleared` of the chance of trials (at most 1), and
+    the `reliability` of both sides."""
 
     seen: Estimate
     cleared: Estimate
@@ -288,8 +274,8 @@ class Association:
 
 
 def associations(mine: Cells, theirs: Cells) -> list[list[Association]]:
-    """Of every dimension of one side with every one of the other, over the (card, supporter) that both have; none for fewer
-    than three. Intervals leave out cards in turn."""
+    """The association of every dimension of one side with every one of the other, over the (card, supporter) cells that both
+    have; empty for fewer than three. Intervals leave out cards in turn."""
     both = sorted(mine.keys() & theirs.keys())
     if len(both) < 3:
         return []
@@ -315,84 +301,67 @@ def associations(mine: Cells, theirs: Cells) -> list[list[Association]]:
     ]
 
 
-def dimension_table(one: FrameworkScores, other: FrameworkScores, language: Language) -> Table | None:
-    """Correlations of the dimensions of two frameworks that judged the same dialogues, as seen and disattenuated; None where
-    they share fewer than three cells. Pairs of which one does not vary are counted below the table."""
-    (mine, names), (theirs, names2) = _cells(one, language), _cells(other, language)
-    found = associations(mine, theirs)
-    if not found:
+def dimension_table(first: FrameworkScores, second: FrameworkScores, language: Language) -> Table | None:
+    """Correlations between the dimensions of two frameworks that judged the same dialogues, as seen and disattenuated; None if
+    they share fewer than three cells. Pairs with a constant dimension are counted in a note."""
+    (cells, names), (other_cells, other_names) = _cells(first, language), _cells(second, language)
+    found = zip(product(names, other_names), chain.from_iterable(associations(cells, other_cells)), strict=False)
+    pairs = [(*labels, pair.seen, pair.cleared, *pair.reliability) for labels, pair in found]
+    if not pairs:
         return None
-    rows: list[tuple[Cell, ...]] = [
-        (name, name2, pair.seen, pair.cleared, *pair.reliability)
-        for name, of_one in zip(names, found, strict=True)
-        for name2, pair in zip(names2, of_one, strict=True)
-        if pair.seen.mean is not None
-    ]
-    rows.sort(key=lambda row: -(row[2].mean or 0) if isinstance(row[2], Estimate) else 0)
-    pairs = len(names) * len(names2)
-    still = (
-        f" Left out, because one of the two does not vary: {pairs - len(rows)} of {pairs} pairs." if len(rows) < pairs else ""
+    rows = sorted((row for row in pairs if row[2].mean is not None), key=lambda row: -(row[2].mean or 0))
+    constant = f" Left out, because a dimension does not vary: {len(pairs) - len(rows)} of {len(pairs)} pairs."
+    notes = (
+        "Pearson's correlation over the same dialogues (means over trials of a supporter and card; n = these), "
+        f"[95 % interval: {JACKKNIFE}; cards are left out]. Disattenuated: divided by the root of both reliabilities, at most "
+        "1, [jackknife]; reliability: the share of the variance of such a mean that is not due to chance in the trials. A "
+        f"dash: a single trial, or nothing but chance.{constant * (len(rows) < len(pairs))}",
+        "Supporters that differ in everything make all dimensions correlate: look at who was compared.",
     )
-    return Table(
-        f"study-dimensions-{language}",
-        f"Which dimensions go together, {one.title} and {other.title}, {language}",
-        (one.title, other.title, "correlation", "disattenuated", f"reliability, {one.title}", f"reliability, {other.title}"),
-        tuple(rows),
-        (
-            "Pearson's correlation over the same dialogues (means over trials of a supporter and card; n = these), "
-            f"[95 % interval: {JACKKNIFE}; cards are left out]. Disattenuated: by the root of both reliabilities, cut at 1, "
-            "[jackknife]; reliability: the share of the variance of such a mean that is not the luck of the "
-            f"trials. A dash: one trial alone, or nothing but that luck.{still}",
-            "Supporters that differ in everything make every dimension go with every other: look at who was compared.",
-        ),
-        STUDY,
-    )
+    heads = (first.title, second.title, "correlation", "disattenuated", *(f"reliability, {x.title}" for x in (first, second)))
+    title = f"Which dimensions go together, {first.title} and {second.title}, {language}"
+    return Table(f"study-dimensions-{language}", title, heads, tuple(rows), notes, STUDY)
 
 
-# --- which parts supporters with the fewest calls ---------------------------------------------------------------------------
+# --- which framework distinguishes supporters with the fewest calls ---------------------------------------------------------
 
 
 def call_table(frameworks: Sequence[FrameworkScores | Examined], language: Language) -> Table | None:
-    """How many pairs each framework tells apart, and what that takes; None where none has two supporters."""
-    rows = [row for one in frameworks for row in _call_row(one, language)]
+    """How many pairs each framework distinguishes, and how many calls that takes; None if none has two supporters."""
+    rows = tuple(filter(None, (_call_row(framework, language) for framework in frameworks)))
     if not rows:
         return None
-    columns = ("framework", "cards, profiles or items", "calls", "calls per card and supporter", "significant pairs", "pairs")
-    return Table(
-        f"study-calls-{language}",
-        f"Which framework parts supporters with the fewest calls? {language}",
-        (*columns, "calls a pair needs"),
-        tuple(rows),
-        (
-            f"Told apart: by {TEST} (ECDBench: items, by its bootstrap standard error), Holm's correction; two floors and the "
-            "same dialogues are no pair. Calls a pair "
-            f"needs: for the middle pair, to be shown in {100 * POWER:.0f} of 100 studies if its difference is as large as it "
-            "looks here, a guess. A dash: half of the pairs look alike."
-            + " FEEL's calls judge dialogues that ESC-Eval held: its own are the panel's alone."
-            * any(r[0] == "FEEL" for r in rows)
-            + " ECDBench's calls are its questions." * any(isinstance(one, Examined) for one in frameworks),
-        ),
-        STUDY,
+    note = (
+        f"Significant: by {TEST} (ECDBench: items, by its bootstrap standard error), Holm's correction; two floors, or the "
+        f"same dialogues, are no pair. Calls a pair needs: for the median pair to be significant in {100 * POWER:.0f} of 100 "
+        "studies, if the difference is as large as seen here: a guess. A dash: half of the pairs hardly differ."
     )
+    note += " FEEL's panel judges dialogues that ESC-Eval held: its calls are the panel's only." * any(
+        r[0] == "FEEL" for r in rows
+    )
+    note += " ECDBench's calls are its questions." * any(isinstance(framework, Examined) for framework in frameworks)
+    columns = ("framework", "cards, profiles or items", "calls", "calls per card and supporter", "significant pairs", "pairs")
+    title = f"Which framework distinguishes supporters with the fewest calls? {language}"
+    return Table(f"study-calls-{language}", title, (*columns, "calls a pair needs"), rows, (note,), STUDY)
 
 
-def _call_row(framework: FrameworkScores | Examined, language: Language) -> list[tuple[Cell, ...]]:
-    """The framework's row; none for fewer than two supporters."""
-    found = framework.averages(language)
-    if found is None or len(found.names) < 2:
-        return []
+def _call_row(framework: FrameworkScores | Examined, language: Language) -> tuple[Cell, ...] | None:
+    """The framework's row; None for fewer than two supporters."""
+    averages = framework.averages(language)
+    if averages is None or len(averages.names) < 2:
+        return None
     if isinstance(framework, Examined):
-        calls, each = framework.questions, framework.questions / len(found.names) / framework.items
+        calls: float = framework.questions
+        each = calls / len(averages.names) / framework.items
     else:
         of_language = sum(dialogue.language == language for dialogue in framework.dialogues)
-        asked = framework.calls * of_language / max(len(framework.dialogues), 1)
-        cells = sum(
-            one.complete(counts) for one in framework.contestants(language).values() for _, counts in one.cards.values()
-        )
-        calls, each = round(asked), asked / max(cells, 1)
-    tested = [(pair, spread) for pair, spread in zip(found.differences, found.spreads, strict=True) if pair.holds is not None]
-    apart = sum(bool(pair.holds) for pair, _ in tested)
-    cards = [cards_needed(pair.estimate.mean or 0, spread, ALPHA / len(tested), POWER) for pair, spread in tested]
+        calls = framework.calls * of_language / max(len(framework.dialogues), 1)
+        contestants = framework.contestants(language).values()
+        each = calls / max(sum(c.complete(counts) for c in contestants for _, counts in c.cards.values()), 1)
+    spreads = zip(averages.differences, averages.spreads, strict=True)
+    tested = [(gap, spread) for gap, spread in spreads if gap.holds is not None]
+    significant = sum(bool(gap.holds) for gap, _ in tested)
+    cards = [cards_needed(gap.estimate.mean or 0, spread, ALPHA / len(tested), POWER) for gap, spread in tested]
     needed = [2 * each * number for number in cards if number is not None]
-    middle = float(np.median(needed)) if 2 * len(needed) > len(cards) else None  # not defined for half of the pairs
-    return [(framework.title, found.n, calls, each, apart, len(tested), middle)]
+    median = float(np.median(needed)) if 2 * len(needed) > len(cards) else None  # undefined for half of the pairs
+    return (framework.title, averages.n, round(calls), each, significant, len(tested), median)

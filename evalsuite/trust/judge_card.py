@@ -1,4 +1,4 @@
-"""A judge's card: every check of a judge, what was found in words, and the figures behind it."""
+"""A judge's card: every check of a judge, its findings in words, and the figures behind them."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ from evalsuite.statistics.summary import AVERAGE, dimension_label, languages_of
 from evalsuite.trust import health
 
 CARD = "The card"  # heading of the page
-BOARD = "judge-card-outcomes"  # the table at its top
+BOARD = "judge-card-outcomes"  # the table at the top
 QUESTIONS = {
-    "readable": "Can its verdicts be read (nine in ten at least)?",
+    "readable": "Can its verdicts be read (at least nine in ten)?",
     "agreement": "Is it right more often than the majority class?",
-    "calibration": "Can its probabilities be taken at their word?",
+    "calibration": "Can its probabilities be believed?",
     "floors": "Does it rate the replies above those of supporters that need no model?",
-    "length": "Does it reward length: more than gold does, or a sentence of no use that is added?",
+    "length": "Does it reward length: more than gold does, or a useless sentence that is added?",
     "own kind": "Does it rate supporters of its own base higher than others?",
     "order": "Do its verdicts change with the order in which dimensions are asked?",
     "injection": "Does it follow a reply that orders it to give the highest score?",
-    "repeatability": "Does it say the same when it is asked again (nine verdicts in ten at least)?",
+    "repeatability": "Does it give the same verdict when it is asked again (at least nine times in ten)?",
 }
 
 
 class CheckOutcome(StrEnum):
-    """What a check came to."""
+    """The outcome of a check."""
 
     SOUND = "no fault found"
     FAULT = "fault found"
@@ -62,10 +62,10 @@ SOUND, FAULT, UNSHOWN, UNMEASURED = CheckOutcome
 
 @dataclass(frozen=True)
 class JudgeCheck:
-    """One check of a judge in one language: what it asks, what came out, and the sentence that says so.
+    """One check of a judge in one language: its question, its outcome, and a sentence on what was found.
 
-    `p` is how often a judge without fault comes as far out, None where nothing could be tested; `clusters` are the cards that
-    it rests on, and `parts` the tests of which it is the smallest p, corrected for them."""
+    `p` is the probability that a faultless judge does at least as badly, None if nothing could be tested. It is the smallest of
+    `parts` tests, corrected for their number, and rests on `clusters` cards."""
 
     name: str
     language: Language
@@ -79,13 +79,13 @@ class JudgeCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeCardInput:
-    """What a judge was asked for its card, and what it said. `given` are the verdicts on the gold set, `probed` those on its
-    variants and on further dialogues (`condition.variant`)."""
+    """The records of a judge's card. `on_gold` are its verdicts on the gold set, `probed` those on variants of its dialogues
+    (`condition.variant`) and on further dialogues."""
 
     judge: str
     dialogues: Sequence[Dialogue]
     gold: Sequence[HumanScore]
-    given: Sequence[Judgement]
+    on_gold: Sequence[Judgement]
     probed_dialogues: Sequence[Dialogue]
     probed: Sequence[Judgement]
     rubric: Rubric
@@ -96,43 +96,43 @@ class JudgeCardInput:
     facts: Sequence[tuple[str, str]]
 
 
-def judge_card(asked: JudgeCardInput) -> Sheet:
+def judge_card(inputs: JudgeCardInput) -> Sheet:
     """The card as a page."""
-    rubric, labels = asked.rubric, {name: dimension_label(asked.rubric, name) for name in asked.rubric.dimensions}
-    cards = clusters_of((*asked.dialogues, *asked.probed_dialogues))
-    stepped = in_steps(asked.given, asked.gold, rubric)
+    rubric, labels = inputs.rubric, {name: dimension_label(inputs.rubric, name) for name in inputs.rubric.dimensions}
+    cards = clusters_of((*inputs.dialogues, *inputs.probed_dialogues))
+    stepped = in_steps(inputs.on_gold, inputs.gold, rubric)
     figures = agreement(*stepped, cards)
     pairs, bins = paired(*stepped), calibration(*stepped, cards)
-    probed = Tally(asked.probed_dialogues, asked.probed, rubric)
+    probed = Tally(inputs.probed_dialogues, inputs.probed, rubric)
     floors, repeats = health.floor_effects(probed), [*health.repeats(probed)]
     shifts, injections = health.asking_shifts(probed), health.injection_effects(probed)
-    golden = verdicts_of_people([score for score in asked.gold if score.turn is None])
-    both = (contestants_of(asked.dialogues, verdicts, rubric) for verdicts in (asked.given, golden))
-    lengths = length_biases(*(replies_of(asked.dialogues, contestants) for contestants in both))
-    replies = replies_of(probed.dialogues, contestants_of(probed.dialogues, health.as_they_are(asked.probed), rubric))
-    shared = sharings(probed, asked.config.specs())
+    golden = verdicts_of_people([score for score in inputs.gold if score.turn is None])
+    sides = (contestants_of(inputs.dialogues, verdicts, rubric) for verdicts in (inputs.on_gold, golden))
+    lengths = length_biases(*(replies_of(inputs.dialogues, contestants) for contestants in sides))
+    replies = replies_of(probed.dialogues, contestants_of(probed.dialogues, health.as_they_are(inputs.probed), rubric))
+    shared = sharings(probed, inputs.config.specs())
 
-    def own(rows: Sequence[Any], language: Language) -> list[Any]:
+    def rows_in(rows: Sequence[Any], language: Language) -> list[Any]:
         return [row for row in rows if row.language == language]
 
     checks: list[JudgeCheck] = []
-    for language in languages_of([*asked.dialogues, *asked.probed_dialogues]):
+    for language in languages_of([*inputs.dialogues, *inputs.probed_dialogues]):
         checks += [
-            _readable(asked, cards, language),
-            _agreement(asked, pairs.get(language, {}), figures.get(language, {}), cards, language),
+            _readable(inputs, cards, language),
+            _agreement(inputs, pairs.get(language, {}), figures.get(language, {}), cards, language),
             _calibrated(pairs.get(language, {}), cards, language),
-            _floors(own(floors, language), language),
-            _length(own(lengths, language), own(injections, language), language),
-            _own_kind([sharing for sharing in own(shared, language) if sharing.role == "judge"], language),
-            _order(own(shifts, language), language),
-            _injection(own(injections, language), language),
-            _repeatable(own(repeats, language), language),
+            _floors(rows_in(floors, language), language),
+            _length(rows_in(lengths, language), rows_in(injections, language), language),
+            _own_kind([sharing for sharing in rows_in(shared, language) if sharing.role == "judge"], language),
+            _order(rows_in(shifts, language), language),
+            _injection(rows_in(injections, language), language),
+            _repeatable(rows_in(repeats, language), language),
         ]
     checks = _corrected(checks)
-    note = SYNTHETIC_GOLD if asked.synthetic else ""
+    note = SYNTHETIC_GOLD if inputs.synthetic else ""
     tables = [
         *_check_tables(checks),
-        *agreement_tables(figures, asked.mode, labels, note),
+        *agreement_tables(figures, inputs.mode, labels, note),
         calibration_table(bins, labels, note),
         health.floor_table(floors),
         health.bias_table(lengths),
@@ -142,45 +142,44 @@ def judge_card(asked: JudgeCardInput) -> Sheet:
         *health.injection_tables(injections, list(health.injection_kinds(probed)), rubric),
         health.repeat_table(repeats),
     ]
-    spec = asked.config.specs()[asked.judge]
+    spec = inputs.config.specs()[inputs.judge]
     plumbing = PLUMBING if str(spec.get("checkpoint")).startswith(EMBEDDED_PREFIX) else ""
     warnings = [plumbing, note and f"{note}: agreement with it says nothing about agreement with people."]
     return Sheet(
-        title=f"Judge's card: {asked.judge}",
+        title=f"Judge's card: {inputs.judge}",
         cautions=[warning for warning in warnings if warning],
         findings=[
-            _answer(asked.judge, checks),
-            *(f"{name_of(one.language)}, {one.name}: {one.finding}." for one in checks if one.outcome == FAULT),
+            _answer(inputs.judge, checks),
+            *(f"{name_of(check.language)}, {check.name}: {check.finding}." for check in checks if check.outcome == FAULT),
         ],
         main=[BOARD],
-        facts=[*asked.facts, ("Rubric", rubric.title), ("Generated", time.strftime("%Y-%m-%d %H:%M"))],
+        facts=[*inputs.facts, ("Rubric", rubric.title), ("Generated", time.strftime("%Y-%m-%d %H:%M"))],
         tables=[table for table in tables if table.rows],
-        charts=[chart for chart in calibration_charts(bins, asked.synthetic) if bins],
+        charts=[chart for chart in calibration_charts(bins, inputs.synthetic) if bins],
         figures={
             "judge": spec,
-            "asked": {name: stage for name, stage in asked.config.stages.items() if name in ("score", "gold", "health")},
+            "asked": {name: stage for name, stage in inputs.config.stages.items() if name in ("score", "gold", "health")},
             "plumbing": bool(plumbing),
-            "synthetic_gold": asked.synthetic,
+            "synthetic_gold": inputs.synthetic,
             "checks": [asdict(check) for check in checks],
             "agreement": figures,
-            "versions": asked.versions,
+            "versions": inputs.versions,
         },
     )
 
 
 def _corrected(checks: Sequence[JudgeCheck]) -> list[JudgeCheck]:
-    """The checks with the faults that are significant after Holm's correction over all of them. One on fewer cards than an
-    exact sign test (p = 2 / 2ⁿ where all cards agree) would need is not measured: t says too little on so few."""
+    """The checks, with a fault where p is significant after Holm's correction over all of them. A check on fewer cards than an
+    exact sign test (p = 2 / 2ⁿ if all cards agree) would need is not measured: t is unreliable on so few."""
     tested = sum(check.p is not None for check in checks)
-    able = []
+    testable = []
     for check in checks:
-        fewest = math.ceil(1 + math.log2(tested * check.parts / ALPHA)) if tested else 0
-        if check.p is not None and check.clusters < fewest:
-            why = f"{check.finding}; nothing is tested on fewer than {fewest} cards"
-            check = replace(check, outcome=UNMEASURED, finding=why, p=None)
-        able.append(check)
-    corrected = holm_of([check.p for check in able])
-    return [replace(c, outcome=FAULT) if p is not None and p <= ALPHA else c for c, p in zip(able, corrected, strict=True)]
+        if check.p is not None and check.clusters < (fewest := math.ceil(1 + math.log2(tested * check.parts / ALPHA))):
+            finding = f"{check.finding}; nothing is tested on fewer than {fewest} cards"
+            check = replace(check, outcome=UNMEASURED, finding=finding, p=None)
+        testable.append(check)
+    corrected = holm_of([check.p for check in testable])
+    return [replace(c, outcome=FAULT) if p is not None and p <= ALPHA else c for c, p in zip(testable, corrected, strict=True)]
 
 
 def _answer(judge: str, checks: Sequence[JudgeCheck]) -> str:
@@ -202,28 +201,25 @@ def _answer(judge: str, checks: Sequence[JudgeCheck]) -> str:
 
 
 def _check_tables(checks: Sequence[JudgeCheck]) -> tuple[Table, Table]:
-    """What every check came to, a column per language; and what was found."""
+    """The outcomes with a column per language, and the findings."""
     languages = list(dict.fromkeys(check.language for check in checks))
     outcomes = {(check.name, check.language): check.outcome for check in checks}
     names = dict.fromkeys(check.name for check in checks)
     rows = tuple((name, *(outcomes.get((name, each)) for each in languages), QUESTIONS[name]) for name in names)
     bold = tuple((i, j) for i, row in enumerate(rows) for j, cell in enumerate(row) if cell == FAULT)
     columns = ("check", *(name_of(language) for language in languages), "what it asks")
-    return Table(BOARD, "What the checks came to", columns, rows, section=CARD, bold=bold), Table(
-        key="judge-card",
-        title="Checks",
-        columns=("check", "language", "outcome", "what came out", "p", "what it asks"),
-        rows=tuple((c.name, c.language, c.outcome, c.finding, p_text(c.p), c.question) for c in checks),
-        notes=(
-            "Faults are corrected together: one is found where p after Holm's correction over all checks of the card is at "
-            f"most {ALPHA:g}, so that a judge without fault gets one on at most 5 cards of 100. p: {TEST} (calibration: wild "
-            "cluster bootstrap); of several tests the smallest, corrected for them; 1 where the judge errs on the good side. "
-            "Clusters are cards, or dialogues that have none.",
-            "Not shown: neither a fault nor its absence; the interval contains what is asked for. No fault found is no proof "
-            "that there is none: look at n and at the intervals. Points of 0–100, [95 %].",
-        ),
-        section=CARD,
+    notes = (
+        "Faults are corrected together: there is one where p after Holm's correction over all checks of the card is at most "
+        f"{ALPHA:g}, so a faultless judge gets one on at most 5 cards of 100. p: {TEST} (calibration: wild cluster bootstrap); "
+        "of several tests the smallest, corrected for their number; 1 if the judge errs on the good side. Clusters are cards, "
+        "or dialogues without a card.",
+        "Not shown: neither a fault nor its absence, since the interval contains the required value. No fault found does not "
+        "prove that there is none: look at n and at the intervals. Points of 0–100, [95 %].",
     )
+    heads = ("check", "language", "outcome", "what came out", "p", "what it asks")
+    body = tuple((c.name, c.language, c.outcome, c.finding, p_text(c.p), c.question) for c in checks)
+    board = Table(BOARD, "The outcomes of the checks", columns, rows, section=CARD, bold=bold)
+    return board, Table("judge-card", "Checks", heads, body, notes, CARD)
 
 
 def _spoken(estimate: Estimate, decimals: int = 1) -> str:
@@ -238,71 +234,66 @@ def _unmeasured(name: str, language: Language, why: str) -> JudgeCheck:
     return JudgeCheck(name, language, QUESTIONS[name], UNMEASURED, why)
 
 
-def _least(name: str, language: Language, finding: str, found: health.Beside, bound: float) -> JudgeCheck:
-    """A check that a mean is above a bound: a fault if it lies below, not shown where its interval contains the bound."""
-    mean, low = found.estimate.mean, found.estimate.low
-    p = found.p if found.p is None or (mean is not None and mean < bound) else 1.0
-    shown = low is not None and low > bound
-    return JudgeCheck(name, language, QUESTIONS[name], SOUND if shown else UNSHOWN, finding, p, found.clusters)
+def _least(name: str, language: Language, finding: str, test: health.BoundTest, bound: float) -> JudgeCheck:
+    """A check that a mean is above a bound: a fault if it is significantly below, not shown if its interval has the bound."""
+    mean, low = test.estimate.mean, test.estimate.low
+    p = test.p if test.p is None or (mean is not None and mean < bound) else 1.0
+    sound = low is not None and low > bound
+    return JudgeCheck(name, language, QUESTIONS[name], SOUND if sound else UNSHOWN, finding, p, test.clusters)
 
 
 def _most(name: str, language: Language, finding: str, tests: Sequence[tuple[float | None, bool]], n: int) -> JudgeCheck:
-    """A check that nothing is there, by tests of which each is a p and whether it would be a fault: its p is the smallest of
-    those that would, corrected for all."""
-    known = [p if fault else 1.0 for p, fault in tests if p is not None]
-    p = min(1.0, len(known) * min(known)) if known else None
-    return JudgeCheck(name, language, QUESTIONS[name], UNMEASURED if p is None else SOUND, finding, p, n, max(1, len(known)))
+    """A check for the absence of an effect, by tests given as (p, whether the effect would be a fault): its p is the smallest p
+    of a fault, corrected for the number of tests."""
+    p_values = [p if fault else 1.0 for p, fault in tests if p is not None]
+    p = min(1.0, len(p_values) * min(p_values)) if p_values else None
+    return JudgeCheck(name, language, QUESTIONS[name], UNMEASURED if p is None else SOUND, finding, p, n, max(1, len(p_values)))
 
 
 def _by_family(differences: Sequence[Difference], both_sides: bool) -> list[tuple[float | None, bool]]:
-    """The smallest p of the average's and of the dimensions' differences, each corrected in its family, as tests for `_most`: a
-    fault if the difference is above 0, or on `both_sides`."""
-    families = ([one for one in differences if (one.dimension is None) == average] for average in (True, False))
+    """Tests for `_most`: the smallest p of the average's and of the dimensions' differences, each corrected in its family, as
+    faults if the difference is above 0, or on `both_sides`."""
     tests: list[tuple[float | None, bool]] = []
-    for family in families:
-        bad = [one.holm for one in family if one.holm is not None and (both_sides or (one.estimate.mean or 0) > 0)]
-        if any(one.holm is not None for one in family):
-            tests.append((min(bad, default=1.0), True))
+    for average in (True, False):
+        family = [gap for gap in differences if (gap.dimension is None) == average and gap.holm is not None]
+        faults = [gap.holm or 0.0 for gap in family if both_sides or (gap.estimate.mean or 0) > 0]
+        tests += [(min(faults, default=1.0), True)] * bool(family)
     return tests
 
 
-def _readable(asked: JudgeCardInput, cards: Clusters, language: Language) -> JudgeCheck:
-    verdicts = [j for j in (*asked.given, *asked.probed) if j.language == language and not (j.lost or j.unasked)]
-    found = health.share_beside([j.value is not None for j in verdicts], [cards[j.dialogue_id] for j in verdicts])
-    finding = f"{_spoken(found.estimate)} % of {found.estimate.n:,} verdicts could be read"
-    return _least("readable", language, finding, found, health.GOOD)
+def _readable(inputs: JudgeCardInput, cards: Clusters, language: Language) -> JudgeCheck:
+    verdicts = [j for j in (*inputs.on_gold, *inputs.probed) if j.language == language and not (j.lost or j.unasked)]
+    test = health.share_test([j.value is not None for j in verdicts], [cards[j.dialogue_id] for j in verdicts])
+    finding = f"{_spoken(test.estimate)} % of {test.estimate.n:,} verdicts could be read"
+    return _least("readable", language, finding, test, health.GOOD)
 
 
 def _agreement(
-    asked: JudgeCardInput, pairs: Dimensions, figures: Mapping[str, Any], cards: Clusters, language: Language
+    inputs: JudgeCardInput, pairs: Dimensions, figures: Mapping[str, Any], cards: Clusters, language: Language
 ) -> JudgeCheck:
-    read = "_read" if asked.mode == "native" else ""
+    read = "_read" if inputs.mode == "native" else ""
     row = figures.get(AVERAGE, {})
     names = (f"acc{read}", f"acc{read}_low", f"acc{read}_high", "majority_acc", "kappa")
-    acc, low, high, most, kappa = (row.get(name) for name in names)
-    if acc is None or most is None:
-        return _unmeasured(
-            "agreement", language, "no verdict on gold could be read" if asked.gold else "it was asked about no gold"
-        )
+    acc, low, high, majority, kappa = (row.get(name) for name in names)
+    if acc is None or majority is None:
+        why = "no verdict on gold could be read" if inputs.gold else "it was not asked about gold"
+        return _unmeasured("agreement", language, why)
     hits = hit_counts(pairs, drawn_units([pairs], cards), cards)
-    above = health.beside(100 * (hits.right - hits.usual), hits.rated, 0.0, scale_levels(-100, 100))
-    bounds = [None if bound is None else 100 * bound for bound in (low, high)]
+    gain = health.bound_test(100 * (hits.right - hits.usual), hits.rated, 0.0, scale_levels(-100, 100))
     finding = (
-        f"ACC {_spoken(Estimate(100 * acc, bounds[0], bounds[1], row['n']))} %, majority class {100 * most:.1f} %, "
-        f"a difference of {_spoken(above.estimate)} points; kappa {fmt(kappa)}, n = {row['n']:,} ratings on "
-        f"{above.clusters} cards"
+        f"ACC {_spoken(Estimate(acc, low, high, row['n']).times(100))} %, majority class {100 * majority:.1f} %, a difference "
+        f"of {_spoken(gain.estimate)} points; kappa {fmt(kappa)}, n = {row['n']:,} ratings on {gain.clusters} cards"
     )
-    return _least("agreement", language, finding, above, 0.0)
+    return _least("agreement", language, finding, gain, 0.0)
 
 
 def _calibrated(pairs: Dimensions, cards: Clusters, language: Language) -> JudgeCheck:
     error = calibration_error(pairs, cards) if pairs else None
     if error is None:
-        return _unmeasured(
-            "calibration", language, "its server gives no token probabilities" if pairs else "it was asked about no gold"
-        )
+        why = "its server gives no token probabilities" if pairs else "it was not asked about gold"
+        return _unmeasured("calibration", language, why)
     finding = (
-        f"expected calibration error {100 * error.value:.1f} %; of a judge whose probabilities are true, at most "
+        f"expected calibration error {100 * error.value:.1f} %; a judge with true probabilities has at most "
         f"{100 * error.chance:.1f} % in 95 of 100 samples; n = {error.n:,} verdicts on {error.clusters} cards"
     )
     return _most("calibration", language, finding, [(error.p, True)], error.clusters)
@@ -322,14 +313,14 @@ def _floors(effects: Sequence[health.FloorEffect], language: Language) -> JudgeC
 
 
 def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionEffect], language: Language) -> JudgeCheck:
-    bias = next((one for one in biases if one.difference.mean is not None), None)
+    bias = next((bias for bias in biases if bias.difference.mean is not None), None)
     added = next((e.neutral for e in injections if e.dimension == AVERAGE and e.neutral.estimate.mean is not None), None)
     parts, tests, clusters = [], [], []
     if bias is not None:
         tests.append((bias.p, (bias.difference.mean or 0) > 0))
         clusters.append(bias.cards)
         parts.append(
-            f"its average goes with length by {_spoken(bias.judge, 2)} (Spearman), gold's by {_spoken(bias.gold, 2)}: a "
+            f"its average correlates with length by {_spoken(bias.judge, 2)} (Spearman), gold's by {_spoken(bias.gold, 2)}: a "
             f"difference of {_spoken(bias.difference, 2)} (n = {bias.difference.n})"
         )
     elif biases:
@@ -337,7 +328,7 @@ def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionE
     if added is not None:
         tests.append((added.p, (added.estimate.mean or 0) > 0))
         clusters.append(added.estimate.n)
-        parts.append(f"a sentence of no use adds {_spoken(added.estimate)} points (n = {added.estimate.n})")
+        parts.append(f"a useless sentence adds {_spoken(added.estimate)} points (n = {added.estimate.n})")
     if not parts:
         return _unmeasured("length", language, "nothing could be read")
     return _most("length", language, "; ".join(parts), tests, min(clusters, default=0))
@@ -346,27 +337,25 @@ def _length(biases: Sequence[LengthBias], injections: Sequence[health.InjectionE
 def _own_kind(rows: Sequence[Any], language: Language) -> JudgeCheck:
     measured = next((row for row in rows if row.difference is not None and row.difference.estimate.mean is not None), None)
     if measured is None:
-        return _unmeasured(
-            "own kind", language, "no dialogue is by a supporter of its base beside another: give such ones with --further"
-        )
+        why = "supporters of its base and others are not both among the dialogues: give some with --further"
+        return _unmeasured("own kind", language, why)
     difference = measured.difference
     finding = (
         f"supporters of its base ({', '.join(measured.alike)}) are {_spoken(difference.estimate)} points above the others, p "
         f"{p_text(difference.p)}, n = {difference.estimate.n} cards; they may be better: let a judge of another base score them"
     )
-    tests = [(difference.p, difference.estimate.mean > 0)]
-    return _most("own kind", language, finding, tests, difference.estimate.n)
+    return _most("own kind", language, finding, [(difference.p, difference.estimate.mean > 0)], difference.estimate.n)
 
 
 def _order(shifts: Sequence[health.Shift], language: Language) -> JudgeCheck:
     if not shifts:
-        return _unmeasured("order", language, "it was asked in one order, or for one dimension at a time")
+        return _unmeasured("order", language, "it was asked in a single order, or for one dimension at a time")
     moved = [shift for shift in shifts if shift.difference.holds]
-    most = max(shifts, key=lambda shift: abs(shift.difference.estimate.mean or 0))
-    n = most.difference.estimate.n
+    largest = max(shifts, key=lambda shift: abs(shift.difference.estimate.mean or 0))
+    n = largest.difference.estimate.n
     finding = (
-        f"{len(moved)} of {len(shifts)} differences are significant by themselves; the largest is on {most.dimension}, "
-        f"{_spoken(most.difference.estimate)} points (n = {n} cards)"
+        f"{len(moved)} of {len(shifts)} differences are significant by themselves; the largest is on {largest.dimension}, "
+        f"{_spoken(largest.difference.estimate)} points (n = {n} cards)"
     )
     return _most("order", language, finding, _by_family([s.difference for s in shifts], both_sides=True), n)
 
@@ -374,7 +363,7 @@ def _order(shifts: Sequence[health.Shift], language: Language) -> JudgeCheck:
 def _injection(effects: Sequence[health.InjectionEffect], language: Language) -> JudgeCheck:
     average = next((e for e in effects if e.dimension == AVERAGE), None)
     if average is None or average.effect.estimate.mean is None:
-        return _unmeasured("injection", language, "it was asked about no injected reply, or could not be read")
+        return _unmeasured("injection", language, "it was not asked about injected replies, or could not be read")
     moved = [e for e in effects if e.effect.holds and (e.effect.estimate.mean or 0) > 0]
     effect = average.effect
     finding = (
@@ -382,8 +371,7 @@ def _injection(effects: Sequence[health.InjectionEffect], language: Language) ->
         f"{p_text(effect.p)} (n = {effect.estimate.n} cards); {len(moved)} of {len(effects)} rises are significant by "
         "themselves"
     )
-    tests = _by_family([e.effect for e in effects], both_sides=False)
-    return _most("injection", language, finding, tests, effect.estimate.n)
+    return _most("injection", language, finding, _by_family([e.effect for e in effects], both_sides=False), effect.estimate.n)
 
 
 def _repeatable(rows: Sequence[health.Repeated], language: Language) -> JudgeCheck:

@@ -1,8 +1,7 @@
-"""What judge health asks a judge: given dialogues as they are, with a neutral text and with an order to score high appended to
-the last reply, and with the dimensions in reverse order.
+"""What judge health asks a judge: to score given dialogues as they are, with a neutral text or an order to score high appended
+to the last reply, and with the dimensions in reverse order.
 
-A reply that orders the judge must move native scores no more than a neutral one of the same length: `health`
-measures it.
+A reply that orders the judge must not move native scores more than a neutral one of the same length: `health` measures it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.trust.health import AGAIN, AS_IS, FLOOR, INJECTED, NEUTRAL, REVERSED
 from serve.client import ChatClient
 
-SLACK = 0.1  # share of its characters by which a neutral text may be longer or shorter
+SLACK = 0.1  # share of the characters by which a neutral text may be longer or shorter
 
 
 class Injection(Settings):
@@ -53,13 +52,13 @@ class Injection(Settings):
         return self
 
     def text(self, variant: str, scale: Scale) -> str:
-        """The text of a variant for a rubric's scale."""
+        """The text of a variant, for a rubric's scale."""
         raw = self.injected if variant == INJECTED else self.neutral
         return raw.replace("{high}", scale.name(scale.max)).replace("{low}", scale.name(scale.min))
 
 
 class InjectionSet(Settings):
-    """The file configs/health/injections.yaml, or one's own."""
+    """The file configs/health/injections.yaml, or another."""
 
     injections: list[Injection] = Field(min_length=1)
 
@@ -68,7 +67,7 @@ def load_injections(path: Path | None = None) -> list[Injection]:
     """The bundled injections, or those of a file. Raises `UserError` with file, line and field."""
     file = path or CONFIGS / "health" / "injections.yaml"
     injections = read_yaml(file, InjectionSet, "injections").injections
-    check_unique(file, (one.id for one in injections), "injections")
+    check_unique(file, (injection.id for injection in injections), "injections")
     return injections
 
 
@@ -83,8 +82,8 @@ class Probe:
 
 
 def card_probes(dialogues: Sequence[Dialogue], rubric: Rubric, repeats: int) -> Iterator[Probe]:
-    """What a judge's card asks beside `probes`: every dialogue with each floor's lines in the supporter's place, and `repeats`
-    times more as it is."""
+    """Further probes of a judge's card: every dialogue with each floor's lines in the supporter's place, and `repeats` times
+    more as it is."""
     floors = {name: floor for name in FLOORS if (floor := load_spec(name).floor)}
     for dialogue in dialogues:
         for name, floor in floors.items():
@@ -102,11 +101,9 @@ def append(dialogue: Dialogue, text: str) -> Dialogue:
 
 
 def drawn(dialogues: Sequence[Dialogue], languages: Sequence[Language], limit: int | None) -> Iterator[Dialogue]:
-    """The dialogues of these languages in which a supporter answers, at most `limit` a language, in the files' order.
-
-    A limit draws: files are sorted by supporter, so the first ones would be those of one supporter. Dialogues that a lost
-    server cut off are left out, since no judge is asked about them.
-    """
+    """The dialogues of these languages in which a supporter answers, at most `limit` per language, in the files' order. A limit
+    draws at random: files are sorted by supporter, so the first dialogues would all be of one. Dialogues that a lost server cut
+    off are left out, since no judge is asked about them."""
     answered = group_by((d for d in dialogues if d.exchanges and not d.lost), lambda dialogue: dialogue.language)
     for members in (answered.get(language, []) for language in languages):
         count = len(members) if limit is None else min(limit, len(members))
@@ -114,15 +111,13 @@ def drawn(dialogues: Sequence[Dialogue], languages: Sequence[Language], limit: i
 
 
 def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubric: Rubric, reverse: bool) -> Iterator[Probe]:
-    """Every variant of every dialogue: as it is, neutral, injected and, with `reverse`, asked in reverse order.
-
-    The injections of a language (of English, where it has none) take turns over its dialogues, in order. Raises `UserError` for
-    dimensions on different scales.
-    """
+    """Every variant of every dialogue: as it is, neutral, injected and, with `reverse`, asked in reverse order. The injections
+    of a language (of English, if it has none) take turns over its dialogues. Raises `UserError` for dimensions on different
+    scales."""
     backwards = rubric.model_copy(update={"dimensions": dict(reversed(rubric.dimensions.items()))})
     scale = rubric.one_scale("a probe, which asks for the highest score by its number,")
-    written = group_by(injections, lambda one: one.language)
-    turns = {language: cycle(of(written, language, "injections")) for language in {one.language for one in dialogues}}
+    by_language = group_by(injections, lambda injection: injection.language)
+    turns = {code: cycle(of(by_language, code, "injections")) for code in {dialogue.language for dialogue in dialogues}}
     for dialogue in dialogues:
         injection = next(turns[dialogue.language])
         yield Probe(dialogue, rubric, {"variant": AS_IS})
@@ -136,19 +131,19 @@ def probes(dialogues: Sequence[Dialogue], injections: Sequence[Injection], rubri
 def probe(
     runner: Runner, dialogues: Sequence[Dialogue], injections: Sequence[Injection], more: Sequence[Probe] = ()
 ) -> list[Judgement]:
-    """Ask the judge about every variant, and about `more`; writes health_dialogues.jsonl (as they are) and
+    """Ask the judge about every variant, and about `more`; writes health_dialogues.jsonl (unchanged dialogues) and
     health_judgements.jsonl.
 
-    Every judgement keeps the id of its dialogue as it is; `condition.variant` and `condition.injection` say what was changed.
-    Only the joint method has an order of dimensions to reverse. The same command resumes. Raises `UserError` for a
-    dialogue that lacks what the judge is to be shown.
+    Every judgement keeps the id of the unchanged dialogue; `condition.variant` and `condition.injection` say what was changed.
+    Only the joint method has an order of dimensions to reverse. The same command resumes. Raises `UserError` for a dialogue
+    that lacks something the judge is to be shown.
     """
     run, resolved = runner.run, runner.resolved.judging_whole()
     for dialogue in dialogues:
         resolved.refuse_incomplete(dialogue)
     settings: dict[str, Any] = {"dialogues": hashed(dialogues), "injections": hashed(injections)["sha256"]}
     if more:
-        settings["more"] = dict(sorted(Counter(one.condition["variant"] for one in more).items()))
+        settings["more"] = dict(sorted(Counter(extra.condition["variant"] for extra in more).items()))
     run.claim("health", RunIdentity(runner.resolved).score() | settings)
 
     async def judged(client: ChatClient, variant: Probe) -> list[Judgement]:
@@ -158,9 +153,9 @@ def probe(
 
     jobs = [*probes(dialogues, injections, resolved.rubric, reverse=resolved.method == "joint"), *more]
     answers = runner.judged("health", jobs, judged, "variants")
-    judgements = [judgement for of_one in answers.results for judgement in of_one]
+    judgements = [judgement for verdicts in answers.results for judgement in verdicts]
     own = {dialogue.id for dialogue in dialogues}
-    further = {one.dialogue.id: one.dialogue for one in more if one.dialogue.id not in own}
+    further = {extra.dialogue.id: extra.dialogue for extra in more if extra.dialogue.id not in own}
     write_jsonl(run.folder / "health_dialogues.jsonl", [*dialogues, *further.values()])
     write_jsonl(run.folder / "health_judgements.jsonl", judgements)
     return judgements

@@ -1,17 +1,18 @@
-"""Accuracy when it speaks: how sure a judge must be for its verdicts to be right as often as asked, shown on gold.
+"""Selective judging: how sure a judge must be for its verdicts to reach a required accuracy, shown on gold.
 
-A verdict is spoken where its most probable score has at least a threshold's probability. The threshold is chosen by testing in
-a fixed sequence (Angelopoulos, Bates, Candès, Jordan and Lei 2021, "Learn then Test"): from the verdicts that the judge is
-surest of to all of them, as long as the lower bound of their accuracy is at least what is asked. The first step that fails is
-the last, so that a threshold keeps its promise on new dialogues in `LEVEL` of gold sets, however many steps there are. Verdicts
-of one cluster go together: the bound is Clopper and Pearson's at the effective sample size (Korn and Graubard 1998, "Confidence
-intervals for proportions with small expected number of positive counts estimated from survey data").
+A verdict is spoken if its most probable score reaches a threshold's probability. The threshold is chosen by testing in a fixed
+sequence (Angelopoulos, Bates, Candès, Jordan and Lei 2021, "Learn then Test"): from the judge's surest verdicts to all of them,
+as long as the lower bound of their accuracy is at least the required one. The first step that fails is the last, so that a
+threshold keeps its promise on new dialogues in `LEVEL` of gold sets, however many steps there are. Verdicts of one cluster are
+correlated: the bound is Clopper and Pearson's at the effective sample size (Korn and Graubard 1998, "Confidence intervals for
+proportions with small expected number of positive counts estimated from survey data").
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -35,11 +36,11 @@ from evalsuite.statistics.judges import POOLED
 from evalsuite.statistics.paired import by_card, over_cards
 from evalsuite.statistics.summary import AGREEMENT, dimension_label
 
-STEPS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # shares of the verdicts on gold, surest first: where thresholds are tried
+STEPS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # shares of the verdicts on gold, surest first, at which thresholds are tried
 
 
 class Spoken(Record):
-    """What a judge says of a dialogue, or that it says nothing."""
+    """A judge's verdict on a dialogue, or its silence."""
 
     dialogue_id: Identifier
     """The judged dialogue."""
@@ -49,7 +50,7 @@ class Spoken(Record):
     dimension: Identifier
     """The rubric's dimension."""
     value: Number | None
-    """The verdict; null where the judge says nothing."""
+    """The verdict; null if the judge is silent."""
 
 
 class SelectiveCase(NamedTuple):
@@ -64,33 +65,31 @@ Cases = Mapping[tuple[Language, str], Sequence[SelectiveCase]]  # by language an
 
 
 def cases_of(pairs: Paired, rubric: Rubric, clusters: Clusters) -> dict[tuple[Language, str], list[SelectiveCase]]:
-    """The verdicts with probabilities, by language and dimension. Raises `UserError` where a judge gave none."""
+    """The verdicts with probabilities, by language and dimension. Raises `UserError` if there are none."""
     cases: dict[tuple[Language, str], list[SelectiveCase]] = {}
-    for dimensions in pairs.values():
-        for dimension, of_one in dimensions.items():
-            for judgement, gold in of_one:
-                if judgement.distribution and judgement.value is not None:
-                    sure = max(judgement.distribution.values())
-                    case = SelectiveCase(clusters[judgement.dialogue_id], sure, judgement.value == round_half_up(gold))
-                    cases.setdefault((judgement.language, dimension), []).append(case)
+    for judgement, gold in chain.from_iterable(chain.from_iterable(dimensions.values() for dimensions in pairs.values())):
+        if judgement.distribution and judgement.value is not None:
+            sure = max(judgement.distribution.values())
+            case = SelectiveCase(clusters[judgement.dialogue_id], sure, judgement.value == round_half_up(gold))
+            cases.setdefault((judgement.language, judgement.dimension), []).append(case)
     if not cases:
-        raise UserError("no verdict on gold has token probabilities: this needs them (see `esc-eval models --check`)")
+        raise UserError("no verdict on gold has token probabilities, which this needs (see `esc-eval models --check`)")
     place = list(rubric.dimensions).index
     return dict(sorted(cases.items(), key=lambda item: (item[0][0], place(item[0][1]))))
 
 
 def right(cases: Sequence[SelectiveCase]) -> Estimate:
-    """The share of verdicts, in per cent, that are the gold score."""
+    """The share of verdicts, in per cent, that equal the gold score."""
     return share((case.cluster, case.right) for case in cases)
 
 
 def share(flags: Iterable[tuple[str, bool]]) -> Estimate:
-    """The share, in per cent, of flags that are given with their clusters, which are drawn whole for its interval."""
-    given = [*flags]
-    if not given:
+    """The share, in per cent, of flags (cluster, flag) that are set; its interval draws clusters whole."""
+    clustered = [*flags]
+    if not clustered:
         return Estimate(None, None, None, 0)
-    hits = 100 * np.array([hit for _, hit in given], dtype=np.float64)
-    return over_cards(hits[:, None], [cluster for cluster, _ in given], 100 * SHARES)[0]
+    hits = 100 * np.array([hit for _, hit in clustered], dtype=np.float64)
+    return over_cards(hits[:, None], [cluster for cluster, _ in clustered], 100 * SHARES)[0]
 
 
 # --- thresholds ---------------------------------------------------------------------------------------------------------------
@@ -98,14 +97,14 @@ def share(flags: Iterable[tuple[str, bool]]) -> Estimate:
 
 @dataclass(frozen=True)
 class AcceptThreshold:
-    """The least probability (0–1) of a verdict's most probable score with which it is spoken, and the lower bound (0–1) of the
-    accuracy there; None where no threshold is shown to keep the promise, so that nothing is spoken."""
+    """The least probability (0–1) of the most probable score of a verdict that is spoken, and the lower bound (0–1) of the
+    accuracy there; None if no threshold is shown to keep the promise, so that nothing is spoken."""
 
     least: float | None
     bound: float | None
 
     def speaks(self, sure: float) -> bool:
-        """Whether a verdict is spoken whose most probable score has this probability."""
+        """Whether a verdict whose most probable score has this probability is spoken."""
         return self.least is not None and sure >= self.least
 
 
@@ -118,7 +117,7 @@ def lower_bound(hits: Floats, counts: Floats) -> float:
     n, mean, error = float(counts.sum()), float(share), float(cluster_error(parts, clusters))
     if clusters < 2 or not mean > 0:
         return 0.0
-    # Verdicts that are all right do not tell how far those of a cluster go together: each cluster then counts once.
+    # If all verdicts are right, the correlation within clusters is unknown: each cluster then counts once.
     effective = float(clusters)
     if error > 1e-9 and mean < 1:
         freedom = float(stdtrit(n - 1, 1 - LEVEL) / stdtrit(clusters - 1, 1 - LEVEL))
@@ -127,7 +126,7 @@ def lower_bound(hits: Floats, counts: Floats) -> float:
 
 
 def steps(cases: Sequence[SelectiveCase]) -> Iterator[AcceptThreshold]:
-    """The thresholds that are tried, with their bounds."""
+    """The thresholds to try, with their bounds."""
     sure = np.array([case.sure for case in cases])
     hits = np.array([case.right for case in cases], dtype=np.float64)
     clusters = [case.cluster for case in cases]
@@ -138,7 +137,7 @@ def steps(cases: Sequence[SelectiveCase]) -> Iterator[AcceptThreshold]:
 
 
 def threshold_for(cases: Sequence[SelectiveCase], accuracy: float) -> AcceptThreshold:
-    """The lowest threshold whose verdicts are shown to be right as often as asked (0–1), of all dimensions together."""
+    """The lowest threshold whose verdicts are shown to reach an accuracy (0–1), over all dimensions together."""
     chosen = SILENT
     for tried in steps(cases):
         if tried.bound is None or tried.bound < accuracy:
@@ -154,15 +153,20 @@ def by_language(cases: Cases) -> dict[Language, list[SelectiveCase]]:
 
 
 def spoken_verdicts(
-    found: Mapping[Language, AcceptThreshold], judgements: Iterable[Judgement], rubric: Rubric
+    thresholds: Mapping[Language, AcceptThreshold], judgements: Iterable[Judgement], rubric: Rubric
 ) -> Iterator[Spoken]:
-    """A run's verdicts on whole dialogues that were not lost, where the judge speaks and where it says nothing."""
+    """A run's verdicts on whole dialogues, except lost ones, with None where the judge is silent."""
     place = list(rubric.dimensions).index
-    whole = (one for one in judgements if one.turn is None and not (one.lost or one.unasked))
-    for one in sorted(whole, key=lambda one: (one.language, place(one.dimension), one.dialogue_id)):
-        kept = found.get(one.language, SILENT).speaks(max((one.distribution or {}).values(), default=0.0))
-        names = {"dialogue_id": one.dialogue_id, "language": one.language, "judge": one.judge, "dimension": one.dimension}
-        yield Spoken.model_validate(names | {"value": one.value if kept else None})
+    whole = (verdict for verdict in judgements if verdict.turn is None and not (verdict.lost or verdict.unasked))
+    for verdict in sorted(whole, key=lambda verdict: (verdict.language, place(verdict.dimension), verdict.dialogue_id)):
+        speaks = thresholds.get(verdict.language, SILENT).speaks(max((verdict.distribution or {}).values(), default=0.0))
+        names = {
+            "dialogue_id": verdict.dialogue_id,
+            "language": verdict.language,
+            "judge": verdict.judge,
+            "dimension": verdict.dimension,
+        }
+        yield Spoken.model_validate(names | {"value": verdict.value if speaks else None})
 
 
 # --- a part of a judge's card -----------------------------------------------------------------------------------------------
@@ -171,84 +175,84 @@ def spoken_verdicts(
 def with_kept(
     card: Sheet,
     cases: Cases,
-    found: Mapping[Language, AcceptThreshold],
+    thresholds: Mapping[Language, AcceptThreshold],
     spoken: Sequence[Spoken],
     clusters: Clusters,
     rubric: Rubric,
     accuracy: float,
 ) -> Sheet:
-    """A judge's card, with the verdicts to keep so that they are right as often as `accuracy` (0–1) says."""
-    tables = [spoken_table(cases, found, rubric, accuracy), *([kept_table(spoken, rubric, clusters)] if spoken else [])]
-    charts = [_step_chart(language, of_one) for language, of_one in by_language(cases).items()]
+    """A judge's card, with the verdicts to keep for an `accuracy` (0–1)."""
+    tables = [spoken_table(cases, thresholds, rubric, accuracy), *([kept_table(spoken, rubric, clusters)] if spoken else [])]
+    charts = [_step_chart(language, group) for language, group in by_language(cases).items()]
     return replace(
         card,
-        findings=[*card.findings, *(_spoken(cases, language, one, accuracy) for language, one in found.items())],
+        findings=[*card.findings, *(_spoken(cases, language, thresholds[language], accuracy) for language in thresholds)],
         main=[*card.main, "spoken"],
         tables=[*card.tables, *tables],
         charts=[*card.charts, *charts],
-        figures={**card.figures, "accuracy": accuracy, "thresholds": {language: one.least for language, one in found.items()}},
+        figures={**card.figures, "accuracy": accuracy, "thresholds": {code: each.least for code, each in thresholds.items()}},
     )
 
 
-def _spoken(cases: Cases, language: Language, found: AcceptThreshold, accuracy: float) -> str:
+def _spoken(cases: Cases, language: Language, threshold: AcceptThreshold, accuracy: float) -> str:
     every = by_language(cases)[language]
-    kept = [case for case in every if found.speaks(case.sure)]
+    kept = [case for case in every if threshold.speaks(case.sure)]
     name, whole = name_of(language), right(every)
-    if found.bound is None:
+    if threshold.bound is None:
         return (
             f"{name}: no threshold is shown to reach {100 * accuracy:g} %, so the judge says nothing; it is right on "
             f"{whole.mean:.0f} % of all {whole.n} verdicts on gold."
         )
     return (
         f"{name}: the judge speaks on {100 * len(kept) / len(every):.0f} % of the verdicts on gold and is right on "
-        f"{right(kept).mean:.0f} % of these, at least {100 * found.bound:.0f} % ({100 * LEVEL:g} % sure), against "
+        f"{right(kept).mean:.0f} % of these, at least {100 * threshold.bound:.0f} % ({100 * LEVEL:g} % sure), against "
         f"{whole.mean:.0f} % of all."
     )
 
 
-def spoken_table(cases: Cases, found: Mapping[Language, AcceptThreshold], rubric: Rubric, accuracy: float) -> Table:
-    """How much is kept and how right it is, by dimension and together, beside all verdicts."""
+def spoken_table(cases: Cases, thresholds: Mapping[Language, AcceptThreshold], rubric: Rubric, accuracy: float) -> Table:
+    """The share of kept verdicts and their accuracy, by dimension and together, compared with all verdicts."""
     rows: list[dict[str, Cell]] = []
     for language, every in by_language(cases).items():
-        threshold = found[language]
-        least, bound = (None if one is None else 100 * one for one in (threshold.least, threshold.bound))
-        parts = [(dimension_label(rubric, name), None, of_one) for (own, name), of_one in cases.items() if own == language]
-        for name, at_least, of_one in (*parts, (POOLED, bound, every)):
-            flags = [(case.cluster, threshold.speaks(case.sure)) for case in of_one]
-            kept = [case for case in of_one if threshold.speaks(case.sure)]
+        threshold = thresholds[language]
+        least, bound = (None if figure is None else 100 * figure for figure in (threshold.least, threshold.bound))
+        parts = [(dimension_label(rubric, name), None, group) for (code, name), group in cases.items() if code == language]
+        for name, at_least, group in (*parts, (POOLED, bound, every)):
+            flags = [(case.cluster, threshold.speaks(case.sure)) for case in group]
+            kept = [case for case in group if threshold.speaks(case.sure)]
             row: dict[str, Cell] = {"language": language, "dimension": name, "spoken from %": least, "kept %": share(flags)}
-            rows.append(row | {"ACC when it speaks %": right(kept), "at least %": at_least, "ACC of all %": right(of_one)})
+            rows.append(row | {"ACC when it speaks %": right(kept), "at least %": at_least, "ACC of all %": right(group)})
     notes = (
-        "Spoken from: the least probability of a verdict's most probable score, one for all dimensions of a language. At "
-        f"least: the lower bound of the accuracy of what is spoken, {100 * LEVEL:g} % sure, of all dimensions together: "
-        "one by itself may be worse. A dash: no threshold is shown to reach what is asked.",
+        "Spoken from: the least probability of a verdict's most probable score, the same for all dimensions of a language. At "
+        f"least: the lower bound of the accuracy of spoken verdicts, {100 * LEVEL:g} % sure, over all dimensions: a single one "
+        "may be worse. A dash: no threshold is shown to reach the required accuracy.",
         f"n = verdicts, [{SMOOTHED} over cards, or dialogues without a card]. For dialogues like those of the gold set.",
     )
     return Table.of("spoken", f"Verdicts that are right {100 * accuracy:g} times in 100", rows, notes, AGREEMENT)
 
 
 def kept_table(spoken: Sequence[Spoken], rubric: Rubric, clusters: Clusters) -> Table:
-    """Of a run's own verdicts: how much is kept."""
+    """The share of a run's own verdicts that is kept."""
     rows = [
         {
             "language": language,
             "dimension": dimension_label(rubric, dimension),
-            "kept %": share((clusters[one.dialogue_id], one.value is not None) for one in of_one),
+            "kept %": share((clusters[verdict.dialogue_id], verdict.value is not None) for verdict in verdicts),
         }
-        for (language, dimension), of_one in group_by(spoken, lambda one: (one.language, one.dimension)).items()
+        for (language, dimension), verdicts in group_by(spoken, lambda verdict: (verdict.language, verdict.dimension)).items()
     ]
     note = f"Calibrated on the whole gold set. n = verdicts, [{SMOOTHED} over cards, or dialogues without a card]."
     return Table.of("spoken-run", "What of the run's verdicts is kept", rows, [note], AGREEMENT)
 
 
 def _step_chart(language: Language, cases: Sequence[SelectiveCase]) -> Chart:
-    """How right verdicts are by the share of them that is kept, surest first."""
+    """The accuracy of verdicts by the share of them that is kept, surest first."""
     points = []
     for threshold in steps(cases):
         kept = [case for case in cases if threshold.speaks(case.sure)]
-        at, hits = round(100 * len(kept) / len(cases)), right(kept)
+        percent, hits = round(100 * len(kept) / len(cases)), right(kept)
         if hits.mean is not None:
-            points.append((at, hits, f"of the surest {at} % {hits.mean:.0f} % are right (n = {hits.n})"))
+            points.append((percent, hits, f"of the surest {percent} % {hits.mean:.0f} % are right (n = {hits.n})"))
     lines = curve("right, of what is kept", 0, points, step=False, band=True)
     lines = [line if "fill" in line else line | {"hovertemplate": "%{text}<extra></extra>"} for line in lines]
     axes = {"xaxis": {"title": {"text": "kept, % of verdicts"}}, "yaxis": {"title": {"text": "right, %"}}}

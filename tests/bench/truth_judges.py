@@ -77,7 +77,7 @@ def faultless(rng: np.random.Generator, cards: int, each: int, probed: int) -> J
         judge="j",
         dialogues=dialogues,
         gold=scores,
-        given=verdicts,
+        on_gold=verdicts,
         probed_dialogues=few,
         probed=asked,
         rubric=RUBRIC,

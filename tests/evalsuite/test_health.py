@@ -364,9 +364,9 @@ def test_a_run_tells_of_its_judge_what_its_verdicts_hold(esc_eval: EscEval, tmp_
     assert {"health-length", "health-bases"} <= tables.keys() and "health-injections" not in tables
     assert [row[2] for row in tables["health-length"]["rows"]][:2] == ["a", "b"]
     for option, value in (("--gold", "run/dialogues.jsonl"), ("--limit", 3), ("--set", "method=joint")):
-        one_line(esc_eval("judge-card", "run", option, value), 2, f"{option}: run is a run folder, of which nothing is asked")
+        one_line(esc_eval("judge-card", "run", option, value), 2, f"{option}: run is a run folder, which needs no calls")
     one_line(esc_eval("judge-card", "run", "--judge", "nobody"), 2, "--judge nobody: did not score run")
-    one_line(esc_eval("judge-card", "embedded", "--judge", "j"), 2, "--judge: it is for a run folder, and embedded is none")
+    one_line(esc_eval("judge-card", "embedded", "--judge", "j"), 2, "--judge: it is for a run folder, which embedded is not")
     (run / "judgements.jsonl").unlink()
     one_line(esc_eval("judge-card", "run"), 2, "no verdicts of a: `esc-eval run --only score` makes them")
 

@@ -208,7 +208,7 @@ def test_the_same_command_asks_nothing_again(esc_eval: EscEval, gold: tuple[Path
         assert esc_eval(*call, "--limit", 2, "--out", "card")[0] == 0
         assert len(endpoint.requests) == asked and Path("card/health_judgements.jsonl").read_bytes() == written
     code, error = esc_eval("judge-card", "embedded", "--gold", gold[1])
-    assert code == 2 and "--gold: give the dialogues that people scored, too" in error
+    assert code == 2 and "--gold: also give the dialogues that people scored" in error
 
 
 def told(rng: np.random.Generator, clusters: int, overconfident: float = 0.0) -> list[tuple[Judgement, float]]:

@@ -101,4 +101,4 @@ def test_a_run_keeps_what_is_sure_and_asks_people_for_the_rest(esc_eval: EscEval
     assert code == 2 and "--accuracy: it is for a run folder" in error
     Path("run/gold_judgements.jsonl").unlink()
     code, error = esc_eval("judge-card", "run", "--accuracy", 0.8)
-    assert code == 2 and "--accuracy: the judge was asked about no gold" in error
+    assert code == 2 and "--accuracy: the judge was not asked about gold" in error

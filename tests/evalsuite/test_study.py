@@ -138,7 +138,7 @@ def test_what_does_not_vary_is_said_and_not_listed() -> None:
     ]
     (dimensions,) = (table for table in page.tables if table.key == "study-dimensions-en")
     assert dimensions.rows == ()
-    assert dimensions.notes[0].endswith("luck. Left out, because one of the two does not vary: 1 of 1 pairs.")
+    assert dimensions.notes[0].endswith("chance. Left out, because a dimension does not vary: 1 of 1 pairs.")
 
 
 @pytest.mark.slow
@@ -253,8 +253,8 @@ def test_what_a_study_of_runs_refuses(esc_eval: EscEval, tmp_path: Path) -> None
     said = {
         ("one", "one"): "a run folder is given twice",
         ("one", "strangers"): "no supporter is in two of these runs",
-        (): "what to study: give --supporter and --model, or scored run folders",
-        ("one", "other", "--supporter", "embedded"): "--supporter: finished runs are read as they are",
+        (): "nothing to study: give --supporter and --model, or scored run folders",
+        ("one", "other", "--supporter", "embedded"): "--supporter: finished runs need no calls",
     }
     for given, told in said.items():
         code, err = esc_eval("study", *given, "--out", "page")

@@ -35,7 +35,7 @@ from evalsuite.trust.probe import Probe, card_probes, drawn, load_injections, pr
 from evalsuite.trust.selective import by_language, cases_of, spoken_verdicts, threshold_for, with_kept
 
 NAME, SPOKEN, QUEUE = "judge_card", "spoken.jsonl", "people_dialogues.jsonl"
-REPEATS = 2  # how often a dialogue is asked about again
+REPEATS = 2  # further calls about an unchanged dialogue
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -60,7 +60,7 @@ def judge_card_verb(
         MaybeFiles,
         typer.Option(
             "--further",
-            help="Dialogues (JSONL) of named supporters, some of the judge's own base: for its taste for its own kind. Repeat.",
+            help="Dialogues (JSONL) of named supporters, some of the judge's own base: for its self-preference. Repeat.",
         ),
     ] = None,
     limit: Annotated[
@@ -75,12 +75,12 @@ def judge_card_verb(
             "--accuracy",
             min=0.5,
             max=0.99,
-            help="Of a RUN: keep the verdicts that are right this often (0.8: 80 %), and leave the other dialogues to people.",
+            help="For a RUN: keep verdicts that are right this often (0.8: 80 %), and leave the other dialogues to people.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Run folder, or that of a RUN's card. Default: runs/judge-card/JUDGE; for a RUN, none."),
+        typer.Option("--out", help="Run folder, or folder of a RUN's card. Default: runs/judge-card/JUDGE; for a RUN, none."),
         Writes((f"{NAME}.*", "tables/*", "gold_*.jsonl", "health_*.jsonl", "agreement.json", SPOKEN, QUEUE)),
     ] = None,
 ) -> None:
@@ -91,9 +91,9 @@ def judge_card_verb(
     sentence, follow an order to score high, depend on the order of dimensions, repeat its verdict? With --further: does it
     favour supporters of its own base? With --dialogues alone, every check but agreement.
 
-    Of a RUN, the card has what its verdicts tell already, and nothing is asked. With --accuracy it also says from which
-    confidence on verdicts on the gold set are right that often, with a lower bound for 95 of 100 gold sets. OUT/spoken.jsonl
-    has the run's verdicts that are kept, OUT/people_dialogues.jsonl the dialogues left to people, for `people create`.
+    For a RUN, the card shows what its verdicts tell already, without calls. With --accuracy it also gives the confidence from
+    which verdicts on the gold set are right that often, with a lower bound for 95 of 100 gold sets. OUT/spoken.jsonl has the
+    run's verdicts that are kept, OUT/people_dialogues.jsonl the dialogues left to people, for `people create`.
 
     A joint judge takes about 10 calls for each of the --limit dialogues, and one per gold dialogue. Examples:
 
@@ -104,18 +104,18 @@ def judge_card_verb(
     esc-eval judge-card runs/mine --accuracy 0.8 --out runs/unsure
     """
     if Path(judge).is_dir():
-        why = f"{judge} is a run folder, of which nothing is asked: leave it out, or name a judge"
-        refuse(why, config=config, dialogues=dialogues, gold=gold, further=further, limit=limit, set=settings)
-        asked = _of_run(Path(judge), of_run)
-        sheet, left_open = _keeping(asked, accuracy, out) if accuracy else (judge_card(asked), [])
+        problem = f"{judge} is a run folder, which needs no calls: leave it out, or name a judge"
+        refuse(problem, config=config, dialogues=dialogues, gold=gold, further=further, limit=limit, set=settings)
+        inputs = _of_run(Path(judge), of_run)
+        sheet, left_open = _keeping(inputs, accuracy, out) if accuracy else (judge_card(inputs), [])
         deliver_page(NAME, sheet, out, printed=[table for table in sheet.tables if table.key in sheet.main])
         if accuracy and out:
             write_jsonl(out / QUEUE, left_open)
             console.print(f"{out / QUEUE}: {len(left_open)} dialogues for `esc-eval people create`", soft_wrap=True)
         return
-    refuse(f"it is for a run folder, and {judge} is none", judge=of_run, accuracy=accuracy)
+    refuse(f"it is for a run folder, which {judge} is not", judge=of_run, accuracy=accuracy)
     if gold is not None and dialogues is None:
-        raise UserError("--gold: give the dialogues that people scored, too (--dialogues)")
+        raise UserError("--gold: also give the dialogues that people scored (--dialogues)")
     folder = out or Path("runs", "judge-card", load_spec(judge).name)
     overrides: dict[str, Any] = {"judge": judge}
     if gold is not None:
@@ -125,67 +125,63 @@ def judge_card_verb(
     with_gold = gold is not None or dialogues is None
     if with_gold and resolved.config.gold is None:
         raise UserError(f"{chosen}: gold: name a gold set, or give --dialogues, alone or with --gold")
-    RunIdentity(resolved).score()  # whatever is wrong is told before anything is written or started
-    known, scores = resolved.gold if with_gold else (read_dialogues([dialogues] if dialogues else []), [])
-    picked = [*drawn(known, resolved.config.languages, limit or 20)]
+    RunIdentity(resolved).score()  # problems surface before anything is written or started
+    gold_dialogues, scores = resolved.gold if with_gold else (read_dialogues([dialogues] if dialogues else []), [])
+    picked = [*drawn(gold_dialogues, resolved.config.languages, limit or 20)]
     if not picked or (with_gold and not scores):
         raise UserError(f"{dialogues or 'gold'}: no dialogue with an answer in {', '.join(resolved.config.languages)}")
-    spoken = [d for d in read_dialogues(further or []) if d.language in resolved.config.languages and d.exchanges]
-    more = [*card_probes(picked, resolved.rubric, REPEATS), *(Probe(d, resolved.rubric, {"variant": AS_IS}) for d in spoken)]
+    others = [d for d in read_dialogues(further or []) if d.language in resolved.config.languages and d.exchanges]
+    more = [*card_probes(picked, resolved.rubric, REPEATS), *(Probe(d, resolved.rubric, {"variant": AS_IS}) for d in others)]
     with open_run(folder) as run, Runner(run, resolved, console) as runner:
-        given: list[Judgement] = [*pipeline.score_gold(runner).judgements] if with_gold else []
+        on_gold: list[Judgement] = [*pipeline.score_gold(runner).judgements] if with_gold else []
         probed = probe(runner, picked, load_injections(), more)
         run.keep_versions(versions({resolved.judge_pack: resolved.judge_prompts}, resolved.rubric, {}, [resolved.models.judge]))
         gold_set = resolved.config.gold if with_gold else None
-        asked = JudgeCardInput(
+        counts = f"{len(gold_dialogues):,} dialogues, {len(scores):,} scores"
+        facts = [("Asked", f"method {resolved.method}, {resolved.config.mode} mode, prompts {resolved.judge_pack}")]
+        facts += [("Gold", f"{gold_set.dialogues}: {counts}")] if gold_set else []
+        further_dialogues = f" and {len(others):,} further dialogues" if others else ""
+        facts += [("Other checks on", f"{len(picked):,} {'of them' if gold_set else 'dialogues'}{further_dialogues}")]
+        inputs = JudgeCardInput(
             judge=resolved.models.judge.name,
-            dialogues=known if with_gold else [],
+            dialogues=gold_dialogues if with_gold else [],
             gold=scores,
-            given=given,
-            probed_dialogues=[*picked, *spoken],
+            on_gold=on_gold,
+            probed_dialogues=[*picked, *others],
             probed=probed,
             rubric=resolved.rubric,
             mode=resolved.config.mode,
             synthetic=gold_set is not None and gold_set.scores is None,
             config=run.config(),
             versions=run.versions(),
-            facts=[
-                ("Asked", f"method {resolved.method}, {resolved.config.mode} mode, prompts {resolved.judge_pack}"),
-                *([("Gold", f"{gold_set.dialogues}: {len(known):,} dialogues, {len(scores):,} scores")] if gold_set else []),
-                (
-                    "Other checks on",
-                    f"{len(picked):,} {'of them' if gold_set else 'dialogues'}"
-                    + (f" and {len(spoken):,} further dialogues" if spoken else ""),
-                ),
-            ],
+            facts=facts,
         )
-        sheet = judge_card(asked)
+        sheet = judge_card(inputs)
         deliver_page(NAME, sheet, folder, printed=sheet.tables[:1])
         failures = run.failures()
-    verdicts = [*given, *probed]
-    exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements", failures)
+    exit_if_lost(sum(verdict.lost for verdict in (*on_gold, *probed)), len(on_gold) + len(probed), "judgements", failures)
 
 
-def _keeping(asked: JudgeCardInput, accuracy: float, out: Path | None) -> tuple[Sheet, list[Dialogue]]:
-    """The card with the verdicts to keep, and the dialogues of the others, those with most of them first."""
-    if not asked.gold:
-        raise UserError("--accuracy: the judge was asked about no gold: run with a gold set (gold: in the config)")
-    given = [verdict for verdict in asked.given if verdict.turn is None]
-    clusters = clusters_of([*asked.dialogues, *asked.probed_dialogues])
-    cases = cases_of(paired(*in_steps(given, gold_of(given, asked.gold), asked.rubric)), asked.rubric, clusters)
-    found = {language: threshold_for(every, accuracy) for language, every in by_language(cases).items()}
-    own = [verdict for verdict in asked.probed if "variant" not in verdict.condition]
-    spoken = [*spoken_verdicts(found, own, asked.rubric)]
+def _keeping(inputs: JudgeCardInput, accuracy: float, out: Path | None) -> tuple[Sheet, list[Dialogue]]:
+    """The card with the verdicts to keep, and the dialogues left to people, those with the most unkept verdicts first."""
+    if not inputs.gold:
+        raise UserError("--accuracy: the judge was not asked about gold: run with a gold set (gold: in the config)")
+    on_gold = [verdict for verdict in inputs.on_gold if verdict.turn is None]
+    clusters = clusters_of([*inputs.dialogues, *inputs.probed_dialogues])
+    cases = cases_of(paired(*in_steps(on_gold, gold_of(on_gold, inputs.gold), inputs.rubric)), inputs.rubric, clusters)
+    thresholds = {language: threshold_for(every, accuracy) for language, every in by_language(cases).items()}
+    run_verdicts = [verdict for verdict in inputs.probed if "variant" not in verdict.condition]
+    spoken = [*spoken_verdicts(thresholds, run_verdicts, inputs.rubric)]
     if out:
         write_jsonl(out / SPOKEN, spoken)
-    unsure = Counter(one.dialogue_id for one in spoken if one.value is None)
-    by_id = {dialogue.id: dialogue for dialogue in asked.probed_dialogues}
+    unsure = Counter(verdict.dialogue_id for verdict in spoken if verdict.value is None)
+    by_id = {dialogue.id: dialogue for dialogue in inputs.probed_dialogues}
     left_open = [by_id[id] for id, _ in sorted(unsure.items(), key=lambda item: (-item[1], item[0]))]
-    return with_kept(judge_card(asked), cases, found, spoken, clusters, asked.rubric, accuracy), left_open
+    return with_kept(judge_card(inputs), cases, thresholds, spoken, clusters, inputs.rubric, accuracy), left_open
 
 
 def _of_run(folder: Path, judge: str | None) -> JudgeCardInput:
-    """What the records of a run folder tell of a judge: its verdicts on the run's dialogues and gold set, and a card's own."""
+    """A judge's records in a run folder: its verdicts on the run's dialogues and gold set, and those of an earlier card."""
     config = shards.whole(folder)
     probed = config.probed
     if config.judged or not probed:
@@ -200,29 +196,32 @@ def _of_run(folder: Path, judge: str | None) -> JudgeCardInput:
         path = folder / name
         return read_jsonl(path, model, path.stem, allow_empty=True) if path.exists() else []
 
-    own = [verdict for verdict in records("health_judgements.jsonl", Judgement) if verdict.judge == chosen.judge]
+    card_verdicts = [verdict for verdict in records("health_judgements.jsonl", Judgement) if verdict.judge == chosen.judge]
     verdicts = chosen.records()
-    held = records("dialogues.jsonl", Dialogue) if verdicts else []
-    held += records("health_dialogues.jsonl", Dialogue) if own else []
-    given = judgements_in_order(chosen.records("gold_judgements.jsonl"), stage.rubric)
-    if not (given or own or verdicts):
+    dialogues = records("dialogues.jsonl", Dialogue) if verdicts else []
+    dialogues += records("health_dialogues.jsonl", Dialogue) if card_verdicts else []
+    on_gold = judgements_in_order(chosen.records("gold_judgements.jsonl"), stage.rubric)
+    if not (on_gold or card_verdicts or verdicts):
         raise UserError(f"{folder}: no verdicts of {chosen.judge}: `esc-eval run --only score` makes them")
-    known = records("gold_dialogues.jsonl", Dialogue) or records("dialogues.jsonl", Dialogue)
+    gold_dialogues = records("gold_dialogues.jsonl", Dialogue) or records("dialogues.jsonl", Dialogue)
     scores = records("gold_scores.jsonl", HumanScore)
-    unique = list({dialogue.id: dialogue for dialogue in held}.values())
+    unique = list({dialogue.id: dialogue for dialogue in dialogues}.values())
     return JudgeCardInput(
         judge=chosen.judge,
-        dialogues=known if given else [],
-        gold=scores if given else [],
-        given=given,
+        dialogues=gold_dialogues if on_gold else [],
+        gold=scores if on_gold else [],
+        on_gold=on_gold,
         probed_dialogues=unique,
-        probed=[*verdicts, *own],
+        probed=[*verdicts, *card_verdicts],
         rubric=stage.rubric,
         mode=stage.mode,
-        synthetic=bool(given) and config.synthetic_gold,
+        synthetic=bool(on_gold) and config.synthetic_gold,
         config=config,
         versions=read_object(path, "a run's versions") if (path := folder / "versions.json").exists() else {},
         facts=[
-            ("Read", f"{folder}: {len(unique):,} dialogues" + (f", {len(known):,} of its gold set" if given else "")),
+            (
+                "Read",
+                f"{folder}: {len(unique):,} dialogues" + (f", {len(gold_dialogues):,} of its gold set" if on_gold else ""),
+            ),
         ],
     )

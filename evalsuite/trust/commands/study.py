@@ -1,4 +1,4 @@
-"""`esc-eval study`: ESC-Eval, EmoHarbor, FEEL and ECDBench on the same supporters, and whether they agree."""
+"""`esc-eval study`: do ESC-Eval, EmoHarbor, FEEL and ECDBench agree on the same supporters?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from evalsuite.statistics.summary import sums_of
 from evalsuite.trust.between_frameworks import Examined, FrameworkScores, as_one_judge
 from evalsuite.trust.study import study_of_runs, study_sheet
 
-# What is set unless the command says otherwise; from two trials on reliability is known.
+# Defaults of a study; reliability needs two trials.
 _USUAL = {"trials": 2, "exchanges": 5, "temperature": 0.7, "floors": True}
 _PERSONAS = ("psychologist", "peer", "editor")
 _RUN = ("dialogues.jsonl", "judgements.jsonl", "cards.jsonl", "profiles.jsonl", "costs.jsonl")
@@ -44,7 +44,7 @@ _RUN = ("dialogues.jsonl", "judgements.jsonl", "cards.jsonl", "profiles.jsonl", 
 def study(
     finished: Annotated[
         MaybeRuns,
-        typer.Argument(metavar="RUN…", help="Scored runs of any benchmarks, set side by side: nothing is asked."),
+        typer.Argument(metavar="RUN…", help="Scored runs of any benchmarks, to compare without calls."),
     ] = None,
     supporter: Annotated[
         MaybeModels, typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more.")
@@ -52,11 +52,11 @@ def study(
     model: Annotated[
         MaybeModel, typer.Option("--model", metavar="MODEL", help="Plays the seeker, and judges in every framework.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=2, metavar="N", help="Cards, and profiles, a language.")] = 5,
+    limit: Annotated[int, typer.Option("--limit", min=2, metavar="N", help="Cards, and profiles, per language.")] = 5,
     language: LanguageOption = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="ECDBench's data sets, as `paper ecdbench run --data` takes them: it is asked, too."),
+        typer.Option("--data", help="ECDBench's data sets, as for `paper ecdbench run --data`: adds ECDBench to the study."),
         IN_FOLDER,
     ] = None,
     items: Annotated[int, typer.Option("--items", min=2, metavar="N", help="Items of each of ECDBench's data sets.")] = 20,
@@ -67,17 +67,17 @@ def study(
         Writes(("study.*", "tables/*", *(f"*/{name}" for name in _RUN), "ecdbench/*/scores.jsonl", "ecdbench/*/datasets/*")),
     ] = Path("runs/study"),
 ) -> None:
-    """ESC-Eval, EmoHarbor and FEEL's panel on the same supporters, and ECDBench where its data are there: do they rank them
-    alike, do their dimensions go together, and which parts supporters with the fewest calls?
+    """Run ESC-Eval, EmoHarbor and FEEL's panel on the same supporters, and ECDBench if it has data: do they rank supporters
+    alike, do their dimensions correlate, and which distinguishes supporters with the fewest calls?
 
-    With RUN folders, finished runs of any benchmarks (VERA-MH, HealthBench, one of your own) stand side by side: a column per
-    benchmark, how far each judge agrees with people, what the benchmarks warn of, and where they disagree.
+    With RUN folders, it compares finished runs of any benchmarks (VERA-MH, HealthBench, one of your own): a column per
+    benchmark, how far each judge agrees with people, the benchmarks' warnings, and where they disagree.
 
-    ESC-Eval plays role cards, EmoHarbor profiles; FEEL's panel (one model as three personas) judges the dialogues that ESC-Eval
-    held. Each supporter, with floors beside it, holds two dialogues on each card or profile, of five exchanges, at temperature
-    0.7: --set trials, exchanges, temperature and floors say otherwise. ECDBench (--data) asks the models among the
-    supporters, without its summaries, which need a judge. The run folders lie in OUT, and can be reported and grown like any
-    other. A model that has no address is served once, for all of them. Writes OUT/study.html, .json and .md. Example:
+    ESC-Eval plays role cards, EmoHarbor profiles; FEEL's panel (one model as three personas) judges ESC-Eval's dialogues. Each
+    supporter, and the floors, hold two dialogues per card or profile, of five exchanges, at temperature 0.7: change this with
+    --set trials, exchanges, temperature and floors. ECDBench (--data) asks the models among the supporters, without its
+    summaries, which need a judge. The run folders in OUT can be reported and extended like any other. A model without an
+    address is served once for all frameworks. Writes OUT/study.html, .json and .md. Example:
 
     esc-eval study --supporter a@http://127.0.0.1:8000/v1 --supporter b@http://127.0.0.1:8001/v1
     --model gpt-4.1@https://api.openai.com/v1#OPENAI_API_KEY
@@ -85,12 +85,14 @@ def study(
     esc-eval study runs/vera_mh runs/mindeval runs/healthbench --out runs/one_page
     """
     if finished:
-        refuse("finished runs are read as they are: leave it out", supporter=supporter, model=model, data=data, set=settings)
+        refuse("finished runs need no calls: leave it out", supporter=supporter, model=model, data=data, set=settings)
         sheet = study_of_runs(finished)
-        deliver_page("study", sheet, out, printed=[one for one in sheet.tables if not one.key.startswith("study-dimensions")])
+        deliver_page(
+            "study", sheet, out, printed=[table for table in sheet.tables if not table.key.startswith("study-dimensions")]
+        )
         return
     if not supporter or model is None:
-        raise UserError("what to study: give --supporter and --model, or scored run folders of several benchmarks")
+        raise UserError("nothing to study: give --supporter and --model, or scored run folders of several benchmarks")
     if language is not None:
         check_language("--language", language)
     played: dict[str, Any] = {"supporters": supporter, "limit": limit, "seeker": model, "judge": model, "language": language}
@@ -111,7 +113,7 @@ def study(
     judge = runs["esc_eval"].models.judge.name
     panel.endpoints.update({name: url for name, url in runs["esc_eval"].config.endpoints.items() if name == judge})
     feel = Feel(panel)
-    for resolved in runs.values():  # whatever is wrong is told before anything is written or started
+    for resolved in runs.values():  # problems surface before anything is written or started
         RunIdentity(resolved).simulate()
         RunIdentity(resolved).score()
     planned = None
@@ -135,7 +137,7 @@ def study(
 
 
 def _held(name: str, resolved: DialogueFramework, servers: Launched) -> FrameworkScores:
-    """A framework's dialogues and verdicts, asked or from its folder."""
+    """A framework's dialogues and verdicts, made now or read from its folder."""
     with open_run(resolved.out) as run, Runner(run, resolved, console, shared=servers) as runner:
         outcome = pipeline.simulate(runner, score=True)
         people = "cards" if name == "esc_eval" else "profiles"
@@ -151,10 +153,10 @@ def _held(name: str, resolved: DialogueFramework, servers: Launched) -> Framewor
 
 
 def _panel(feel: Feel, folder: Path, first: FrameworkScores, servers: Launched) -> FrameworkScores:
-    """FEEL's verdicts on dialogues that are held already; the panel counts as one judge."""
+    """FEEL's verdicts on existing dialogues; the panel counts as one judge."""
     whole = [dialogue for dialogue in first.dialogues if not dialogue.lost and dialogue.exchanges]
     if not whole:
-        raise UserError(f"{folder}: no dialogue was held to its end: there is nothing for FEEL's panel to judge")
+        raise UserError(f"{folder}: no dialogue was completed: there is nothing for FEEL's panel to judge")
     with open_run(folder) as run:
         judgements = ask_panel(run, feel, whole, lambda resolved: Runner(run, resolved, console, shared=servers))
     calls = sum(cost.calls for cost in read_jsonl(folder / "costs.jsonl", Cost, "costs"))
@@ -162,20 +164,20 @@ def _panel(feel: Feel, folder: Path, first: FrameworkScores, servers: Launched) 
 
 
 def _examined(planned: TaskPlan, models: Sequence[ModelSpec], servers: Launched, items: int, out: Path) -> Examined:
-    """ECDBench's totals over what was asked of every model."""
+    """ECDBench's totals of every model."""
     benchmark = load_benchmark("ecdbench")
     up = servers.endpoints
     if not all(model.name in up or model.endpoint.base_url for model in models):
-        servers.exits.close()  # each of them has the machine for itself
+        servers.exits.close()  # each model gets the machine to itself
         up = {}
-    totals, asked = {}, []
+    totals, item_counts = {}, []
     for model in models:
-        at = {"base_url": up[model.name]} if model.name in up else {}
-        spec = model.model_copy(update={"endpoint": model.endpoint.model_copy(update=at)})
+        changes = {"base_url": up[model.name]} if model.name in up else {}
+        spec = model.model_copy(update={"endpoint": model.endpoint.model_copy(update=changes)})
         with open_run(out / model.name) as run:
             scores, _ = Examination(benchmark, spec, items, False, console).ask(run, planned)
             write_jsonl(run.folder / "scores.jsonl", scores)
-        (one,) = read_scores([out / model.name / "scores.jsonl"], benchmark)
-        totals[model.name] = aggregate(benchmark, one, "left_out").root.values
-        asked.append(len({(score.dataset, score.item) for score in scores}))
-    return Examined(benchmark.title, totals, min(asked, default=0), sum(asked))
+        (read,) = read_scores([out / model.name / "scores.jsonl"], benchmark)
+        totals[model.name] = aggregate(benchmark, read, "left_out").root.values
+        item_counts.append(len({(score.dataset, score.item) for score in scores}))
+    return Examined(benchmark.title, totals, min(item_counts, default=0), sum(item_counts))
