@@ -1,4 +1,5 @@
-"""The engine of every command that asks models for a run folder: answer from its store, launch only what is missing, ask."""
+"""The engine of every command that asks models for a run folder: it answers from the store, and launches servers and asks only
+for what is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ R = TypeVar("R")
 
 @dataclass
 class Launched:
-    """Servers of ours that are up until the `with` block ends: one runner's, or those of several runners after each other."""
+    """Servers that we started, which stay up until the `with` block ends; one runner uses them, or several in turn."""
 
     servers: list[Servers] = field(default_factory=list)
     exits: ExitStack = field(default_factory=ExitStack)
@@ -49,22 +50,22 @@ class Launched:
 class Runner:
     """A command at work in a run folder. Use as a context manager.
 
-    Its models answer at the endpoints of the config and of their specs. Servers for the others are launched when they are first
-    needed and stay up as long as there is memory for all, so that the stages share them.
+    Models answer at the endpoints of the config and of their specs. For the others, servers are launched when first needed and
+    stay up while there is memory for all, so that stages share them.
     """
 
     run: Run
     resolved: DialogueFramework
     console: Console
     bounded: bool = False
-    """Whether the config's limits on the tries of a call hold."""
+    """Whether the config's limits on a call's attempts apply."""
     shared: Launched | None = None
-    """Servers that other runners use, too, and that outlast this one."""
+    """Servers shared with other runners, which outlast this one."""
     later: Sequence[DialogueFramework] = ()
-    """The same run with judges that are asked after this one."""
+    """The same run with the judges that are asked after this one."""
 
     def __post_init__(self) -> None:
-        self._given = dict(self.resolved.config.endpoints)
+        self._configured = dict(self.resolved.config.endpoints)
         self._launched = self.shared or Launched()
         self._told: set[str] = set()
 
@@ -77,20 +78,21 @@ class Runner:
 
     @property
     def endpoints(self) -> dict[str, str]:
-        """Base URLs by model name: servers of ours, and what the config says, which wins."""
-        return self._launched.endpoints | self._given
+        """Base URLs by model name: servers that we started, overridden by those in the config."""
+        return self._launched.endpoints | self._configured
 
     def _launches(self, specs: Iterable[ModelSpec]) -> list[ModelSpec]:
-        """The models that need a server of ours. One in two roles is served as the role wants it that leaves more to its
-        checkpoint."""
+        """The models that need a server of ours. Of a model with two roles, the spec that leaves more sampling defaults to the
+        checkpoint is taken."""
         by_name = {s.name: s for s in sorted(specs, key=lambda s: s.sampling.temperature is None)}
-        return [by_name[name] for name in dict.fromkeys(s.name for s in specs) if self._ours(by_name[name])]
+        ours = {name for name, spec in by_name.items() if spec.endpoint.base_url is None and not self._is_configured(spec)}
+        return [by_name[name] for name in dict.fromkeys(s.name for s in specs) if name in ours]
 
-    def _ours(self, spec: ModelSpec) -> bool:
-        return self._given.keys().isdisjoint((spec.name, spec.served_name())) and spec.endpoint.base_url is None
+    def _is_configured(self, spec: ModelSpec) -> bool:
+        return not self._configured.keys().isdisjoint((spec.name, spec.served_name()))
 
     def _phases(self, specs: Sequence[ModelSpec], needs: Needs) -> list[tuple[list[ModelSpec], Needs]]:
-        """Which of the models are up at the same time, those served elsewhere always, and what they are asked then."""
+        """Phase by phase, the models that are up together and what they are asked then. Models served elsewhere are in all."""
         launched = self._launches(specs)
         if all(spec.name in self.endpoints for spec in launched):
             return [(list(specs), needs)]
@@ -99,29 +101,30 @@ class Runner:
         learn_shapes(launched)
         parts = self.resolved.models.phases(launched, needs)
         if len(parts) > 1:
-            prepare(launched)  # what is missing is downloaded, or said, before the first server starts
+            prepare(launched)  # downloads or reports what is missing before the first server starts
         elsewhere = [spec for spec in specs if spec not in launched]
         return [([*part.specs, *elsewhere], part.needs) for part in parts]
 
     def up(self, specs: Sequence[ModelSpec], needs: Needs, alone: bool = False) -> Mapping[str, str]:
-        """Launch what is not up yet; returns the models whose server did not start, and why.
+        """Launch the servers that are not up yet; returns the models whose server did not start, with the reason.
 
-        Where something is missing, GPUs are shared out anew, and so is a CPU among models that are to be up `alone`.
+        If one is missing and the machine has GPUs, or the models are a phase (`alone`), all running servers are stopped and
+        these models share the machine.
         """
         self._check_endpoints(specs)
-        wanted = self._launches(specs)
-        missing = [spec for spec in wanted if self.endpoints.keys().isdisjoint((spec.name, spec.served_name()))]
+        launches = self._launches(specs)
+        missing = [spec for spec in launches if self.endpoints.keys().isdisjoint((spec.name, spec.served_name()))]
         if not missing:
             return {}
-        from serve.checkpoints.places import commits  # what starts servers is loaded when one is to be started
+        from serve.checkpoints.places import commits  # slow to import, so only if a server is to be started
         from serve.launch import Servers
         from serve.plan import plan_servers
 
         with self.run.timed("servers") as timing:
             if alone or Machine.here().has_gpu:
-                missing = wanted
-                for up in self._launched.servers:
-                    up.end(up.plans)
+                missing = launches
+                for servers in self._launched.servers:
+                    servers.end(servers.plans)
             plans = plan_servers(missing, self.run.logs, needs=needs)
             spare = self.resolved.models.spare if self.bounded else ()
             servers = self._launched.exits.enter_context(Servers(plans, self.resolved.config.start_timeout, spare))
@@ -134,13 +137,13 @@ class Runner:
     def _check_endpoints(self, specs: Sequence[ModelSpec]) -> None:
         """Raise `UserError` for an endpoint of a model that this run does not have."""
         models = self.resolved.models
-        known = {spec.name for spec in specs} | {models.model(name).name for name in models.names}
-        if not known.issuperset(self._given) and models.tested:
-            # A shard may be given the endpoint of a supporter that only others of its shards speak to.
-            known |= {name for spec in models.supporters for name in (spec.name, spec.served_name())}
-        for name in self._given:
-            if name not in known and not any(name.startswith(f"{model}.") for model in known):
-                raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, known)}")
+        names = {spec.name for spec in specs} | {models.model(name).name for name in models.names}
+        if not names.issuperset(self._configured) and models.tested:
+            # A shard may have an endpoint for a supporter that only other shards talk to.
+            names |= {name for spec in models.supporters for name in (spec.name, spec.served_name())}
+        for name in self._configured:
+            if name not in names and not any(name.startswith(f"{model}.") for model in names):
+                raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, names)}")
 
     def desk(
         self,
@@ -149,47 +152,46 @@ class Runner:
         needs: Callable[[], Needs] = dict,
         judging: str | None = None,
     ) -> Desk:
-        """Where a stage asks these models (`serve.batch.answered`). Servers are started when the store lacks an answer,
-        one after the other where that is faster; `needs`: what each model is asked.
+        """The desk at which a stage asks these models (`serve.batch.answered`). Servers are started if the store lacks an
+        answer, in phases if that is faster; `needs`: what each model is asked.
 
-        Afterwards the stage's failed calls are written (those of the judge as stage `judging`) and, where something was asked,
-        its seconds. Raises `UserError` where the folder is to hold something new and no call was answered.
+        Afterwards the stage's failed calls are written (those of the judge under the stage `judging`), and its seconds if it
+        asked anything. Raises `UserError` if the run would grow but no call was answered.
         """
         check_names(specs)
 
         def servers() -> Generator[Phase, None, None]:
             if recording := self.resolved.models.recording:
                 raise UserError(
-                    f"replay: {recording}, lacks an answer that this run needs: its cards, models or prompts were others. "
-                    "Leave replay out to ask the models; `make record` records the bundled one anew"
+                    f"replay: {recording}, lacks an answer that this run needs: its cards, models or prompts differ. "
+                    "Leave replay out to ask the models; `make record` makes the bundled recording again"
                 )
             self.run.budget.begin(specs, self.run.store.tokens())
             for spec in specs:
-                spec.api_key()  # a key that is not there is said before a server is started
-            parts = self._phases(specs, needs() if self._launches(specs) else {})
-            for number, (part, asked) in enumerate(parts, start=1):
-                failed = self.up(part, asked, alone=len(parts) > 1)
-                up = [spec for spec in part if spec.name not in failed]
+                spec.api_key()  # raises for a missing key before a server is started
+            phases = self._phases(specs, needs() if self._launches(specs) else {})
+            for number, (models, phase_needs) in enumerate(phases, start=1):
+                failed = self.up(models, phase_needs, alone=len(phases) > 1)
+                up = [spec for spec in models if spec.name not in failed]
                 with self.run.timed(stage):
-                    yield Phase(up, self.endpoints, failed, number, len(parts))
+                    yield Phase(up, self.endpoints, failed, number, len(phases))
 
         def done(answers: Answers[Any]) -> None:
             failures, cause = answers.client.failures, answers.client.threshold.cause
             if self.run.grows and (failures or cause) and not self.run.answered:
-                held = f", with {stored:,} stored answers" if (stored := len(self.run.store)) else ""
-                more = " more" if held else ""
-                raise UserError(
-                    f"nothing{more} was answered, {self.run.folder} is as it was{held}: {cause or failures[0].reason}"
-                )
+                stored = len(self.run.store)
+                more, kept = (" more", f", with {stored:,} stored answers") if stored else ("", "")
+                reason = cause or failures[0].reason
+                raise UserError(f"nothing{more} was answered, {self.run.folder} is as it was{kept}: {reason}")
             self.run.settle()
             for name in dict.fromkeys([stage, judging or stage]):
-                kept = [call for call in failures if name == (judging or stage if call.role == "judge" else stage)]
-                self.run.keep_failures(name, kept)
+                calls = [call for call in failures if name == (judging or stage if call.role == "judge" else stage)]
+                self.run.keep_failures(name, calls)
 
         return Desk(specs, self.console, self._client, servers, self._served_names, done)
 
     def judged(self, stage: str, jobs: Sequence[J], work: Callable[[ChatClient, J], Awaitable[R]], unit: str) -> Answers[R]:
-        """What `work` makes of every job, asking the judge alone. Says so when it ended early."""
+        """The results of `work` on every job, which asks only the judge. Prints a line if the stage ended early."""
         judge = self.resolved.models.judge
         answers = answered(self.desk(stage, [judge]), jobs, work, judge.name, unit)
         if cause := answers.client.threshold.cause:
@@ -222,20 +224,20 @@ class Runner:
         return sorted({spec.served_name(language, dimension) for language in languages for dimension in dimensions})
 
     def say(self, text: str) -> None:
-        """A line on the console, as it is."""
+        """Print a line on the console, unwrapped."""
         self.console.print(text, soft_wrap=True)
 
 
 def check_names(specs: Sequence[ModelSpec]) -> None:
-    """Raise `UserError` for two models of one name: records, and answers in the store, are known by it."""
-    known: dict[str, ModelSpec] = {}
+    """Raise `UserError` for two models with the same name, which identifies them in records and stored answers."""
+    by_name: dict[str, ModelSpec] = {}
     for spec in specs:
-        other = known.setdefault(spec.name.casefold(), spec)
+        other = by_name.setdefault(spec.name.casefold(), spec)
         if other.name != spec.name:
-            raise UserError(f"two models are named {other.name} and {spec.name}, in two cases: write one name in one way")
-        one, two = (model.model_dump(exclude={"sampling", "about"}) for model in (other, spec))
-        if one != two:
-            field = next(name for name in one if one[name] != two[name])
+            raise UserError(f"two models are named {other.name} and {spec.name}, which differ only in case: use one spelling")
+        first, second = (model.model_dump(exclude={"sampling", "about"}) for model in (other, spec))
+        if first != second:
+            field = next(name for name in first if first[name] != second[name])
             places = [model.endpoint.base_url or model.checkpoint for model in (other, spec)]
             differ = f"at {places[0]} and {places[1]}" if places[0] != places[1] else f"which differ in {field}"
-            raise UserError(f"two models are named {spec.name}, {differ}: give one another name in a spec file")
+            raise UserError(f"two models are named {spec.name}, {differ}: rename one of them in a spec file")

@@ -1,11 +1,11 @@
-"""What a run will ask, before it asks: calls, tokens, cost, how far a budget reaches, and what its servers must hold."""
+"""Forecasts of a run: calls, tokens and cost, how far a budget reaches, and the workload of its servers."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,20 +28,20 @@ from serve.budget import Budget, Share, cost
 from serve.questions import Question
 from serve.units import Workload
 
-# Tokens that a reply is taken to have where its limit lets it. In ESC-Eval's published sample (12 dialogues, two supporters)
-# they are 45 and 230 in the mean, counted by bytes, and the longest dialogue has 1.6 times the mean.
+# Assumed tokens per reply, if its limit allows them. In ESC-Eval's published sample (12 dialogues, two supporters) the means,
+# counted by bytes, are 45 and 230, and the longest dialogue has 1.6 times the mean.
 REPLY = {"seeker": 40, "supporter": 200}
 OTHER = 100  # of any other reply
-LONG = 1.5  # how much longer they are in a long dialogue, of the 95th percentile
-BYTES_A_TOKEN = 3  # without a tokenizer here: UTF-8, English has about four, Chinese about three
-MARKS = 8  # tokens of a chat template around one message, at most
-_GIVEN = 10  # given dialogues that a forecast for all of them is made from
+LONG = 1.5  # how much longer replies are in a dialogue at the 95th percentile
+BYTES_A_TOKEN = 3  # without a tokenizer on this machine: English has about four bytes per token, Chinese about three
+MARKS = 8  # at most so many tokens of a chat template around one message
+_GIVEN = 10  # a forecast for given dialogues is made from at least so many of them
 Who = tuple[str, str]  # role, model
 
 
 @dataclass
 class Load:
-    """What work takes, by who is asked."""
+    """Calls, tokens and cost by role and model."""
 
     usage: dict[Who, Usage] = field(default_factory=dict)
     specs: dict[str, ModelSpec] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Load:
 
     @property
     def cost(self) -> float:
-        """By the specs' prices; what has none costs nothing."""
+        """The cost by the prices in the specs; a model without a price costs nothing."""
         return sum(self.cost_of(who) for who in self.usage)
 
     def cost_of(self, who: Who) -> float:
@@ -61,49 +61,49 @@ class Load:
 
     @property
     def share(self) -> Share:
-        """The same as a share of a budget."""
+        """The load as a share of a budget."""
         return Share(self.calls, self.cost)
 
     def __add__(self, other: Load) -> Load:
-        both: dict[Who, list[Usage]] = defaultdict(list)
-        for one in (self, other):
-            for who, usage in one.usage.items():
-                both[who].append(usage)
-        return Load({who: Usage.total(usages) for who, usages in both.items()}, self.specs | other.specs)
+        usage = {who: self.usage.get(who, Usage()) + used for who, used in other.usage.items()}
+        return Load(self.usage | usage, self.specs | other.specs)
 
     def times(self, number: float) -> Load:
-        """So many times as much."""
+        """The load multiplied by a number, rounded to whole calls and tokens."""
         fields = ("calls", "prompt_tokens", "completion_tokens")
-        usage = {who: Usage(**{name: round(getattr(one, name) * number) for name in fields}) for who, one in self.usage.items()}
+        usage = {who: Usage(**{name: round(getattr(u, name) * number) for name in fields}) for who, u in self.usage.items()}
         return Load(usage, self.specs)
 
 
-class _Stand(Load):
-    """Answers every question with as many tokens as a model might, and counts. `way`: the answers to a tree's questions."""
+class _StandIn(Load):
+    """A client that answers every question with as many tokens as a model might, and adds them up. `path`: question of a tree →
+    its answer on the path to take."""
 
-    way: Mapping[str, str] = {}  # never written into
+    path: Mapping[str, str] = {}  # never written into
 
     def __init__(self, longer: float = 1) -> None:
         super().__init__()
-        self.longer = longer  # than the usual reply; infinite: as long as it may be
-        self.longest = Counter[str]()  # tokens of a model's longest request and reply together
-        self.read = Counter[str]()  # tokens of its prompts that are not in its cache from the one before
+        self.longer = longer  # the length of a reply in usual lengths; infinite: up to its limit
+        self.longest = Counter[str]()  # model → tokens of its longest request and reply together
+        self.read = Counter[str]()  # model → tokens of its prompts that its cache does not have from the request before
         self._before: dict[Who, str] = {}
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
         usual, count, who = REPLY.get(question.purpose, OTHER), counter(spec), (question.purpose, spec.name)
         tokens = int(min(question.held_tokens or usual * self.longer, question.sampling.max_tokens))
         prompt = sum(count(message["content"]) + MARKS for message in question.messages)
-        usage = Usage(calls=1, prompt_tokens=prompt, completion_tokens=tokens)
         self.specs[spec.name] = spec
-        self.usage[who] = Usage.total([*([self.usage[who]] if who in self.usage else []), usage])
+        usage = Usage(calls=1, prompt_tokens=prompt, completion_tokens=tokens)
+        self.usage[who] = self.usage.get(who, Usage()) + usage
         self.longest[spec.name] = max(self.longest[spec.name], prompt + tokens)
         text = "\n".join(message["content"] for message in question.messages)
-        before = self._before.get(who) or (question.messages[0]["content"] if question.purpose == "judge" else "")  # its rules
+        # All prompts of a judge begin with the same rules.
+        before = self._before.get(who) or (question.messages[0]["content"] if question.purpose == "judge" else "")
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False)))
         self.read[spec.name] += count(text[same:])
-        if (named := self.way.get(str(question.sample.get("dimension")))) and named in (question.choices or (named,)):
-            reply = named if question.choices else f"ANSWER: {named}"
+        answer = self.path.get(str(question.sample.get("dimension")))
+        if answer and answer in (question.choices or (answer,)):
+            reply = answer if question.choices else f"ANSWER: {answer}"
         elif question.choices:
             reply = question.choices[0]
         else:
@@ -113,75 +113,75 @@ class _Stand(Load):
 
 
 def _least(schema: Mapping[str, Any]) -> Any:
-    """An answer that a judge's schema allows."""
+    """A minimal answer that a judge's schema allows."""
     if "properties" in schema:
         return {name: _least(part) for name, part in schema["properties"].items()}
     return schema["enum"][0] if "enum" in schema else 1 if schema.get("type") in ("integer", "number") else "word"
 
 
-async def load_of(job: Plan | Dialogue, judges: Sequence[DialogueFramework], longer: float = 1) -> _Stand:
-    """What a dialogue and its verdicts by each judge take at most: the seeker does not leave early, and nothing is asked twice.
-    A given dialogue is only judged."""
-    stand = _Stand(longer)
-    dialogue = await hold(job, stand) if isinstance(job, Plan) else job
-    for of in judges:
-        complete = dialogue if isinstance(job, Plan) else await of.completed(stand, dialogue)
-        if method_of(of.method).together:
-            await _beside_others(stand, of, complete)
+async def load_of(job: Plan | Dialogue, judges: Sequence[DialogueFramework], longer: float = 1) -> _StandIn:
+    """The load of a dialogue and its verdicts by each judge, at most: the seeker does not leave early, and no question is
+    repeated. A given dialogue is only judged. Replies are `longer` than usual by this factor."""
+    client = _StandIn(longer)
+    dialogue = await hold(job, client) if isinstance(job, Plan) else job
+    for resolved in judges:
+        complete = dialogue if isinstance(job, Plan) else await resolved.completed(client, dialogue)
+        if method_of(resolved.method).together:
+            await _add_pairs(client, resolved, complete)
         else:
-            stand.way = longest_way(of.rubric.questions or {})
-            await of.judge(stand).score(complete)
-    return stand
+            client.path = longest_way(resolved.rubric.questions or {})
+            await resolved.judge(client).score(complete)
+    return client
 
 
-def workloads(of: DialogueFramework, jobs: Iterable[Plan | Dialogue], score: bool) -> dict[str, Workload]:
-    """Model → what it is asked about these dialogues: on a card of usual length, on a long one with long replies, and on the
-    longest with replies as long as they may be. Prompts are counted by the model's own tokenizer where it is on this machine;
-    what one model wrote is counted as long for another."""
-    found: dict[str, Workload] = {}
-    for group in group_by(list(jobs), _alike).values():
-        told, judges = sorted(group, key=_told), [of] if score else []
+def workloads(resolved: DialogueFramework, jobs: Iterable[Plan | Dialogue], score: bool) -> dict[str, Workload]:
+    """Model → its workload from these dialogues, measured on a card of median length, on a long card with long replies, and on
+    the longest card with replies up to their limit. Prompts are counted by the model's own tokenizer if it is on this machine;
+    another model's reply is assumed to have equally many tokens."""
+    workloads: dict[str, Workload] = {}
+    for group in group_by(list(jobs), _kind).values():
+        by_length, judges = sorted(group, key=_length), [resolved] if score else []
         usual, long, most = (
-            asyncio.run(load_of(told[int(len(told) * place)], judges, longer))
+            asyncio.run(load_of(by_length[int(len(by_length) * place)], judges, longer))
             for place, longer in ((0.5, 1.0), (0.95, LONG), (1 - 1e-9, float("inf")))
         )
         for name in dict.fromkeys(name for _, name in usual.usage):
             roles = [role for role, other in usual.usage if other == name]
             written, kept = sum(usual.usage[role, name].completion_tokens for role in roles), roles != ["judge"]
             lengths = most.longest[name], long.longest[name]
-            work = Workload(*lengths, len(told), read=usual.read[name], written=written, kept=kept)
-            found[name] = found[name] + work if name in found else work
-    return found
+            work = Workload(*lengths, len(group), read=usual.read[name], written=written, kept=kept)
+            workloads[name] = workloads[name] + work if name in workloads else work
+    return workloads
 
 
-def stand_ins(of: DialogueFramework, specs: Sequence[ModelSpec]) -> list[str]:
-    """Let a plan be made without published prompts and cards that are not on this machine: ours stand in for them, the cards
-    repeated until they are as many as the paper's. Returns what stands in for what."""
-    of.models.planned = True
+def stand_ins(resolved: DialogueFramework, specs: Sequence[ModelSpec]) -> list[str]:
+    """Make a plan possible without the published prompts and cards: ours stand in for those that are not on this machine, with
+    the cards repeated up to the paper's number. Returns a line on each substitution."""
+    resolved.models.planned = True
     lacking = dict.fromkeys(pack for spec in specs for pack in spec.learnt if "/" in pack and not Path(pack).is_dir())
-    told = [f"{pack} is not here: planned with prompts of our own" for pack in lacking]
-    paths = tuple(map(Path, getattr(of.config, "cards", ())))
+    lines = [f"{pack} is not here: planned with prompts of our own" for pack in lacking]
+    paths = tuple(map(Path, getattr(resolved.config, "cards", ())))
     published = {f"card_high_{language}.json": language for language in PUBLISHED}
-    missing = [path for path in paths if not path.exists()]
-    if missing == [*paths] and all(path.name in published for path in missing) and missing:
-        of._read[paths] = []
+    if paths and all(path.name in published and not path.exists() for path in paths):
+        resolved._read[paths] = []
         for language in (published[path.name] for path in paths):
             ours = itertools.cycle(load_cards(bundled_cards(language)))
-            of._read[paths] += [next(ours).model_copy(update={"id": f"{language}-{n}"}) for n in range(PUBLISHED[language])]
-        names = ", ".join(map(str, missing))
-        told.append(f"{names} not here: planned with as many cards as they hold, as long as the bundled ones")
-    return told
+            cards = [next(ours).model_copy(update={"id": f"{language}-{n}"}) for n in range(PUBLISHED[language])]
+            resolved._read[paths] += cards
+        names = ", ".join(map(str, paths))
+        lines.append(f"{names} not here: planned with the published number of cards, of the bundled cards' length")
+    return lines
 
 
-def _told(job: Plan | Dialogue) -> int:
-    """The length of what is read before anything new is said."""
+def _length(job: Plan | Dialogue) -> int:
+    """The length of a given dialogue, or of both sides' instructions, in characters."""
     if isinstance(job, Dialogue):
         return sum(len(turn.text) for turn in job.turns)
     return sum(len(getattr(side, "system", None) or "") for side in (job.seeker_side, job.supporter_side))
 
 
 def counter(spec: ModelSpec) -> Callable[[str], int]:
-    """Counts a text's tokens, by the model's own tokenizer where it is on this machine and can be read."""
+    """Counts a text's tokens, by the model's own tokenizer if it is on this machine and can be read, else by bytes."""
     return _counter(spec.checkpoint or "")
 
 
@@ -198,77 +198,80 @@ def _counter(place: str) -> Callable[[str], int]:
     return lambda text: -(-len(text.encode()) // BYTES_A_TOKEN)
 
 
-async def _beside_others(stand: _Stand, of: DialogueFramework, dialogue: Dialogue) -> None:
-    """Count what a dialogue takes of the answers on its pairs: half, the rest is the other dialogues'."""
-    others = [spec.name for spec in of.models.supporters if spec.name != dialogue.supporter] if of.models.tested else []
+async def _add_pairs(client: _StandIn, resolved: DialogueFramework, dialogue: Dialogue) -> None:
+    """Add a dialogue's share of the answers on its pairs: one half, as the other half is the other dialogues'."""
+    models = resolved.models
+    others = [spec.name for spec in models.supporters if spec.name != dialogue.supporter] if models.tested else []
     among = [dialogue, *(dialogue.model_copy(update={"id": name, "supporter": name}) for name in others)]
-    pairs = _Stand(stand.longer)
-    await of.judge(pairs, among=among).score(dialogue)
-    stand.longest |= pairs.longest
-    stand.read.update({name: tokens // 2 for name, tokens in pairs.read.items()})
-    for who, usage in pairs.times(0.5).usage.items():
-        stand.specs |= pairs.specs
-        stand.usage[who] = stand.usage.get(who, Usage()) + usage
+    pairs = _StandIn(client.longer)
+    await resolved.judge(pairs, among=among).score(dialogue)
+    client.longest |= pairs.longest
+    client.read.update({name: tokens // 2 for name, tokens in pairs.read.items()})
+    both = client + pairs.times(0.5)
+    client.usage, client.specs = both.usage, both.specs
 
 
 def shares_of(
     jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework], score: bool
 ) -> dict[str, tuple[Share, Share]]:
-    """Dialogue id → what it takes of a budget with all verdicts, and what of that judges after the first take."""
+    """Dialogue id → its share of a budget with all verdicts, and the part of it that judges after the first one take."""
+
+    def most(sample: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework]) -> Load:
+        return max((asyncio.run(load_of(job, judges)) for job in sample), key=lambda load: (load.calls, load.cost))
+
     shares: dict[str, tuple[Share, Share]] = {}
-    for group in group_by(jobs, _alike).values():
-        some, wanted = _some(group), judges if score else []
-        every = max((asyncio.run(load_of(job, wanted)) for job in some), key=lambda load: (load.calls, load.cost))
-        first = max((asyncio.run(load_of(job, wanted[:1])) for job in some), key=lambda load: (load.calls, load.cost))
-        later = Share(every.calls - first.calls, every.cost - first.cost)
-        shares |= {job.id: (every.share, later) for job in group}
+    for group in group_by(jobs, _kind).values():
+        total, first = most(_sample(group), judges if score else []), most(_sample(group), judges[:1] if score else [])
+        later = Share(total.calls - first.calls, total.cost - first.cost)
+        shares |= {job.id: (total.share, later) for job in group}
     return shares
 
 
-def _alike(job: Plan | Dialogue) -> tuple[str | None, str] | None:
-    """Planned dialogues that take much the same have the same; given ones, and those that have begun, are of any length."""
+def _kind(job: Plan | Dialogue) -> tuple[str | None, str] | None:
+    """Groups planned dialogues with about the same load by supporter and language. Given dialogues are one group, of any
+    length."""
     return (job.opening.supporter, job.opening.language) if isinstance(job, Plan) else None
 
 
-def _some(jobs: Sequence[Plan | Dialogue]) -> Sequence[Plan | Dialogue]:
-    """Of jobs that are alike, those that speak for all."""
+def _sample(jobs: Sequence[Plan | Dialogue]) -> Sequence[Plan | Dialogue]:
+    """Jobs that represent their group: one that is planned, else an even selection."""
     return jobs[:1] if isinstance(jobs[0], Plan) and not jobs[0].spoken else jobs[:: -(-len(jobs) // _GIVEN)]
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run will ask at most."""
+    """The load of a run, at most."""
 
     dialogues: int
-    held: Load
+    load: Load
     """Of the dialogues and their verdicts."""
     gold: Load
-    """Of the gold set's."""
+    """Of the gold set's verdicts."""
 
     @property
     def total(self) -> Load:
-        return self.held + self.gold
+        return self.load + self.gold
 
     def reach(self, budget: Budget) -> list[str]:
-        """How far each limit of a budget gets, a sentence each."""
+        """A sentence on how far each limit of a budget reaches."""
         limits: list[tuple[str, float | None, float, float]] = [
-            ("max_calls", budget.max_calls, self.held.calls, self.total.calls),
-            ("max_cost", budget.max_cost, self.held.cost, self.total.cost),
+            ("max_calls", budget.max_calls, self.load.calls, self.total.calls),
+            ("max_cost", budget.max_cost, self.load.cost, self.total.cost),
         ]
-        told = []
-        for option, limit, held, total in limits:
-            if limit is None or not held:
+        sentences = []
+        for option, limit, dialogues, total in limits:
+            if limit is None or not dialogues:
                 continue
-            finished = min(int(limit * self.dialogues / held), self.dialogues)
-            rest = " and the gold set" if total > held else ""
-            reached = f"all{rest}" if total <= limit else f"about {finished:,} of {self.dialogues:,} dialogues"
-            told.append(f"{option} {limit:g} finishes and judges {reached}.")
+            finished = min(int(limit * self.dialogues / dialogues), self.dialogues)
+            gold = " and the gold set" if total > dialogues else ""
+            reached = f"all{gold}" if total <= limit else f"about {finished:,} of {self.dialogues:,} dialogues"
+            sentences.append(f"{option} {limit:g} finishes and judges {reached}.")
         if budget.max_time is not None:
-            told.append(f"max_time {budget.max_time:g} s: how far that gets shows when the first dialogues are finished.")
-        return told
+            sentences.append(f"How far max_time {budget.max_time:g} s reaches shows when the first dialogues are finished.")
+        return sentences
 
     def table(self, budget: Budget) -> Table:
-        """By role and model, with what a budget reaches."""
+        """The load by role and model, with how far a budget reaches."""
         total, rows = self.total, list[tuple[Cell, ...]]()
         for role, model in sorted(total.usage):
             usage, spec = total.usage[role, model], total.specs[model]
@@ -280,43 +283,40 @@ class Forecast:
         rows.append(("total", None, used.calls, used.prompt_tokens, used.completion_tokens, price))
         return Table(
             key="forecast",
-            title=f"What will be asked: {self.dialogues:,} dialogues",
+            title=f"Calls, tokens and cost of {self.dialogues:,} dialogues",
             columns=("role", "model", "calls", "prompt tokens", "completion tokens", "cost"),
             rows=tuple(rows),
             notes=(
-                f"At most, with lines of {REPLY['seeker']} tokens and replies of {REPLY['supporter']}: dialogues may end "
-                "early. Calls made again, reasoning and the first questions to a server come on top. What the folder holds "
-                "already is not asked again.",
-                *([f"No endpoint.price in the specs of {', '.join(unpriced)}."] if unpriced else []),
+                f"An upper limit, as dialogues may end early; for seeker turns of {REPLY['seeker']} tokens and replies of "
+                f"{REPLY['supporter']}. Retries, reasoning and the first questions to a server are not included. Answers that "
+                "the folder has already are not asked for again.",
+                *([f"No cost: the specs of {', '.join(unpriced)} have no endpoint.price."] if unpriced else []),
                 *self.reach(budget),
             ),
         )
 
 
 def forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework]) -> Forecast:
-    """What these dialogues and the judges' verdicts take. Nothing is asked."""
+    """The load of these dialogues, of the judges' verdicts on them and of those on the gold set. No model is asked."""
     return asyncio.run(_forecast(jobs, judges))
 
 
 async def _forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework]) -> Forecast:
-    held = Load()
-    for group in group_by(jobs, _alike).values():
-        held += await _of_all(group, judges)
-    gold = Load()
-    for of in judges:
-        if of.config.gold is not None:
-            whole = of.judging_whole()
-            dialogues = whole.gold[0]
-            if (
-                dialogues := whole.shard.take(dialogues) if whole.shard else dialogues
-            ):  # a small gold set leaves some shards without any
-                gold += await _of_all(dialogues, [whole])
-    return Forecast(len(jobs), held, gold)
+    load, gold = Load(), Load()
+    for group in group_by(jobs, _kind).values():
+        load += await _extrapolated(group, judges)
+    for resolved in judges:
+        if resolved.config.gold is not None:
+            whole = resolved.judging_whole()
+            dialogues = whole.shard.take(whole.gold[0]) if whole.shard else whole.gold[0]
+            if dialogues:  # a shard may have no part of a small gold set
+                gold += await _extrapolated(dialogues, [whole])
+    return Forecast(len(jobs), load, gold)
 
 
-async def _of_all(jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework]) -> Load:
-    """What these take, who are much alike."""
-    some, load = _some(jobs), Load()
-    for job in some:
+async def _extrapolated(jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework]) -> Load:
+    """The load of jobs of one kind, from a sample of them."""
+    sample, load = _sample(jobs), Load()
+    for job in sample:
         load += await load_of(job, judges)
-    return load.times(len(jobs) / len(some))
+    return load.times(len(jobs) / len(sample))

@@ -99,7 +99,7 @@ def test_a_plan_needs_neither_published_prompts_nor_cards_nor_weights(
     servers, hours, forecast = told
     assert {row[0] for row in hours.rows[:-1]} == {row[0] for row in servers.rows}
     of_all = sum(count * {"en": 14, "zh": 12}[language] for language, count in PUBLISHED.items())
-    assert config == "esc_eval.yaml" or forecast.title == f"What will be asked: {of_all:,} dialogues"
+    assert config == "esc_eval.yaml" or forecast.title == f"Calls, tokens and cost of {of_all:,} dialogues"
     total: Any = hours.rows[-1]
     assert float(total[-2]) == pytest.approx(8 * float(total[-3]), abs=0.05), "GPU hours"
     assert list(tmp_path.iterdir()) == [tmp_path / config], "nothing is written"

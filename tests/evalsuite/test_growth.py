@@ -172,7 +172,7 @@ def test_what_is_kept_is_said_in_one_line(endpoint: Endpoint, tmp_path: Path) ->
         process = started(*run("r", "--supporter", "a.yaml", "--limit", limit, only="simulate"), folder=tmp_path, log=log)
         process.join()
         assert process.exitcode == 0, log.with_suffix(".err").read_text()
-    assert log.read_text().splitlines()[1:] == ["r holds 2 dialogues beside those that are asked for: they are kept"]
+    assert log.read_text().splitlines()[1:] == ["r has 2 dialogues that this command does not ask for: they are kept"]
 
 
 @pytest.mark.parametrize(

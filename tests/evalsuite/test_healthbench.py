@@ -253,7 +253,7 @@ def test_a_plan_counts_the_criteria_of_every_case(tmp_path: Path, cases: Path) -
     }
     resolved = resolve(CONFIG, ["floors=false", f"cases={cases}"], **models)
     found = forecast([*resolved.plans()], [resolved])
-    assert {who: used.calls for who, used in found.held.usage.items()} == {("supporter", "a"): 3, ("judge", "b"): 6}
+    assert {who: used.calls for who, used in found.load.usage.items()} == {("supporter", "a"): 3, ("judge", "b"): 6}
 
 
 BAD: dict[str, dict[str, Any]] = {

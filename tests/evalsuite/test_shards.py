@@ -277,7 +277,7 @@ def test_a_config_for_one_shard_is_refused_where_nothing_is_sharded(
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(demo_config(gold=None, shard="1/2")))
     write_jsonl(tmp_path / "d.jsonl", [dialogue(0)])
     code, err = esc_eval(*verb, "--config", "c.yaml", "--out", "r")
-    assert code == 2 and err.startswith("error: c.yaml: shard: only `esc-eval run` does a part") and err.count("\n") == 1
+    assert code == 2 and err.startswith("error: c.yaml: shard: only `esc-eval run` works on shards") and err.count("\n") == 1
     assert not Path("r").exists()
 
 
