@@ -8,13 +8,11 @@ or a row per dimension with a column per level (the frozen RFC branch). A tree i
 from __future__ import annotations
 
 import ast
-import csv
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from core.errors import UserError
 from core.files import check_unique, validated, write_text
 from core.ledger import Build
 from core.options import console
-from core.people_tables import Faults
+from core.people_tables import Faults, csv_records
 from core.records import RoleCard
 from core.rows import dict_rows
 from core.rubrics import Rubric
@@ -213,7 +211,8 @@ def _transcript(summary: ast.AST, runner: ast.AST) -> str:
 def _joint_system(clone: Checkout) -> str:
     """The system message of the frozen judge: what its script adds to `prompt` as it goes through the columns and rows of the
     rubric, which it has from pandas. Raises `ValueError` for statements of an unknown form."""
-    heads, *lines = csv.reader(StringIO(clone.text("data/rubric.tsv")), delimiter="\t")
+    table = csv_records(clone.file("data/rubric.tsv"), clone.text("data/rubric.tsv"), "\t")
+    heads, *lines = (cells for _, cells in table)
     columns = [head or f"Unnamed: {place}" for place, head in enumerate(heads)]
     filled = [{column: cell for column, cell in zip(columns, line, strict=False) if cell} for line in lines]
     rows, categories = [row for row in filled if "Dimension" in row], [column.strip() for column in columns[2:]]
