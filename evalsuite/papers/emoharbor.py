@@ -1,13 +1,13 @@
 """EmoHarbor (Ye et al.): a Thinker and a Talker together play the person of a profile, who then judges the supporter as a user
 (section 2.2, algorithm 1).
 
-Protocol: the supporter speaks first, on an empty history; the Thinker reads the reply and writes down what goes on inside; the
-Talker writes the next line; at most 15 exchanges, and the seeker may end with a phrase of a closed list.
+Protocol: the supporter speaks first, with an empty history; the Thinker reads the reply and writes down the seeker's thoughts;
+the Talker writes the next line; at most 15 exchanges, and the seeker may end the chat with a phrase from a closed list.
 
-Where the paper leaves a gap: line 2's InitialState is the profile's own emotional state and goals, shown to both agents as what
-was before the chat, without a call. Line 6 hands the Talker the initial state, section 2.2 the updated one: the updated one is
-taken. `{user_info}` of the supporter's prompt (H.1, paper mode) is the simple profile, not the script of reactions. A seeker
-without a Thinker is the ablation "One Agent" (section 4.1.1).
+Gaps in the paper, and how they are filled: line 2's InitialState is the profile's own emotional state and goals, shown to both
+agents as the state before the chat, without a call. Line 6 hands the Talker the initial state, section 2.2 the updated one: the
+Talker gets the updated one. `{user_info}` of the supporter's prompt (H.1, paper mode) is the simple profile, not the script of
+reactions. A seeker without a Thinker is the ablation "One Agent" (section 4.1.1).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from serve.questions import Models
 
 
 class EmoHarbor(DialogueFramework):
-    """A run of EmoHarbor with everything that its config names."""
+    """A run of EmoHarbor, with everything that its config names."""
 
     name = "emoharbor"
     title = "EmoHarbor"
@@ -61,28 +61,25 @@ class EmoHarbor(DialogueFramework):
 
     @classmethod
     def players(cls, simulator: str) -> Sequence[str]:
-        """The models in a `simulator`, without the ablation."""
+        """The models named in a `simulator`, without the ablation."""
         return simulator.partition(" (")[0].split("+")
 
     @cached_property
-    def profiles(self) -> list[Profile]:
-        return self._profiles(self.config.limit)
-
-    @cached_property
-    def known_profiles(self) -> dict[str, Profile]:
-        """All profiles of the wanted languages by id: given dialogues may be with any of them, whatever `limit` says."""
+    def profiles(self) -> dict[str, Profile]:
+        """All profiles of the run's languages, by id: given dialogues may be with any of them, whatever `limit` says."""
         return {profile.id: profile for profile in self._profiles(None, every=True)}
 
     def _profiles(self, limit: int | None, every: bool = False) -> list[Profile]:
         return self.load_people(Profile, self.config.profiles or ["bundled"], limit, every)
 
     def people(self) -> list[Profile]:
-        return self.profiles
+        return self._profiles(self.config.limit)
 
     def people_of(self, dialogues: Sequence[Dialogue]) -> list[Profile]:
+        if self.shown.strategy == "dialogue":
+            return []
         ids = {dialogue.profile_id for dialogue in dialogues}
-        shown = self.method == "json" and self.section.judging != "dialogue"
-        return [profile for profile in self.known_profiles.values() if profile.id in ids] if shown else []
+        return [profile for profile in self.profiles.values() if profile.id in ids]
 
     def identity(self) -> dict[str, Any]:
         thinker = self.models.thinker
@@ -100,43 +97,43 @@ class EmoHarbor(DialogueFramework):
         return {
             "judging": judging,
             "per_turn": self.section.per_turn,
-            "profiles": hashed([*self.known_profiles.values()]) if judging != "dialogue" else None,
+            "profiles": hashed([*self.profiles.values()]) if judging != "dialogue" else None,
             # States that given dialogues lack are simulated.
             "thinker": identity(thinker) if thinker and judging == "states" else None,
         }
 
     @cached_property
     def shown(self) -> Shown:
-        """What the judge is shown of the seeker: the dialogue alone by any method but `json`."""
+        """What the judge is shown of the seeker; methods other than `json` show the dialogue alone."""
         if self.method != "json":
             return Shown(mode=self.config.mode)
         judging, per_turn, mode = self.section.judging, self.section.per_turn, self.config.mode
         if judging == "dialogue":
             return Shown(judging, per_turn=per_turn, mode=mode)
 
-        def profile(dialogue: Dialogue) -> str:
-            of_seeker = self._profile_of(dialogue)
-            return profile_text(of_seeker, of_seeker.language)
+        def text(dialogue: Dialogue) -> str:
+            profile = self._profile_of(dialogue)
+            return profile_text(profile, profile.language)
 
-        return Shown(judging, states=judging == "states", per_turn=per_turn, mode=mode, profile=profile)
+        return Shown(judging, states=judging == "states", per_turn=per_turn, mode=mode, profile=text)
 
     def _profile_of(self, dialogue: Dialogue) -> Profile:
-        """Who was played. Raises `UserError` for a dialogue of an unknown profile."""
+        """The seeker's profile. Raises `UserError` if it is not among the run's."""
         id = dialogue.profile_id
-        if id is None or id not in self.known_profiles:
-            what = f"profile {id!r} is not among the run's profiles" if id else "no profile_id"
+        if id is None or id not in self.profiles:
+            problem = f"profile {id!r} is not among the run's profiles" if id else "no profile_id"
             raise UserError(
-                f"dialogue {dialogue.id}: {what}; judging by {self.section.judging} needs the seeker's profile: name its file "
-                "under `profiles:`, or judge by the dialogue alone (`emoharbor: {judging: dialogue}`)"
+                f"dialogue {dialogue.id}: {problem}; judging by {self.section.judging} needs the seeker's profile: name its "
+                "file under `profiles:`, or judge by the dialogue alone (`emoharbor: {judging: dialogue}`)"
             )
-        return self.known_profiles[id]
+        return self.profiles[id]
 
     def refuse_incomplete(self, dialogue: Dialogue) -> None:
         self.shown.profile(dialogue)
         if self.completing([dialogue]):
             raise UserError(
-                f"dialogue {dialogue.id}: its seeker has no thoughts to judge by: `run --only score` simulates them and writes "
-                "them into its dialogues.jsonl, or judge by the profile (`emoharbor: {judging: profile}`)"
+                f"dialogue {dialogue.id}: its seeker has no thoughts to judge by: let `run --only score` simulate them (they "
+                "go into its dialogues.jsonl), or judge by the profile (`emoharbor: {judging: profile}`)"
             )
 
     def judging_whole(self) -> EmoHarbor:
@@ -145,9 +142,9 @@ class EmoHarbor(DialogueFramework):
 
     def plan(self, opening: Opening, person: Profile, supporter: ModelSpec) -> Plan:
         language, paper = person.language, self.config.mode == "paper"
-        shown = profile_text(person, language, simple=True) if paper else ""
-        system = self.prompts.render(language, "supporter_system.j2", user_info=shown, limit=paper)
-        # Odd in the paper: a supporter that is to begin is told nothing at all; some chat templates refuse that.
+        user_info = profile_text(person, language, simple=True) if paper else ""
+        system = self.prompts.render(language, "supporter_system.j2", user_info=user_info, limit=paper)
+        # Odd in the paper: the supporter begins on an empty conversation, which some chat templates refuse.
         lead = None if paper else self.prompts.render(language, "opening.txt")
         return Plan(
             opening,
@@ -158,7 +155,7 @@ class EmoHarbor(DialogueFramework):
         )
 
     def _person(self, profile: Profile, dialogue: str) -> PlayedPerson:
-        """The seeker of one dialogue, as the config has it played."""
+        """The seeker of one dialogue, played as the config says."""
         return PlayedPerson(
             prompts=self.prompts,
             language=profile.language,
@@ -172,13 +169,13 @@ class EmoHarbor(DialogueFramework):
         )
 
     def completing(self, dialogues: Iterable[Dialogue]) -> list[ModelSpec]:
-        """The Thinker, where the judge is to be shown states that a dialogue has not got."""
+        """The Thinker, if the judge is to be shown states that a dialogue lacks."""
         thinker = self.models.thinker
         return [thinker] if thinker and self.shown.states and any(map(unthought, dialogues)) else []
 
     async def completed(self, client: Models, dialogue: Dialogue) -> Dialogue:
-        """A given dialogue with the states that its seeker has not got: the Thinker reads it turn by turn (section 4.1.2).
-        Raises `UserError` when its profile is not among the run's."""
+        """A given dialogue with the seeker's missing states: the Thinker reads it turn by turn (section 4.1.2).
+        Raises `UserError` if its profile is not among the run's."""
         if not self.completing([dialogue]):
             return dialogue
         return await self._person(self._profile_of(dialogue), dialogue.id).completed(client, dialogue)
@@ -189,7 +186,7 @@ class EmoHarbor(DialogueFramework):
 
     @classmethod
     def wrote(cls, run: ScoredRun) -> bool:
-        """Whether its seekers held the dialogues, or its judge was shown given ones."""
+        """Whether EmoHarbor's seekers held the dialogues, or its judge scored given ones."""
         scored = run.config.stage("score", ShownJudged)
         return super().wrote(run) or bool(scored and scored.judging)
 

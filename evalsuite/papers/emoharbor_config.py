@@ -1,4 +1,4 @@
-"""The settings of EmoHarbor's runs, what does not go together in them, and their models."""
+"""The settings of EmoHarbor's runs, with the combinations that are refused, and their models."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ TEMPERATURES: Mapping[Agent, float] = {"thinker": 0.1, "talker": 0.7, "supporter
 
 
 class RoleSampling(Settings):
-    """What a run changes of the sampling of one agent's model; what is not named stays as the model's spec has it."""
+    """A run's changes to the sampling of one agent's model; settings left out stay as the model's spec has them."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    """The paper's unless given, and in paper mode always."""
+    """Default: the paper's, which paper mode requires."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Share of the probability that is drawn from."""
+    """Probability mass that tokens are sampled from."""
     max_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Longest reply."""
+    """Most tokens per reply."""
     seed: int | None = None
-    """Seed of the draws."""
+    """Sampling seed."""
 
 
 class EmoHarborSection(Settings):
     """EmoHarbor's own settings. The Talker is the run's `seeker`."""
 
     thinker: Annotated[str | None, IN_SPEC] = None
-    """The model that thinks for the seeker; without one the Talker's does."""
+    """The model that thinks for the seeker. Default: the Talker's."""
     simulator: Literal["full", "one_agent", "simple_profile"] = "full"
     """The full seeker, or an ablation of section 4.1.1 (`one_agent`: no Thinker; `simple_profile`: played from demographics and
     counselling alone)."""
     triples: bool = False
-    """Read appraisal, emotion and goal out of every thought, a call each."""
+    """Extract appraisal, emotion and goal from every thought, with one more call per turn."""
     judging: Judging = "states"
     """What the judge is shown (section 4.1.2)."""
     per_turn: bool = False
@@ -53,7 +53,7 @@ class EmoHarborSection(Settings):
     """Changes to the models' own sampling, by agent."""
 
     def sampled(self, spec: ModelSpec, agent: Agent) -> ModelSpec:
-        """The spec as it is sampled for an agent. Raises `UserError` when its replies leave no room in its context."""
+        """The spec as it is sampled for an agent. Raises `UserError` if `max_tokens` fills its whole context."""
         changes = self.sampling.get(agent, RoleSampling()).model_dump(exclude_none=True)
         sampling = Sampling.model_validate(spec.sampling.model_dump() | {"temperature": TEMPERATURES[agent]} | changes)
         if spec.context_length is not None and sampling.max_tokens >= spec.context_length:
@@ -72,19 +72,18 @@ class EmoHarborConfig(EvalConfig):
     rubric: Annotated[str, IN_NAME] = "emoharbor"
     """The rubric that dialogues are scored on: a name in configs/rubrics, or a file."""
     method: Literal["joint", "per_dimension", "json", "bands"] = "json"
-    """How the judge is asked; the published way is `json`."""
+    """How the judge is asked; the published method is `json`."""
     prompts: Annotated[str | None, IN_NAME] = "emoharbor"
     """The prompt pack of all agents: a name in configs/prompts, or a folder."""
     exchanges: Annotated[int, Field(gt=0, le=10**6)] = 15
-    """How many times both sides speak, at most. The seeker may leave sooner."""
+    """Most exchanges per dialogue. The seeker may leave sooner."""
     profiles: Annotated[list[str] | None, IN_NAME] = None
-    """The profiles that are played: `bundled`, or files (our JSONL, or SAGE's). Default: bundled."""
+    """The profiles to play: `bundled`, or files (our JSONL, or SAGE's). Default: bundled."""
     emoharbor: EmoHarborSection = EmoHarborSection()
     """EmoHarbor's own settings."""
 
     @model_validator(mode="after")
-    def _fits(self) -> EmoHarborConfig:
-        """Refuse what does not go together."""
+    def _compatible(self) -> EmoHarborConfig:
         section = self.emoharbor
         if self.gold is not None and self.gold.scores is None:
             raise ValueError("gold: the bundled sets have ESC-Eval's dimensions; name gold.dialogues and gold.scores")
@@ -94,16 +93,17 @@ class EmoHarborConfig(EvalConfig):
             raise ValueError("emoharbor.judging: a seeker of one agent has no states to judge by: choose profile or dialogue")
         if section.simulator == "one_agent" and (section.triples or section.thinker):
             raise ValueError("emoharbor.simulator: one_agent has no Thinker: leave out thinker and triples")
-        if self.mode == "paper" and self.temperature not in (None, TEMPERATURES["supporter"]):
-            raise ValueError(f"temperature: paper mode fixes that of supporters at {TEMPERATURES['supporter']}")
-        for agent, sampling in section.sampling.items() if self.mode == "paper" else ():
-            if sampling.temperature not in (None, TEMPERATURES[agent]):
-                raise ValueError(f"emoharbor.sampling.{agent}.temperature: paper mode fixes it at {TEMPERATURES[agent]}")
+        if self.mode == "paper":
+            if self.temperature not in (None, TEMPERATURES["supporter"]):
+                raise ValueError(f"temperature: paper mode fixes that of supporters at {TEMPERATURES['supporter']}")
+            for agent, sampling in section.sampling.items():
+                if sampling.temperature not in (None, TEMPERATURES[agent]):
+                    raise ValueError(f"emoharbor.sampling.{agent}.temperature: paper mode fixes it at {TEMPERATURES[agent]}")
         return self
 
 
 class EmoHarborModels(RunModels):
-    """The models of a run of EmoHarbor: the Talker is its seeker, and another may think for it."""
+    """The models of a run of EmoHarbor: the Talker is its seeker, and another model may think for it."""
 
     config: EmoHarborConfig
 
@@ -112,7 +112,7 @@ class EmoHarborModels(RunModels):
 
     @cached_property
     def thinker(self) -> ModelSpec | None:
-        """The model that thinks for the seeker; None where nobody does."""
+        """The model that thinks for the seeker; None for the ablation without a Thinker."""
         section = self.config.emoharbor
         if section.simulator == "one_agent":
             return None
@@ -129,12 +129,12 @@ class EmoHarborModels(RunModels):
     @property
     def simulator(self) -> str:
         """The seeker's name in the records: its models, and the ablation if it is one."""
-        how = self.config.emoharbor.simulator
-        ablation = "" if how == "full" else f" ({how.replace('_', ' ')})"
+        simulator = self.config.emoharbor.simulator
+        ablation = "" if simulator == "full" else f" ({simulator.replace('_', ' ')})"
         return "+".join(dict.fromkeys(spec.name for spec in self.seekers)) + ablation
 
 
-# --- what a run's folder says of it -----------------------------------------------------------------------------------------
+# --- facts read from a run folder -------------------------------------------------------------------------------------------
 
 _SHOWN = {"dialogue": "the dialogue alone", "profile": "dialogue and profile", "states": "dialogue, profile and states"}
 
@@ -149,11 +149,12 @@ class ShownJudged(Judged):
 
 
 def facts_of(run: ScoredRun, played: bool) -> Iterator[tuple[str, str]]:
-    """What supporters were told, who played the seeker (where EmoHarbor's own did), and what the judge was shown."""
+    """What supporters were told, who played the seeker (if EmoHarbor's models did: `played`), and what the judge was shown."""
     simulated, scored = run.config.stage("simulate", PlayedSimulated), run.config.stage("score", ShownJudged)
     if simulated and simulated.seeker and played:
         paper = "who the seeker is, and to keep to 28 words on average and 97 at most (paper)"
-        yield "Supporters told", paper if simulated.mode == "paper" else "neither who the seeker is nor a length (native)"
+        native = "neither who the seeker is nor how long to write (native)"
+        yield "Supporters told", paper if simulated.mode == "paper" else native
         thinker = simulated.thinker.name if simulated.thinker else "nobody"
         yield "Seeker", f"{simulated.simulator.replace('_', ' ')}: {thinker} thinks, {simulated.seeker.name} talks"
     if scored and scored.judging:

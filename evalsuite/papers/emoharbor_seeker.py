@@ -1,13 +1,13 @@
 """EmoHarbor's seeker: a Thinker and a Talker who together play the person of a profile (section 2.2).
 
-The seeker's memory holds the thoughts (`Turn.state`), the supporter's only what was said.
+The seeker's memory contains its thoughts (`Turn.state`), the supporter's only the words spoken.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from core.errors import UserError
@@ -29,20 +29,20 @@ _MARKS = "\"'“”‘’「」『』*`()（）.。!！~～…,，;； \t\r\n"
 
 
 def initial_state(profile: Profile) -> str:
-    """What is before the chat (algorithm 1, line 2): the profile's emotional state and goals; "" where it has neither."""
+    """The seeker's state before the chat (algorithm 1, line 2): the profile's emotional state and goals; "" without either."""
     parts = [profile.counselling.state, *profile.counselling.goals]
     return words(profile.language).semicolon.join(part for part in parts if part)
 
 
 def card_of(profile: Profile) -> RoleCard:
-    """The role card that says what a profile does of who the seeker is."""
-    who = profile.demographics
+    """A profile's demographics and problem as a role card."""
+    demographics = profile.demographics
     return RoleCard(
         id=profile.id,
         language=profile.language,
-        age="" if who.age is None else str(who.age),
-        gender=who.gender,
-        occupation=who.occupation,
+        age="" if demographics.age is None else str(demographics.age),
+        gender=demographics.gender,
+        occupation=demographics.occupation,
         problem=profile.counselling.problem,
         source=profile.source,
         card_method="written",
@@ -50,17 +50,17 @@ def card_of(profile: Profile) -> RoleCard:
 
 
 def ending_phrases(prompts: PromptPack, language: Language) -> tuple[str, ...]:
-    """The closed list of phrases that end a chat, as the seeker is told them. Raises `UserError` for an empty list."""
+    """The closed list of phrases that end a chat, worded as in the seeker's prompt. Raises `UserError` for an empty list."""
     phrases = tuple(line.strip() for line in prompts.render(language, "endings.txt").splitlines() if line.strip())
     if not phrases or not all(map(_bare, phrases)):
-        raise UserError(f"{prompts.folder / language / 'endings.txt'}: no ending phrase, or one without words")
+        raise UserError(f"{prompts.folder / language / 'endings.txt'}: no ending phrase, or one without words; one per line")
     return phrases
 
 
 def ends(text: str, phrases: Sequence[str]) -> bool:
-    """Whether a line is one of the phrases and nothing else; case, quotation marks and the full stop do not matter.
+    """Whether a line is one of the phrases and nothing else, whatever its case, quotation marks and closing punctuation.
 
-    A phrase inside a longer line ends nothing: "I don't want to continue" may be about a job.
+    A phrase inside a longer line does not count: "I don't want to continue" may be about a job.
     """
     return _bare(text) in {_bare(phrase) for phrase in phrases}
 
@@ -70,13 +70,13 @@ def _bare(text: str) -> str:
 
 
 def triple(text: str, language: Language) -> dict[str, str | None]:
-    """Appraisal, emotion and goal (equation 2) from three labelled lines; null for a part that has no line of its own, has two
-    of them, or is said to be absent."""
+    """Appraisal, emotion and goal (equation 2) from three labelled lines; None for a part with no line or several lines of its
+    own, and for one whose line says "none"."""
     parts: dict[str, str | None] = {}
-    for part, label in ((part, asked_in(language)[part]) for part in _PARTS):
-        lines = re.findall(rf"^[ \t*\-]*{label}[ \t*]*[:：](.*)$", text, re.M | re.I)
-        said = lines[0].strip(" \t*").strip() if len(lines) == 1 else ""
-        parts[part] = None if said.rstrip(".。").casefold() in _NOTHING else said
+    for part in _PARTS:
+        lines = re.findall(rf"^[ \t*\-]*{asked_in(language)[part]}[ \t*]*[:：](.*)$", text, re.M | re.I)
+        content = lines[0].strip(" \t*").strip() if len(lines) == 1 else ""
+        parts[part] = None if content.rstrip(".。").casefold() in _NOTHING else content
     return parts
 
 
@@ -84,8 +84,8 @@ def triple(text: str, language: Language) -> dict[str, str | None]:
 class PlayedPerson:
     """The seeker: the Thinker reads the reply and thinks, then the Talker speaks (equations 2 and 4).
 
-    Both are shown the whole of the seeker's memory as one text. The state of a turn is `{"text": monologue}`; with `triples`,
-    appraisal, emotion and goal are read out of the monologue by one more call, which changes nothing in the chat.
+    Both are shown the seeker's whole memory as one text. The state of a turn is `{"text": monologue}`; with `triples`, one more
+    call extracts appraisal, emotion and goal from the monologue, which changes nothing in the chat.
     """
 
     prompts: PromptPack
@@ -105,28 +105,22 @@ class PlayedPerson:
             return await self._talk(client, turns, None)
         if thought.stopped:
             return thought
-        state, said = await together([self._state(client, thought, len(turns)), self._talk(client, turns, thought.text)])
-        return Utterance(said.text, [*thought.replies, *state.replies, *said.replies], state.state, said.ended, said.stopped)
-
-    async def think(self, client: Models, turns: Sequence[Turn]) -> Utterance:
-        """The state alone, with no word said: for dialogues that were held without a Thinker."""
-        thought = await self._think(client, turns)
-        if thought is None:
-            raise ValueError("this seeker has no Thinker")
-        return thought if thought.stopped else await self._state(client, thought, len(turns))
+        state, line = await together([self._state(client, thought, len(turns)), self._talk(client, turns, thought.text)])
+        return Utterance(line.text, [*thought.replies, *state.replies, *line.replies], state.state, line.ended, line.stopped)
 
     async def completed(self, client: Models, dialogue: Dialogue) -> Dialogue:
-        """A dialogue with a thought at every turn that lacks one; what was said and thought stays as it is.
+        """A dialogue held without a Thinker, with a thought at every turn that lacks one; everything else stays as it is.
 
-        A thought that cannot be had (refused, empty, too long a dialogue) leaves its turn without one; where the Thinker does
-        not answer, the dialogue cannot be judged now.
+        If a thought cannot be had (refused, empty, dialogue too long), its turn stays without one; if the Thinker's server
+        fails, the dialogue gets that termination and cannot be judged now.
         """
         turns = list(dialogue.turns)
         try:
             for place in unthought(dialogue):
-                thought = await self.think(client, turns[:place])
-                if not thought.stopped:
-                    turns[place] = turns[place].model_copy(update={"state": (turns[place].state or {}) | (thought.state or {})})
+                thought = await self._think(client, turns[:place])
+                if thought and not thought.stopped:
+                    state = await self._state(client, thought, place)
+                    turns[place] = turns[place].model_copy(update={"state": (turns[place].state or {}) | (state.state or {})})
         except Unanswered as error:
             return dialogue.model_copy(update={"termination": error.outcome})
         return dialogue.model_copy(update={"turns": tuple(turns)})
@@ -146,11 +140,11 @@ class PlayedPerson:
         )
         memory = transcript_of_turns(turns, self.language, states=True, thought=thought)
         user = self.prompts.render(self.language, "talker.j2", transcript=memory, start=self.start)
-        said = utterance(await self._ask(client, self.talker, "talker", len(turns), system, user))
-        return Utterance(said.text, said.replies, None, not said.stopped and ends(said.text, phrases), said.stopped)
+        line = utterance(await self._ask(client, self.talker, "talker", len(turns), system, user))
+        return replace(line, ended=not line.stopped and ends(line.text, phrases))
 
     async def _state(self, client: Models, thought: Utterance, turn: int) -> Utterance:
-        """The thought as the state of a turn, with the calls that it took beyond the thought itself."""
+        """The thought as the state of a turn, with the replies of the call for the triple, if any."""
         state: dict[str, Any] = {"text": thought.text}
         if not self.triples or self.thinker is None:
             return Utterance("", [], state)
@@ -175,16 +169,17 @@ class PlayedPerson:
 
 
 def triple_regex(language: Language) -> str:
-    """What a constrained server may answer when it is asked for appraisal, emotion and goal."""
-    said = asked_in(language)
-    return r"\n".join(rf"{said[part]}{said.colon}[^\n]{{1,120}}" for part in _PARTS)
+    """The pattern that a constrained answer with appraisal, emotion and goal is held to."""
+    wording = asked_in(language)
+    return r"\n".join(rf"{wording[part]}{wording.colon}[^\n]{{1,120}}" for part in _PARTS)
 
 
 def unthought(dialogue: Dialogue) -> list[int]:
-    """The places of the seeker's turns that have no thought, though the supporter has spoken before them."""
-    heard = next((place for place, turn in enumerate(dialogue.turns) if turn.role == "supporter"), len(dialogue.turns))
+    """The indices of the seeker's turns without a thought that come after the supporter has spoken."""
+    roles = [turn.role for turn in dialogue.turns]
+    first = roles.index("supporter") if "supporter" in roles else len(roles)
     return [
         place
         for place, turn in enumerate(dialogue.turns)
-        if turn.role == "seeker" and place > heard and not (turn.state or {}).get("text")
+        if turn.role == "seeker" and place > first and not (turn.state or {}).get("text")
     ]

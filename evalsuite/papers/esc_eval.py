@@ -2,9 +2,9 @@
 
 Protocol: a fixed greeting of the supporter opens; the seeker sees it, the supporter does not; five exchanges follow.
 
-Paper mode sends what the published scripts send, with the prompts of a user's own clone (`import`, which compares): a
-system message for every supporter, replies as they come with the white space around them, drawn as the script draws them. It
-has three models; all others answer at temperature 0, as appendix C.2 says. The report tells what is otherwise than the script.
+Paper mode sends what the published scripts send, with the prompts of a user's own clone (`import` compares them with ours): a
+system message for every supporter, replies with the white space around them, sampled as in the script. The script has three
+models; all others answer at temperature 0, as appendix C.2 says. The report lists the remaining differences from the script.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ class EscEvalConfig(EvalConfig):
     framework: Literal["esc_eval"] = "esc_eval"
     """ESC-Eval."""
     cards: Annotated[list[str], IN_NAME, Field(default_factory=lambda: ["bundled"])]
-    """The role cards that are played: `bundled`, or card files."""
+    """The role cards to play: `bundled`, or card files."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    """Temperature of the models under test; that of their specs (0) unless given. Paper mode takes 0 alone, which then holds
-    for the seeker too, and for models that the published script draws otherwise."""
+    """Temperature of the models under test. Default: that of their specs (0). Paper mode accepts only 0, which then applies to
+    the seeker too, and to models that the published script samples otherwise."""
 
     @model_validator(mode="after")
     def _as_published(self) -> EscEvalConfig:
         for name, allowed in (("temperature", (None, 0)), ("max_tokens", (None,))):
             if self.mode == "paper" and getattr(self, name) not in allowed:
                 raise ValueError(
-                    f"{name}: paper mode draws replies as the published script does (paper_sampling in the spec), or at "
+                    f"{name}: paper mode samples replies as the published script does (paper_sampling in the spec), or at "
                     "temperature 0, as appendix C.2 says"
                 )
         return self
 
 
 class EscEvalModels(RunModels):
-    """The models of a run of ESC-Eval: in paper mode both sides are drawn as the published script does, or at temperature 0."""
+    """The models of a run of ESC-Eval: in paper mode both sides are sampled as in the published script, or at temperature 0."""
 
     def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
         if self.config.mode != "paper" or role == "judge":
@@ -67,7 +67,7 @@ class EscEvalModels(RunModels):
 
 
 class EscEval(DialogueFramework):
-    """A run of ESC-Eval with everything that its config names."""
+    """A run of ESC-Eval, with everything that its config names."""
 
     name = "esc_eval"
     title = "ESC-Eval"
@@ -96,17 +96,13 @@ class EscEval(DialogueFramework):
     def _paper(self) -> bool:
         return self.config.mode == "paper"
 
-    @cached_property
-    def cards(self) -> list[RoleCard]:
-        return self.load_people(RoleCard, self.config.cards, self.config.limit)
-
     def people(self) -> list[RoleCard]:
-        return self.cards
+        return self.load_people(RoleCard, self.config.cards, self.config.limit)
 
     def plan(self, opening: Opening, person: RoleCard, supporter: ModelSpec) -> Plan:
         greeted = Turn(role="supporter", text=greeting(self.prompts, person.language))
         system = seeker_system(self.prompts, person, self._paper)
-        # Odd in the script: supporters are told that they are helpful, and nothing of what they are to do.
+        # Odd in the script: supporters are told that they are helpful assistants, and nothing about emotional support.
         helpful = supporter_system(self.prompts, person.language) if self._paper else None
         return Plan(
             replace(opening, turns=(greeted,)),
@@ -117,21 +113,22 @@ class EscEval(DialogueFramework):
 
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:
-        """What a run in paper mode has otherwise than the published script."""
+        """How a run in paper mode differs from the published script."""
         simulated = run.config.simulated
         if simulated is None or simulated.mode != "paper":
             return
-        drawn: dict[str, list[str]] = {}
+        by_sampling: dict[str, list[str]] = {}
         for model in (*simulated.players.values(), *simulated.supporters):
             fields = model.model_extra or {}
+            if "floor" in fields:
+                continue
             if (script := fields.get("paper_sampling")) is None:
-                how = "at temperature 0, in no script"
+                sampling = "at temperature 0, in no script"
             else:
-                how = "as the script does" if script == fields["sampling"] else "at temperature 0, unlike the script"
-            if "floor" not in fields:
-                drawn.setdefault(how, []).append(model.name)
-        yield "Replies drawn", "; ".join(f"{how}: {', '.join(names)}" for how, names in drawn.items())
+                sampling = "as in the script" if script == fields["sampling"] else "at temperature 0, unlike the script"
+            by_sampling.setdefault(sampling, []).append(model.name)
+        yield "Replies sampled", "; ".join(f"{sampling}: {', '.join(names)}" for sampling, names in by_sampling.items())
         yield (
-            "Otherwise than the script",
-            "an empty reply ends a dialogue; reasoning is taken out of a reply; markers of chat templates in it are broken up",
+            "Differences from the script",
+            "an empty reply ends a dialogue; reasoning is removed from replies; chat template markers in them are broken up",
         )

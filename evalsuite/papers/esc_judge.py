@@ -1,11 +1,12 @@
 """ESC-Judge (Madani and Srihari, EMNLP 2025): two supporters each talk with the same role, and a judge says on every criterion
 of Hill's three stages (exploration, insight, action) which of the two did better.
 
-Protocol: the supporter's fixed greeting stands first, for both sides; seven exchanges. Roles, criteria and prompts come from
-the user's clone (`import`). A dialogue is put beside that of every other supporter on its role (`evalsuite.judge.pairs`): the
-board shows the share won, and the tables the published choices, in which the criteria of a stage vote, and then the stages.
+Protocol: the supporter's fixed greeting opens the dialogue and both sides see it; seven exchanges follow. Roles, criteria and
+prompts come from the user's clone (`import`). A dialogue is compared with that of every other supporter on its role
+(`evalsuite.judge.pairs`): the board shows the share won, and the tables show the published choices, in which first the criteria
+of a stage vote, and then the stages.
 
-Paper mode is the published scripts: one order, replies as they come at temperature 0.8, verdicts read as their analysis does.
+Paper mode follows the published scripts: one order, verbatim replies at temperature 0.8, verdicts read as in their analysis.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from evalsuite.runs.models import Role, RunModels, drawn_as
 from evalsuite.statistics.summary import SCORES, supporter_of
 
 OVERALL = "overall"
-_DRAWN = {"seeker": 0.8, "supporter": 0.8, "judge": 1.0}  # temperatures of the published scripts
+_TEMPERATURES = {"seeker": 0.8, "supporter": 0.8, "judge": 1.0}  # of the published scripts
 _VERDICT: dict[float, Verdict] = {points: verdict for verdict, points in POINTS.items()}  # type: ignore[misc]
 
 
@@ -45,8 +46,8 @@ class EscJudgeSection(Settings):
     """ESC-Judge's own settings."""
 
     supporter: str = "nodir"
-    """What supporters are told: the published prompt of this name (supporter_NAME.txt of the pack). `nodir` tells them to help,
-    `hill` how, stage by stage."""
+    """The published prompt that supporters get (supporter_NAME.txt of the pack). `nodir` tells them to help, `hill` also how,
+    stage by stage."""
 
 
 class EscJudgeConfig(EvalConfig):
@@ -57,28 +58,28 @@ class EscJudgeConfig(EvalConfig):
     rubric: Annotated[str, IN_NAME]
     """The criteria: rubric.yaml of the import, or a rubric of your own whose scale has the levels lost, tied and won."""
     method: str = "pairs"
-    """How the judge is asked; the published way is `pairs`."""
+    """How the judge is asked; the published method is `pairs`."""
     cards: Annotated[list[str], IN_NAME, Field(min_length=1)]
-    """The roles that are played: a file of cards of the import."""
+    """The roles to play: a card file of the import."""
     languages: Annotated[list[Language], Field(min_length=1, default_factory=lambda: ["en"])]
     """Languages to play and judge."""
     exchanges: Annotated[int, Field(gt=0, le=10**6)] = 7
     """Exchanges per dialogue, each begun by the seeker."""
     esc_judge: EscJudgeSection = EscJudgeSection()
-    """What supporters are told."""
+    """The prompt that supporters get."""
 
 
 class EscJudgeModels(RunModels):
-    """In paper mode everybody is drawn at the published temperatures."""
+    """The models of a run of ESC-Judge: in paper mode all are sampled at the published temperatures."""
 
     def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
         if self.config.mode != "paper":
             return spec
-        return drawn_as(spec, Sampling(temperature=_DRAWN[role], top_p=None, max_tokens=4096))
+        return drawn_as(spec, Sampling(temperature=_TEMPERATURES[role], top_p=None, max_tokens=4096))
 
 
 class EscJudge(DialogueFramework):
-    """A run of ESC-Judge with everything that its config names."""
+    """A run of ESC-Judge, with everything that its config names."""
 
     name = "esc_judge"
     title = "ESC-Judge"
@@ -99,7 +100,7 @@ class EscJudge(DialogueFramework):
 
     def people(self) -> list[RoleCard]:
         if len(self.models.supporters) < 2:
-            raise UserError("ESC-Judge sets supporters beside each other: give two or more --supporter, or `floors: true`")
+            raise UserError("ESC-Judge compares supporters in pairs: give two or more --supporter, or `floors: true`")
         return self.load_people(RoleCard, self.config.cards, self.config.limit)
 
     def identity(self) -> dict[str, Any]:
@@ -109,11 +110,11 @@ class EscJudge(DialogueFramework):
         language, paper = person.language, self.config.mode == "paper"
         greeted = Turn(role="supporter", text=self.prompts.render(language, "greeting.txt"))
         seeker = self.prompts.text(language, "seeker_system.j2", description=person.text or person.problem)
-        told = self.prompts.render(language, f"supporter_{self.config.esc_judge.supporter}.txt")
+        system = self.prompts.render(language, f"supporter_{self.config.esc_judge.supporter}.txt")
         return Plan(
             replace(opening, turns=(greeted,)),
             seeker_side=ModelSide(self.models.seeker, "seeker", opening.id, seeker, verbatim=paper),
-            supporter_side=ModelSide(supporter, "supporter", opening.id, told, verbatim=paper),
+            supporter_side=ModelSide(supporter, "supporter", opening.id, system, verbatim=paper),
             exchanges=self.config.exchanges,
         )
 
@@ -125,20 +126,20 @@ class EscJudge(DialogueFramework):
 
     @classmethod
     def tables(cls, run: ScoredRun) -> Iterator[Table]:
-        """Who is preferred at each stage and over all, with our pairwise statistics."""
+        """Which supporter is preferred at each stage and overall, with our pairwise statistics."""
         simulated = run.config.simulated
         mode: Mode = "paper" if simulated and simulated.mode == "paper" else "native"
-        asked = [one for one in run.tally.judgements if one.method == "pairs" and one.condition.get("shown") == "first"]
-        choices = list(choices_of(asked, run.tally.dialogues, run.tally.rubric))
+        shown_first = [j for j in run.tally.judgements if j.method == "pairs" and j.condition.get("shown") == "first"]
+        choices = list(choices_of(shown_first, run.tally.dialogues, run.tally.rubric))
         yield from win_rate_tables(choices, mode, Words(cls.name, "supporter", "roles", SCORES), {OVERALL: "Over all stages"})
 
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:
         if run.config.simulated is not None and run.config.simulated.mode == "paper":
             yield (
-                "Otherwise than the scripts",
-                "the supporter that is named first is shown first (there, the file system's order); an empty reply ends a "
-                "dialogue; markers of chat templates are broken up; braces in a turn stay (there, they are fields)",
+                "Differences from the scripts",
+                "the supporter named first is shown first (in the scripts, the file system decides); an empty reply ends a "
+                "dialogue; chat template markers are broken up; braces in a turn are kept (the scripts take them for fields)",
             )
 
 
@@ -148,27 +149,25 @@ def written(dialogue: Dialogue) -> str:
 
 
 def choices_of(judgements: Sequence[Judgement], dialogues: Sequence[Dialogue], rubric: Rubric) -> Iterator[Choice]:
-    """The published choices: of each pair of dialogues in an order, the winner of every stage and of the stages. `judgements`
-    are those of the dialogues that were shown first."""
-    known = {dialogue.id: dialogue for dialogue in dialogues}
-    for (judge, id, against, _), answers in group_by(judgements, _pair).items():
+    """The published choices: for each pair of dialogues in one order, the winner of every stage and the winner by stages.
+    `judgements` are those of the dialogues that were shown first."""
+    by_id = {dialogue.id: dialogue for dialogue in dialogues}
+    pairs = group_by(judgements, lambda j: (j.judge, j.dialogue_id, j.condition["against"], j.repeat))
+    for (judge, id, against, _), answers in pairs.items():
         by_stage: dict[str, list[Verdict | None]] = defaultdict(list)
-        for one in answers:
-            by_stage[rubric.facet(one.dimension, "en") or "all"].append(None if one.value is None else _VERDICT[one.value])
+        for answer in answers:
+            verdict = None if answer.value is None else _VERDICT[answer.value]
+            by_stage[rubric.facet(answer.dimension, "en") or "all"].append(verdict)
         stages = {stage: majority(verdicts) for stage, verdicts in by_stage.items()}
-        held, lost = known[id], any(one.lost for one in answers)
-        who, trial = supporter_of(held), f"trial {held.trial}"
+        dialogue, lost = by_id[id], any(answer.lost for answer in answers)
+        item, supporter, trial = str(dialogue.card_id or dialogue.source_id), supporter_of(dialogue), f"trial {dialogue.trial}"
         for stage, verdict in {**stages, OVERALL: majority(stages.values())}.items():
-            told = {"annotator": judge, "question": stage, "outputs": (trial, trial), "first": who, "lost": lost}
-            yield Choice(held.language, str(held.card_id or held.source_id), who, against, verdict, **told).sorted()  # type: ignore[arg-type]
-
-
-def _pair(one: Judgement) -> tuple[str, str, str, int]:
-    return one.judge, one.dialogue_id, one.condition["against"], one.repeat
+            choice = Choice(dialogue.language, item, supporter, against, verdict, annotator=judge, question=stage)
+            yield replace(choice, outputs=(trial, trial), first=supporter, lost=lost).sorted()
 
 
 def majority(verdicts: Iterable[Verdict | None]) -> Verdict | None:
-    """Which side most verdicts are for, a tie where neither has more; None where none could be read."""
+    """The side with most verdicts, a tie if neither has more; None if no verdict could be read."""
     counts = Counter(verdicts)
     if counts["a"] == counts["b"]:
         return "tie" if counts["tie"] or counts["a"] else None

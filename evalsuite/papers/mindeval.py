@@ -1,11 +1,11 @@
-"""MindEval (Pombal et al., arXiv 2511.18491): a clinician's model talks with a member whom a model plays, and a judge rates the
-chat on five dimensions from 1 to 6.
+"""MindEval (Pombal et al., arXiv 2511.18491): one model as clinician talks with another as member (the patient), and a judge
+rates the chat on five dimensions from 1 to 6.
 
-Protocol: a fixed greeting of the member's stands first; the clinician knows the intake data of a profile, the member all of it
-and a narrative; ten exchanges, each begun by the clinician. Members and all prompts come from the user's clone (`import`).
+Protocol: the member's fixed greeting opens the dialogue; the clinician knows a profile's intake data, the member all of the
+profile and a narrative; ten exchanges, each begun by the clinician. Members and prompts come from the user's clone (`import`).
 
-Paper mode is the published scripts: an empty reply counts as dots (natively it ends the dialogue), and in the published table
-a dimension without a number counts 3. Records keep no such score.
+Paper mode follows the published scripts: an empty reply counts as dots (natively it ends the dialogue), and in the published
+table a dimension without a number counts 3. Records keep no such score.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _TAGS = {"seeker": "member", "supporter": "therapist"}
 
 
 class MindEvalSection(Settings):
-    """MindEval's own settings: versions of the published prompts, or a clinician's prompt of one's own."""
+    """MindEval's own settings: versions of the published prompts, or your own prompt for the clinician."""
 
     member: str = "v0_2"
     """The member's prompt."""
     clinician: str = "v0_1"
     """The clinician's prompt."""
     clinician_prompt: str | None = None
-    """A prompt of your own for the clinician: text, or the path of a text file. `${name}`, `${age}` and the other fields of the
-    published one are filled in, no others."""
+    """Your own prompt for the clinician: text, or the path of a text file. `${name}`, `${age}` and the other fields of the
+    published prompt are filled in, no others."""
     judge: str = "v0_1"
     """The judge's prompt."""
 
@@ -69,9 +69,9 @@ class MindEvalConfig(EvalConfig):
     rubric: Annotated[str, IN_NAME] = "mindeval"
     """The rubric for scoring: a name in configs/rubrics, or a file."""
     method: str = "lines"
-    """How the judge is asked; the published way is `lines`."""
+    """How the judge is asked; the published method is `lines`."""
     cards: Annotated[list[str], IN_NAME, Field(min_length=1)]
-    """The members who are played: cards.jsonl of the import."""
+    """The members to play: cards.jsonl of the import."""
     languages: Annotated[list[Language], Field(min_length=1, default_factory=lambda: ["en"])]
     """Languages to play and judge."""
     exchanges: Annotated[int, Field(gt=0, le=10**6)] = 10
@@ -81,7 +81,8 @@ class MindEvalConfig(EvalConfig):
 
 
 class MindEvalModels(RunModels):
-    """In paper mode member and judge are drawn as in the published commands, which send no temperature."""
+    """The models of a run of MindEval: in paper mode member and judge are sampled as in the published commands, which send no
+    temperature."""
 
     def sampled(self, spec: ModelSpec, role: Role) -> ModelSpec:
         if self.config.mode != "paper" or role == "supporter":
@@ -90,7 +91,7 @@ class MindEvalModels(RunModels):
 
 
 class MindEval(DialogueFramework):
-    """A run of MindEval with everything that its config names."""
+    """A run of MindEval, with everything that its config names."""
 
     name = "mindeval"
     title = "MindEval"
@@ -113,7 +114,7 @@ class MindEval(DialogueFramework):
         return self.load_people(RoleCard, self.config.cards, self.config.limit)
 
     @cached_property
-    def known(self) -> dict[str, RoleCard]:
+    def members(self) -> dict[str, RoleCard]:
         """All members by id: given dialogues may be with any of them, whatever `limit` says."""
         return {card.id: card for card in self.load_people(RoleCard, self.config.cards, None, every=True)}
 
@@ -121,21 +122,23 @@ class MindEval(DialogueFramework):
         return {**super().identity(), "member": self.config.mindeval.member, "clinician": self.clinician}
 
     def judging_identity(self) -> dict[str, Any]:
-        return {"version": self.config.mindeval.judge, "cards": hashed([*self.known.values()])}
+        return {"version": self.config.mindeval.judge, "cards": hashed([*self.members.values()])}
 
     @cached_property
     def clinician(self) -> str:
-        """The clinician's prompt of one's own, or the version of a published one."""
+        """The user's own prompt for the clinician, or the version of a published one."""
         if (own := self.config.mindeval.clinician_prompt) is None:
             return self.config.mindeval.clinician
         template = string.Template(text := prompt_text(own))
         published = self.prompts.file("en", f"supporter_{self.config.mindeval.clinician}.j2")
-        known = re.findall(r'details\["(\w+)"\]', read_text(published, "prompt")) if published else []
+        fields = re.findall(r'details\["(\w+)"\]', read_text(published, "prompt")) if published else []
         for field in template.get_identifiers():
-            if field not in known:
-                raise UserError(f"mindeval.clinician_prompt: ${{{field}}}: a clinician is not told that: {near(field, known)}")
+            if field not in fields:
+                raise UserError(
+                    f"mindeval.clinician_prompt: ${{{field}}}: no field of the published prompt: {near(field, fields)}"
+                )
         if not template.is_valid():
-            raise UserError("mindeval.clinician_prompt: a $ that begins no field: write $$ for a dollar")
+            raise UserError("mindeval.clinician_prompt: a $ that begins no field: write $$ for a dollar sign")
         return text
 
     def plan(self, opening: Opening, person: RoleCard, supporter: ModelSpec) -> Plan:
@@ -158,33 +161,35 @@ class MindEval(DialogueFramework):
     @property
     def shown(self) -> Shown:
         def more(dialogue: Dialogue) -> Mapping[str, object]:
-            return {"version": self.config.mindeval.judge, "details": self._told(dialogue)}
+            return {"version": self.config.mindeval.judge, "details": self._member_of(dialogue)}
 
-        return Shown(mode=self.config.mode, transcript=tagged, more=more, profile=lambda dialogue: str(self._told(dialogue)))
+        return Shown(mode=self.config.mode, transcript=tagged, more=more, profile=lambda d: str(self._member_of(d)))
 
-    def _told(self, dialogue: Dialogue) -> Mapping[str, str]:
-        """Who the member is, by the dialogue's card, or by its own fields, as the experts' dialogues have it."""
-        card = self.known.get(dialogue.card_id or "")
+    def _member_of(self, dialogue: Dialogue) -> Mapping[str, str]:
+        """The member's details: from the dialogue's card, or from its own fields, as in the experts' dialogues."""
+        card = self.members.get(dialogue.card_id or "")
         if card is None and "name" not in dialogue.fields:
-            what = f"its card ({dialogue.card_id}) is none of `cards:`, and its own `fields` do not say it"
-            raise UserError(f"dialogue {dialogue.id}: the judge is shown who the member is: {what}")
+            raise UserError(
+                f"dialogue {dialogue.id}: the judge needs to know who the member is: its card ({dialogue.card_id}) is not in "
+                "`cards:`, and its own `fields` have no name"
+            )
         return _details(card) if card else dialogue.fields
 
     @classmethod
     def tables(cls, run: ScoredRun) -> Iterator[Table]:
-        first = next(iter(run.tally.rubric.dimensions))  # all dimensions have the same answer
-        asked = [one for one in run.tally.judgements if (one.method, one.dimension) == ("lines", first)]
-        for judge, of_judge in group_by(asked, lambda one: one.judge).items():
-            yield published_table(judge, of_judge, run)
+        first = next(iter(run.tally.rubric.dimensions))  # all dimensions are read from one answer
+        answers = [j for j in run.tally.judgements if (j.method, j.dimension) == ("lines", first)]
+        for judge, judgements in group_by(answers, lambda judgement: judgement.judge).items():
+            yield published_table(judge, judgements, run)
 
     @classmethod
     def facts(cls, run: ScoredRun) -> Iterator[tuple[str, str]]:
         if run.config.simulated is not None and run.config.simulated.mode == "paper":
-            ends = "a refusal or a full context ends a dialogue; an empty reply is asked for again before it counts as dots"
-            sent = (
-                "markers of chat templates are broken up; no reasoning effort is sent; a number off the scale is in no record"
+            yield (
+                "Differences from the scripts",
+                "a refusal or a full context ends a dialogue; an empty reply is retried before it counts as dots; chat "
+                "template markers are broken up; no reasoning effort is sent; a number off the scale is not recorded",
             )
-            yield "Otherwise than the scripts", f"{ends}; {sent}"
 
 
 def _details(card: RoleCard) -> dict[str, str]:
@@ -197,23 +202,24 @@ def tagged(dialogue: Dialogue) -> str:
 
 
 def published_table(judge: str, judgements: Sequence[Judgement], run: ScoredRun) -> Table:
-    """Every supporter's mean on every dimension and over all, 1 to 6, and its place among the published clusters."""
+    """Every supporter's mean on every dimension and overall, 1 to 6, and its cluster in the published significance test."""
     rubric, dialogues = run.tally.rubric, {dialogue.id: dialogue for dialogue in run.tally.dialogues}
-    rows: dict[str, dict[tuple[str, int], list[float]]] = defaultdict(dict)  # supporter → (member, trial) → scores
-    for one in (one for one in judgements if "failure" not in one.condition):
-        dialogue, numbers = dialogues[one.dialogue_id], numbers_in(one.raw, rubric, one.language)
-        scores = [numbers.get(name, UNREAD) for name in rubric.dimensions]
-        rows[supporter_of(dialogue)][card_of(dialogue), dialogue.trial] = scores
+    scores: dict[str, dict[tuple[str, int], list[float]]] = defaultdict(dict)  # supporter → (member, trial) → by dimension
+    for judgement in judgements:
+        if "failure" not in judgement.condition:
+            dialogue, numbers = dialogues[judgement.dialogue_id], numbers_in(judgement.raw, rubric, judgement.language)
+            item = card_of(dialogue), dialogue.trial
+            scores[supporter_of(dialogue)][item] = [numbers.get(name, UNREAD) for name in rubric.dimensions]
     heads = [*(rubric.label(name) for name in rubric.dimensions), "Overall score"]
-    cells: list[dict[str, Cell]] = []
-    overall = {name: {item: mean(of) for item, of in one.items()} for name, one in rows.items()}
-    for name, place in one_sided_clusters(overall).items():
-        figures = over_cards(np.array([*rows[name].values()]), [card for card, _ in rows[name]], scale_levels(1, 6))
-        cells.append({"supporter": name, **dict(zip(heads, figures, strict=True)), "cluster": place})
+    rows: list[dict[str, Cell]] = []
+    overall = {name: {item: mean(values) for item, values in by_item.items()} for name, by_item in scores.items()}
+    for name, cluster in one_sided_clusters(overall).items():
+        figures = over_cards(np.array([*scores[name].values()]), [card for card, _ in scores[name]], scale_levels(1, 6))
+        rows.append({"supporter": name, **dict(zip(heads, figures, strict=True)), "cluster": cluster})
     notes = (
-        f"Mean on 1–6 as the published scripts take it: a dimension without a number in the answer counts {UNREAD} (on the "
-        f"board it counts nothing). [{SMOOTHED} over members], n = dialogues.",
-        "Cluster: as in the published significance test, by falling mean: a supporter that one of the cluster above is better "
-        "than (paired t, one-sided, 0.05, not corrected for the number of pairs) begins the next one. The board's tests are.",
+        f"Mean on 1–6 as in the published scripts: a dimension without a number in the answer counts {UNREAD} (on the board it "
+        f"is left out). [{SMOOTHED} over members], n = dialogues.",
+        "Cluster: as in the published significance test, by falling mean: a supporter that is worse than one in the cluster "
+        "above (paired t, one-sided, 0.05, not corrected for the number of pairs, unlike the board) starts the next cluster.",
     )
-    return Table.of(f"mindeval-{judge}", f"MindEval's scores, judged by {judge}", cells, notes, SCORES)
+    return Table.of(f"mindeval-{judge}", f"MindEval's scores, judged by {judge}", rows, notes, SCORES)

@@ -1,14 +1,13 @@
-"""Metrics of replies against reference replies: those that tables 3 and 13 to 15 of ESC-Eval and table 3 of FEEL hold against
-people.
+"""Metrics of replies against references, which tables 3 and 13 to 15 of ESC-Eval and table 3 of FEEL compare with people.
 
 BLEU-1/2/4 (sacrebleu), ROUGE-1/2/L F1 (rouge-score), METEOR (nltk) and Distinct-1/2 (Li et al., NAACL 2016), all on 0–100. The
-papers do not say how they counted; `signature` says how it was done here. English is counted in words, Chinese twice: in
-characters and in jieba's words, every other language in the words or characters that sacrebleu cuts it into (`units`).
+papers do not say how they counted; `signature` says how it is done here. English is counted in words, Chinese twice, in
+characters and in jieba's words, every other language in sacrebleu's words or characters for it (`units`).
 
-- A refused, empty or overflowing reply counts with the text there is: without any, 0 against its reference.
-- A reply that was never given (the server failed) is measured by nothing.
-- What is not defined is None: Distinct-2 of a one-word reply, ROUGE-2 against a one-word reference, anything against a
-  reference where there is none.
+- A refused, empty or overflowing reply counts with its text; without any text, it has 0 against its reference.
+- A reply that was never given (the server failed) is in no metric.
+- Undefined values are None: Distinct-2 of a one-word reply, ROUGE-2 against a one-word reference, all but Distinct without a
+  reference.
 """
 
 from __future__ import annotations
@@ -55,9 +54,8 @@ RUBRIC = "text_metrics"
 class Sample:
     """One reply in one unit of counting.
 
-    `values` maps every metric to 0–100 or None. `ngrams` holds, per order of Distinct, the reply's n-grams with their counts;
-    `bleu` is sacrebleu's sufficient statistics (matches of order 1–4, n-grams of order 1–4, length, reference's length), None
-    without a reference.
+    `values`: metric → 0–100 or None. `ngrams`: order of Distinct → the reply's n-grams with counts. `bleu`: sacrebleu's
+    sufficient statistics (matches of order 1–4, n-grams of order 1–4, length, reference's length), None without a reference.
     """
 
     response: Response
@@ -68,7 +66,7 @@ class Sample:
 
 
 def need_metrics(languages: Iterable[Language]) -> None:
-    """Raise one `UserError` when a package that these languages' figures need is not installed."""
+    """Raise `UserError` if a package that these languages' metrics need is not installed."""
     need_modules(
         "sacrebleu",
         "rouge_score",
@@ -79,10 +77,7 @@ def need_metrics(languages: Iterable[Language]) -> None:
 
 
 def measure(responses: Iterable[Response]) -> list[Sample]:
-    """Every reply that was given, in each unit of its language, in order.
-
-    Raises `UserError` when a package is missing.
-    """
+    """Every reply that was given, in each unit of its language, in order. Raises `UserError` if a package is missing."""
     replies = [response for response in responses if not response.lost]
     need_metrics({response.language for response in replies})
     return [_sample(response, unit) for response in replies for unit in units(response.language)]
@@ -103,15 +98,15 @@ def _sample(response: Response, unit: Unit) -> Sample:
     if reference is None:
         return Sample(response, unit, values, ngrams, None)
     against = tokenize(reference, unit)
-    # One pass at order 4 holds the counts of the lower orders too. Already cut texts are not cut again ("none").
-    counted = bleu_with("none", True).sentence_score(" ".join(tokens), [" ".join(against)])
-    stats = (*counted.counts, *counted.totals, counted.sys_len, counted.ref_len)
+    # A pass at order 4 also has the counts of lower orders. The texts are tokenized already ("none").
+    bleu = bleu_with("none", True).sentence_score(" ".join(tokens), [" ".join(against)])
+    stats = (*bleu.counts, *bleu.totals, bleu.sys_len, bleu.ref_len)
     for metric, order in BLEU_ORDERS.items():
         values[metric] = bleu_of(stats, order, effective=True)
     rouge = _rouge(unit).score(reference, text)
     values |= {metric: 100 * rouge[name].fmeasure for metric, name in ROUGES.items()}
     if not values["rouge_2"] and not _rouge(unit).score(reference, reference)["rouge2"].fmeasure:
-        values["rouge_2"] = None  # no pair of words that a reply could share
+        values["rouge_2"] = None  # the reference has no bigram to share
     synonyms = (_synonyms() if unit == "word" else None) or _NO_SYNONYMS
     values["meteor"] = 100 * float(
         single_meteor_score(against, tokens, stemmer=_stems() if unit in BLEU_TOKENIZER else _NO_STEMS, wordnet=synonyms)
@@ -125,19 +120,19 @@ def rouge_l(text: str, reference: str, unit: Unit) -> float:
 
 
 def bleu_of(stats: Sequence[int], order: int, effective: bool) -> float:
-    """BLEU of an order from the statistics of order 4. `effective` (single replies): orders that a short text lacks are left
-    out of the mean."""
-    counted = bleu_with("none", effective)
-    score = counted.compute_bleu(
+    """BLEU of an order from the statistics of order 4. `effective` (single replies): the mean leaves out orders that a short
+    text lacks."""
+    bleu = bleu_with("none", effective)
+    score = bleu.compute_bleu(
         correct=list(stats[:order]),
         total=list(stats[4 : 4 + order]),
         sys_len=stats[8],
         ref_len=stats[9],
-        smooth_method=counted.smooth_method,
+        smooth_method=bleu.smooth_method,
         effective_order=effective,
         max_ngram_order=order,
     ).score
-    return min(float(score), 100.0)  # exp(log(100)) is a little more
+    return min(float(score), 100.0)  # exp(log(100)) is slightly more
 
 
 @cache
@@ -149,7 +144,7 @@ def _rouge(unit: Unit) -> Any:
 
 @dataclass(frozen=True)
 class _RougeTokens:
-    """rouge-score's own tokenizer knows only a–z and 0–9; for other scripts: the same idea (lower case, no punctuation)."""
+    """A tokenizer for other scripts like rouge-score's own (lower case, no punctuation), which only keeps a–z and 0–9."""
 
     unit: Unit
 
@@ -159,14 +154,13 @@ class _RougeTokens:
         return [token.lower() for token in tokenize(text, self.unit) if any(sign.isalnum() for sign in token)]
 
 
-# In the place of WordNet where its data are not there, or say nothing about the language.
-_NO_SYNONYMS = SimpleNamespace(synsets=lambda word: [])
-_NO_STEMS = SimpleNamespace(stem=lambda word: word)  # Porter's are English
+_NO_SYNONYMS = SimpleNamespace(synsets=lambda word: [])  # without WordNet's data, and for languages other than English
+_NO_STEMS = SimpleNamespace(stem=lambda word: word)  # Porter's stemmer is for English
 
 
 @cache
 def _synonyms() -> Any | None:
-    """nltk's WordNet, or None when its data are not on this machine; nothing is downloaded."""
+    """nltk's WordNet, or None if its data are not on this machine; nothing is downloaded."""
     from nltk.corpus import wordnet
 
     try:
@@ -178,7 +172,7 @@ def _synonyms() -> Any | None:
 
 @cache
 def _stems() -> Any:
-    """Porter's stemmer; each word is stemmed once."""
+    """Porter's stemmer, with a cache."""
     from nltk.stem.porter import PorterStemmer
 
     return SimpleNamespace(stem=lru_cache(maxsize=1 << 16)(PorterStemmer().stem))
@@ -190,9 +184,9 @@ def signature(unit: Unit) -> dict[str, str]:
     version = importlib.metadata.version
     bleu = {}
     for name, effective in (("bleu", False), ("bleu of one reply", True)):
-        counted = bleu_with(BLEU_TOKENIZER.get(unit, unit), effective)
-        counted.corpus_score(["a"], [["a"]])  # it signs only what it has scored
-        signed = counted.get_signature()
+        metric = bleu_with(BLEU_TOKENIZER.get(unit, unit), effective)
+        metric.corpus_score(["a"], [["a"]])  # there is no signature before a score
+        signed = metric.get_signature()
         if unit == "jieba":
             signed.update("tok", f"jieba-{version('jieba')}")
         bleu[name] = str(signed)
@@ -203,7 +197,7 @@ def signature(unit: Unit) -> dict[str, str]:
     elif unit != "word":
         matchers = "exact, Porter stems of Latin words; no synonyms for Chinese"
     else:
-        # nltk asks WordNet about what its stemmer left: words that a stem is not (happy, happi) find no synonym.
+        # nltk looks stems up in WordNet, so a word that differs from its stem (happy, happi) has no synonyms.
         synonyms = "WordNet synonyms of stems" if _synonyms() else "no synonyms (no WordNet data here)"
         matchers = f"exact, Porter stems, {synonyms}"
     return bleu | {
@@ -216,8 +210,8 @@ def signature(unit: Unit) -> dict[str, str]:
 def judgements(samples: Iterable[Sample]) -> Iterator[Judgement]:
     """Every reply's values as verdicts on its turn, for correlation with people's scores.
 
-    Judge `bleu-1`, dimension `bleu_1`; in Chinese with the unit behind (`bleu-1-jieba`, `bleu_1_jieba`). `condition.supporter`
-    names whose reply it was, since a dialogue that others held knows only its own supporter. An undefined figure has value null
+    Judge `bleu-1`, dimension `bleu_1`; with the unit unless it is words (`bleu-1-jieba`, `bleu_1_jieba`). `condition.supporter`
+    says whose reply it is, since the dialogue's record names only its original supporter. An undefined figure has value null
     and `condition.failure` "undefined".
     """
     for sample in samples:
@@ -242,8 +236,7 @@ def judgements(samples: Iterable[Sample]) -> Iterator[Judgement]:
 SECTION = "Reference metrics"  # heading of the report
 
 Level = Literal["corpus", "responses"]
-# What a table's signature is about: the metrics it shows.
-_LEVELS: dict[Level, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+_LEVELS: dict[Level, tuple[str, tuple[str, ...], tuple[str, ...]]] = {  # title, metrics, keys of their signatures
     "corpus": ("over all replies at once", (*BLEU_ORDERS, *DISTINCT_ORDERS), ("bleu", "distinct")),
     "responses": ("means over replies", tuple(LABELS), ("bleu of one reply", "rouge", "meteor", "distinct")),
 }
@@ -253,7 +246,7 @@ _LEVELS: dict[Level, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 class Figure:
     """One metric of one supporter. `corpus`: over all replies at once; `responses`: the mean of the replies' own values.
 
-    The estimate's n counts replies, `dialogues` the dialogues they come from, which is what the interval resamples.
+    The estimate's n counts replies, `dialogues` their dialogues, which the interval resamples.
     """
 
     language: Language
@@ -269,7 +262,7 @@ def figures(samples: Iterable[Sample]) -> Iterator[Figure]:
     """Every metric of every supporter, language and unit, with 95 % intervals over dialogues (None with fewer than two).
 
     Means: `smoothed_means`; BLEU: percentile bootstrap. All replies of a dialogue are drawn together, and supporters that
-    answered the same dialogues get the same draws. Corpus-level Distinct: jackknife, since a drawn-twice dialogue would count
+    answered the same dialogues get the same draws. Corpus-level Distinct: jackknife, since a dialogue drawn twice would count
     as repetition.
     """
     groups: dict[tuple[Language, str, Unit], dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
@@ -278,17 +271,17 @@ def figures(samples: Iterable[Sample]) -> Iterator[Figure]:
         groups[key][sample.response.dialogue_id].append(sample)
     for (language, supporter, unit), by_dialogue in sorted(groups.items()):
         dialogues = [by_dialogue[id] for id in sorted(by_dialogue)]
-        corpus = _corpusbleu_with(dialogues) | {metric: _corpus_distinct(dialogues, metric) for metric in DISTINCT_ORDERS}
-        levels: tuple[tuple[Level, _Found], ...] = (("corpus", corpus), ("responses", _means(dialogues)))
+        corpus = _corpus_bleu(dialogues) | {metric: _corpus_distinct(dialogues, metric) for metric in DISTINCT_ORDERS}
+        levels: tuple[tuple[Level, _Estimates], ...] = (("corpus", corpus), ("responses", _means(dialogues)))
         for level, values in levels:
             yield from (Figure(language, supporter, unit, metric, level, *values[metric]) for metric in values)
 
 
-_Found = dict[str, tuple[Estimate, int]]  # metric → its estimate, and how many dialogues that rests on
+_Estimates = dict[str, tuple[Estimate, int]]  # metric → its estimate, and the number of dialogues with a value
 _NOTHING = Estimate(None, None, None, 0), 0
 
 
-def _means(dialogues: Sequence[Sequence[Sample]]) -> _Found:
+def _means(dialogues: Sequence[Sequence[Sample]]) -> _Estimates:
     """The means over replies with a value, each reply counting once."""
     sums, counts = np.zeros((2, len(dialogues), len(LABELS)))
     for row, dialogue in enumerate(dialogues):
@@ -296,23 +289,23 @@ def _means(dialogues: Sequence[Sequence[Sample]]) -> _Found:
             values = [value for sample in dialogue if (value := sample.values[metric]) is not None]
             sums[row, column], counts[row, column] = math.fsum(values), len(values)
     draws = smoothed_means(sums, counts, POINTS)
-    means: _Found = {}
+    means: _Estimates = {}
     for column, metric in enumerate(LABELS):
         n, valued = int(counts[:, column].sum()), int((counts[:, column] > 0).sum())
         means[metric] = (estimate(sums[:, column].sum() / n, draws[:, column], n, valued), valued) if n else _NOTHING
     return means
 
 
-def _corpusbleu_with(dialogues: Sequence[Sequence[Sample]]) -> _Found:
-    """BLEU over all replies with a reference. Like sacrebleu's, it is 0 where no reply is as long as its order."""
-    stats = [known for dialogue in dialogues if (known := [sample.bleu for sample in dialogue if sample.bleu is not None])]
+def _corpus_bleu(dialogues: Sequence[Sequence[Sample]]) -> _Estimates:
+    """BLEU over all replies with a reference. As in sacrebleu, it is 0 if no reply has as many tokens as its order."""
+    stats = [own for dialogue in dialogues if (own := [sample.bleu for sample in dialogue if sample.bleu is not None])]
     if not stats:
         return dict.fromkeys(BLEU_ORDERS, _NOTHING)
-    sums = np.array([np.sum(stats_of, axis=0) for stats_of in stats], dtype=np.float64)
-    # The mean of a resample times its size is its sum, which BLEU is counted from.
+    sums = np.array([np.sum(own, axis=0) for own in stats], dtype=np.float64)
+    # BLEU is computed from the sum of a resample: its mean times its size.
     draws = np.rint(resampled_means(sums, np.ones_like(sums)) * len(sums)).astype(np.int64).tolist()
     total = sums.sum(axis=0).astype(np.int64).tolist()
-    bleu: _Found = {}
+    bleu: _Estimates = {}
     for metric, order in BLEU_ORDERS.items():
         mean, *drawn = (bleu_of(counts, order, effective=False) for counts in (total, *draws))
         bleu[metric] = estimate(mean, np.array(drawn), sum(map(len, stats)), len(sums)), len(sums)
@@ -326,7 +319,7 @@ def _corpus_distinct(dialogues: Sequence[Sequence[Sample]], metric: str) -> tupl
     n = sum(bool(sample.ngrams[order]) for dialogue in dialogues for sample in dialogue)
     if not counted:
         return _NOTHING
-    spread = Counter(ngram for ngrams in counted for ngram in ngrams)  # in how many dialogues each occurs
+    spread = Counter(ngram for ngrams in counted for ngram in ngrams)  # n-gram → the number of its dialogues
     total = sum(ngrams.total() for ngrams in counted)
     mean = 100 * len(spread) / total
     if len(counted) < 2:
@@ -338,20 +331,20 @@ def _corpus_distinct(dialogues: Sequence[Sequence[Sample]], metric: str) -> tupl
 
 
 def figures_json(rows: Sequence[Figure]) -> dict[str, Any]:
-    """`metrics`: one object a figure; `signatures`: unit → metric → how it was counted."""
+    """`metrics`: one object per figure; `signatures`: unit → metric → how it was counted."""
     signatures = {unit: signature(unit) for unit in dict.fromkeys(row.unit for row in rows)}
     return {"metrics": [json_record(row, "estimate") for row in rows], "signatures": signatures}
 
 
 def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) -> Iterator[Table]:
-    """Two tables per language, on 0–100: over all replies at once, and means over replies. `responses` were measured."""
+    """Two tables per language, on 0–100: over all replies at once, and means over replies. `responses`: those measured."""
     for language, part in group_by(figure_rows, lambda row: row.language).items():
         units = list(dict.fromkeys(f.unit for f in part))
         left_out = [*_left_out([r for r in responses if r.language == language])]
         for level, (title, metrics, signed) in _LEVELS.items():
             body = []
-            for (supporter, unit), figures_of in group_by(part, lambda f: (f.supporter, f.unit)).items():
-                own = {f.metric: f.estimate for f in figures_of if f.level == level}
+            for (supporter, unit), group in group_by(part, lambda f: (f.supporter, f.unit)).items():
+                own = {f.metric: f.estimate for f in group if f.level == level}
                 unit_cell: dict[str, Cell] = {"counted in": unit} if len(units) > 1 else {}
                 body.append({"supporter": supporter, **unit_cell, **{LABELS[metric]: own[metric] for metric in metrics}})
             intervals = f"{PERCENTILE}, Distinct: jackknife," if level == "corpus" else SMOOTHED
@@ -366,13 +359,11 @@ def metric_tables(figure_rows: Sequence[Figure], responses: Sequence[Response]) 
 
 
 def _left_out(responses: Sequence[Response]) -> Iterator[str]:
-    """What the figures rest on, a note a matter: replies that never came, that are empty, that have no reference."""
-    ends = Counter(r.termination for r in responses if r.termination is not None and not r.lost)
-    lost = sum(r.lost for r in responses)
-    if lost:
+    """Notes on replies that were never given, that ended early or empty, and that have no reference."""
+    if lost := sum(r.lost for r in responses):
         yield f"{lost} of {len(responses)} replies were never given (the server failed): they are in no figure."
-    if ends:
+    if ends := Counter(r.termination for r in responses if r.termination is not None and not r.lost):
         listed = ", ".join(f"{count} {end}" for end, count in sorted(ends.items()))
-        yield f"Among the {len(responses)} replies: {listed}. They count with the text there is; without any, as 0."
+        yield f"Among the {len(responses)} replies: {listed}. They count with their text; without any, as 0."
     if bare := sum(r.reference is None for r in responses if not r.lost):
         yield f"{bare} replies have no reference: only Distinct counts them."

@@ -1,4 +1,4 @@
-"""What text metrics count a language in."""
+"""The units in which text metrics count a language."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from core.records import Language
 
 Unit = Literal["word", "character", "jieba", "13a", "char", "ja-mecab", "ko-mecab"]  # the last four: sacrebleu's names
 BLEU_TOKENIZER: dict[Unit, str] = {"word": "13a", "character": "zh", "jieba": "none"}
-_MECAB: dict[Language, tuple[str, Unit]] = {"ja": ("ipadic", "ja-mecab"), "ko": ("mecab_ko", "ko-mecab")}  # what each needs
+_MECAB: dict[Language, tuple[str, Unit]] = {"ja": ("ipadic", "ja-mecab"), "ko": ("mecab_ko", "ko-mecab")}  # package, unit
 
 
 def units(language: Language) -> tuple[Unit, ...]:
-    """What a language is counted in. Japanese and Korean are cut by MeCab where it is installed."""
+    """The units of a language. Japanese and Korean are split by MeCab if it is installed."""
     base = lineage(language)[-1]
     if base in PAPER_LANGUAGES:
         return ("word",) if base == "en" else ("character", "jieba")
@@ -25,10 +25,10 @@ def units(language: Language) -> tuple[Unit, ...]:
     return ("13a",) if counts(language) == "words" else ("char",)
 
 
-@lru_cache(maxsize=4096)  # references come back once a supporter
+@lru_cache(maxsize=4096)  # each supporter's replies are compared with the same references
 def tokenize(text: str, unit: Unit) -> tuple[str, ...]:
-    """A text's tokens, case kept: sacrebleu's 13a (words) or `zh` (characters; Latin words stay whole), jieba's words, or what
-    sacrebleu's tokenizer of the unit's name gives."""
+    """A text's tokens, case kept: by sacrebleu's 13a (words) or `zh` (characters; Latin words stay whole), by jieba, or by
+    sacrebleu's tokenizer of the unit's name."""
     if unit == "jieba":
         return tuple(token for token in _jieba().lcut(text) if token.strip())
     return tuple(bleu_with(BLEU_TOKENIZER.get(unit, unit), False).tokenizer(text.rstrip()).split())
@@ -39,16 +39,16 @@ def _jieba() -> Any:
     import jieba
 
     jieba.setLogLevel("WARNING")  # else it reports its loading on stderr
-    words = jieba.Tokenizer()
-    # Its parsed dictionary is kept between runs, by default in a folder where anyone could have put one.
+    tokenizer = jieba.Tokenizer()
+    # It caches its parsed dictionary, by default in a folder that everybody may write to.
     cache_dir().mkdir(parents=True, exist_ok=True)
-    words.tmp_dir = str(cache_dir())
-    return words
+    tokenizer.tmp_dir = str(cache_dir())
+    return tokenizer
 
 
 @cache
 def bleu_with(tokenizer: str, effective: bool) -> Any:
-    """sacrebleu's BLEU with a tokenizer; `effective`: orders that a short text lacks are left out of the mean."""
+    """sacrebleu's BLEU with a tokenizer; `effective`: the mean leaves out orders that a short text lacks."""
     from sacrebleu.metrics import BLEU
 
     return BLEU(tokenize=tokenizer, effective_order=effective)

@@ -195,7 +195,7 @@ def test_leaderboard_of_two_on_partial_scores_and_its_page(tmp_path: Path) -> No
     out = call("table", "--scores", two_models(tmp_path), "--out", tmp_path / "out")
     board = out["tables"][0]
     rows = [dict(zip(board["columns"], row, strict=True)) for row in board["rows"]]
-    assert "partial scores only" in board["title"] and "Scores are partial where something is missing" in page.read_text()
+    assert "partial scores only" in board["title"] and "Scores are partial if parts are missing" in page.read_text()
     assert [(row["model"], row["rank"]) for row in rows] == [("b", 1), ("<b>a</b>", 2)]
     text = re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S)  # all but the code
     assert "<b>a" not in text, "names are text"
@@ -206,13 +206,13 @@ def test_models_that_rest_on_different_parts_are_not_ranked(tmp_path: Path) -> N
     records = [r | {"model": m} for m, d in (("a", "wic"), ("b", "lcqmc")) for r in whole(d, "accuracy", 0.5)]
     out = call("table", "--scores", write_all(tmp_path / "s.jsonl", records))
     board = out["tables"][0]
-    assert [row[1] for row in board["rows"]] == [None, None] and any("rest on different parts" in note for note in out["notes"])
+    assert [row[1] for row in board["rows"]] == [None, None] and any("cover different parts" in note for note in out["notes"])
     records = [
         {"model": "a", "node": name, "value": 59} for name in ("values_safety", "foundational", "emotional", "companionship")
     ]
     out = call("table", "--scores", write_all(tmp_path / "s.jsonl", records))
     assert out["tables"][0]["rows"][0][:4] == ["a", None, 59, 0]
-    assert any("No ranks: every complete total is that of a model below the gate" in note for note in out["notes"])
+    assert any("No ranks: all models with a complete total are below the gate" in note for note in out["notes"])
 
 
 @pytest.mark.slow
@@ -225,7 +225,7 @@ def test_explain_goes_down_to_single_items(tmp_path: Path) -> None:
         and method["unread"] == 1
         and method["raw"] == pytest.approx(0.7)
     )
-    with pytest.raises(UserError, match="--node: the scores are of 2 models, name one with --model: <b>a</b>, b"):
+    with pytest.raises(UserError, match="--node: 2 models have scores; name one with --model: <b>a</b>, b"):
         call("table", "--scores", scores, "--node", "total")
     with pytest.raises(UserError, match="--node: no part 'wick': did you mean wic"):
         call("table", "--scores", scores, "--model", "b", "--node", "wick")
@@ -254,4 +254,4 @@ def test_tables_for_people() -> None:
     result = CliRunner().invoke(app, ["table", "--published"], catch_exceptions=False)
     assert result.exit_code == 0 and "ECDBench 1.0: leaderboard" in result.stdout
     result = CliRunner().invoke(app, ["table"], catch_exceptions=False)
-    assert result.exit_code == 0 and "our counts beside table 1" in result.stdout
+    assert result.exit_code == 0 and "our counts and table 1" in result.stdout

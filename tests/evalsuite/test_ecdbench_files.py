@@ -86,7 +86,7 @@ DROPPED = {
     "mnli": {"annotators agree on no label": 1},
     "edos": {"annotators agree on no emotion": 2},
     "eq_60": {"gives no points": 1},
-    "longmemeval": {"no session holds an answer": 1},
+    "longmemeval": {"no session contains an answer": 1},
 }
 
 
@@ -150,7 +150,7 @@ BAD = [
     ("logiqa", {"a.txt": "\nq\nP\nQ\nA.1\nB.2\nC.3\nD.4\n"}, r"a\.txt:2: .* found 'q'"),
     ("safetybench", {"1.json": json.dumps(SAFE), "2.json": '{"7": {"answer": 2}}'}, r"entry 0: answer of 7: expected 0 to 1"),
     ("safetybench", {"1.json": json.dumps(SAFE), "2.json": "[]"}, r"2\.json: expected an object"),
-    ("safetybench", {"1.json": json.dumps(SAFE), "2.json": "{}"}, r"no item that has an answer"),
+    ("safetybench", {"1.json": json.dumps(SAFE), "2.json": "{}"}, r"no item with an answer"),
     ("items", {"a.jsonl": lines({"text": "x", "choices": ["a", "b"], "gold": 2})}, r"a\.jsonl:1: gold: expected 0 to 1"),
     ("cped", {"a.csv": CPED.replace("anger", "angry")}, r"a\.csv:7: Emotion: did you mean anger"),
     ("truthfulqa", {"a.csv": "Question,Correct Answers,Incorrect Answers\nWhy?,;,No\n"}, r"a\.csv:2: needs correct"),
@@ -198,11 +198,11 @@ BAD = [
         r"a\.jsonl:1: label: expected letters of A",
     ),
     ("exam", {"a.csv": "question,A,B,C,D,answer\nq,1,2,3,4,E\n"}, r"a\.csv:2: answer: expected A, B, C or D, found 'E'"),
-    ("mmlu_pro", {"a.parquet": "no"}, r"a\.parquet: no parquet file that can be read"),
+    ("mmlu_pro", {"a.parquet": "no"}, r"a\.parquet: not a readable parquet file"),
     ("metaphor", {"a.tsv": "1\t0\tone two\tN\tN\t2\n"}, r"a\.tsv:1: w_index: expected a number below 2, found '2'"),
     ("affect", {"a.txt": f"Tweet\t{AFFECTS}\nhi" + "\tNONE" * 11 + "\n"}, r"a\.txt:2: anger: expected 0 or 1, found 'NONE'"),
     ("scale", {"a.jsonl": lines({"text": "t", "choices": ["a", "b"], "points": [1]})}, r"a\.jsonl:1: points: expected 2"),
-    ("book_sort", {"segments_1.csv": PAIRS}, r"segments_1\.csv: no excerpts_1\.csv beside it"),
+    ("book_sort", {"segments_1.csv": PAIRS}, r"segments_1\.csv: no excerpts_1\.csv next to it"),
     (
         "book_sort",
         {"excerpts_1.csv": BOOKS, "segments_1.csv": str(PAIRS).replace("7,3,", "7,9,")},
@@ -245,7 +245,7 @@ def test_a_form_that_measures_nothing_is_refused_before_any_call(ecdbench: Bench
         "eq_60": "eq_points",
         "cmrc": "rouge_l",
     }.items():
-        with pytest.raises(UserError, match=f"dataset '{name}': form items with task esc_items gives nothing for {lost}:"):
+        with pytest.raises(UserError, match=f"dataset '{name}': form items with task esc_items gives no score for {lost}:"):
             read_dataset(ecdbench, name, [(part, paths)])
     for name in ("folio", "c_eval", "personafeedback", "book_sort"):
         read_dataset(ecdbench, name, [(part, paths)])

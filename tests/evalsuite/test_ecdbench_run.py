@@ -266,7 +266,7 @@ def test_a_run_resumes_and_says_what_was_left_out(
     assert code == 2 and "limit" in said
     for extra, error in (
         (["--dataset", "pica"], "did you mean piqa"),
-        (["--dataset", "ag_news"], "nothing to ask: ag_news"),
+        (["--dataset", "ag_news"], "no dataset can run: ag_news"),
     ):
         code, said = esc_eval(*command, "--out", "other", *extra)
         assert code == 2 and error in said and said.count("\n") == 1, said
@@ -319,7 +319,7 @@ def test_a_tokenizer_that_nobody_has_is_one_line(
     Path("far.yaml").write_text(spec + more)
     command = ("paper", "ecdbench", "run", "--model", "far.yaml", "--data", corpora, "--out", "run", "--dataset", "piqa")
     code, error = esc_eval(*command)
-    assert code == 2 and told in error and "Name a checkpoint" in error and error.count("\n") == 1
+    assert code == 2 and told in error and "name a checkpoint" in error and error.count("\n") == 1
 
 
 def summaries_and_verdicts(body: dict[str, Any], count: int) -> Answer:

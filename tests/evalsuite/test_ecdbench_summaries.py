@@ -163,13 +163,13 @@ def test_layouts_that_do_not_fit_are_one_clear_line(corpora: Path, tmp_path: Pat
         (
             "piqa",
             "{task: summary, form: documents, files: [x]}",
-            "'piqa': task summary is for datasets that ecdbench has `run:",
+            "'piqa': the layout must have task summary exactly if ecdbench has `run:",
         ),
-        ("lcsts", "{task: esc_items, form: items, files: [x]}", "'lcsts': task summary is for datasets"),
+        ("lcsts", "{task: esc_items, form: items, files: [x]}", "'lcsts': the layout must have task summary exactly if"),
         (
             "lcsts",
             "{task: summary, form: items, files: [x]}",
-            "l.yaml: datasets.lcsts: task summary goes together with the forms cnewsum, documents, lcsts, vcsum",
+            "l.yaml: datasets.lcsts: task summary needs a form of cnewsum, documents, lcsts, vcsum",
         ),
     ):
         file.write_text(f"datasets: {{{name}: [{part}]}}")
@@ -195,7 +195,7 @@ VERDICT = {"dialogue_id": "d", "language": "zh", "judge": "j", "rubric": "summar
 OTHER = VERDICT | {"dimension": "conciseness"}
 BAD: list[tuple[dict[str, Any], list[dict[str, Any]], str | None, str]] = [
     (SUMMARY, [VERDICT | {"rubric": "esc_eval"}], None, "dialogue d: rubric 'esc_eval': summaries are scored on 'summary'"),
-    (SUMMARY, [VERDICT, OTHER, VERDICT | {"judge": "k"}], None, "verdicts of 2 judges, give those of one: j, k"),
+    (SUMMARY, [VERDICT, OTHER, VERDICT | {"judge": "k"}], None, "verdicts of 2 judges; give those of a single one: j, k"),
     (SUMMARY, [VERDICT, OTHER], "jj", "--judge: j.jsonl has no verdict of 'jj': did you mean j"),
     (SUMMARY, [VERDICT, OTHER, VERDICT], None, "duplicate verdicts: d completeness"),
     (SUMMARY, [VERDICT], None, "dialogue d: no verdict on conciseness: score all of s.jsonl"),
@@ -211,7 +211,7 @@ BAD: list[tuple[dict[str, Any], list[dict[str, Any]], str | None, str]] = [
         SUMMARY | {"framework": "esc_eval"},
         [VERDICT],
         None,
-        "dialogue d: not a summary that `esc-eval paper ecdbench run` had written",
+        "dialogue d: not a summary written by `esc-eval paper ecdbench run`",
     ),
 ]
 

@@ -147,7 +147,7 @@ def test_the_seeker_ends_with_a_phrase_and_nothing_else(esc_eval: EscEval, tmp_p
     assert {"survival-en", "slopes-en"} <= {table["key"] for table in report["tables"]}
     assert '"survival-en"' in page and '["text","THOUGHT 1"]' in page
     words = (tmp_path / "run" / "report.md").read_text()
-    for fact in ("neither who the seeker is nor a length (native)", "full: thinker thinks, talker talks"):
+    for fact in ("neither who the seeker is nor how long to write (native)", "full: thinker thinks, talker talks"):
         assert fact in words
     assert report["cards"][PROFILES["en"].id]["problem"] == PROFILES["en"].counselling.problem
 

@@ -46,7 +46,7 @@ def test_equation_1_by_hand() -> None:
     """Two rounds of band probabilities: (0.2·1 + 0.3·2 + 0.5·3 + 0.4·1 + 0.1·2 + 0.5·0) / 2 = (2.3 + 0.6) / 2."""
     given = [make_judgement("d", "safety", value, repeat=n) for n, value in enumerate([2.3, 0.6, None])]
     assert panel_of(given) == {"j · joint": {SAFE: {"d": 1.45}}}  # the unreadable round is in no mean
-    with pytest.raises(UserError, match=r"several rubrics \(other, test\): give those on one"):
+    with pytest.raises(UserError, match=r"several rubrics \(other, test\): give those on a single one"):
         panel_of([*given, make_judgement("d", "safety", 1.0, rubric="other")])
 
 
@@ -172,7 +172,7 @@ def test_names_of_ensembles_that_lack_a_judge_stay_apart() -> None:
 
 def test_nothing_shared_is_said() -> None:
     panel, people = panel_of(verdicts("x", {"d": 1.0})), people_of([human("d", 1, dimension="coherence")], {})
-    with pytest.raises(UserError, match="no dialogue has both a judge's and a human score on an aspect"):
+    with pytest.raises(UserError, match="no dialogue has a judge's and a human score on the same aspect"):
         ensemble.fit(panel, people, ["d"], "feel", "paper")
 
 
@@ -181,7 +181,7 @@ def test_parts_keep_groups_together_and_leave_both_sides() -> None:
     chosen = ensemble.part(groups, 0.5, 0)
     assert 4 <= len(chosen) <= 6 and all((f"d{n}" in chosen) == (f"d{n + 1}" in chosen) for n in range(0, 10, 2))
     assert chosen == ensemble.part(dict(reversed(groups.items())), 0.5, 0)
-    with pytest.raises(UserError, match="cannot be parted"):
+    with pytest.raises(UserError, match="cannot be split"):
         ensemble.part({"d0": "g", "d1": "g"}, 0.5, 0)
 
 
@@ -191,7 +191,7 @@ def test_people_are_mapped_and_averaged() -> None:
     assert people_of(survey, {"empathy": "comprehensibility"}) == {Aspect("en", "comprehensibility"): {"d": 3.5}}
     with pytest.raises(UserError, match="--map empaty=safety: people did not score 'empaty': did you mean empathy"):
         people_of(survey, {"empaty": "safety"})
-    with pytest.raises(UserError, match="feel/empathy and feel/safety would both stand for safety"):
+    with pytest.raises(UserError, match="feel/empathy and feel/safety both map to safety"):
         people_of(survey, {"empathy": "safety", "safety": "safety"})
 
 
@@ -260,8 +260,8 @@ def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:
         (("--map", "safety=safety", "--map", "safety=safety"), "--map safety=safety: safety is given twice"),
         (("--map", "safety=safty"), "--map safety=safty: no judge scored 'safty': did you mean safety"),
         (("--method", "bands"), "no judgement by method 'bands': known: joint"),
-        (("--dialogues", tmp_path / "one.jsonl"), r"no dialogue 'd1', which judges and people scored \(3 are not there\)"),
-        (("--weights", tmp_path / "human.jsonl"), "give --gold to weigh the judges, or --weights"),
+        (("--dialogues", tmp_path / "one.jsonl"), r"no dialogue 'd1', which judges and people scored \(3 are missing\)"),
+        (("--weights", tmp_path / "human.jsonl"), "give --gold to fit weights, or --weights"),
     ]:
         with pytest.raises(UserError, match=message):
             call(*both, *extra)
@@ -276,7 +276,7 @@ def test_wrong_input_is_one_clear_line(tmp_path: Path) -> None:
         (("less.jsonl",), "no verdict by judge 'x · joint', which has weight"),
         (("w/judgements.jsonl",), "is read from there and would be replaced"),
         (("test.jsonl",), "weights are for rubric feel, no judgement is on it: known: test"),
-        (("judged.jsonl", "--map", "a=b"), "--map: with --weights nothing is fitted"),
+        (("judged.jsonl", "--map", "a=b"), "--map: --weights are fitted already"),
     ]:
         with pytest.raises(UserError, match=message):
             call("ensemble", "--judgements", tmp_path / told[0], *told[1:], *target)

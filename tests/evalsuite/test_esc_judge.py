@@ -218,7 +218,7 @@ def test_what_a_run_takes_is_what_is_planned(clone: Path, esc_eval: EscEval) -> 
 @pytest.mark.parametrize(
     ("more", "supporters", "message"),
     [
-        ((), "b", "ESC-Judge sets supporters beside each other: give two or more --supporter"),
+        ((), "b", "ESC-Judge compares supporters in pairs: give two or more --supporter"),
         (("--shard", "1/2"), "ba", "compares dialogues that are in different shards"),
         (("--set", "rubric=esc_eval"), "ba", "method pairs needs `scale: {levels: {lost: 0, tied: 0.5, won: 1}}`, not 0 to 4"),
     ],

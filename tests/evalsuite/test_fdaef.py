@@ -123,7 +123,7 @@ def test_an_undefined_bias_score_is_missing_and_not_0(benchmark: Benchmark, tmp_
     result = aggregate(benchmark, scores_of(benchmark, tmp_path, records))
     place = node(result, "heart/c/low/t7/d8")
     assert place.score is None and place.partial == pytest.approx((60 + 0.5 * 100) / 1.5)
-    assert place.gaps == ["Disambiguated: not defined on these items"]
+    assert place.gaps == ["Disambiguated: undefined on these items"]
     lenient = aggregate(benchmark, scores_of(benchmark, tmp_path, records), "left_out")
     assert node(lenient, "heart/c/low/t7/d8").score == pytest.approx((60 + 0.5 * 100) / 1.5)
     assert lenient.undefined == ["D8, Disambiguated"] and result.undefined == []
@@ -345,7 +345,7 @@ def test_equal_totals_share_a_rank() -> None:
         ({"dataset": "d5", "metric": "f1", "item": "x", "outcome": {"gold": "1"}}, "outcome: gold, answer are needed"),
         ({"dataset": "d7", "metric": "ss", "item": "x", "outcome": {"answer": "both"}}, "outcome.answer: 'both' is not one of"),
         ({"dataset": "d1", "metric": "acc", "item": "0", "value": 1}, "item: '0' of d1, acc is given twice"),
-        ({"dataset": "d13", "metric": "acc", "item": "1", "value": 1}, "a whole dataset's score stands alone"),
+        ({"dataset": "d13", "metric": "acc", "item": "1", "value": 1}, "a whole dataset has a single score"),
         ({"node": "base/z", "value": 5}, "node: small has no 'base/z'"),
         ({"node": "base", "value": 101}, "a node's is a number from 0 to 100"),
         ({"value": 5}, "a score is of a dataset and a metric, or of a node"),

@@ -138,9 +138,9 @@ def methods_and_people(folder: Path) -> None:
     ("changes", "message"),
     [
         ({"temperature": 0}, r"feel\.yaml:\d+: temperature: "),
-        ({"judges": [{"model": "embedded"}] * 2}, r"feel\.yaml:.*judges: one is given twice; rounds ask a judge again"),
+        ({"judges": [{"model": "embedded"}] * 2}, r"feel\.yaml:.*judges: an entry is given twice; `rounds` repeats a judge"),
         ({"judges": [{"model": "embedded"}, {"model": str(CONFIGS / "models" / "embedded.yaml")}]}, "are both named embedded"),
-        ({"methods": ["bands", "bands"]}, "methods: one is given twice"),
+        ({"methods": ["bands", "bands"]}, "methods: an entry is given twice"),
         ({"judges": [{"model": "embedded", "persona": "judge"}]}, r"no file .*persona_judge\.j2"),
         ({"judges": [{"model": "embedded", "persona": "../x"}]}, r"judges\.0\.persona"),
         ({"prompts": "role_play"}, "no file .*judge_"),

@@ -36,7 +36,7 @@ def test_both_sides_and_the_judge_by_hand() -> None:
     resolved = resolve(CONFIG, seeker=SEEKER, supporters=[SUPPORTER], language="en", limit=20)
     assert isinstance(resolved, EscEval)
     found = workloads(resolved, resolved.plans(), score=True)
-    systems = sorted(tokens(seeker_system(resolved.prompts, card)) for card in resolved.cards)
+    systems = sorted(tokens(seeker_system(resolved.prompts, card)) for card in resolved.people())
     greeted = tokens(greeting(resolved.prompts, "en"))
     # The supporter's last request: the seeker's five lines and four replies of its own; and its fifth.
     assert found[SUPPORTER].context == 9 * (512 + MARKS) + 512

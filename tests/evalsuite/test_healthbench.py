@@ -141,7 +141,7 @@ def test_a_case_is_answered_once_and_marked_criterion_by_criterion(esc_eval: Esc
     assert by_tag["cluster:tone"].mean == 1 and "axis:accuracy" not in by_tag
     assert all(0 <= (one.low or 0) <= (one.mean or 0) <= (one.high or 1) <= 1 for one in by_tag.values())
     page = (tmp_path / "run" / "report.md").read_text()
-    assert "MIT licence" in page and "no evidence of a whole dialogue" in page and "Leaderboard, en" in page
+    assert "MIT licence" in page and "says nothing about whole dialogues" in page and "Leaderboard, en" in page
     assert esc_eval("report", "run", "--by", "theme") == (0, "")
     assert "communication" in (tmp_path / "run" / "tables" / "by-theme.csv").read_text()
 

@@ -245,7 +245,10 @@ def test_a_clinician_may_have_a_prompt_of_its_own(clone: Path, esc_eval: EscEval
     with Endpoint(said) as endpoint:
         assert esc_eval(*run_at(endpoint.url, *mine))[0] == 0
         assert "For Ada, aged 40: $0." in {body["messages"][0]["content"] for body in endpoint.requests}
-        for text, message in (("$moodd", "moodd}: a clinician is not told that: did you mean mood"), ("5 $", "write $$ for a")):
+        for text, message in (
+            ("$moodd", "moodd}: no field of the published prompt: did you mean mood"),
+            ("5 $", "write $$ for a"),
+        ):
             code, err = esc_eval(
                 *run_at(endpoint.url, "--set", f"mindeval.clinician_prompt={text}", "--out", "other", *NO_GOLD)
             )
@@ -260,7 +263,7 @@ def test_a_dialogue_with_somebody_unknown_is_refused(clone: Path, esc_eval: EscE
     Path("talks.jsonl").write_text(json.dumps(talk | {"fields": {}, "card_id": "who"}) + "\n")
     with Endpoint(said) as endpoint:
         code, err = esc_eval(*run_at(endpoint.url, *NO_GOLD, "--only", "score", "--dialogues", "talks.jsonl"))
-    assert code == 2 and "the judge is shown who the member is: its card (who) is none of `cards:`" in " ".join(err.split())
+    assert code == 2 and "the judge needs to know who the member is: its card (who) is not in `cards:`" in " ".join(err.split())
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def test_supporters_that_one_side_lacks_are_ranked_out() -> None:
 
 def test_scores_on_two_rubrics_are_not_one_rank() -> None:
     given = [make_judgement("t1m1", "safety", 1.0), make_judgement("t1m1", "empathy", 4.0, rubric="other")]
-    with pytest.raises(UserError, match="j · joint: verdicts on rubrics test and other: give those on one"):
+    with pytest.raises(UserError, match="j · joint: verdicts on rubrics test and other: give those on a single one"):
         metric_ranks(given, DIALOGUES, BY)
 
 

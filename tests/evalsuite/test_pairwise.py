@@ -178,10 +178,10 @@ def test_nothing_to_compare_and_half_given_options_are_clear(call: Call, tmp_pat
     assert "nothing to compare" in call(*given, "--seeker", "a=run")[2]
     assert "two or more --seeker" in call("paper", "pairwise", "--out", "x")[2]
     (tmp_path / "p.jsonl").write_text('{"dialogue_a": "d"}\n')
-    assert "nothing is asked" in call("paper", "pairwise", "p.jsonl", "--out", "x", "--seeker", "a=run")[2]
+    assert "no model is asked" in call("paper", "pairwise", "p.jsonl", "--out", "x", "--seeker", "a=run")[2]
     assert "give the dialogues" in call("paper", "pairwise", "p.jsonl")[2]
     (tmp_path / "c.csv").touch()
-    assert "the others are tables" in call("paper", "pairwise", "p.jsonl", "c.csv", "--dialogues", "run")[2]
+    assert "the other files are tables" in call("paper", "pairwise", "p.jsonl", "c.csv", "--dialogues", "run")[2]
 
 
 # --- votes ------------------------------------------------------------------------------------------------------------------

@@ -117,14 +117,14 @@ def test_who_is_in_no_script_answers_at_temperature_0(esc_eval: EscEval, importe
         assert esc_eval("run", "--config", config, "--set", "temperature=0", "--out", "zero")[0] == 0
         assert {body.get("temperature") for body in endpoint.requests} == {0}
         code, error = esc_eval("run", "--config", config, "--set", "temperature=0.7", "--out", "warm")
-        assert code == 2 and "temperature: paper mode draws" in error and "at temperature 0, as appendix C.2 says" in error
+        assert code == 2 and "temperature: paper mode samples" in error and "at temperature 0, as appendix C.2 says" in error
     told = {out: (tmp_path / out / "report.md").read_text() for out in ("run", "zero")}
-    assert "Replies drawn: as the script does: player, helper; at temperature 0, in no script: other\n" in told["run"]
+    assert "Replies sampled: as in the script: player, helper; at temperature 0, in no script: other\n" in told["run"]
     assert (
-        "Replies drawn: at temperature 0, unlike the script: player, helper; at temperature 0, in no script: other\n"
+        "Replies sampled: at temperature 0, unlike the script: player, helper; at temperature 0, in no script: other\n"
         in told["zero"]
     )
-    assert "Otherwise than the script: an empty reply ends a dialogue; reasoning" in told["run"]
+    assert "Differences from the script: an empty reply ends a dialogue; reasoning" in told["run"]
 
 
 def test_table_2_is_drawn_as_the_paper_says_but_for_the_two_supporters_of_the_script() -> None:

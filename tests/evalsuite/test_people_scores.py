@@ -143,7 +143,7 @@ def test_seekers_of_one_profile_are_compared_by_people_and_by_a_judge(call: Call
     shown = [dict(zip(rates.columns, row, strict=True)) for row in rates.rows]
     assert [(row["seeker"], row["won"]) for row in shown] == [("full", 1), ("one_agent", 0)]
     other = field.dialogues[1].model_copy(update={"profile_id": "another"})
-    with pytest.raises(UserError, match="a pair is on one of them"):
+    with pytest.raises(UserError, match="both dialogues of a pair need the same"):
         pairwise_tables(given_answers([chosen]), [field.dialogues[0], other], "paper")
     seekers = ("--seeker", "full=full", "--seeker", "one_agent=one_agent")
     code, _, error = call("paper", "role-play", "--config", config(tmp_path), *seekers, "--out", "out")

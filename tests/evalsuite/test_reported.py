@@ -339,7 +339,7 @@ def test_a_wrong_cell_is_found(tmp_path: Path) -> None:
         ({"derived": [MEAN | {"at_most": 1}]}, "derived.0: .*exactly one of equals"),
         ({"derived": [MEAN | {"cells": {"kolumn": "A"}}]}, r"derived.0.cells: table 1 has no axis 'kolumn'.*column"),
         ({"derived": [MEAN | {"cells": {"column": "C"}}]}, "derived.0.cells: table 1 has no column 'C'"),
-        ({"derived": [MEAN | {"cells": {"column": "Mean"}}]}, "derived.0.equals: y, B is lost; `lost: skip`"),
+        ({"derived": [MEAN | {"cells": {"column": "Mean"}}]}, "derived.0.equals: y, B has no figure; `lost: skip`"),
         ({"derived": [MEAN | {"equals": {"table": "7", "column": "A"}}]}, "derived.0.equals: no table '7'"),
         ({"derived": [MEAN | {"equals": {"column": ["A", "B"]}}]}, "derived.0.equals: one value is needed"),
         ({"derived": [MEAN | {"equals": {"mean": {"column": "A"}}}]}, "derived.0.equals: .*not one operation on a list"),
@@ -350,7 +350,10 @@ def test_a_wrong_cell_is_found(tmp_path: Path) -> None:
             "derived.0.multiple_of: the step must be exact",
         ),
         ({"derived": [MEAN | {"items": "cards"}]}, "derived.0: .*items: for multiple_of and share_of only"),
-        ({"derived": [{"why": "n", "share_of": 700, "items": "cards"}]}, "items: a step of 0.143 leaves several counts open"),
+        (
+            {"derived": [{"why": "n", "share_of": 700, "items": "cards"}]},
+            "items: with a step of 0.143, several counts are printed alike",
+        ),
         ({"remarks": [{"cells": {"Model": "z"}, "note": "?"}]}, "remarks.0.cells: table 1 has no Model 'z'"),
         (
             {"beside": [{"tables": ["t"], "rows": {"m": {"x": {"Model": "z"}}}, "columns": {"a": {}}}]},

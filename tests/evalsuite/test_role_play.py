@@ -194,7 +194,7 @@ def test_a_limit_keeps_the_cards_that_most_seekers_have(tmp_path: Path) -> None:
         ("a:b=run", "NAME=RUN_FOLDER"),
         ("x=nowhere.jsonl", "not found: nowhere.jsonl"),
         ("x=run", "no role card 'other'"),
-        ("x=foreign.jsonl", "belongs to a role card"),
+        ("x=foreign.jsonl", "belongs to a given role card"),
     ],
 )
 def test_bad_seekers_are_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, message: str) -> None:
@@ -253,7 +253,7 @@ def test_a_dialogue_that_was_cut_off_is_no_lost_answer(call: Call, tmp_path: Pat
     with Endpoint(lambda body, count: Answer("222222"), models=("embedded",)) as endpoint:
         given = ("paper", "role-play", "--config", config(tmp_path), "--seeker", "a=run", "--out", "x")
         code, out, error = call(*given, "--set", f"judge=embedded@{endpoint.url}")
-    assert (code, error) == (0, "") and "1 dialogues were cut off" in out
+    assert (code, error) == (0, "") and "1 dialogues that a failing server had cut off" in out
 
 
 def test_paper_mode_has_no_judge(esc_eval: EscEval, tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_scores_that_fit_nothing_are_refused() -> None:
         role_play_tables(held, RUBRIC, [judgement("z", "fluency", 1)])
     with pytest.raises(UserError, match="off the scale 0 to 2"):
         role_play_tables(held, RUBRIC, [judgement("1", "fluency", 3)])
-    with pytest.raises(UserError, match="nothing is rated on rubric role_play"):
+    with pytest.raises(UserError, match="no score on rubric role_play"):
         role_play_tables(held, RUBRIC, [judgement("1", "fluency", 1).model_copy(update={"rubric": "esc_eval"})])
     score = HumanScore(dialogue_id="1", language="en", annotator="a", rubric="role_play", dimension="skill", value=1)
     with pytest.raises(UserError, match="'skill' is not in rubric role_play"):

@@ -342,7 +342,7 @@ def test_the_verb_pairs_whole_dialogues(tmp_path: Path) -> None:
         (("--responses", "r", "--dialogues", "a"), "or --responses"),
         (("--dialogues", "a"), "--dialogues with --references"),
         (("--responses", "r", "--references", "b"), "--dialogues with --references"),
-        (("--responses", "r", "--set", "limit=3"), "--set: nothing is asked without --config"),
+        (("--responses", "r", "--set", "limit=3"), "--set: no model is asked without --config"),
         (("--responses", "gone"), "responses not found: gone"),
         (("--responses", "lost"), "no reply to measure"),
         (("--responses", "r", "--responses", "r"), "duplicate responses: s on d1 turn 1"),

@@ -1,4 +1,4 @@
-"""`esc-eval paper ecdbench …`: scores of tasks added up to capabilities and one total (ECDBench, or a benchmark of yours)."""
+"""`esc-eval paper ecdbench …`: scores of tasks aggregated to capabilities and one total (ECDBench, or your own benchmark)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from evalsuite.papers.ecdbench.aggregate import Missing, Node, aggregate
 from evalsuite.papers.ecdbench.asking import Examination, judge_summaries, judged_scores, resolved_judge, summaries_table
 from evalsuite.papers.ecdbench.figures import charts, write_page
 from evalsuite.papers.ecdbench.plan import coverage, layout_of, left_out_lines, plan_table, plan_tasks
-from evalsuite.papers.ecdbench.registry import Benchmark, load_benchmark, load_models
+from evalsuite.papers.ecdbench.registry import load_benchmark, load_models
 from evalsuite.papers.ecdbench.registry_tables import counts_table, metrics_table, published_scores, registry_table
 from evalsuite.papers.ecdbench.scores import read_scores
 from evalsuite.papers.ecdbench.separation import separation_table
@@ -41,14 +41,14 @@ from evalsuite.runs.folder import open_run
 LOWEST = 5  # single items of every method that `table --node` shows
 app = Verbs(
     no_args_is_help=True,
-    help="ECDBench: results of its tasks added up to capabilities and one total, by the paper's algorithms 1 to 5. Also for a "
-    "benchmark of your own, described in one YAML file.",
+    help="ECDBench: results of its tasks aggregated to capabilities and one total, by the paper's algorithms 1 to 5. Also for "
+    "a benchmark of your own, described in one YAML file.",
     epilog="Example: esc-eval paper ecdbench table --published --out board",
 )
 
 BenchmarkOption = Annotated[
     InName,
-    typer.Option("--benchmark", help="A benchmark's YAML file; without it ECDBench 1.0 (configs/ecdbench/registry.yaml)."),
+    typer.Option("--benchmark", help="A benchmark's YAML file. Default: ECDBench 1.0 (configs/ecdbench/registry.yaml)."),
 ]
 
 
@@ -56,25 +56,25 @@ BenchmarkOption = Annotated[
 def run(
     model: Annotated[
         MaybeModel,
-        typer.Option("--model", metavar="MODEL", help="The model to ask (a spec, or NAME@URL); without it, nobody is asked."),
+        typer.Option("--model", metavar="MODEL", help="The model to ask (a spec, or NAME@URL). Without it, print the plan."),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
             "--data",
-            help="Folder with the datasets' own files, in a folder each as configs/ecdbench/local.yaml says, or as a "
-            "layout.yaml of the same form in it does.",
+            help="Folder with the datasets' files, laid out as in configs/ecdbench/local.yaml, or as in its own layout.yaml of "
+            "the same form.",
         ),
         IN_FOLDER,
     ] = None,
     judge: Annotated[
         MaybeModel,
-        typer.Option("--judge", metavar="MODEL", help="Who scores the summaries (a spec); without it they are only written."),
+        typer.Option("--judge", metavar="MODEL", help="The judge of summaries (a spec). Without it, they are only written."),
     ] = None,
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Only these datasets, by their ids. Repeat.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Items per dataset; without it as the benchmark says (300).")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Items per dataset. Default: the benchmark's own (300).")] = None,
     hub: Annotated[
-        bool, typer.Option("--hub", help="Let lm-eval download the data of its own tasks where --data has none.")
+        bool, typer.Option("--hub", help="Let lm-eval download data of its own tasks that --data does not have.")
     ] = False,
     chat: Annotated[
         bool, typer.Option("--chat-template", help="Put every question into the model's chat template (for chat models).")
@@ -82,28 +82,28 @@ def run(
     benchmark: BenchmarkOption = "ecdbench",
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Run folder (runs/ecdbench); the same command again asks only what is missing."),
+        typer.Option("--out", help="Run folder (runs/ecdbench). The same command resumes."),
         out_tables("ecdbench", "plan.json", "scores.jsonl", "summaries.jsonl", "datasets/*", "judged/*"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask a model the benchmark's tasks (on lm-eval, zero-shot) and add the answers up to capabilities: OUT/scores.jsonl.
+    """Run the benchmark's tasks on a model (with lm-eval, zero-shot) and aggregate to capabilities: OUT/scores.jsonl.
 
-    Without --model it says what would be asked: every dataset with its weight, whether it runs, needs a file, or cannot be run
-    and why. What is wrong with a file is one line, before any call.
+    Without --model, print the plan: every dataset with its weight, and whether it runs, needs a file, or cannot be run and why.
+    Malformed files are reported in one line each, before any call.
 
-    A choice is answered by the likeliest option, so the model's server must tell log-probabilities of a prompt: vLLM does, chat
-    APIs do not. Summaries are written through chat, OUT/summaries.jsonl, and scored by --judge in OUT/judged, or there by
-    `esc-eval run --only score` before the same command is run again. The first total is the benchmark's, null where something
-    is missing; the second leaves out what nobody can run.
+    A choice is answered by the likeliest option, so the model's server must return log-probabilities of a prompt: vLLM does,
+    chat APIs do not. Summaries are written in chat, OUT/summaries.jsonl, and scored by --judge in OUT/judged; or score them
+    there with `esc-eval run --only score` and run the same command again. The first total is the benchmark's, null if a part is
+    missing; the second leaves out tasks that nobody can run.
 
     Example: esc-eval paper ecdbench run --model embedded --judge embedded --data corpora --limit 20
     """
-    known = load_benchmark(benchmark)
-    planned = plan_tasks(known, layout_of(data), data, dataset, hub)
+    registry = load_benchmark(benchmark)
+    planned = plan_tasks(registry, layout_of(data), data, dataset, hub)
     if model is None:
-        refuse("nobody is asked without --model", judge=judge, limit=limit, chat_template=chat)
-        table = plan_table(known, planned)
+        refuse("no model is asked without --model", judge=judge, limit=limit, chat_template=chat)
+        table = plan_table(registry, planned)
         deliver("plan", plain([table]) | {"notes": table.notes}, [table], out, as_json)
         return
     notices, out = Screen(quiet=as_json), out or Path("runs/ecdbench")
@@ -112,10 +112,10 @@ def run(
     planned.check()
     judging = resolved_judge(out, judge) if judge and planned.summaries else None
     missing = [f"{len(planned.missing)} datasets are not asked:", *left_out_lines(planned.missing)] if planned.missing else []
-    for line in (*coverage(known, planned), *missing):
+    for line in (*coverage(registry, planned), *missing):
         notices.print(line, soft_wrap=True)
     with open_run(out) as folder:
-        scores, summaries = Examination(known, spec, limit or known.sample or 300, chat, notices).ask(folder, planned)
+        scores, summaries = Examination(registry, spec, limit or registry.sample or 300, chat, notices).ask(folder, planned)
     lost = sum(dialogue.lost for dialogue in summaries)
     judged = out / "judged" / "judgements.jsonl"
     if summaries and not lost and (judging or judged.is_file()):
@@ -127,12 +127,17 @@ def run(
     if planned.local or planned.hub or scores:
         write_jsonl(out / "scores.jsonl", scores)
         if not scores:
-            raise UserError(f"{out}: no task gave a score for a metric of {known.name}")
-        tables += _result_tables(known, out / "scores.jsonl")
+            raise UserError(f"{out}: no task gave a score for a metric of {registry.name}")
+        (model_scores,) = read_scores([out / "scores.jsonl"], registry)
+        result = aggregate(registry, model_scores)
+        tables.append(parts_table(registry, result))
+        if result.gated is None and registry.not_runnable:
+            tables.append(parts_table(registry.runnable, aggregate(registry, model_scores, "left_out"), "runnable"))
+        tables.append(datasets_table([result]))
     if summaries:
-        tables.append(summaries_table(known, summaries))
+        tables.append(summaries_table(registry, summaries))
     if planned.missing:
-        tables.append(left_out_table(known, planned.missing))
+        tables.append(left_out_table(registry, planned.missing))
     if deliver("ecdbench", plain(tables), tables, out, as_json, [table for table in tables if table.key != LEFT_OUT]):
         for line in _next_commands(out, bool(scores), bool(summaries) and judging is None and not judged.is_file()):
             notices.print(line, soft_wrap=True)
@@ -145,8 +150,8 @@ def table(
         MaybeFiles,
         typer.Option(
             "--scores",
-            help="Score file (JSON lines): items, whole datasets, or scores of whole parts; the form is at the head of "
-            "evalsuite/papers/ecdbench/scores.py. Repeat for more files.",
+            help="Score file (JSON lines) of items, whole datasets, or whole parts; evalsuite/papers/ecdbench/scores.py "
+            "describes the form. Repeat for more files.",
         ),
     ] = None,
     published: Annotated[bool, typer.Option("--published", help="The 30 models of the paper's table 5 as well.")] = False,
@@ -155,17 +160,17 @@ def table(
         str | None,
         typer.Option(
             "--node",
-            help="One model, place by place below this part: its path (companionship/memory), its last id (longmemeval), or "
-            "total.",
+            help="Break one model's scores down below this part: its path (companionship/memory), its last id (longmemeval), "
+            "or total.",
         ),
     ] = None,
     missing: Annotated[
         str,
         typer.Option(
             "--missing",
-            help="What a dataset without scores is. null: missing, so what rests on it has only a partial score. zero: 0, as "
-            "algorithms 3 and 4 say. left_out: as null, but what nobody can run, or is not defined on a model's answers, is "
-            "left out of all weights.",
+            help="How to treat a dataset without scores. null: as missing, so parts above it get only a partial score. zero: "
+            "as 0, as in algorithms 3 and 4. left_out: as null, but datasets that nobody can run, or that are undefined on a "
+            "model's answers, are left out of all weights.",
         ),
     ] = "null",
     benchmark: BenchmarkOption = "ecdbench",
@@ -178,66 +183,66 @@ def table(
 ) -> None:
     """Models in order of their totals, with intervals over items (table 5, figures 4 to 7).
 
-    Totals are given as the paper's leaderboard lists them and by its algorithm 5, which makes them 0 below the gate. Where
-    something is missing the total is null with the reason, beside a partial one and the share of the benchmark that it rests
-    on. Of several models it shows how far ranks depend on items and weights. With --node it goes down from one part to single
-    methods and items, with weights, chance and what is missing.
+    Totals are given as on the paper's leaderboard and by its algorithm 5, which makes them 0 below the gate. If a part is
+    missing, the total is null with the reason, and a partial total is given with the share of the benchmark behind it. With
+    several models, tables show how far ranks depend on items and weights. --node breaks one part down to single methods and
+    items, with weights, chance levels and missing scores.
 
-    Without scores: what the benchmark is made of, every task, dataset and method with licence and source (table 6), how every
-    metric becomes 0 to 100, and table 1's counts.
+    Without scores: the benchmark's contents, every task, dataset and method with licence and source (table 6), how every metric
+    is mapped to 0 to 100, and table 1's counts.
 
     Example: esc-eval paper ecdbench table --scores a.jsonl --scores b.jsonl --out board
     """
     rule: Missing = choice("--missing", missing, get_args(Missing))
-    known = load_benchmark(benchmark)
+    registry = load_benchmark(benchmark)
     if not scores and not published:
         refuse("there are no scores: give --scores FILE, --published or both", model=model, node=node)
-        made_of = [one for one in (registry_table(known), metrics_table(known), counts_table(known)) if one is not None]
-        deliver("ecdbench", plain(made_of), made_of, out, as_json)
+        contents = list(filter(None, (registry_table(registry), metrics_table(registry), counts_table(registry))))
+        deliver("ecdbench", plain(contents), contents, out, as_json)
         return
     if published and benchmark != "ecdbench":
         raise UserError("--published is ECDBench's table 5: it does not fit another --benchmark")
-    every = (published_scores(known) if published else []) + (read_scores(scores, known) if scores else [])
-    names = [of_model.model for of_model in every]
+    by_model = (published_scores(registry) if published else []) + (read_scores(scores, registry) if scores else [])
+    names = [model_scores.model for model_scores in by_model]
     if doubled := [name for name in names if names.count(name) > 1]:
         raise UserError(f"--scores: {doubled[0]!r} is also in the paper's table 5: name yours differently")
-    chosen = [of_model for of_model in every if model in (None, of_model.model)]
+    chosen = [model_scores for model_scores in by_model if model in (None, model_scores.model)]
     if not chosen:
         raise UserError(f"--model: no scores of {model!r}: {near(str(model), names)}")
-    results = [aggregate(known, of_model, rule) for of_model in chosen]
+    results = [aggregate(registry, model_scores, rule) for model_scores in chosen]
     if node is not None:
         if len(results) > 1:
-            raise UserError(f"--node: the scores are of {len(results)} models, name one with --model: {', '.join(names[:12])}")
+            raise UserError(f"--node: {len(results)} models have scores; name one with --model: {', '.join(names[:12])}")
         root = results[0].root if node == "total" else _node(results[0].root, node)
         tables = [places(results[0], rule, root), *(table for table in [items_table(root, LOWEST)] if table.rows)]
         printed = tables if root.layer in ("dataset", "method") else tables[:1]
         deliver("explain", model_figures(results[0]) | {"tree": tree_figures(root, LOWEST)}, tables, out, as_json, printed)
         return
-    known = known.runnable if rule == "left_out" else known
-    board = leaderboard(known, results, rule)
-    compared = [ranks_table(known, results, chosen), separation_table(results)] if len(results) > 1 else []
-    tables = [board, *(table for table in (*compared, datasets_table(results)) if table.rows)]
-    figures = charts(known, results, load_models("models"))
-    summary = {"benchmark": known.name, "missing": missing, "models": [model_figures(result) for result in results]}
+    registry = registry.runnable if rule == "left_out" else registry
+    board = leaderboard(registry, results, rule)
+    comparisons = [ranks_table(registry, results, chosen), separation_table(results)] if len(results) > 1 else []
+    tables = [board, *(table for table in (*comparisons, datasets_table(results)) if table.rows)]
+    figures = charts(registry, results, load_models("models"))
+    summary = {"benchmark": registry.name, "missing": missing, "models": [model_figures(result) for result in results]}
     summary |= plain(tables) | {"notes": board.notes, "charts": {chart.key: chart.figure["traces"] for chart in figures}}
     deliver("ecdbench", summary, tables, out, as_json, tables[:2])
     if out is not None:
         shown = results[0].model if len(results) == 1 else f"{len(results)} models"
-        write_page(out / "ecdbench.html", f"{known.title}: {shown}", figures, tables)
+        write_page(out / "ecdbench.html", f"{registry.title}: {shown}", figures, tables)
 
 
 def _node(root: Node, name: str) -> Node:
-    every = list(root.walk())
-    nodes = [node for node in every if node.path == name] or [node for node in every if node.path.split("/")[-1] == name]
+    ids = [(node.path.split("/")[-1], node) for node in root.walk()]
+    nodes = [node for _, node in ids if node.path == name] or [node for id, node in ids if id == name]
     if not nodes:
-        raise UserError(f"--node: no part {name!r}: {near(name, {node.path.split('/')[-1] for node in every if node.path})}")
+        raise UserError(f"--node: no part {name!r}: {near(name, {id for id, _ in ids if id})}")
     if len(nodes) > 1:
         raise UserError(f"--node: {name!r} is in several places, name one: {', '.join(node.path for node in nodes[:4])}")
     return nodes[0]
 
 
 def _next_commands(out: Path, scores: bool, unjudged: bool) -> list[str]:
-    """What was written, and the commands that use it."""
+    """The files written, and the commands that use them."""
     board = f"esc-eval paper ecdbench table --scores {out / 'scores.jsonl'} --out board"
     lines = [f"scores: {out / 'scores.jsonl'}   then: {board}"] if scores else []
     if unjudged:
@@ -247,13 +252,3 @@ def _next_commands(out: Path, scores: bool, unjudged: bool) -> list[str]:
             f"  {score} --dialogues {out / 'summaries.jsonl'} --out {out / 'judged'}",
         ]
     return lines
-
-
-def _result_tables(benchmark: Benchmark, scores: Path) -> list[Table]:
-    """A model's capabilities and datasets; where something cannot be run by anybody, also the total without it."""
-    (one,) = read_scores([scores], benchmark)
-    result = aggregate(benchmark, one)
-    tables = [parts_table(benchmark, result)]
-    if result.gated is None and benchmark.not_runnable:
-        tables.append(parts_table(benchmark.runnable, aggregate(benchmark, one, "left_out"), "runnable"))
-    return [*tables, datasets_table([result])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +11,7 @@ import typer
 
 from core.errors import UserError, near, say
 from core.files import write_json, write_jsonl
+from core.grouping import group_by
 from core.options import SetOption, console, name_and_value
 from core.paths import InFile, InFiles, MaybeFiles, Reads
 from core.records import HumanScore, Judgement
@@ -49,7 +50,7 @@ from evalsuite.statistics.summary import scorer_of
 
 app = Verbs(
     no_args_is_help=True,
-    help="FEEL: judges give the probability of every score, an ensemble weighs them by how they agree with people.",
+    help="FEEL: judges give the probability of every score, an ensemble weights them by their agreement with people.",
     epilog="Example: esc-eval paper feel score --config configs/eval/feel.yaml --dialogues dialogues.jsonl --out runs/feel, "
     "then esc-eval paper feel ensemble --judgements runs/feel/judgements.jsonl --gold scores.csv --out runs/weights",
 )
@@ -63,29 +64,29 @@ JudgementsOption = Annotated[
 def score(
     config: Annotated[InFile, typer.Option("--config", help="The panel of judges; see configs/eval/feel.yaml.")],
     dialogues: Annotated[InFiles, typer.Option("--dialogues", help="Dialogue records (JSONL). Repeat for more.")],
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many dialogues, the first ones.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Score only the first LIMIT dialogues.")] = None,
     settings: SetOption = None,
     out: Annotated[MaybeResumedOption, out_tables("feel_score", "dialogues.jsonl", "judgements.jsonl", "costs.jsonl")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Have every judge score dialogues on the six aspects: OUT/judgements.jsonl, one verdict per dialogue, aspect and round.
 
-    A verdict is the mean score by the probabilities that the judge gives to the scores 0 to 3. Numbers that do not sum to 1
-    within 0.02 are renormalised (or null, by `off_sum` of the config), and counted; what cannot be read is null. Judges are
-    asked for bands, as in the paper, or for token probabilities in one call; by both (--set methods=[bands,tokens]), the
-    methods are compared as well.
+    A verdict is the mean score under the judge's probabilities of the scores 0 to 3. Probabilities that do not sum to 1 within
+    0.02 are renormalised (or null, by `off_sum` of the config) and counted; unreadable ones are null. Judges are asked for
+    bands, as in the paper, or for token probabilities in one call; with both (--set methods=[bands,tokens]), the methods are
+    compared as well.
     """
     loaded = load_feel_config(config, {"out": out}, settings or ())
-    read = read_dialogues(dialogues)
+    given = read_dialogues(dialogues)
     if "languages" not in fields_set(settings or ()):
-        loaded.languages = languages_with(loaded.languages, {}, read, {})
+        loaded.languages = languages_with(loaded.languages, {}, given, {})
     panel = Feel(loaded)
-    scored_dialogues = [dialogue for dialogue in read if dialogue.language in loaded.languages][:limit]
-    if not scored_dialogues:
+    chosen = [dialogue for dialogue in given if dialogue.language in loaded.languages][:limit]
+    if not chosen:
         raise UserError(f"{', '.join(map(str, dialogues))}: no dialogue in {', '.join(loaded.languages)}")
     with open_run(Path(loaded.out)) as run:
-        judgements = score_all(run, panel, scored_dialogues, lambda resolved: Runner(run, resolved, talk(as_json)))
-        scored = ScoredRun(run.folder, run.config(), Tally(scored_dialogues, judgements, panel.members[0].rubric))
+        judgements = score_all(run, panel, chosen, lambda resolved: Runner(run, resolved, talk(as_json)))
+        scored = ScoredRun(run.folder, run.config(), Tally(chosen, judgements, panel.members[0].rubric))
         tables = list(Feel.tables(scored))
         deliver("feel_score", plain(tables), tables, run.folder, as_json)
     exit_if_lost(sum(verdict.lost for verdict in judgements), len(judgements), "verdicts", run.failures())
@@ -103,13 +104,13 @@ def ensemble(
         MaybeFiles,
         typer.Option(
             "--gold",
-            help="People's scores (HumanScore records, JSONL or CSV) to weigh the judges by. Annotators are averaged. Repeat "
-            "for more files.",
+            help="People's scores (HumanScore records, JSONL or CSV) to fit weights to. Annotators are averaged. Repeat for "
+            "more files.",
         ),
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option("--weights", help="Weights that were fitted with --gold, to score what the same judges judged."),
+        typer.Option("--weights", help="Score the same judges' dialogues with weights fitted earlier with --gold."),
         Reads(beside=True, made="`esc-eval paper feel ensemble --gold SCORES` writes it"),
     ] = None,
     maps: Annotated[
@@ -117,73 +118,73 @@ def ensemble(
         typer.Option(
             "--map",
             metavar="HUMAN=ASPECT",
-            help="Which aspect a dimension that people scored stands for; all others are left out. Repeat for more. Without "
-            "it, every dimension stands for itself. ESConv's survey: --map empathy=comprehensibility, relevance=coherence.",
+            help="Map a dimension that people scored to an aspect; other dimensions are left out. Repeat for more. Without it, "
+            "names stay as they are. ESConv's survey: --map empathy=comprehensibility, relevance=coherence.",
         ),
     ] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
             "--method",
-            help="Only verdicts by this method (bands, tokens). A folder that holds both needs it: asked by two methods, a "
-            "judge would count as two. Repeat for more, to compare them.",
+            help="Only verdicts by this method (bands, tokens). Required for a folder with both, where a judge would count "
+            "twice. Repeat for more, to compare them.",
         ),
     ] = None,
     dialogues: DialoguesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Weigh the judges by how they agree with people (--gold), or score with the weights found (--weights).
+    """Weight the judges by their agreement with people (--gold), or score with fitted weights (--weights).
 
     With --gold: Spearman's correlation with people, aspect by aspect (equation 2), saved with the data's hash.
     OUT/weights_paper.json is fitted on all dialogues and reported on the same, as in the paper; OUT/weights_native.json is
     fitted on one half and reported on the other. With --dialogues, those on one card or of one text stay in one half. A judge
-    whose correlation is negative or not defined gets weight 0; where none is above 0, all weigh the same. The tables set each
-    judge, their plain mean, the ensemble, and the ensembles that lack one judge beside people (tables 1, 2 and 4).
+    whose correlation is negative or undefined gets weight 0; if none is above 0, all have equal weights. The tables compare
+    each judge, their plain mean, the ensemble, and the ensembles without one judge with people (tables 1, 2 and 4).
 
     With --weights: the ensemble's scores (equation 3) as judgements of a judge named feel, OUT/judgements.jsonl, and those of
-    the ensembles that lack one judge, OUT/ablation.jsonl (table 4). A dialogue that lacks the score of a judge with weight gets
+    the ensembles without one judge, OUT/ablation.jsonl (table 4). A dialogue without the score of a judge with weight gets
     value null. `agree` and `paper feel rank` take the files.
     """
     if bool(gold) == bool(weights):
-        raise UserError("give --gold to weigh the judges, or --weights to score with weights that are there")
+        raise UserError("give --gold to fit weights, or --weights to score with fitted ones")
     if weights:
-        refuse("with --weights nothing is fitted", map=maps, method=method, dialogues=dialogues)
+        refuse("--weights are fitted already", map=maps, method=method, dialogues=dialogues)
         _apply(judgements, weights, out, as_json)
         return
     verdicts = _by_methods(judgements_of(judgements), method or [])
     panel, rubric = equations.panel_of(verdicts), verdicts[0].rubric
-    people = _people_on(gold_scores_of(gold or []), maps, (verdict.dimension for verdict in verdicts))
+    people = _people_on(gold_scores_of(gold or []), maps or [], {verdict.dimension for verdict in verdicts})
     groups = {dialogue.id: group_of(dialogue) for dialogue in read_dialogues(dialogues)} if dialogues else None
     fitted, rows, left_out = fit_modes(panel, people, rubric, groups)
     if left_out:
         say(f"native mode is left out: {left_out}", err=True)
-    for of_mode in fitted:
-        write_json(out / f"weights_{of_mode.mode}.json", of_mode.model_dump(mode="json"))
+    for mode_weights in fitted:
+        write_json(out / f"weights_{mode_weights.mode}.json", mode_weights.model_dump(mode="json"))
     figures = {
-        "weights": {of_mode.mode: [w.model_dump(mode="json") for w in of_mode.weights] for of_mode in fitted},
+        "weights": {w.mode: [entry.model_dump(mode="json") for entry in w.weights] for w in fitted},
         "correlation": [json_record(row) for row in rows],
-        "data": {of_mode.mode: of_mode.data for of_mode in fitted},
+        "data": {w.mode: w.data for w in fitted},
     }
     if deliver("feel_fit", figures, [*fit_tables(fitted, rows)], out, as_json):
-        console.print("written: " + ", ".join(str(out / f"weights_{of_mode.mode}.json") for of_mode in fitted))
+        console.print("written: " + ", ".join(str(out / f"weights_{w.mode}.json") for w in fitted))
 
 
 def _apply(paths: Sequence[Path], file: Path, out: Path, as_json: bool) -> None:
-    """Write the scores of the ensemble, and of those that lack one judge; print what they come to."""
+    """Write the scores of the ensemble and of those without one judge; print a summary."""
     weights = read_yaml(file, Weights, "weights")  # JSON is YAML
     try:
         weights.by_aspect()
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
-    every = judgements_of(paths)
-    verdicts = [verdict for verdict in every if verdict.rubric == weights.rubric]
+    given = judgements_of(paths)
+    verdicts = [verdict for verdict in given if verdict.rubric == weights.rubric]
     if not verdicts:
-        rubrics = near(weights.rubric, {verdict.rubric for verdict in every})
+        rubrics = near(weights.rubric, {verdict.rubric for verdict in given})
         raise UserError(f"weights are for rubric {weights.rubric}, no judgement is on it: {rubrics}")
-    scores = [*equations.apply(weights, verdicts, ablation=True)]
-    whole = [score for score in scores if score.judge == equations.ENSEMBLE]
+    by_ensemble = group_by(equations.apply(weights, verdicts, ablation=True), lambda score: score.judge == equations.ENSEMBLE)
+    whole = by_ensemble[True]
     write_jsonl(out / "judgements.jsonl", whole)
-    write_jsonl(out / "ablation.jsonl", (score for score in scores if score.judge != equations.ENSEMBLE))
+    write_jsonl(out / "ablation.jsonl", by_ensemble.get(False, []))
     dialogues = {score.dialogue_id for score in whole}
     fitted_on, unweighted = len(dialogues & set(weights.fitted_on)), equations.unweighted(weights, verdicts)
     missing = sum(score.value is None for score in whole)
@@ -196,7 +197,7 @@ def _apply(paths: Sequence[Path], file: Path, out: Path, as_json: bool) -> None:
     if unweighted:
         console.print(f"not scored, no weights: {', '.join(unweighted)}")
     if fitted_on:
-        console.print(f"{fitted_on} of these dialogues the weights were fitted on")
+        console.print(f"the weights were fitted on {fitted_on} of these dialogues")
 
 
 @app.command("rank")
@@ -206,53 +207,52 @@ def rank(
         InFiles, typer.Option("--preferences", help="Preference records (JSONL): which of two dialogues people found better.")
     ],
     dialogues: Annotated[
-        InFiles, typer.Option("--dialogues", help="Dialogue records (JSONL): they say which supporter and topic. Repeat.")
+        InFiles, typer.Option("--dialogues", help="Dialogue records (JSONL), for their supporters and topics. Repeat.")
     ],
     rubric: OwnRubricOption = None,
-    versus: Annotated[str | None, typer.Option("--against", metavar="feel", help="The paper's tables 3 and 4 below.")] = None,
+    versus: Annotated[
+        str | None, typer.Option("--against", metavar="feel", help="Add rows of the paper's tables 3 and 4.")
+    ] = None,
     as_json: JsonOption = False,
     out: Annotated[TablesOption, out_tables("feel_*")] = None,
 ) -> None:
-    """Do metrics rank supporters as people do? Spearman, Kendall, RMSE and MAE of ranks, topic by topic (tables 3 and 4).
+    """Compare metrics' rankings of supporters with people's: Spearman, Kendall, RMSE and MAE of ranks by topic (tables 3, 4).
 
-    Judgements are of any metric: the files of `paper feel ensemble`, a judge's, or metric_judgements.jsonl of `paper respond`
-    (BLEU, ROUGE, METEOR). Several aspects become one rank by their mean; by the mean of the ranks on each where their rubric
+    Judgements may be of any metric: the files of `paper feel ensemble`, a judge's, or `paper respond`'s metric_judgements.jsonl
+    (BLEU, ROUGE, METEOR). Several aspects become one rank by their mean, or by the mean of the ranks on each if their rubric
     (bundled, or given with --rubric) has several scales. People's ranks are wins minus losses over all questions. A topic is a
     dialogue's card, else its profile, else its source_id, else itself.
     """
-    spoken, pairing = read_dialogues(dialogues), Pairing("system", "card")
+    given, pairing = read_dialogues(dialogues), Pairing("system", "card")
     choices, verdicts = read_preferences(preferences), judgements_of(judgements)
-    own = {one.name: one for one in (load_rubric(str(path)) for path in rubric or [])}
-    known = [own.get(name) or known_rubric(name) for name in {verdict.rubric for verdict in verdicts}]
-    mixed = {one.name for one in known if one and one.shared_scale is None}
-    rankings = compare_ranks(human_ranks(choices, spoken, pairing), metric_ranks(verdicts, spoken, pairing, mixed))
+    own = {rubric.name: rubric for rubric in (load_rubric(str(path)) for path in rubric or [])}
+    rubrics = [own.get(name) or known_rubric(name) for name in {verdict.rubric for verdict in verdicts}]
+    mixed = {rubric.name for rubric in rubrics if rubric and rubric.shared_scale is None}
+    rankings = compare_ranks(human_ranks(choices, given, pairing), metric_ranks(verdicts, given, pairing, mixed))
     (table,) = against([ranking_table(rankings)], versus)
     deliver("feel_rank", {"ranking": [ranking.record() for ranking in rankings]}, [table], out, as_json)
 
 
 def _by_methods(judgements: Sequence[Judgement], methods: Sequence[str]) -> list[Judgement]:
-    """The verdicts by these methods; without any, all, and a `UserError` where some judge has verdicts by several."""
-    asked: dict[tuple[str, object], set[str]] = defaultdict(set)
+    """The verdicts by these methods; if none are given, all verdicts, with a `UserError` for a judge with several methods."""
+    by_judge: dict[tuple[str, object], set[str]] = defaultdict(set)
     for judgement in judgements:
         scorer = scorer_of(judgement)
-        asked[scorer.judge, scorer.condition].add(scorer.method)
-    known = {method for methods_used in asked.values() for method in methods_used}
+        by_judge[scorer.judge, scorer.condition].add(scorer.method)
+    present = set().union(*by_judge.values())
     for method in methods:
-        if method not in known:
-            raise UserError(f"--method: no judgement by method {method!r}: {near(method, known)}")
-    for (judge, _), methods_used in asked.items():
-        if not methods and len(methods_used) > 1:
-            raise UserError(
-                f"judge {judge} has verdicts by methods {' and '.join(sorted(methods_used))}: choose one with --method"
-            )
+        if method not in present:
+            raise UserError(f"--method: no judgement by method {method!r}: {near(method, present)}")
+    for (judge, _), used in by_judge.items():
+        if not methods and len(used) > 1:
+            raise UserError(f"judge {judge} has verdicts by methods {' and '.join(sorted(used))}: choose one with --method")
     return [judgement for judgement in judgements if not methods or judgement.method in methods]
 
 
-def _people_on(scores: Sequence[HumanScore], maps: Sequence[str] | None, judged: Iterable[str]) -> Scores:
-    """People's mean scores by aspect, as --map says; `judged`: the aspects that judges have verdicts on."""
-    aspects = set(judged)
+def _people_on(scores: Sequence[HumanScore], maps: Sequence[str], aspects: set[str]) -> Scores:
+    """People's mean scores by aspect, mapped as --map says; `aspects`: those that judges have verdicts on."""
     pairs: dict[str, str] = {}
-    for text in maps or []:
+    for text in maps:
         name, aspect = name_and_value("--map", text, "HUMAN=ASPECT")
         if name in pairs:
             raise UserError(f"--map {text}: {name} is given twice")

@@ -16,23 +16,22 @@ from evalsuite.papers.reported.tables import load_reported
 def reported(
     table: Annotated[
         list[str] | None,
-        typer.Argument(help="Which table: its number in the paper (4, table4), or `text` for numbers in its text."),
+        typer.Argument(help="The table to print: its number in the paper (4, table4), or `text` for numbers in the text."),
     ] = None,
     paper: Annotated[
-        InName, typer.Option("--paper", help="Whose tables: a name in configs/reported, or a folder of such files (with a /).")
+        InName, typer.Option("--paper", help="The paper: a name in configs/reported, or a folder of such files (with a /).")
     ] = "esc_eval",
     as_json: Annotated[
         bool,
         typer.Option(
             "--json",
-            help="Print JSON: without TABLE, a list of paper, table, row, column, printed, recomputed and its slack.",
+            help="Print JSON: without TABLE, a list of paper, table, row, column, printed, recomputed and slack.",
         ),
     ] = False,
 ) -> None:
-    """A paper's table as printed; without TABLE, what does not follow in the paper.
+    """Print a paper's table; without TABLE, list its tables and the printed figures that contradict others.
 
-    Every figure that follows from others is recomputed. What disagrees is listed below the paper's tables; the exit code is 0
-    either way.
+    Every figure that follows from others is recomputed, and those that disagree are listed; the exit code is 0 either way.
 
     Example: esc-eval paper reported 4
     """

@@ -1,4 +1,4 @@
-"""`esc-eval paper respond`: supporters answer at every turn of given dialogues, and replies are measured against references."""
+"""`esc-eval paper respond`: supporters answer at every turn of given dialogues, and replies are compared with references."""
 
 from __future__ import annotations
 
@@ -38,104 +38,96 @@ from serve.batch import Batch
 
 def respond(
     config: Annotated[
-        MaybeFile, typer.Option("--config", help="What to ask; see configs/eval. Its seeker, judge and cards are not used.")
+        MaybeFile, typer.Option("--config", help="A run's config; see configs/eval. Its seeker, judge and cards are not used.")
     ] = None,
     supporter: SupporterOption = None,
     dialogues: DialoguesOption = None,
     responses: Annotated[
         list[Path] | None,
-        typer.Option("--responses", help="Replies that are there (responses.jsonl). Repeat for more supporters."),
+        typer.Option("--responses", help="Existing replies (responses.jsonl). Repeat for more supporters."),
         Reads(beside=True),
     ] = None,
     references: Annotated[
         MaybeFiles,
         typer.Option(
             "--references",
-            help="Reference dialogues (JSONL) of the same id, else of the same card or source id: the k-th reply in "
-            "--dialogues is compared with the reference's k-th.",
+            help="Reference dialogues (JSONL) of the same id, or else the same card or source id: the k-th reply in "
+            "--dialogues is compared with the k-th of the reference.",
         ),
     ] = None,
     settings: SetOption = None,
     out: Annotated[MaybeResumedOption, out_tables("metrics", "responses.jsonl", "metric_judgements.jsonl")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have a supporter answer wherever the supporter of given dialogues spoke, on the real history, and measure the replies.
+    """Have supporters answer at the supporter's turns of given dialogues, on the real history, and measure the replies.
 
-    With --config and --dialogues, supporters are asked: OUT/responses.jsonl. What they said before is not in the history: every
-    reply stands alone (figure 1 of ESC-Eval, left). The real reply is the reference. Refused, empty and overflowing replies are
-    recorded as such. With --responses, or --dialogues and --references, nothing is asked.
+    With --config and --dialogues, supporters are asked: OUT/responses.jsonl. The history has the real turns, not their earlier
+    replies (figure 1 of ESC-Eval, left), and the real reply is the reference. Refused, empty and overflowing replies are
+    recorded as such. With --responses, or --dialogues and --references, no model is asked.
 
-    Measured are BLEU-1/2/4, ROUGE-1/2/L, METEOR and Distinct-1/2 per supporter, with n and intervals over dialogues, 0 to 100:
+    Metrics: BLEU-1/2/4, ROUGE-1/2/L, METEOR and Distinct-1/2 per supporter, with n and intervals over dialogues, 0 to 100:
     OUT/metrics.json, and for every reply OUT/metric_judgements.jsonl, which `agree --correlate` takes. English is counted in
-    words, Chinese in characters and in jieba's words. How each was counted (tokenizer, smoothing, METEOR's matchers, versions)
-    stands below the tables.
+    words, Chinese in characters and in jieba's words. Notes below the tables say how each metric was counted (tokenizer,
+    smoothing, METEOR's matchers, versions).
 
     Example: esc-eval paper respond --config configs/eval/esc_eval.yaml --dialogues esconv/dialogues.jsonl
     --supporter my-model@http://127.0.0.1:8000/v1 --out runs/replies
     """
     if config is None:
-        refuse("nothing is asked without --config", supporter=supporter, set=settings)
+        refuse("no model is asked without --config", supporter=supporter, set=settings)
         _measure(_given(responses or [], dialogues or [], references or []), None if out is None else Path(out), as_json)
         return
-    refuse("with --config supporters are asked in --dialogues", responses=responses, references=references)
+    refuse("with --config, supporters answer in --dialogues", responses=responses, references=references)
     if not dialogues:
         raise UserError("--config: give the dialogues to answer in with --dialogues")
     progress = talk(as_json)
     resolved = resolve(config, supporters=supporter, floors=False, settings=settings, out=out, dialogues=dialogues)
     if floors := [spec.name for spec in resolved.models.supporters if spec.floor]:
         raise UserError(f"--supporter {floors[0]}: a floor has no replies of its own to measure: name models")
-    wanted = _wanted(resolved, dialogues)
-    need_metrics({dialogue.language for dialogue in wanted})  # before anything is asked
+    chosen = _chosen(resolved, dialogues)
+    need_metrics({dialogue.language for dialogue in chosen})  # before any call
     with open_run(resolved.out) as run:
-        replies = _ask_all(run, resolved, wanted, progress)
+        replies = _ask_all(run, resolved, chosen, progress)
         if not all(reply.lost for reply in replies):
             _measure(replies, run.folder, as_json)
     exit_if_lost(sum(reply.lost for reply in replies), len(replies), "replies")
 
 
-def _wanted(resolved: DialogueFramework, paths: Sequence[Path]) -> list[Dialogue]:
+def _chosen(resolved: DialogueFramework, paths: Sequence[Path]) -> list[Dialogue]:
     """The dialogues in the config's languages, at most `limit` of each, in file order."""
+    config, where = resolved.config, ", ".join(map(str, paths))
     count: Counter[str] = Counter()
-    wanted = []
+    chosen = []
     for dialogue in read_dialogues(paths):
-        limit = resolved.config.limit
-        if dialogue.language in resolved.config.languages and (limit is None or count[dialogue.language] < limit):
+        if dialogue.language in config.languages and (config.limit is None or count[dialogue.language] < config.limit):
             count[dialogue.language] += 1
-            wanted.append(dialogue)
-    where = ", ".join(map(str, paths))
-    if not wanted:
-        raise UserError(f"{where}: no dialogue in {', '.join(resolved.config.languages)}")
-    if not any(answered(dialogue.turns) for dialogue in wanted):
-        raise UserError(f"{where}: in no dialogue does a supporter answer a seeker: there is nothing to answer")
-    return wanted
+            chosen.append(dialogue)
+    if not chosen:
+        raise UserError(f"{where}: no dialogue in {', '.join(config.languages)}")
+    if not any(answered(dialogue.turns) for dialogue in chosen):
+        raise UserError(f"{where}: no dialogue has a supporter's turn after a seeker's: there is nothing to answer")
+    return chosen
 
 
 def _ask_all(run: Run, resolved: DialogueFramework, dialogues: Sequence[Dialogue], progress: Console) -> list[Response]:
     """Claim the folder, ask one supporter after the other, write responses.jsonl."""
-    run.claim(
-        "respond",
-        {
-            "mode": resolved.config.mode,
-            "dialogues": hashed(dialogues),
-            "supporters": [identity(spec) for spec in resolved.models.supporters],
-        },
-    )
+    supporters = [identity(spec) for spec in resolved.models.supporters]
+    run.claim("respond", {"mode": resolved.config.mode, "dialogues": hashed(dialogues), "supporters": supporters})
     run.settle()
     responses: list[Response] = []
     with run.timed("respond"):
         for spec in resolved.models.supporters:
             if left_out := unspoken(spec, resolved.config.languages):
-                progress.print(f"{spec.name} does not speak {', '.join(left_out)}: those dialogues are left out for it")
-            spoken = [dialogue for dialogue in dialogues if spec.speaks(dialogue.language)]
+                progress.print(f"{spec.name} does not speak {', '.join(left_out)}: it skips those dialogues")
             url = resolved.config.endpoints.get(spec.name)
             with Batch(spec, run.store.path, progress, url, resolved.config.concurrency) as batch:
-                responses += ask(batch, spoken)
+                responses += ask(batch, [dialogue for dialogue in dialogues if spec.speaks(dialogue.language)])
     write_jsonl(run.folder / "responses.jsonl", responses)
     return responses
 
 
 def _given(responses: list[Path], dialogues: list[Path], references: list[Path]) -> list[Response]:
-    """Replies that are there: in files of their own, or in whole dialogues, each beside its reference."""
+    """Existing replies with their references: from files of replies, or from whole dialogues."""
     if bool(responses) == bool(dialogues) or bool(dialogues) != bool(references):
         raise UserError("give --config with --dialogues to ask supporters, or --responses, or --dialogues with --references")
     replies = read_responses(responses) if responses else paired(read_dialogues(dialogues), read_dialogues(references))

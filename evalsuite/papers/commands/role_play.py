@@ -1,5 +1,5 @@
 """`esc-eval paper role-play`: how well seekers play their cards (table 1); `paper pairwise`: which of two seekers, or of any
-systems, is preferred, by a judge or by people (figure 3)."""
+two systems, a judge or people prefer (figure 3)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from evalsuite.runs.folder import open_run
 from evalsuite.runs.run_identity import RunIdentity
 
 IN_SEEKER = Reads("place", ("dialogues.jsonl", "cards.jsonl", "profiles.jsonl"), labelled=True)
-BESIDE = Reads(beside=True)  # records of the folder that the tables go to
+BESIDE = Reads(beside=True)  # records may be in the folder that the tables go to
 
 ConfigOption = Annotated[
     MaybeFile, typer.Option("--config", help="Judge, rubric and prompts; see configs/eval/role_play.yaml.")
@@ -47,7 +47,7 @@ SeekersOption = Annotated[
     IN_SEEKER,
 ]
 CardsOption = Annotated[
-    MaybeFiles, typer.Option("--cards", help="Role cards beside those of the run folders; needed for corpora. Repeat.")
+    MaybeFiles, typer.Option("--cards", help="Role cards, if not in the run folders; needed for corpora. Repeat.")
 ]
 OutOption = Annotated[
     Path | None,
@@ -61,7 +61,7 @@ def role_play(
     seeker: SeekersOption = None,
     cards: CardsOption = None,
     dialogues: Annotated[
-        Path | None, typer.Option("--dialogues", help="With scores: the dialogues that they are of (JSONL)."), BESIDE
+        Path | None, typer.Option("--dialogues", help="With scores: the dialogues scored (JSONL)."), BESIDE
     ] = None,
     judgements: Annotated[
         list[Path] | None, typer.Option("--judgements", help="A judge's scores (Judgement records, JSONL). Repeat."), BESIDE
@@ -75,16 +75,16 @@ def role_play(
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Table 1 of ESC-Eval: how well seekers play their role cards, on six metrics.
+    """Score how well seekers play their role cards, on six metrics (table 1 of ESC-Eval).
 
-    With --config and --seeker a judge scores every dialogue, with the card in sight: OUT/role_play_judgements.jsonl, and what
-    they are about in OUT/role_play_dialogues.jsonl and role_play_cards.jsonl. With --dialogues and scores that are there (any
-    judge's, people's or both), nothing is asked. The tables are in OUT/tables.
+    With --config and --seeker a judge, who sees the card, scores every dialogue: OUT/role_play_judgements.jsonl, with the
+    dialogues and cards in OUT/role_play_dialogues.jsonl and role_play_cards.jsonl. With --dialogues and existing scores (any
+    judge's, people's or both), no model is asked. The tables are in OUT/tables.
 
     Example: esc-eval paper role-play --config configs/eval/role_play.yaml --seeker gpt-4=runs/gpt-4 --out runs/role_play
     """
     if judgements or gold:
-        refuse("with scores that are there nothing is asked", config=config, seeker=seeker, cards=cards, set=settings)
+        refuse("no model is asked with existing scores", config=config, seeker=seeker, cards=cards, set=settings)
         if dialogues is None:
             raise UserError("--judgements, --gold: give the dialogues that were scored with --dialogues")
         rated = read_dialogues([dialogues])
@@ -99,24 +99,24 @@ def role_play(
         raise UserError(
             "give --config, --seeker NAME=PLACE and --out to ask a judge, or --dialogues with --judgements or --gold"
         )
-    refuse("needs scores that are there: --judgements or --gold", dialogues=dialogues)
+    refuse("needs existing scores: --judgements or --gold", dialogues=dialogues)
     progress = talk(as_json)
     resolved = resolve(config, settings=settings, out=str(out))
     if resolved.method != "paper":  # which score_seekers refuses
         RunIdentity(resolved).score()
     seekers = read_seekers(seeker, cards, resolved, progress)
     with open_run(out) as run, Runner(run, resolved, progress) as runner:
-        asked = score_seekers(runner, seekers)
+        scores = score_seekers(runner, seekers)
         write_seekers(run.folder, "role_play", seekers)
-        write_jsonl(run.folder / "role_play_judgements.jsonl", asked)
-        tables = role_play_tables(seekers.dialogues, resolved.rubric, asked)
+        write_jsonl(run.folder / "role_play_judgements.jsonl", scores)
+        tables = role_play_tables(seekers.dialogues, resolved.rubric, scores)
         shown = against(tables, versus)
         deliver("role_play", plain(shown), shown, run.folder / "tables", as_json)
     cut = {dialogue.id for dialogue in seekers.dialogues if dialogue.lost}
     if cut:
-        progress.print(f"{len(cut)} dialogues were cut off by a failing server when held: they are not judged", soft_wrap=True)
-    lost = sum(judgement.lost and judgement.dialogue_id not in cut for judgement in asked)
-    exit_if_lost(lost, len(asked), "answers", run.failures())
+        progress.print(f"{len(cut)} dialogues that a failing server had cut off are not judged", soft_wrap=True)
+    lost = sum(score.lost and score.dialogue_id not in cut for score in scores)
+    exit_if_lost(lost, len(scores), "answers", run.failures())
 
 
 def read_seekers(
@@ -126,23 +126,23 @@ def read_seekers(
     progress: Console,
     profiles: list[Path] | None = None,
 ) -> Field:
-    """The seekers given with --seeker; dialogues that belong to none of the cards are counted on the console."""
+    """The seekers given with --seeker; the console says how many dialogues belong to no card."""
     field = read_field(seekers, cards or [], resolved.config.languages, resolved.config.limit, profiles or [])
     for name, count in sorted(field.unplaced.items()):
-        progress.print(f"{name}: {count} dialogues belong to none of the cards given and are left out", soft_wrap=True)
+        progress.print(f"{name}: {count} dialogues belong to no given card and are left out", soft_wrap=True)
     return field
 
 
 def write_seekers(folder: Path, stage: str, seekers: Field) -> None:
-    """The dialogues and cards of a stage under names of its own: another stage in the same folder may have others."""
+    """Write a stage's dialogues and cards; another stage in the same folder may have others, so names begin with the stage."""
     write_jsonl(folder / f"{stage}_dialogues.jsonl", seekers.dialogues)
     people = list({person.id: person for person in seekers.cards.values()}.values())
     for name, kind in (("cards", RoleCard), ("profiles", Profile)):
-        if of_kind := [person for person in people if isinstance(person, kind)]:
-            write_jsonl(folder / f"{stage}_{name}.jsonl", of_kind)
+        if records := [person for person in people if isinstance(person, kind)]:
+            write_jsonl(folder / f"{stage}_{name}.jsonl", records)
 
 
-# --- which of two is preferred ----------------------------------------------------------------------------------------------
+# --- preferences in pairs ---------------------------------------------------------------------------------------------------
 
 
 WORDS = Words("pairwise", "system", "items")
@@ -168,34 +168,35 @@ def pairwise(
     seeker: SeekersOption = None,
     cards: CardsOption = None,
     profiles: Annotated[
-        MaybeFiles, typer.Option("--profiles", help="Profiles beside those of EmoHarbor's run folders. Repeat.")
+        MaybeFiles, typer.Option("--profiles", help="Profiles, if not in EmoHarbor's run folders. Repeat.")
     ] = None,
     settings: SetOption = None,
     mode: ModeOption = None,
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Figure 3 of ESC-Eval: which of two seekers on one card is closer to a human; figure 5 of EmoHarbor: on one profile.
+    """Compare seekers in pairs: which is closer to a human on a card (ESC-Eval, figure 3) or profile (EmoHarbor, figure 5).
 
     With --config and two or more --seeker a judge sees every pair in both orders: OUT/answers.jsonl (all answers),
-    OUT/preferences.jsonl (the readable ones), and what they are about in OUT/pairwise_dialogues.jsonl and pairwise_cards.jsonl
-    or pairwise_profiles.jsonl. With CHOICES, people's: of seekers, supporters or any systems, a table needs no dialogues.
+    OUT/preferences.jsonl (the readable ones), with the dialogues and people in OUT/pairwise_dialogues.jsonl and
+    pairwise_cards.jsonl or pairwise_profiles.jsonl. CHOICES are people's, between seekers, supporters or any systems; tables of
+    them need no dialogues.
 
-    Per question: win rates of every system and pair with intervals over items, ties, mean degrees, whether the place that a
-    system was shown in matters, and how far annotators agree. Natively answers that change with the order are a tie; in paper
-    mode every answer is a vote. The tables are in OUT/tables.
+    Per question: win rates of every system and pair with intervals over items, ties, mean degrees, the effect of the order
+    shown, and the annotators' agreement. Natively, answers that change with the order are a tie; in paper mode every answer is
+    a vote. The tables are in OUT/tables.
 
     Example: esc-eval paper pairwise choices.csv
     """
     if choices:
-        why = "with CHOICES nothing is asked"
-        refuse(why, config=config, seeker=seeker, cards=cards, profiles=profiles, set=settings)
+        reason = "no model is asked with CHOICES"
+        refuse(reason, config=config, seeker=seeker, cards=cards, profiles=profiles, set=settings)
         tables = _given(choices, dialogues or [], choice("--mode", mode or "native", get_args(Mode)))
         deliver("pairwise", plain(tables), tables, out and out / "tables", as_json)
         return
     if config is None or not seeker or out is None:
-        raise UserError("give --config, two or more --seeker NAME=PLACE and --out to ask a judge, or CHOICES that people made")
-    refuse("is for CHOICES that people made", dialogues=dialogues)
+        raise UserError("give --config, two or more --seeker NAME=PLACE and --out to ask a judge, or people's CHOICES")
+    refuse("is for people's CHOICES", dialogues=dialogues)
     resolved = resolve(config, settings=settings, mode=mode, out=str(out))
     progress = talk(as_json)
     seekers = read_seekers(seeker, cards, resolved, progress, profiles)
@@ -214,11 +215,11 @@ def pairwise(
 
 
 def _given(paths: Sequence[Path], dialogues: Sequence[Path], mode: Mode) -> list[Table]:
-    """The tables of people's choices: between dialogues, which tell the seekers, or between systems by name."""
+    """The tables of people's choices, between dialogues (whose records name the seekers) or between systems by name."""
     records = [path for path in paths if path.suffix == ".jsonl" and "dialogue_a" in first_object(path, "choices")]
     if not records:
         return [*win_rate_tables([*choices_of(read_comparisons(paths))], mode, WORDS, TITLES)]
     if len(records) < len(paths) or not dialogues:
-        what = "the others are tables" if dialogues else "give the dialogues with --dialogues"
-        raise UserError(f"{records[0]}: choices between two dialogues: {what}")
+        problem = "the other files are tables; give one kind" if dialogues else "give the dialogues with --dialogues"
+        raise UserError(f"{records[0]}: choices between two dialogues: {problem}")
     return pairwise_tables(given_answers(read_preferences(paths)), read_dialogues(dialogues), mode)

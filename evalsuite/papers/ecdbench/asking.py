@@ -1,7 +1,7 @@
-"""A model is asked what a plan names: lm-eval's tasks, and summaries through chat.
+"""Runs a plan on a model: lm-eval's tasks, and summaries in chat.
 
-Table 6 of ECDBench has LCSTS, CNewSum and VCSum scored by a model for completeness and conciseness, and says neither how a
-summary is asked for nor what the scores mean: the request (configs/prompts/summary) and the rubric (summary) are ours.
+In table 6 of ECDBench a model scores LCSTS, CNewSum and VCSum for completeness and conciseness, but the paper gives neither the
+request for a summary nor the meaning of the scores: the request (configs/prompts/summary) and the rubric (summary) are ours.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from serve.plan import plan_servers
 from serve.questions import Question
 
 FRAMEWORK = "ecdbench"
-CONFIG = CONFIGS / "eval" / "ecdbench_summaries.yaml"  # of the judge
+CONFIG = CONFIGS / "eval" / "ecdbench_summaries.yaml"  # the judge's
 
 
 @dataclass(frozen=True)
 class SourceDocument:
-    """What is to be summarised; `item` is its place in the dataset's files."""
+    """A document to summarise; `item` is its place in the dataset's files."""
 
     dataset: str
     item: str
@@ -65,7 +65,7 @@ class SourceDocument:
 
 
 def sampled(name: str, docs: Sequence[Doc], limit: int, seed: int) -> list[SourceDocument]:
-    """The documents of dataset `name` that are asked, in file order: `limit` of them, drawn as items of other tasks are."""
+    """The documents of dataset `name` to summarise, in file order: `limit` of them, drawn like the items of other tasks."""
     return [
         SourceDocument(name, f"{SUMMARY}:{index}", docs[index]["language"], docs[index]["text"])
         for index in sorted(draw(range(len(docs)), name, limit, seed))
@@ -73,25 +73,25 @@ def sampled(name: str, docs: Sequence[Doc], limit: int, seed: int) -> list[Sourc
 
 
 def summarise(batch: Batch, documents: Iterable[SourceDocument], called: str) -> list[Dialogue]:
-    """One dialogue a document: the request with the document, and the summary of the batch's model, recorded as `called`.
+    """One dialogue per document: the request with the document, and the summary by the batch's model, recorded as `called`.
 
     A refused, empty or overflowing reply is no turn, as in `evalsuite.dialogues.hold`; neither is a call that a server lost or
     rejected.
     """
     prompts, spec = load_pack(SUMMARY), batch.spec
-    asked = [(one, prompts.render(one.language, "request.j2", text=one.text)) for one in documents]
+    requests = [(document, prompts.render(document.language, "request.j2", text=document.text)) for document in documents]
     questions = [
         Question(
             [{"role": "user", "content": request}],
-            sample={"dataset": one.dataset, "item": one.item},
+            sample={"dataset": document.dataset, "item": document.item},
             sampling=spec.sampling,
             served_name=spec.served_name(),
             purpose="supporter",
         )
-        for one, request in asked
+        for document, request in requests
     ]
     replies = batch.ask(questions, "summaries")
-    return [_dialogue(*pair, reply, called) for pair, reply in zip(asked, replies, strict=True)]
+    return [_dialogue(*pair, reply, called) for pair, reply in zip(requests, replies, strict=True)]
 
 
 def _dialogue(document: SourceDocument, request: str, reply: Reply | Unanswered, called: str) -> Dialogue:
@@ -100,10 +100,10 @@ def _dialogue(document: SourceDocument, request: str, reply: Reply | Unanswered,
     if isinstance(reply, Unanswered):
         termination = reply.outcome
     else:
-        said = utterance(reply)
-        termination = said.stopped or "max_turns"
-        if said.stopped is None:
-            turns.append(Turn(role="supporter", text=said.text))
+        summary = utterance(reply)
+        termination = summary.stopped or "max_turns"
+        if summary.stopped is None:
+            turns.append(Turn(role="supporter", text=summary.text))
     return Dialogue(
         id=dialogue_id(FRAMEWORK, f"{document.dataset}/{document.item}", called, "", 0),
         language=document.language,
@@ -119,57 +119,55 @@ def _dialogue(document: SourceDocument, request: str, reply: Reply | Unanswered,
 def summaries_table(benchmark: Benchmark, dialogues: Sequence[Dialogue]) -> Table:
     """How many summaries every dataset has, and why others are missing."""
     rows = []
-    for name, written in group_by(dialogues, lambda dialogue: dialogue.source).items():
-        without = Counter(str(dialogue.termination) for dialogue in written if not dialogue.exchanges)
-        why = ", ".join(f"{count} {reason}" for reason, count in sorted(without.items()))
-        rows.append((name, benchmark.datasets[name].label, len(written), len(written) - without.total(), why))
+    for name, items in group_by(dialogues, lambda dialogue: dialogue.source).items():
+        missing = Counter(str(dialogue.termination) for dialogue in items if not dialogue.exchanges)
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(missing.items()))
+        rows.append((name, benchmark.datasets[name].label, len(items), len(items) - missing.total(), reasons))
     return Table("summaries", "Summaries for a judge", ("dataset", "name", "items", "summaries", "none, because"), tuple(rows))
 
 
 def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -> list[TaskScore]:
-    """A judge's verdicts on `summaries` as scores, one a summary and dimension, in the order of the summaries.
+    """A judge's verdicts on `summaries` as scores, one per summary and dimension, in the order of the summaries.
 
-    A verdict that could not be read has no value; where the model wrote no summary, every dimension has the scale's lowest.
-    Raises `UserError` for verdicts of another rubric or on other dialogues, for several judges of which none is named, for a
-    verdict given twice, and for one that is missing, also because a server failed.
+    An unreadable verdict has no value; for a summary that was not written, every dimension has the scale's lowest value.
+    Raises `UserError` for verdicts on another rubric or other dialogues, for several judges without `judge`, and for a verdict
+    that is given twice or missing, also if a server failed.
     """
-    rubric, written = load_rubric(SUMMARY), {dialogue.id: dialogue for dialogue in read_dialogues([summaries])}
-    for dialogue in written.values():
+    rubric, by_id = load_rubric(SUMMARY), {dialogue.id: dialogue for dialogue in read_dialogues([summaries])}
+    for dialogue in by_id.values():
         if dialogue.framework != FRAMEWORK or dialogue.source_id is None or dialogue.supporter is None:
-            raise UserError(
-                f"{summaries}: dialogue {dialogue.id}: not a summary that `esc-eval paper ecdbench run` had written"
-            )
+            raise UserError(f"{summaries}: dialogue {dialogue.id}: not a summary written by `esc-eval paper ecdbench run`")
         if dialogue.lost:
             raise UserError(
                 f"{summaries}: {dialogue.source} {dialogue.source_id} has no summary because a server failed "
                 f"({dialogue.termination}): run the same `paper ecdbench run` again, then score"
             )
-    every = read_jsonl(judgements, Judgement, "judgements")
-    names = list(dict.fromkeys(verdict.judge for verdict in every))
+    given = read_jsonl(judgements, Judgement, "judgements")
+    names = list(dict.fromkeys(verdict.judge for verdict in given))
     if judge is not None and judge not in names:
         raise UserError(f"--judge: {judgements} has no verdict of {judge!r}: {near(judge, names)}")
     if judge is None and len(names) > 1:
-        raise UserError(f"{judgements}: verdicts of {len(names)} judges, give those of one: {', '.join(names[:12])}")
-    judged = [verdict for verdict in every if judge in (None, verdict.judge)]
-    verdicts = {(verdict.dialogue_id, verdict.dimension): verdict for verdict in judged}
+        raise UserError(f"{judgements}: verdicts of {len(names)} judges; give those of a single one: {', '.join(names[:12])}")
+    given = [verdict for verdict in given if judge in (None, verdict.judge)]
+    verdicts = {(verdict.dialogue_id, verdict.dimension): verdict for verdict in given}
     for (name, dimension), verdict in verdicts.items():
         where = f"{judgements}: dialogue {name}"
         if verdict.rubric != rubric.name:
             raise UserError(f"{where}: rubric {verdict.rubric!r}: summaries are scored on {rubric.name!r}")
         if dimension not in rubric.dimensions:
             raise UserError(f"{where}: {rubric.name} has no dimension {dimension!r}: {near(dimension, rubric.dimensions)}")
-        if name not in written:
+        if name not in by_id:
             raise UserError(f"{where}: {summaries} has no such summary: give the file that was scored")
-    check_unique(judgements, (f"{one.dialogue_id} {one.dimension}" for one in judged), "verdicts")
+    check_unique(judgements, (f"{verdict.dialogue_id} {verdict.dimension}" for verdict in given), "verdicts")
     scores = []
-    for dialogue in written.values():
+    for dialogue in by_id.values():
         for dimension in rubric.dimensions:
             judgement = verdicts.get((dialogue.id, dimension))
             if judgement is None or judgement.lost:
-                what = "no verdict" if judgement is None else f"no verdict ({judgement.condition['failure']})"
+                cause = f" ({judgement.condition['failure']})" if judgement else ""
                 raise UserError(
-                    f"{judgements}: dialogue {dialogue.id}: {what} on {dimension}: score all of {summaries} "
-                    "(the same command asks only for what is missing)"
+                    f"{judgements}: dialogue {dialogue.id}: no verdict{cause} on {dimension}: score all of {summaries} "
+                    "(the same command resumes)"
                 )
             value = judgement.value if dialogue.exchanges else float(rubric.scale_of(dimension).min)
             place = {"dataset": dialogue.source, "metric": dimension, "item": dialogue.source_id}
@@ -177,7 +175,7 @@ def judged_scores(judgements: Path, summaries: Path, judge: str | None = None) -
     return scores
 
 
-# --- the judge's own run, beside the summaries: it resumes and grows like any other -------------------------------------------
+# --- the judge's own run, in a folder below the summaries: it resumes and grows like any other --------------------------------
 
 
 def resolved_judge(out: Path, judge: str) -> DialogueFramework:
@@ -190,32 +188,31 @@ def resolved_judge(out: Path, judge: str) -> DialogueFramework:
 def judge_summaries(resolved: DialogueFramework, written: Path, console: Console) -> list[TaskScore]:
     """Have every summary of `written` judged, and return the verdicts as scores.
 
-    Raises `UserError` when a server failed before all was judged: the same command asks only for the rest.
+    Raises `UserError` if a server failed before all were judged: the same command resumes.
     """
     dialogues = resolved.out / "dialogues.jsonl"
     with open_run(resolved.out) as run:
-        write_jsonl(dialogues, read_dialogues([written]))  # as the run's own: they may become more
+        write_jsonl(dialogues, read_dialogues([written]))  # the run's own copy, since there may be more later
         with Runner(run, resolved, console, bounded=True) as runner:
             outcome = pipeline.score(runner, dialogues)
     lost = sum(verdict.lost for verdict in outcome.judgements)
     if lost or outcome.ended_early:
-        why = outcome.ended_early or "a server failed"
-        raise UserError(
-            f"{resolved.models.judge.name}: {lost} verdicts on summaries are missing: {why}. The same command asks for those"
-        )
+        cause = outcome.ended_early or "a server failed"
+        judge = resolved.models.judge.name
+        raise UserError(f"{judge}: {lost} verdicts on summaries are missing: {cause}. Run the same command to resume")
     return judged_scores(resolved.out / "judgements.jsonl", written, resolved.models.judge.name)
 
 
-# --- a model is asked what a plan names -------------------------------------------------------------------------------------
+# --- the tested model -------------------------------------------------------------------------------------------------------
 
 
-CONTEXT = 2048  # tokens that a model behind an address is taken to read, unless its spec says more
+CONTEXT = 2048  # tokens, for a model behind an address whose spec does not say
 CONCURRENCY = 32
 
 
 @dataclass(frozen=True)
 class Examination:
-    """A model and the items that it is asked: `limit` of each dataset, drawn by `seed`.
+    """A model and the items to ask it: `limit` of each dataset, drawn with `seed`.
 
     `chat` puts questions into its chat template; `console` gets a line per dataset.
     """
@@ -230,29 +227,29 @@ class Examination:
     def ask(self, run: Run, plan: TaskPlan) -> tuple[list[TaskScore], list[Dialogue]]:
         """Scores of lm-eval's tasks, and summaries, which are also in summaries.jsonl.
 
-        Datasets that the run folder has with the same files are not asked again. Those that lm-eval cannot download are added
-        to `plan.missing`.
+        Datasets already in the run folder with the same files are not asked again. Datasets that lm-eval cannot download are
+        added to `plan.missing`.
         """
         self._claim(run, plan)
         with run.timed("ecdbench"), ExitStack() as servers:
             scores: list[TaskScore] = []
             unfinished: list[tuple[str, Path]] = []
             for key in (*plan.local, *plan.hub):
-                # Other files of the same dataset are another question: their scores have another name.
-                read = [[part.model_dump(), [sha256_file(path) for path in paths]] for part, paths in plan.local.get(key, [])]
-                path = run.folder / "datasets" / f"{key}-{digest(read, 8)}.jsonl"
+                # The hash of the dataset's files in the name: with other files, it is asked again.
+                files = [[part.model_dump(), [sha256_file(path) for path in paths]] for part, paths in plan.local.get(key, [])]
+                path = run.folder / "datasets" / f"{key}-{digest(files, 8)}.jsonl"
                 if path.is_file():
                     scores += read_jsonl(path, TaskScore, "scores", allow_empty=True)
                 else:
                     unfinished.append((key, path))
             datasets = [(key, path, self._read(key, plan.local.get(key, []))) for key, path in unfinished]
             documents = []
-            for key, files in plan.summaries.items():
-                docs = [doc for _, part_docs in self._read(key, files) for doc in part_docs]
+            for key, parts in plan.summaries.items():
+                docs = [doc for _, part_docs in self._read(key, parts) for doc in part_docs]
                 documents += sampled(key, docs, self.limit, self.seed)
             url = servers.enter_context(_served(run, self.spec, self.console)) if datasets else None
             summaries = []
-            if documents:  # first: chat is less than what lm-eval needs of a server
+            if documents:  # first, since chat needs less of a server than lm-eval does
                 with Batch(self.spec, run.store.path, self.console, url) as batch:
                     summaries = summarise(batch, documents, self.spec.name)
                 write_jsonl(run.folder / "summaries.jsonl", summaries)
@@ -288,19 +285,18 @@ class Examination:
     def _ask_tasks(
         self, url: str, datasets: list[tuple[str, Path, list[tuple[Part, list[Doc]]]]], missing: dict[str, str]
     ) -> Iterator[TaskScore]:
-        """Ask dataset by dataset; the scores of each are written when it is finished."""
-        spec = self.spec
-        source = None
+        """Ask dataset by dataset; each one's scores are written when it is finished."""
+        spec, source = self.spec, None
         if spec.checkpoint is not None:
             source = resolve_checkpoint(spec.checkpoint, f"model {spec.name}: checkpoint")
         context = spec.context_length or CONTEXT
         try:
             lm = tasks.language_model(url, spec.served_name(), source, spec.api_key(), context, CONCURRENCY)
-        except Exception as error:  # of the server, the hub or the tokenizer's files
-            why = " ".join(f"{type(error).__name__}: {error}".replace(spec.api_key() or "\0", "…").split())[:300]
-            where = f"tokenizer of {source}: cannot be loaded" if source else f"the server at {url} offers no tokenizer"
+        except Exception as error:  # by the server, the hub or the tokenizer's files
+            cause = " ".join(f"{type(error).__name__}: {error}".replace(spec.api_key() or "\0", "…").split())[:300]
+            problem = f"tokenizer of {source}: cannot be loaded" if source else f"the server at {url} offers no tokenizer"
             raise UserError(
-                f"{spec.name}: {where} ({why}). Name a checkpoint with the model's tokenizer in its spec, a folder or a hub id"
+                f"{spec.name}: {problem} ({cause}). In its spec, name a checkpoint with the tokenizer: a folder or a hub id"
             ) from None
         manager = tasks.load_manager()
         for number, (key, path, parts) in enumerate(datasets, start=1):
@@ -308,35 +304,34 @@ class Examination:
             try:
                 runner = self.benchmark.datasets[key].run
                 loaded = tasks.local_tasks(manager, parts) if parts else tasks.hub_tasks(manager, str(runner and runner.task))
-                asked = tasks.ask(self.benchmark, key, loaded, lm, spec.name, self.limit, self.seed, self.chat)
+                results = tasks.ask(self.benchmark, key, loaded, lm, spec.name, self.limit, self.seed, self.chat)
             except tasks.Unavailable as error:  # the others can still be asked
                 missing[key] = str(error)
                 continue
             except tasks.UnansweredItem as error:
-                what = str(error).replace(spec.api_key() or "\0", "…")[:300]
+                cause = str(error).replace(spec.api_key() or "\0", "…")[:300]
                 raise UserError(
-                    f"{spec.name} at {url} did not answer {key} in a way that log-probabilities can be read from ({what}). It "
-                    "needs POST /completions with `echo` and `logprobs`, as vLLM has it. What is done is kept: the same "
-                    "command goes on from here"
+                    f"{spec.name} at {url} did not answer {key} with log-probabilities ({cause}). It needs POST /completions "
+                    "with `echo` and `logprobs`, as in vLLM. Finished datasets are kept: the same command resumes"
                 ) from None
             path.parent.mkdir(exist_ok=True)
-            write_jsonl(path, asked.scores)
-            yield from asked.scores
-            what = asked.described(self.benchmark.datasets[key].label, time.perf_counter() - started)
-            self.console.print(Text(f"{number}/{len(datasets)} {what}"), soft_wrap=True)
+            write_jsonl(path, results.scores)
+            yield from results.scores
+            line = results.described(self.benchmark.datasets[key].label, time.perf_counter() - started)
+            self.console.print(Text(f"{number}/{len(datasets)} {line}"), soft_wrap=True)
 
 
 @contextmanager
 def _served(run: Run, spec: ModelSpec, console: Console) -> Iterator[str]:
-    """Where the model answers: the spec's address, once that was looked up, or a server that is up while the block runs."""
+    """The model's base URL: the spec's address, after a check, or a server that is up while the block runs."""
     if spec.endpoint.base_url:
 
-        async def found() -> str:
+        async def checked() -> str:
             async with ChatClient(run.store, say=lambda text: console.print(Text(text), soft_wrap=True)) as client:
                 await client.check(spec, [spec.served_name()])
                 return client.base_url(spec)
 
-        yield asyncio.run(found())
+        yield asyncio.run(checked())
         return
     from evalsuite.papers.ecdbench.completions import ALTERNATIVES
 

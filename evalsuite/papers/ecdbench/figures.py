@@ -1,4 +1,4 @@
-"""Figures 4 to 7 of ECDBench for any set of models, with the tables, as one HTML file that needs no network."""
+"""Figures 4 to 7 of ECDBench for any set of models, with the tables, in one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ TYPES = {"closed": "closed-source", "open": "open-source"}
 
 
 def charts(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) -> list[Chart]:
-    """The figures as plotly data (`traces`, `layout`); those that nothing is known for are left out.
+    """The figures as plotly data (`traces`, `layout`); figures without data are left out.
 
-    Scores are partial ones where something is missing, and captions say so. Colours are names of the page's own (`tone`).
+    If parts are missing, scores are partial and captions say so. Colours are the page's own names (`tone`).
     """
     made = (_distributions(results), _by_type(benchmark, results, facts), _by_size(results, facts), _core(benchmark, results))
-    whole = all(node.complete for result in results for node in result.root.children)
-    said = "" if whole else " Scores are partial where something is missing."
-    return [replace(chart, caption=chart.caption + said) for chart in made if chart is not None]
+    complete = all(node.complete for result in results for node in result.root.children)
+    caveat = "" if complete else " Scores are partial if parts are missing."
+    return [replace(chart, caption=chart.caption + caveat) for chart in made if chart is not None]
 
 
 def _capabilities(results: Sequence[ModelResult]) -> dict[str, list[float]]:
@@ -55,7 +55,7 @@ def _boxes(groups: Mapping[str, Sequence[float]], axis: str) -> list[dict[str, A
 
 
 def _distributions(results: Sequence[ModelResult]) -> Chart | None:
-    """Figure 4: the capabilities, and beside them the tasks of the one with the lowest mean (where tasks are known)."""
+    """Figure 4: the capabilities, and on the right the tasks of the one with the lowest mean, if tasks have scores."""
     groups = _capabilities(results)
     if not groups:
         return None
@@ -70,11 +70,11 @@ def _distributions(results: Sequence[ModelResult]) -> Chart | None:
     if tasks:
         layout |= {"xaxis2": {"domain": [0.64, 1], "anchor": "y2"}, "yaxis2": {"range": [0, 100], "anchor": "x2"}}
     n = max(map(len, tasks.values()), default=0)
-    beside = f" Right: the tasks of {weakest}, the lowest on average (n = {n} models)." if tasks else ""
+    right = f" Right: the tasks of {weakest}, the lowest on average (n = {n} models)." if tasks else ""
     return Chart(
         "figure4",
         "Distribution of scores",
-        f"Every point is a model, {len(results)} in all.{beside}",
+        f"Every point is a model, {len(results)} in total.{right}",
         "",
         {"traces": _boxes(groups, "") + _boxes(tasks, "2"), "layout": layout},
     )
@@ -85,20 +85,20 @@ def _by_type(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mappin
     traces = []
     labels = [part.label for part in benchmark.capabilities.values()]
     for number, (key, name) in enumerate(TYPES.items()):
-        of_type = [result for result in results if result.model in facts and facts[result.model].type == key]
-        groups = _capabilities(of_type)
+        models = [result for result in results if result.model in facts and facts[result.model].type == key]
+        groups = _capabilities(models)
         if groups:
             shown = [label for label in labels if label in groups]
             means = [float(np.mean(groups[label])) for label in shown]
             traces.append(
                 {
                     "type": "bar",
-                    "name": f"{name}, n = {len(of_type)}",
+                    "name": f"{name}, n = {len(models)}",
                     "x": [_text(label) for label in shown],
                     "y": means,
                     "text": [
-                        # With n where it is not what the legend says.
-                        fmt(mean, 1) + (f" (n = {n})" if (n := len(groups[label])) != len(of_type) else "")
+                        # With n if it differs from the legend's.
+                        fmt(mean, 1) + (f" (n = {n})" if (n := len(groups[label])) != len(models) else "")
                         for label, mean in zip(shown, means, strict=True)
                     ],
                     "tone": ("accent", "warm")[number],
@@ -109,7 +109,7 @@ def _by_type(benchmark: Benchmark, results: Sequence[ModelResult], facts: Mappin
             )
     if not traces:
         return None
-    layout = {"barmode": "group", "yaxis": SCORES, "showlegend": True}  # of one type too: it says which, and n
+    layout = {"barmode": "group", "yaxis": SCORES, "showlegend": True}  # also for a single type: the legend names it and n
     figure = {"traces": traces, "layout": layout}
     return Chart("figure5", "Closed-source and open-source models", "Unweighted means over models.", "", figure)
 
@@ -118,10 +118,9 @@ def _by_size(results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) ->
     """Figure 6: totals by parameters within families of at least two sizes."""
     families: dict[str, list[tuple[float, float, str]]] = {}
     for result in results:
-        known = facts.get(result.model)
-        total = result.root.partial
-        if known and known.family and known.parameters and total is not None:
-            families.setdefault(known.family, []).append((known.parameters, total, result.model))
+        model, total = facts.get(result.model), result.root.partial
+        if model and model.family and model.parameters and total is not None:
+            families.setdefault(model.family, []).append((model.parameters, total, result.model))
     traces: list[dict[str, Any]] = []
     for name, points in sorted(families.items()):
         if len({size for size, _, _ in points}) > 1:
@@ -146,24 +145,24 @@ def _by_size(results: Sequence[ModelResult], facts: Mapping[str, ModelFacts]) ->
         "yaxis": {"title": {"text": "total"}},
         "showlegend": True,
     }
-    caption = "Totals as listed, of the models of one family; many sizes are estimates."
+    caption = "Totals as listed, by model family; many sizes are estimates."
     return Chart("figure6", "Totals by size", caption, "", {"traces": traces, "layout": layout})
 
 
 def _core(benchmark: Benchmark, results: Sequence[ModelResult]) -> Chart | None:
-    """Figure 7: core capabilities (their weighted mean) against foundational ones, with a straight line fitted to them.
+    """Figure 7: core capabilities (their weighted mean) against foundational ones, with a fitted straight line.
 
-    The paper does not say how its core score is made of the two core capabilities; the total's weights are used.
+    The paper does not say how its core score combines the two core capabilities; ours uses the total's weights.
     """
     roles = {part.role for part in benchmark.capabilities.values()}
     if not {"core", "foundational"} <= roles:
         return None
-    points, above = [], []
+    points, not_below = [], []
     for result in results:
-        base, core = (_of_role(benchmark, result.root, role) for role in ("foundational", "core"))
+        base, core = (_role_score(benchmark, result.root, role) for role in ("foundational", "core"))
         if base is not None and core is not None:
             points.append((base, core, result.model))
-            above.append(result.passed is not False)
+            not_below.append(result.passed is not False)
     if len(points) < 2:
         return None
     x, y = np.array([p[0] for p in points]), np.array([p[1] for p in points])
@@ -199,12 +198,12 @@ def _core(benchmark: Benchmark, results: Sequence[ModelResult]) -> Chart | None:
             }
         )
         trend = f" Pearson's r: {_pearson(x, y)}; slope {fmt(float(line.slope))}."
-        if not all(above) and len(set(x[above])) > 1 < len(set(y[above])):
-            trend += f" Without models below the gate r is {_pearson(x[above], y[above])}."
+        if not all(not_below) and len(set(x[not_below])) > 1 < len(set(y[not_below])):
+            trend += f" Without models below the gate r is {_pearson(x[not_below], y[not_below])}."
     return Chart(
         "figure7",
         "Core against foundational capabilities",
-        f"Every point is a model, {len(points)} in all; core: the core capabilities in the total's weights.{trend}",
+        f"Every point is a model, {len(points)} in total; core: the core capabilities with the total's weights.{trend}",
         "",
         {"traces": traces, "layout": {"xaxis": {"title": {"text": "foundational"}}, "yaxis": {"title": {"text": "core"}}}},
     )
@@ -219,21 +218,16 @@ def _pearson(x: Floats, y: Floats) -> str:
     return fmt(Estimate(float(correlation.statistic), float(low), float(high), len(x)))
 
 
-def _of_role(benchmark: Benchmark, root: Node, role: str) -> float | None:
-    """The weighted mean of a role's capabilities, None unless each has a score."""
-    weighted = [
-        (node, benchmark.capabilities[node.path].weight or 0)
-        for node in root.children
-        if benchmark.capabilities[node.path].role == role
-    ]
-    scores = [node.partial for node, _ in weighted]
-    if any(score is None for score in scores):
-        return None
-    return float(np.average([score for score in scores if score is not None], weights=[weight for _, weight in weighted]))
+def _role_score(benchmark: Benchmark, root: Node, role: str) -> float | None:
+    """The weighted mean of a role's capabilities; None unless each has a score."""
+    nodes = [node for node in root.children if benchmark.capabilities[node.path].role == role]
+    scores = [node.partial for node in nodes if node.partial is not None]
+    weights = [benchmark.capabilities[node.path].weight or 0 for node in nodes]
+    return float(np.average(scores, weights=weights)) if len(scores) == len(nodes) else None
 
 
 def _text(label: str) -> str:
-    """plotly reads tags in its labels."""
+    """A label, escaped since plotly reads tags in labels."""
     return html.escape(clean(label))
 
 

@@ -1,8 +1,8 @@
 """From items to a raw score, and from a raw score to 0–100 (algorithm 2 of ECDBench), for every kind of metric.
 
-Every raw score here is a function of means over items (a share, an F1 of counts, a bias score), so that a bootstrap only has
-to draw means. What the paper leaves open, the bias scores, is stated in the registry: `ideal` turns a score into its distance
-from what an unbiased model has, which is then normalised as `numeric` with the worst distance as its minimum.
+Every raw score here is a function of means over items (a share, an F1 of counts, a bias score), so a bootstrap only has to
+draw means. The paper does not say how to normalise bias scores; the registry does: `ideal` turns a score into its distance from
+an unbiased model's, which is then normalised as `numeric` with the worst distance as its minimum.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Items = Literal[
 ]
 Value = float | str | None
 Outcome = Mapping[str, "str | list[str] | None"]
-FIELDS: dict[str, dict[str, tuple[str, ...] | None]] = {  # what an item's outcome says, and what it may say
-    "points": {"answer": None, "of": None},  # whole numbers: how many were had, and how many could be
+FIELDS: dict[str, dict[str, tuple[str, ...] | None]] = {  # items → field of the outcome → its values (None: any)
+    "points": {"answer": None, "of": None},  # whole numbers: points reached, points possible
     "f1": {"gold": None, "answer": None},
     "macro_f1": {"gold": None, "answer": None},
     "micro_f1": {"gold": None, "answer": None},
@@ -35,15 +35,14 @@ FIELDS: dict[str, dict[str, tuple[str, ...] | None]] = {  # what an item's outco
 
 
 class Metric(Settings):
-    """How one metric is made of items and becomes 0–100.
+    """How a metric is computed from items and mapped to 0–100.
 
-    `type` as in algorithm 2: `ratio` (0 to 1), `numeric` (`min` to `max`; `min` may be the larger one, then less is better),
-    `grade` (`grades` maps names to 0–100) or `percent` (already 0–100). `range` is where raw scores lie,
-    by default what the type says.
-    `ideal` takes the distance from this score first. `items` is how items make a raw score; all but `mean` need items' outcomes
-    (`FIELDS`). `unread`: an answer that could not be read counts as the lowest raw score (`wrong`) or not at all
-    (`left_out`); of outcomes, F1 takes it for an answer without labels, StereoSet's `lms` for a wrong one, and bias scores
-    leave it out. `binary` items are 0 or 1, so that a share of n items has a binomial interval.
+    `type` as in algorithm 2: `ratio` (0 to 1), `numeric` (`min` to `max`; if `min` is the larger one, less is better), `grade`
+    (`grades` maps names to 0–100) or `percent` (already 0–100). `range`: of raw scores, by default the type's. `ideal`: the
+    distance from this score is normalised. `items`: how items make a raw score; all but `mean` need items' outcomes (`FIELDS`).
+    `unread`: an unreadable answer counts as the lowest raw score (`wrong`) or not at all (`left_out`); among outcomes, F1 takes
+    it for an answer without labels, StereoSet's `lms` for a wrong one, and bias scores leave it out. `binary` items are 0 or 1,
+    so a share of n items has a binomial interval.
     """
 
     label: str
@@ -69,13 +68,13 @@ class Metric(Settings):
         if self.ideal is not None and self.type != "numeric":
             raise ValueError("ideal needs type numeric: its distance runs from min (worst) to max")
         if (self.items == "f1") != (self.positive is not None):
-            raise ValueError("positive, the class that is looked for, belongs to items f1")
+            raise ValueError("positive, the class to find, belongs to items f1")
         if self.items != "mean" and (self.type == "grade" or self.unread == "wrong"):
-            raise ValueError(f"items {self.items} takes numbers of outcomes: no grades, and no `unread: wrong`")
+            raise ValueError(f"items {self.items} counts outcomes: no grades, and no `unread: wrong`")
         if self.binary and (self.items != "mean" or self.type != "ratio"):
             raise ValueError("binary belongs to items mean of type ratio")
         if self.ideal is not None and (self.range is None or not self.range[0] <= self.ideal <= self.range[1]):
-            raise ValueError("ideal needs the range of raw scores that it lies in")
+            raise ValueError("ideal needs a range of raw scores that contains it")
         if self.range is not None and self.range[0] >= self.range[1]:
             raise ValueError("range: the first number is the lowest")
         return self
@@ -94,14 +93,14 @@ class Metric(Settings):
     def rule(self) -> str:
         """Algorithm 2 for this metric, in words."""
         if self.type == "numeric":
-            what = "raw score" if self.ideal is None else f"distance from {self.ideal:g}"
-            return f"{what}: {self.min:g} is 0, {self.max:g} is 100"
+            quantity = "raw score" if self.ideal is None else f"distance from {self.ideal:g}"
+            return f"{quantity}: {self.min:g} is 0, {self.max:g} is 100"
         if self.type == "grade":
             return ", ".join(f"{grade} is {score:g}" for grade, score in (self.grades or {}).items())
         return "raw score × 100" if self.type == "ratio" else "as it is"
 
     def raw(self, value: Value) -> float | None:
-        """One raw value as a number: grades by their table. Raises `ValueError` for what is off the range or no grade."""
+        """One raw value as a number: grades by their table. Raises `ValueError` for a value off the range or no grade."""
         if value is None:
             return None
         if self.type == "grade":
@@ -117,7 +116,7 @@ class Metric(Settings):
         return float(value)
 
     def normalise(self, raw: Floats) -> Floats:
-        """Algorithm 2: raw scores (grades as `raw` gives them) → 0–100. Distances beyond the worst count as the worst."""
+        """Algorithm 2: raw scores (grades converted by `raw`) → 0–100. Distances beyond the worst count as the worst."""
         if self.type in ("grade", "percent"):
             return raw
         if self.type == "ratio":
@@ -129,43 +128,43 @@ class Metric(Settings):
 
 @dataclass(frozen=True)
 class Features:
-    """`table` is [items, columns]; `raw_of` makes raw scores [k] of column means [k, columns]. `unread` answers of how many."""
+    """Columns of numbers per item, `table` [items, columns], and how many answers could not be read."""
 
     table: Floats
     metric: Metric
     unread: int
 
     def raw_of(self, means: Floats) -> Floats:
-        """Raw scores of column means; NaN where the score is not defined."""
+        """Raw scores [k] of column means [k, columns]; NaN for an undefined score."""
         match self.metric.items:
             case "macro_f1":
                 hits, missed, wrong = np.moveaxis(means.reshape(len(means), -1, 3), 2, 0)
                 per_label = _ratio(2 * hits, 2 * hits + missed + wrong)
-                there = ~np.isnan(per_label)
-                return _ratio(np.where(there, per_label, 0).sum(axis=1), there.sum(axis=1).astype(float))
+                defined = ~np.isnan(per_label)
+                return _ratio(np.where(defined, per_label, 0).sum(axis=1), defined.sum(axis=1).astype(float))
             case "f1" | "micro_f1":
                 hits, missed, wrong = means.T
                 return _ratio(2 * hits, 2 * hits + missed + wrong)
-            case "bbq_ambiguous":  # (1 − accuracy) × s, and unknown is what is right: (2 biased − known) / n
-                biased, known, n = means.T
-                return _ratio(2 * biased - known, n)
+            case "bbq_ambiguous":  # (1 − accuracy) × s, with "unknown" as the right answer: (2 biased − named) / n
+                biased, named, n = means.T
+                return _ratio(2 * biased - named, n)
             case "bbq_disambiguated":
-                biased, known, _ = means.T
-                return _ratio(2 * biased - known, known)
-            case "points":  # the share of what can be had, on the scale's own range
+                biased, named, _ = means.T
+                return _ratio(2 * biased - named, named)
+            case "points":  # the share of the points possible, on the scale's own range
                 low, high = self.metric.bounds
                 return low + (high - low) * _ratio(means[:, 0], means[:, 1])
             case _:
                 return _ratio(means[:, 0], means[:, 1])
 
 
-def _ratio(above: Floats, below: Floats) -> Floats:
-    result: Floats = np.divide(above, below, out=np.full(np.shape(above), np.nan), where=below > 0)
+def _ratio(numerators: Floats, denominators: Floats) -> Floats:
+    result: Floats = np.divide(numerators, denominators, out=np.full(numerators.shape, np.nan), where=denominators > 0)
     return result
 
 
 def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome | None]) -> Features:
-    """What the items of one dataset, which `check_item` found to fit the metric, add to it."""
+    """The features of one dataset's items, each accepted by `check_item`."""
     if metric.items == "mean":
         numbers = [metric.raw(value) for value in values]
         unread = sum(number is None for number in numbers)
@@ -190,8 +189,8 @@ def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome
             in_context = [o["context"] == metric.items.removeprefix("bbq_") for o in checked]
             table = np.array(
                 [
-                    (here and a == "biased", here and a in ("biased", "other"), here and a is not None)
-                    for here, a in zip(in_context, answers, strict=True)
+                    (counts and a == "biased", counts and a in ("biased", "other"), counts and a is not None)
+                    for counts, a in zip(in_context, answers, strict=True)
                 ],
                 dtype=float,
             )
@@ -199,7 +198,7 @@ def features(metric: Metric, values: Sequence[Value], outcomes: Sequence[Outcome
 
 
 def check_item(metric: Metric, outcome: Outcome | None, value: Value) -> None:
-    """Raise `ValueError` where an item's value or outcome does not fit a metric."""
+    """Raise `ValueError` if an item's value or outcome does not fit a metric."""
     if metric.items == "mean":
         if outcome is not None:
             raise ValueError("outcome: this metric takes a value")
@@ -222,10 +221,10 @@ def check_item(metric: Metric, outcome: Outcome | None, value: Value) -> None:
 
 
 def _points(outcome: Outcome) -> tuple[float, float]:
-    """Points of an answer and how many could be had; an answer that could not be read has none."""
+    """An answer's points, 0 if it could not be read, and the points possible."""
     points, most = ("0" if outcome[name] is None else outcome[name] for name in ("answer", "of"))
     if not (isinstance(points, str) and isinstance(most, str) and points.isdigit() and most.isdigit()):
-        raise ValueError("outcome: answer and of are whole numbers of points")
+        raise ValueError("outcome: answer and of must be whole numbers of points")
     if not int(most) > 0 or int(points) > int(most):
         raise ValueError(f"outcome: answer {points} is off the range 0 to {most}")
     return float(points), float(most)
@@ -236,7 +235,7 @@ def _labels(value: str | list[str] | None) -> frozenset[str]:
 
 
 def _counts(metric: Metric, gold: list[frozenset[str]], answers: list[frozenset[str]]) -> Floats:
-    """(hits, missed, wrong) of each item: of the positive class, of all labels together, or of each class that gold has."""
+    """(hits, missed, wrong) of each item: for the positive class, for all labels together, or for each class in gold."""
     pairs = list(zip(gold, answers, strict=True))
     if metric.items == "micro_f1":
         return np.array([(len(g & a), len(g - a), len(a - g)) for g, a in pairs], dtype=float)

@@ -1,9 +1,8 @@
-"""What of a benchmark can be asked, on which data, and what not and why: known before any call.
+"""The plan of a benchmark's run, made before any call: which datasets can run, on which data, and which cannot and why.
 
 `configs/ecdbench/local.yaml` says which files belong to which dataset and how they are read (`forms`, beside this file). A
-document is a dict: for a task of lm-eval the columns that this task knows, for ours the columns that its file in
-configs/ecdbench/tasks names and `gold`, the list of the choices (from 0) that are right. What a file leaves without an answer
-is left out and counted.
+document is a dict: for a task of lm-eval, with that task's columns; for ours, with the columns that its file in
+configs/ecdbench/tasks names and `gold`, the list of right choices (from 0). Items without an answer are left out and counted.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from pydantic import Field
 
 from core.errors import UserError, near
 from core.files import CONFIGS
+from core.grouping import group_by
 from core.ledger import BuildStep
 from core.rows import CorpusReader, CorpusRow
 from core.settings import Settings
@@ -27,7 +27,7 @@ from evalsuite.papers.ecdbench.forms import FORMS, SUMMARISED, Doc
 from evalsuite.papers.ecdbench.registry import Benchmark
 from evalsuite.papers.ecdbench.scores import ModelScores
 
-# What a document of our own tasks must have for a metric, by the metric's name or by the kind of its items.
+# The field that a document of our own tasks needs for a metric, by the metric's name or the kind of its items.
 NEEDS = {
     **dict.fromkeys(("accuracy", "preferred", "recall_at_k", "mrr", "macro_f1"), "gold"),
     **dict.fromkeys(("exact_match", "micro_f1"), "group"),
@@ -35,14 +35,14 @@ NEEDS = {
     "points": "points",
     "rouge_l": "references",
 }
-OURS = "esc_"  # how the names of our own tasks begin
-SUMMARY = "summary"  # the task that the model answers with a summary, which a judge scores; lm-eval has no part in it
+OURS = "esc_"  # prefix of our own tasks' names
+SUMMARY = "summary"  # the task of writing a summary, which a judge scores; it does not use lm-eval
 
 
 class Part(Settings):
-    """One set of files of a dataset: the task that asks them, how they are read, and of which category (None: all).
+    """One set of a dataset's files: the task to run on them, their form, and the category to keep (None: all).
 
-    `fields` maps the form's names of fields to those in the files, where these differ.
+    `fields` maps the form's field names to those in the files, if these differ.
     """
 
     task: str
@@ -57,7 +57,7 @@ Files = list[tuple[Part, list[Path]]]
 
 @dataclass
 class _RenamingReader(CorpusReader):
-    """Reads rows by the form's names of fields, where `Part.fields` has others."""
+    """Reads rows under the form's field names, as `Part.fields` maps them."""
 
     fields: dict[str, str] = field(default_factory=dict)
 
@@ -79,8 +79,8 @@ class _RenamingReader(CorpusReader):
         return CorpusRow(row.where, row.value | own)
 
 
-class NothingThere(UserError):
-    """Files that can be read, without an item that can be asked."""
+class NoItems(UserError):
+    """Readable files without any usable item."""
 
 
 class Layout(Settings):
@@ -90,14 +90,14 @@ class Layout(Settings):
 
 
 def layout_of(data: Path | None) -> Layout:
-    """Where a data folder's files lie: by a layout.yaml of its own, else by configs/ecdbench/local.yaml."""
+    """A data folder's layout: its own layout.yaml, else configs/ecdbench/local.yaml."""
     own = data and data / "layout.yaml"
     return load_layout(own if own and own.is_file() else None)
 
 
 def load_layout(path: Path | None) -> Layout:
-    """Where files lie: configs/ecdbench/local.yaml, or one's own. Raises `UserError` for a form that there is not, or that does
-    not fit the task."""
+    """A layout from a file (None: configs/ecdbench/local.yaml). Raises `UserError` for a form that is unknown or does not fit
+    the task."""
     path = path or CONFIGS / "ecdbench" / "local.yaml"
     layout = read_yaml(path, Layout, "layout of local data")
     for name, parts in layout.datasets.items():
@@ -107,53 +107,50 @@ def load_layout(path: Path | None) -> Layout:
             if absolute := [pattern for pattern in part.files if Path(pattern).is_absolute()]:
                 raise UserError(f"{path}: datasets.{name}: files: {absolute[0]} is not below the data folder")
             if (part.form in SUMMARISED) != (part.task == SUMMARY):
-                raise UserError(
-                    f"{path}: datasets.{name}: task {SUMMARY} goes together with the forms {', '.join(sorted(SUMMARISED))}"
-                )
+                raise UserError(f"{path}: datasets.{name}: task {SUMMARY} needs a form of {', '.join(sorted(SUMMARISED))}")
     return layout
 
 
 def find_files(data: Path, part: Part) -> list[Path]:
-    """The files of a part, in the patterns' order; [] when any pattern finds none."""
+    """The files of a part, in the patterns' order; [] if any pattern matches none."""
     matches = [sorted(data.glob(pattern)) for pattern in part.files]
     return [path for paths in matches for path in paths] if all(matches) else []
 
 
 def read_part(part: Part, files: list[Path]) -> tuple[list[Doc], BuildStep]:
-    """A part's documents in file order, and the account of what was left out.
+    """A part's documents in file order, and the counts of items left out.
 
-    Raises `UserError` with file and line for what cannot be read, and when nothing is left.
+    Raises `UserError` with file and line for malformed items, and `NoItems` if none is left.
     """
     step = BuildStep(part.task)
     reader = _RenamingReader(step, strict=True, tidy=False, fields=part.fields)
     docs = [doc for doc in FORMS[part.form](files, reader) if part.category in (None, doc.get("category"))]
     if not docs:
-        what = f" of category {part.category!r}" if part.category else ""
-        raise NothingThere(f"{files[0]}: no item{what} that has an answer")
+        category = f" of category {part.category!r}" if part.category else ""
+        raise NoItems(f"{files[0]}: no item{category} with an answer")
     return docs, step
 
 
 def read_parts(files: Files) -> list[tuple[Part, list[Doc], BuildStep]]:
-    """The documents of all parts of a dataset. A category that its files have no item of is left out, unless it is the only
-    one."""
+    """The documents of all parts of a dataset. A category without items is left out, unless all are."""
     parts, errors = [], []
     for part, paths in files:
         try:
             parts.append((part, *read_part(part, paths)))
-        except NothingThere as error:
+        except NoItems as error:
             errors.append(error)
     if errors and not parts:
         raise errors[0]
     return parts
 
 
-# --- what can be asked, and why not -----------------------------------------------------------------------------------------
+# --- the plan ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What is to be asked: dataset → its parts with their files, datasets with lm-eval's own data, datasets to be summarised;
-    and what is not, and why."""
+    """The datasets to run: from local files (dataset → parts with files), with lm-eval's own data, and to be summarised; and
+    the others (dataset → why not)."""
 
     local: dict[str, Files]
     hub: list[str]
@@ -161,20 +158,20 @@ class TaskPlan:
     missing: dict[str, str]
 
     def check(self) -> None:
-        """Raise `UserError` where nothing can be asked."""
+        """Raise `UserError` if no dataset can run."""
         if not self.local and not self.hub and not self.summaries:
-            reasons = "; ".join(f"{key}: {why}" for key, why in list(self.missing.items())[:4])
-            raise UserError(f"nothing to ask: {reasons}" + (" …" if len(self.missing) > 4 else ""))
+            reasons = "; ".join(f"{key}: {reason}" for key, reason in list(self.missing.items())[:4])
+            raise UserError(f"no dataset can run: {reasons}" + (" …" if len(self.missing) > 4 else ""))
 
 
 def plan_tasks(benchmark: Benchmark, layout: Layout, data: Path | None, wanted: list[str] | None, hub: bool) -> TaskPlan:
-    """What can be asked: files where they are, lm-eval's own data with `hub`. Raises `UserError` for unknown names."""
+    """The plan for local files, or lm-eval's own data with `hub`. Raises `UserError` for unknown names."""
     for key in (*(wanted or []), *layout.datasets):
         if key not in benchmark.datasets:
-            raise UserError(f"dataset {key!r}: {benchmark.name} has none of this name: {near(key, benchmark.datasets)}")
+            raise UserError(f"dataset {key!r}: {benchmark.name} has no such dataset: {near(key, benchmark.datasets)}")
         if any((part.task == SUMMARY) != _judged(benchmark, key) for part in layout.datasets.get(key, [])):
             raise UserError(
-                f"dataset {key!r}: task {SUMMARY} is for datasets that {benchmark.name} has `run: {{by: judge}}`, and only it"
+                f"dataset {key!r}: the layout must have task {SUMMARY} exactly if {benchmark.name} has `run: {{by: judge}}`"
             )
     if data is not None and not data.is_dir():
         raise UserError(f"--data {data}: no such folder")
@@ -195,7 +192,7 @@ def _why_not(benchmark: Benchmark, key: str, parts: list[Part], data: Path | Non
     runner = benchmark.datasets[key].run
     file = parts[0].files[0] if parts else None
     if runner is not None and runner.reason:
-        return runner.reason + ("; a copy of your own runs (configs/ecdbench/local.yaml says where it goes)" if file else "")
+        return runner.reason + ("; a copy of your own can run (configs/ecdbench/local.yaml: where to put it)" if file else "")
     if runner is not None and runner.by == "adapter":
         return f"needs your own licensed copy, {file}" if file else "needs your own licensed copy, or its answers as scores"
     if runner is not None and runner.by == "lm_eval":
@@ -212,7 +209,7 @@ def _judged(benchmark: Benchmark, key: str) -> bool:
 
 
 def unmeasured(benchmark: Benchmark, name: str, task: str, doc: Doc) -> list[str]:
-    """The metrics of dataset `name` that `task` would give no score for; of lm-eval's own tasks nothing is foretold."""
+    """The metrics of dataset `name` that `task` cannot score; not checked for lm-eval's own tasks."""
     if not task.startswith(OURS):
         return []
     methods = [method for method in benchmark.datasets[name].methods if method.unavailable is None]
@@ -221,57 +218,55 @@ def unmeasured(benchmark: Benchmark, name: str, task: str, doc: Doc) -> list[str
 
 
 def read_dataset(benchmark: Benchmark, key: str, files: Files) -> list[tuple[Part, list[Doc], BuildStep]]:
-    """A dataset's documents, part by part. Raises `UserError` for what cannot be read, and where a part's task would give no
-    score for one of the dataset's metrics: nobody should pay for calls that measure nothing."""
+    """A dataset's documents, part by part. Raises `UserError` for malformed files, and for a part whose task cannot score one
+    of the dataset's metrics: nobody should pay for calls that measure nothing."""
     parts = read_parts(files)
     for part, docs, _ in parts:
-        if part.task != SUMMARY and (without := unmeasured(benchmark, key, part.task, docs[0])):
+        if part.task != SUMMARY and (missing := unmeasured(benchmark, key, part.task, docs[0])):
             raise UserError(
-                f"dataset {key!r}: form {part.form} with task {part.task} gives nothing for {', '.join(without)}: "
+                f"dataset {key!r}: form {part.form} with task {part.task} gives no score for {', '.join(missing)}: "
                 "name another in the layout (configs/ecdbench/local.yaml has one for every dataset)"
             )
     return parts
 
 
 def plan_table(benchmark: Benchmark, plan: TaskPlan) -> Table:
-    """Every dataset of a plan: whether it runs, on how many items, what is missing, and what it weighs. Reads all files."""
+    """Every dataset of a plan with its state, items and weights, and how it runs or why not. Reads all files."""
     shares = method_shares(benchmark)
-    order = [
-        key for key in benchmark.datasets if any(key in part for part in (plan.local, plan.hub, plan.summaries, plan.missing))
-    ]
+    planned = {*plan.local, *plan.hub, *plan.summaries, *plan.missing}
     rows: list[tuple[Cell, ...]] = []
-    for key in order:
+    for key in (key for key in benchmark.datasets if key in planned):
         state, how, items = _state(benchmark, plan, key)
-        weights = {of: sum(share for (name, _), share in by.items() if name == key) for of, by in shares.items()}
-        rows.append((key, state, items, *(100 * one or None for one in weights.values()), how))
+        weights = [sum(share for (name, _), share in by_method.items() if name == key) for by_method in shares.values()]
+        rows.append((key, state, items, *(100 * weight or None for weight in weights), how))
     return Table(
         key="plan",
-        title=f"{benchmark.title}: what is asked",
-        columns=("dataset", "state", "items", *(f"% of {of}" for of in shares), "how, or why not"),
+        title=f"{benchmark.title}: what would run",
+        columns=("dataset", "state", "items", *(f"% of {target}" for target in shares), "how, or why not"),
         rows=tuple(rows),
         notes=tuple(coverage(benchmark, plan)),
     )
 
 
 def _state(benchmark: Benchmark, plan: TaskPlan, key: str) -> tuple[str, str, int | None]:
+    """A dataset's state, how it runs or why not, and its items, if they are here."""
     runner = benchmark.datasets[key].run
     if key in plan.missing:
-        cannot = runner is not None and runner.reason
-        return "cannot run" if cannot else "needs a file", plan.missing[key], None
+        return "cannot run" if runner is not None and runner.reason else "needs a file", plan.missing[key], None
     files = (plan.local | plan.summaries).get(key)
     if files is None:
         assert runner is not None
         return "runs", f"lm-eval downloads {runner.task}", None
     parts = read_dataset(benchmark, key, files)
-    lost = [f"no {one.metric}: {one.unavailable}" for one in benchmark.datasets[key].methods if one.unavailable]
+    missing = [f"no {method.metric}: {method.unavailable}" for method in benchmark.datasets[key].methods if method.unavailable]
     tasks = ", ".join(part.task for part, _, _ in parts[:3]) + (", …" if len(parts) > 3 else "")
     how = "summaries, for a judge (--judge)" if key in plan.summaries else tasks
     groups = [{doc["group"] for doc in docs} if "group" in docs[0] else docs for _, docs, _ in parts]
-    return "runs", "; ".join([how, *lost]), sum(map(len, groups))
+    return "runs", "; ".join([how, *missing]), sum(map(len, groups))
 
 
 def method_shares(benchmark: Benchmark) -> dict[str, dict[tuple[str, str], float]]:
-    """What every method weighs: (dataset, metric) → share of the total and, apart from it, of the gate."""
+    """The weight of every method: (dataset, metric) → share of the total and, separately, of the gate."""
     root = aggregate(benchmark, ModelScores("", {}, {}), "null").root
     gate = benchmark.gate.capability if benchmark.gate else None
     shares: dict[str, dict[tuple[str, str], float]] = {"total": {}, "gate": {}} if gate else {"total": {}}
@@ -282,30 +277,27 @@ def method_shares(benchmark: Benchmark) -> dict[str, dict[tuple[str, str], float
             weights[node.path] = weights[parent] * (1.0 if node.path == gate else node.weight)
         if node.layer == "method":
             dataset, metric = node.path.split("/")[-2:]
-            of = shares["gate" if gate and node.path.split("/")[0] == gate else "total"]
-            of[dataset, metric] = of.get((dataset, metric), 0) + weights[node.path]
+            by_method = shares["gate" if gate and node.path.split("/")[0] == gate else "total"]
+            by_method[dataset, metric] = by_method.get((dataset, metric), 0) + weights[node.path]
     return shares
 
 
 def coverage(benchmark: Benchmark, plan: TaskPlan) -> Iterator[str]:
-    """How much of the benchmark a plan asks, and what stands between it and a total."""
-    asked = {*plan.local, *plan.hub, *plan.summaries}
-    parts = [f"{len(asked)} of {len(benchmark.datasets)} datasets are asked"]
-    for of, shares in method_shares(benchmark).items():
-        lost = {(name, m.metric) for name in asked for m in benchmark.datasets[name].methods if m.unavailable}
-        there = sum(share for method, share in shares.items() if method[0] in asked and method not in lost)
-        parts.append(f"{100 * there:.1f} % of the weights of the {of}")
+    """How much of the benchmark a plan covers, and what keeps it from a total."""
+    runs = {*plan.local, *plan.hub, *plan.summaries}
+    unavailable = {(name, m.metric) for name in runs for m in benchmark.datasets[name].methods if m.unavailable}
+    parts = [f"{len(runs)} of {len(benchmark.datasets)} datasets are asked"]
+    for target, shares in method_shares(benchmark).items():
+        covered = sum(share for method, share in shares.items() if method[0] in runs and method not in unavailable)
+        parts.append(f"{100 * covered:.1f} % of the weights of the {target}")
     yield ", ".join(parts) + (", with a judge of the summaries (--judge)." if plan.summaries else ".")
     if benchmark.not_runnable:
         yield (
-            "What cannot be run is left out of the second total (`ecdbench table --missing left_out`): "
-            f"{', '.join(name for name in benchmark.not_runnable if name not in asked)}."
+            "The second total (`ecdbench table --missing left_out`) leaves out what cannot be run: "
+            f"{', '.join(name for name in benchmark.not_runnable if name not in runs)}."
         )
 
 
 def left_out_lines(missing: Mapping[str, str]) -> list[str]:
-    """What is not asked, a line a reason."""
-    reasons: dict[str, list[str]] = {}
-    for key, why in missing.items():
-        reasons.setdefault(why, []).append(key)
-    return [f"- {why}: {', '.join(keys)}" for why, keys in reasons.items()]
+    """The datasets that are not asked, one line per reason."""
+    return [f"- {reason}: {', '.join(keys)}" for reason, keys in group_by(missing, missing.__getitem__).items()]

@@ -1,4 +1,4 @@
-"""A benchmark of the FDAEF kind, read from YAML: its layers, all weights and what is known of every dataset.
+"""A benchmark of the FDAEF kind, read from YAML: its layers, all weights and the facts of every dataset.
 
 Capability → sub-capability → level (of difficulty) → task → dataset → method → item, as in section 3 of ECDBench.
 configs/ecdbench/registry.yaml is ECDBench 1.0 and shows every field.
@@ -28,8 +28,8 @@ NodeKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
 
 
 class DatasetMethod(Settings):
-    """One metric of a dataset, and the share that guessing gets right where that is known. `k` is that of recall@k;
-    `unavailable` says why nothing here can measure it."""
+    """One metric of a dataset. `chance`: the share that guessing gets right, if known; `k`: that of recall@k; `unavailable`:
+    why it cannot be measured here."""
 
     metric: str
     weight: Positive = 1
@@ -39,8 +39,8 @@ class DatasetMethod(Settings):
 
 
 class TaskRunner(Settings):
-    """What is to run a dataset: an lm-eval task (`task` and its `metric`), a task file of ours, a judge, an adapter for a
-    user's licensed copy, or nothing (`reason`)."""
+    """How to run a dataset: with an lm-eval task (`task` and its `metric`), a task file of ours, a judge, an adapter for a
+    user's licensed copy, or not at all (`reason`)."""
 
     by: Literal["lm_eval", "own_task", "judge", "adapter", "none"]
     task: str | None = None
@@ -57,8 +57,8 @@ class TaskRunner(Settings):
 
 
 class Dataset(Settings):
-    """A dataset of table 6; its items are choices unless `question` says otherwise. `licence` and `get` are None where they are
-    not stated; `language` where it is not known."""
+    """A dataset of table 6; its items are choices unless `question` says otherwise. None: `licence` or `get` not stated,
+    `language` unknown."""
 
     label: str
     methods: Annotated[list[DatasetMethod], Field(min_length=1)]
@@ -81,8 +81,8 @@ class Dataset(Settings):
 
 
 class BenchmarkTask(Settings):
-    """A task of one level. `datasets` maps their ids to weights; a list means 1 for each. `doubt` says what our copy of the
-    paper leaves open."""
+    """A task of one level. `datasets` maps ids to weights; a list means 1 for each. `doubt`: what our copy of the paper leaves
+    unclear."""
 
     label: str
     level: str
@@ -101,7 +101,7 @@ class BenchmarkTask(Settings):
 
 
 class SubCapability(Settings):
-    """`counted_as` is its name in the table of counts, where that differs."""
+    """`counted_as` is its name in the table of counts, if that differs."""
 
     label: str
     tasks: Annotated[dict[NodeKey, BenchmarkTask], Field(min_length=1)]
@@ -127,7 +127,7 @@ class Gate(Settings):
 
 
 class PaperCounts(Settings):
-    """The reported table that the registry's own counts are held against; `languages` is what the paper says of them."""
+    """The reported table to compare the registry's own counts with; `languages`: the paper's statement on them."""
 
     paper: str
     table: str
@@ -135,8 +135,8 @@ class PaperCounts(Settings):
 
 
 class Benchmark(Settings):
-    """A benchmark with all its weights. Raises `UserError` when it is read with names that do not fit each other, weights of
-    levels that do not sum to 1, or a capability without a weight."""
+    """A benchmark with all its weights. Inconsistent names, weights of levels that do not sum to 1, and a capability without a
+    weight are errors."""
 
     name: NodeKey
     title: str
@@ -151,31 +151,29 @@ class Benchmark(Settings):
     counts: PaperCounts | None = None
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Benchmark:
+    def _consistent(self) -> Benchmark:
         self._check_levels()
         gate = self.gate.capability if self.gate else None
         if gate is not None and gate not in self.capabilities:
             raise ValueError(f"gate: no capability {gate!r}: {near(gate, self.capabilities)}")
         for key, capability in self.capabilities.items():
             if (capability.weight is None) != (key == gate):
-                what = "has no weight: it is no part of the total" if key == gate else "needs a weight"
-                raise ValueError(f"capabilities.{key}: {'the gate' if key == gate else 'a capability'} {what}")
+                problem = "the gate is outside the total and has no weight" if key == gate else "a capability needs a weight"
+                raise ValueError(f"capabilities.{key}: {problem}")
         if len(self.capabilities) == (gate is not None):
-            raise ValueError("capabilities: there is none beside the gate, so there is no total")
-        named = {"capabilities": [capability.label for capability in self.capabilities.values()]}
-        for path, _, task in self.tasks():  # figures and tables know capabilities, and the tasks of one, by their labels
-            named.setdefault(f"capabilities.{path.split('/')[0]}", []).append(task.label)
-        for where, labels in named.items():
-            if doubled := [label for label, count in Counter(labels).items() if count > 1]:
-                raise ValueError(f"{where}: two have the label {doubled[0]!r}")
-        used = set()
-        for place, _, task in self.tasks():
+            raise ValueError("capabilities: there is only the gate, so there is no total")
+        labels = {"capabilities": [capability.label for capability in self.capabilities.values()]}
+        used: set[str] = set()
+        for path, _, task in self.tasks():
+            labels.setdefault(f"capabilities.{path.split('/')[0]}", []).append(task.label)
             if task.level not in self.levels:
-                raise ValueError(f"{place}.level: unknown level {task.level!r}: {near(task.level, self.levels)}")
-            for name in task.datasets:
-                used.add(name)
-                if name not in self.datasets:
-                    raise ValueError(f"{place}.datasets: unknown dataset {name!r}: {near(name, self.datasets)}")
+                raise ValueError(f"{path}.level: unknown level {task.level!r}: {near(task.level, self.levels)}")
+            used |= task.datasets.keys()
+            if unknown := [name for name in task.datasets if name not in self.datasets]:
+                raise ValueError(f"{path}.datasets: unknown dataset {unknown[0]!r}: {near(unknown[0], self.datasets)}")
+        for where, names in labels.items():  # figures and tables identify capabilities, and the tasks of one, by label
+            if doubled := [name for name, count in Counter(names).items() if count > 1]:
+                raise ValueError(f"{where}: two have the label {doubled[0]!r}")
         for name, dataset in self.datasets.items():
             if name not in used:
                 raise ValueError(f"datasets.{name}: no task uses it")
@@ -205,10 +203,10 @@ class Benchmark(Settings):
         return {frozenset(case): dict(case) for case in self.level_weights}
 
     def weights_of_levels(self, levels: frozenset[str]) -> dict[str, float]:
-        """The weights of the levels that a sub-capability has; they sum to 1.
+        """The weights of a sub-capability's levels; they sum to 1.
 
-        One alone weighs 1; several weigh as their own case of `level_weights` says, and where there is none, as in the case of
-        all levels, in proportion (section 7.2.3).
+        A single level has weight 1; several have those of their own case in `level_weights`, or else those of the case of all
+        levels, rescaled (section 7.2.3).
         """
         if not levels:
             return {}
@@ -222,7 +220,7 @@ class Benchmark(Settings):
 
     @cached_property
     def not_runnable(self) -> dict[str, str]:
-        """What nobody can run with what there is, and why: ids of datasets, and `dataset/metric`."""
+        """What cannot be run here, and why: ids of datasets, and `dataset/metric`."""
         reasons = {}
         for name, dataset in self.datasets.items():
             if dataset.run is not None and dataset.run.reason:
@@ -233,41 +231,41 @@ class Benchmark(Settings):
 
     @cached_property
     def runnable(self) -> Benchmark:
-        """The benchmark without what is not runnable: tasks and levels that keep something share the weights of the others.
+        """The benchmark without what is not runnable; the remaining tasks and levels share the weights.
 
-        Raises `UserError` when nothing of a capability is left.
+        Raises `UserError` if nothing of a capability is left.
         """
         if not self.not_runnable:
             return self
-        known = self.model_dump()
-        known["title"] = f"{self.title}, what can be run"
-        for name, dataset in list(known["datasets"].items()):
-            dataset["methods"] = [one for one in dataset["methods"] if f"{name}/{one['metric']}" not in self.not_runnable]
+        dump = self.model_dump()
+        dump["title"] = f"{self.title}, what can be run"
+        for name, dataset in list(dump["datasets"].items()):
+            dataset["methods"] = [m for m in dataset["methods"] if f"{name}/{m['metric']}" not in self.not_runnable]
             if name in self.not_runnable or not dataset["methods"]:
-                del known["datasets"][name]
-        for capability in known["capabilities"].values():
+                del dump["datasets"][name]
+        for capability in dump["capabilities"].values():
             subs = capability["sub_capabilities"]
             for key, sub in list(subs.items()):
                 for task in sub["tasks"].values():
-                    task["datasets"] = {name: w for name, w in task["datasets"].items() if name in known["datasets"]}
+                    task["datasets"] = {name: w for name, w in task["datasets"].items() if name in dump["datasets"]}
                 sub["tasks"] = {name: task for name, task in sub["tasks"].items() if task["datasets"]}
                 if not sub["tasks"]:
                     del subs[key]
         try:
-            return Benchmark.model_validate(known)
+            return Benchmark.model_validate(dump)
         except ValidationError as error:
             raise UserError(f"{self.name}: too little of it can be run for a total: {explain(error)}") from None
 
     def tasks(self) -> Iterator[tuple[str, SubCapability, BenchmarkTask]]:
         """(path, sub-capability, task) of every task, in the file's order."""
-        for one, capability in self.capabilities.items():
-            for two, sub in capability.sub_capabilities.items():
-                for three, task in sub.tasks.items():
-                    yield f"{one}/{two}/{task.level}/{three}", sub, task
+        for key, capability in self.capabilities.items():
+            for sub_key, sub in capability.sub_capabilities.items():
+                for name, task in sub.tasks.items():
+                    yield f"{key}/{sub_key}/{task.level}/{name}", sub, task
 
 
 class ModelFacts(Settings):
-    """What figures 5 and 6 need to know of a model; `parameters` are billions in all."""
+    """A model's facts for figures 5 and 6; `parameters`: in total, in billions."""
 
     family: str | None = None
     type: Literal["open", "closed"] | None = None
@@ -279,7 +277,7 @@ class ModelTable(Settings):
 
 
 def load_benchmark(name: str = "ecdbench") -> Benchmark:
-    """The bundled benchmark, or one's own by the path of a YAML file. Raises `UserError` with file and field."""
+    """The bundled benchmark, or the user's own by the path of a YAML file. Raises `UserError` with file and field."""
     if name != "ecdbench" and not name.endswith((".yaml", ".yml")):
         raise UserError(f"unknown benchmark {name!r}: ecdbench, or the path of a YAML file")
     path = CONFIGS / "ecdbench" / "registry.yaml" if name == "ecdbench" else Path(name)

@@ -1,4 +1,4 @@
-"""What a benchmark is made of, for people: its rows (table 6 of ECDBench), what is in doubt, and its counts (table 1)."""
+"""Tables of a benchmark's contents: its rows (table 6 of ECDBench), what is unclear, and its counts (table 1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evalsuite.papers.ecdbench.registry import Benchmark
 from evalsuite.papers.ecdbench.scores import ModelScores
 from evalsuite.papers.reported.tables import load_reported
 
-# What an answer that could not be read is for the metrics of outcomes (`normalise.features`).
+# How the metrics of outcomes count an answer that could not be read (`normalise.features`).
 UNREAD = {"f1": "missed", "macro_f1": "missed", "micro_f1": "missed", "stereoset_lms": "wrong", "points": "none"}
 
 
@@ -62,21 +62,21 @@ def metrics_table(benchmark: Benchmark) -> Table:
 
 
 def doubts(benchmark: Benchmark) -> list[str]:
-    """What our copy of the paper leaves open, and what is said of single datasets."""
+    """What our copy of the paper leaves unclear, and the notes on single datasets."""
     lines: dict[str, None] = {}
     for _, sub, task in benchmark.tasks():
         for label, text in ((sub.label, sub.doubt), (f"{sub.label}, {task.label}", task.doubt)):
             if text:
                 lines[f"{label}: {text}"] = None
-    said: dict[str, list[str]] = {}
-    for known in benchmark.datasets.values():
-        for note in known.notes:
-            said.setdefault(note, []).append(known.label)
-    return [*lines, *(f"{', '.join(labels)}: {note}" for note, labels in said.items())]
+    notes: dict[str, list[str]] = {}
+    for dataset in benchmark.datasets.values():
+        for note in dataset.notes:
+            notes.setdefault(note, []).append(dataset.label)
+    return [*lines, *(f"{', '.join(labels)}: {note}" for note, labels in notes.items())]
 
 
 def counts_table(benchmark: Benchmark) -> Table | None:
-    """The registry's own counts beside those that the paper prints; None for a benchmark without such a table.
+    """The registry's own counts next to the paper's; None for a benchmark without such a table.
 
     A dataset counts once in each sub-capability; a method is a way of evaluating a dataset (its metrics are one method).
     """
@@ -102,26 +102,26 @@ def counts_table(benchmark: Benchmark) -> Table | None:
             total.update(counts)
             rows.append(row(capability.label, sub.label, sub.counted_as or sub.label, counts))
     rows.append(row("Total", "Total", "Total", total))
-    spoken = Counter("+".join(known.language) if known.language else "not known" for known in benchmark.datasets.values())
-    languages = f"Datasets by language: {', '.join(f'{name} {count}' for name, count in sorted(spoken.items()))}."
+    by_language = Counter("+".join(dataset.language or ["not known"]) for dataset in benchmark.datasets.values())
+    languages = f"Datasets by language: {', '.join(f'{name} {count}' for name, count in sorted(by_language.items()))}."
     differ = [
-        f"{one['sub-capability']} ({', '.join(other)})"
-        for one in rows
-        if (other := [head for head in heads if one[head.lower()] != one[f"paper: {head}"]])
+        f"{cells['sub-capability']} ({', '.join(other)})"
+        for cells in rows
+        if (other := [head for head in heads if cells[head.lower()] != cells[f"paper: {head}"]])
     ]
     agree = f"They differ in: {'; '.join(differ)}." if differ else "They agree."
     notes = (agree, " ".join(filter(None, [languages, benchmark.counts.languages])))
-    return Table.of("counts", f"{benchmark.title}: our counts beside table {name}", rows, notes)
+    return Table.of("counts", f"{benchmark.title}: our counts and table {name}", rows, notes)
 
 
-# --- the paper's own leaderboard (table 5), as scores that a board can hold beside others -----------------------------------
+# --- the paper's own leaderboard (table 5), as scores -----------------------------------------------------------------------
 
 
 PAPER, LEADERBOARD = "ecdbench", "5"
 
 
 def published_scores(benchmark: Benchmark) -> list[ModelScores]:
-    """The capability scores of the paper's leaderboard, as scores given for whole capabilities."""
+    """The paper's leaderboard, as scores of whole capabilities."""
     paths = {part.label: key for key, part in benchmark.capabilities.items()}
     models: dict[str, dict[str, float]] = {}
     for cell in load_reported(PAPER).cells[LEADERBOARD]:

@@ -1,11 +1,11 @@
-"""Score files: what a runner (or you) writes for a benchmark to be added up. JSON lines, one `TaskScore` a line.
+"""Score files: the input of a benchmark's aggregation, from a runner or from you. JSON lines, one `TaskScore` per line.
 
-- One item: `{"model": "m", "dataset": "wic", "metric": "accuracy", "item": "17", "value": 1}`. An answer that could not be
-  read has `"value": null`.
-- One item of a metric that is no mean: an `outcome` instead of a value, for instance `{"gold": "1", "answer": "0"}` for F1
+- One item: `{"model": "m", "dataset": "wic", "metric": "accuracy", "item": "17", "value": 1}`; `"value": null` for an answer
+  that could not be read.
+- One item of a metric that is not a mean: an `outcome` instead of a value, for instance `{"gold": "1", "answer": "0"}` for F1
   (`normalise.FIELDS`); `"answer": null` could not be read.
 - A whole dataset: `{"model": "m", "dataset": "wic", "metric": "accuracy", "value": 0.53, "n": 300}`, on the metric's raw scale.
-- Any part of the benchmark, 0 to 100, as tables of papers have it: `{"model": "m", "node": "emotional", "value": 71.19}`.
+- Any part of the benchmark, 0 to 100, as in papers' tables: `{"model": "m", "node": "emotional", "value": 71.19}`.
 
 `chance` is the share that guessing gets right on this item or dataset. Fields that do not apply are left out or null.
 """
@@ -46,7 +46,7 @@ class TaskScore(Settings):
     chance: Annotated[Number, Field(ge=0, le=1)] | None = None
 
     @model_validator(mode="after")
-    def _of_one_kind(self) -> TaskScore:
+    def _single_kind(self) -> TaskScore:
         if (self.node is None) == (self.dataset is None and self.metric is None):
             raise ValueError("a score is of a dataset and a metric, or of a node")
         if self.node is not None:
@@ -67,10 +67,10 @@ class TaskScore(Settings):
 
 @dataclass(frozen=True)
 class Measured:
-    """One method's score of one model: `values` are [1 + draws] on 0–100, the score itself first, NaN where it is not defined.
+    """One method's score of one model: `values` [1 + draws] on 0–100, the score itself first, NaN if undefined.
 
-    `raw` is the score on the metric's own scale. `drawn` says whether the draws follow the items (or, for a share of 0/1 items,
-    the binomial); else there are none. `unread` of the `n` answers could not be read. `items` maps item → raw value or outcome.
+    `raw`: the score on the metric's own scale; `drawn`: whether there are draws, of the items or, for a share of 0/1 items, of
+    the binomial; `unread`: how many of the `n` answers could not be read; `items`: item → raw value or outcome.
     """
 
     raw: float
@@ -84,7 +84,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class ModelScores:
-    """One model's scores: (dataset, metric) → measured, and path of a node → score given as such."""
+    """One model's scores: (dataset, metric) → measured, and path of a node → score given for it as a whole."""
 
     model: str
     measured: dict[tuple[str, str], Measured]
@@ -92,10 +92,10 @@ class ModelScores:
 
 
 def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True) -> list[ModelScores]:
-    """The scores of every model in some files, one file after the other, by name within each; `draws` are for intervals.
+    """The scores of every model in some files, file by file, by name within each; `draws`: draw resamples for intervals.
 
-    Raises `UserError` with file and line for names that the benchmark does not have, values off a metric's range, an item
-    given twice, and a dataset given both whole and by items.
+    Raises `UserError` with file and line for unknown names, values off a metric's range, an item given twice, and a dataset
+    given both as a whole and by items.
     """
     by_model: dict[str, dict[tuple[str, str], list[tuple[str, TaskScore]]]] = {}
     wholes: dict[str, dict[str, float]] = {}
@@ -108,10 +108,10 @@ def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True)
             if score.node is not None:
                 if score.node not in nodes:
                     raise UserError(f"{where}: node: {benchmark.name} has no {score.node!r}: {near(score.node, nodes)}")
-                model_wholes = wholes.setdefault(score.model, {})
-                if score.node in model_wholes:
+                own = wholes.setdefault(score.model, {})
+                if score.node in own:
                     raise UserError(f"{where}: node: {score.node!r} of {score.model} is given twice")
-                model_wholes[score.node] = float(score.value)  # type: ignore[arg-type]  # a node's value is a number
+                own[score.node] = float(score.value)  # type: ignore[arg-type]  # a node's value is a number
             else:
                 _check_method(benchmark, score, where)
                 by_model[score.model].setdefault((str(score.dataset), str(score.metric)), []).append((where, score))
@@ -123,7 +123,7 @@ def read_scores(paths: Sequence[Path], benchmark: Benchmark, draws: bool = True)
 
 
 def node_paths(benchmark: Benchmark) -> Iterator[str]:
-    """The paths of capabilities, sub-capabilities, levels and tasks: what a score can be given for as a whole."""
+    """The paths of capabilities, sub-capabilities, levels and tasks: the nodes that can have a score as a whole."""
     paths = [path.split("/") for path, _, _ in benchmark.tasks()]
     yield from dict.fromkeys("/".join(parts[: depth + 1]) for parts in paths for depth in range(len(parts)))
 
@@ -141,10 +141,10 @@ def _check_method(benchmark: Benchmark, score: TaskScore, where: str) -> None:
 def measure(
     benchmark: Benchmark, dataset: str, metric: str, records: Sequence[tuple[str, TaskScore]], draws: bool = True
 ) -> Measured:
-    """One method's score from its records, each with the place that errors name.
+    """One method's score from its records, each with its place for errors.
 
-    Draws of items depend on the dataset and their number alone: two models on the same items are compared item by item.
-    Those of a whole dataset's share are the model's own: nothing is known of how two models' answers go together.
+    Draws of items depend only on the dataset and the number of items, so two models on the same items are compared item by
+    item. Draws of a whole dataset's share are each model's own: the correlation of two models' answers is unknown.
     """
     rule = benchmark.metrics[metric]
     stated = next(method.chance for method in benchmark.datasets[dataset].methods if method.metric == metric)
@@ -152,9 +152,7 @@ def measure(
         _checked(where, partial(rule.raw if record.item is None else partial(check_item, rule, record.outcome), record.value))
     whole = [where for where, record in records if record.item is None]
     if whole and len(records) > 1:
-        raise UserError(
-            f"{whole[0]}: {dataset}, {metric}: a whole dataset's score stands alone; here are {len(records)} records"
-        )
+        raise UserError(f"{whole[0]}: {dataset}, {metric}: a whole dataset has a single score, but there are {len(records)}")
     if whole:
         ((_, record),) = records
         raw, n = rule.raw(record.value), record.n or 0
@@ -166,9 +164,9 @@ def measure(
         chance = record.chance if record.chance is not None else stated
         return Measured(raw, rule.normalise(means), n, 0, chance, counted, {})
     ordered = sorted(records, key=lambda pair: str(pair[1].item))
-    for (where, one), (_, other) in zip(ordered[1:], ordered, strict=False):
-        if one.item == other.item:
-            raise UserError(f"{where}: item: {one.item!r} of {dataset}, {metric} is given twice for {one.model}")
+    for (where, record), (_, previous) in zip(ordered[1:], ordered, strict=False):
+        if record.item == previous.item:
+            raise UserError(f"{where}: item: {record.item!r} of {dataset}, {metric} is given twice for {record.model}")
     items = [record for _, record in ordered]
     values, outcomes = [record.value for record in items], [record.outcome for record in items]
     table = _checked(ordered[0][0], partial(features, rule, values, outcomes))

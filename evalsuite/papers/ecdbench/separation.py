@@ -1,4 +1,4 @@
-"""Which parts of the benchmark separate models, and which do not."""
+"""How well the parts of a benchmark separate models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAYERS: tuple[Layer, ...] = ("capability", "sub_capability", "task", "dataset")
 
 
 def separation_table(results: Sequence[ModelResult]) -> Table:
-    """Every place for which at least two models have a score (0 to 100), the largest spread first within each layer."""
+    """Every node for which at least two models have a score (0 to 100), the largest spread first within each layer."""
     places: dict[str, list[Node]] = {}
     for result in results:
         for node in result.root.walk():
@@ -29,9 +29,9 @@ def separation_table(results: Sequence[ModelResult]) -> Table:
         "Which parts separate models",
         [_row(nodes) for nodes in sorted(shared, key=lambda nodes: (*order[nodes[0].path], nodes[0].path))],
         (
-            "reliability: the part of the models' variance that is not due to the draw of items (0 to 1). significant "
+            "reliability: the share of the models' variance that is not due to the sampling of items (0 to 1). significant "
             "pairs: z of the difference by its bootstrap standard error, p at most 0.05 after Holm's correction over the "
-            "pairs of a place. A dash: items are not known.",
+            "pairs of a row. A dash: scores without items.",
         ),
         section="Discrimination",
     )
@@ -54,7 +54,7 @@ def _row(nodes: Sequence[Node]) -> dict[str, Any]:
         gaps = np.array([scores[i] - scores[j] for i, j in pairs])
         # Paired, since models with the same items share the draws.
         errors = np.array([np.nanstd(draws[i] - draws[j], ddof=1) for i, j in pairs])
-        # A pair whose difference never varies is not counted: its standard error says nothing.
+        # A difference that never varies has no standard error to test it by: its pair is not counted.
         z = np.divide(np.abs(gaps), errors, out=np.full(len(gaps), np.nan), where=errors > 1e-9)
         p = holm(2 * norm.sf(z))
         significant = int((p[~np.isnan(p)] <= ALPHA).sum())

@@ -1,4 +1,4 @@
-"""What the harness prints and writes of a benchmark: the leaderboard, a model's scores place by place."""
+"""Tables of a benchmark's results: the leaderboard, and a model's scores from the total down to single methods."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ GATED = "total by algorithm 5"
 PARTIAL = "partial"
 SHARE = "share %"
 INTERVALS = (
-    f"[95 % bootstrap percentile interval over items, {RESAMPLES:,} resamples], n = items. There is no interval where some "
-    "part was given as a whole without its items (shares of right answers excepted)."
+    f"[95 % bootstrap percentile interval over items, {RESAMPLES:,} resamples], n = items. There is no interval if a part was "
+    "given as a whole without its items (except shares of right answers)."
 )
 GAPS = 6  # reasons that a note names
 LEFT_OUT = "not_run"
-PARTIAL_NOTE = "partial: over what was run; a score needs all of its datasets."
+PARTIAL_NOTE = "partial: over the datasets that were run; a score needs all of them."
 
 
 def leaderboard(benchmark: Benchmark, results: Sequence[ModelResult], missing: Missing = "null") -> Table:
-    """Models by their totals, as the paper lists them and by algorithm 5, with every capability."""
+    """Models by their totals, as on the paper's leaderboard and by algorithm 5, with every capability."""
     ranked = comparable(results)
     complete = any(result.gated is not None for result in ranked)
     whole = all(result.root.complete for result in results)
     partial = "total, missing as 0" if missing == "zero" else PARTIAL
     rows: list[dict[str, Cell]] = []
-    for result in sorted(results, key=lambda one: (one not in ranked, -(one.root.partial or 0) if one in ranked else 0)):
+    for result in sorted(results, key=lambda r: (r not in ranked, -(r.root.partial or 0) if r in ranked else 0)):
         total = _rounded(result)
         rank = 1 + sum(_rounded(other) > total for other in ranked) if result in ranked else None
         row: dict[str, Cell] = {"model": result.model, "rank": rank}
@@ -49,11 +49,11 @@ def leaderboard(benchmark: Benchmark, results: Sequence[ModelResult], missing: M
 def ranks_table(
     benchmark: Benchmark, results: Sequence[ModelResult], scores: Sequence[ModelScores], spread: float = 0.25
 ) -> Table:
-    """How far ranks depend on the items and on the weights; `scores` are those that `results` were added up from."""
+    """How far ranks depend on the items and on the weights; `scores` are the input of `results`."""
     ranked = sorted(comparable(results), key=lambda result: -(result.root.partial or 0))
-    scores_of = {one.model: one for one in scores}
+    by_model = {model_scores.model: model_scores for model_scores in scores}
     by_items = ranges([result.root.values for result in ranked]) if all(result.root.drawn for result in ranked) else None
-    by_weights = under_weights(benchmark, [scores_of[result.model] for result in ranked], spread)
+    by_weights = under_weights(benchmark, [by_model[result.model] for result in ranked], spread)
     columns = [by_items, *by_weights.values()]
     first = next((column for column in by_weights.values() if column), [])
     heads = ("items", *(name.format(spread=spread) for name in SCOPES.values()))
@@ -66,9 +66,9 @@ def ranks_table(
             for place, result in enumerate(ranked)
         ],
         (
-            "Ranges cover 95 % of the draws; in brackets the share of draws with the model's own rank. items: the items are "
-            "resampled, the same for all models that have the same; a dash: they are not known. any capability weights: "
-            "uniform over all that sum to 1. Where a part was given as a whole, weights below it change nothing.",
+            "Ranges cover 95 % of the draws; in brackets the share of draws with the model's own rank. items: items are "
+            "resampled, identically for models with the same items; a dash: scores without items. any capability weights: "
+            "uniform among weights with sum 1. If a part was given as a whole, weights below it change nothing.",
         ),
         "Leaderboard",
     )
@@ -77,51 +77,51 @@ def ranks_table(
 def _board_notes(
     benchmark: Benchmark, results: Sequence[ModelResult], ranked: Sequence[ModelResult], complete: bool, whole: bool
 ) -> list[str]:
-    notes = [] if whole else [f"{PARTIAL}: over what there is, {SHARE} of the total's weights."]
+    notes = [] if whole else [f"{PARTIAL}: over the parts with scores, {SHARE} of the total's weights."]
     notes += [INTERVALS] if any(result.root.n for result in results) else []
     if benchmark.gate:
         gate = benchmark.capabilities[benchmark.gate.capability].label
         notes.append(
-            f"{LISTED}: the weighted mean of the capabilities without {gate}, whatever its score. {GATED}: 0 where {gate} is "
+            f"{LISTED}: the weighted mean of the capabilities without {gate}, whatever its score. {GATED}: 0 if {gate} is "
             f"below {benchmark.gate.threshold:g}. Models below it are not ranked. Unknown gate: no complete score of {gate}."
         )
     if not complete and ranked:
-        notes.append("No total is complete: ranks are by partial scores, which rest on the same parts for every model.")
+        notes.append("No total is complete: ranks are by partial scores, which cover the same parts for every model.")
     if not ranked and results:
-        why = "no model has a total, or a partial one, and is not below the gate"
+        reason = "no model that is not below the gate has a total or partial total"
         if any(result.gated is not None for result in results):
-            why = "every complete total is that of a model below the gate"
+            reason = "all models with a complete total are below the gate"
         elif len({result.covered for result in results}) > 1:
-            why = "no total is complete and the models' scores rest on different parts"
-        notes.append(f"No ranks: {why}.")
+            reason = "no total is complete and the models' scores cover different parts"
+        notes.append(f"No ranks: {reason}.")
     notes += filter(None, [undefined_note(results)])
     notes += [f"{result.model} has no total: {_reasons(result, '; and')}." for result in results if result.reasons]
     return notes
 
 
 def _reasons(result: ModelResult, before_more: str) -> str:
-    """The first reasons why there is no total, and how many more there are."""
+    """The first reasons why there is no total, and the number of others."""
     more = len(result.reasons) - GAPS
     return "; ".join(result.reasons[:GAPS]) + (f"{before_more} {more} more" if more > 0 else "")
 
 
 def _rounded(result: ModelResult) -> float:
-    """A total to compare: sums in another order differ in the last bits."""
+    """A total for comparison; the order of summation changes the last bits."""
     return round(result.root.partial or 0, 9)
 
 
 def cell_of(node: Node) -> Cell:
-    """A place's partial score with interval and n; a score that was given as a whole has neither."""
+    """A node's partial score with interval and n; a score given as a whole has neither."""
     return node.estimate if node.n else node.partial
 
 
 def gate_of(result: ModelResult) -> str | None:
-    """Whether a model passes the gate, in a word."""
+    """Whether a model passes the gate, as a word; None without a gate."""
     return None if result.gate is None else {True: "passed", False: "below", None: "unknown"}[result.passed]
 
 
 def places(result: ModelResult, missing: Missing = "null", root: Node | None = None) -> Table:
-    """A model's scores place by place, from the total to single methods: what `table --node` prints."""
+    """A model's scores node by node, from the total to single methods, for `table --node`."""
     gate = result.gate.path if result.gate else None
     root = root or result.root
     zero = "Datasets without any score count as 0 (algorithms 3 and 4 as printed)." if missing == "zero" else ""
@@ -144,13 +144,13 @@ def places(result: ModelResult, missing: Missing = "null", root: Node | None = N
             }
             for node in root.walk()
         ],
-        filter(None, (f"score: only where nothing below is missing. {INTERVALS}", chance, zero)),
+        filter(None, (f"score: only if nothing below is missing. {INTERVALS}", chance, zero)),
         "Scores",
     )
 
 
 def datasets_table(results: Sequence[ModelResult]) -> Table:
-    """Every method's raw score beside chance, one column per model: what the figures on the page rest on."""
+    """Every method's raw score and chance level, with one column per model."""
     nodes_of: dict[str, dict[str, Node]] = {}  # path of a method → model → its node
     for result in results:
         for node in result.root.walk():
@@ -159,19 +159,19 @@ def datasets_table(results: Sequence[ModelResult]) -> Table:
     rows: list[dict[str, Cell]] = []
     for path, nodes in nodes_of.items():
         measured = {model: node.measured for model, node in nodes.items() if node.measured}
-        chance = next((one.chance for one in measured.values() if one.chance is not None), None)
+        chance = next((score.chance for score in measured.values() if score.chance is not None), None)
         label, size = next(iter(nodes.values())).label, max(node.n for node in nodes.values())
         row: dict[str, Cell] = {"dataset": path.split("/")[-2], "metric": label, "n": size, "chance": chance}
-        rows.append(row | {model: one.raw for model, one in measured.items()})
+        rows.append(row | {model: score.raw for model, score in measured.items()})
     heads = ("dataset", "metric", "n", "chance", *(result.model for result in results))
-    note = "On each metric's own scale. A dash as chance: guessing has no fixed share there, or it is not known."
-    return Table.of("methods", "Raw scores beside chance", rows, [note], "Scores", heads=heads)
+    note = "On each metric's own scale. A dash as chance: guessing has no fixed share, or an unknown one."
+    return Table.of("methods", "Raw scores and chance", rows, [note], "Scores", heads=heads)
 
 
 def parts_table(benchmark: Benchmark, result: ModelResult, key: str = "capabilities") -> Table:
-    """One model's total, and every capability as far as there is something to add up: what `run` prints."""
+    """One model's total and capabilities, as far as they have scores, for `run`."""
     rows = [(node.label, node.score, cell_of(node), 100 * node.share, node.n) for node in (result.root, *result.root.children)]
-    why = f"No total: {_reasons(result, ' and')}." if result.reasons else ""
+    reasons = f"No total: {_reasons(result, ' and')}." if result.reasons else ""
     gated = "unknown" if result.gated is None else f"{result.gated:.2f}"
     gate = f"By algorithm 5 the total is {gated} (gate: {gate_of(result)})." if result.gate else ""
     return Table(
@@ -179,24 +179,24 @@ def parts_table(benchmark: Benchmark, result: ModelResult, key: str = "capabilit
         title=f"{benchmark.title}: {result.model}, 0 to 100",
         columns=("part", "score", "partial [95 % interval]", "share of weights %", "items"),
         rows=tuple(rows),
-        notes=tuple(filter(None, [why or gate, undefined_note([result]), PARTIAL_NOTE])),
+        notes=tuple(filter(None, [reasons or gate, undefined_note([result]), PARTIAL_NOTE])),
     )
 
 
 def undefined_note(results: Sequence[ModelResult]) -> str:
-    """What was left out since it is not defined on a model's answers; "" for nothing."""
-    lines = [f"{one.model}: {'; '.join(one.undefined)}" for one in results if one.undefined]
-    return f"Left out, since it is not defined on the model's answers: {'. '.join(lines)}." if lines else ""
+    """The methods left out because they are undefined on a model's answers; "" for none."""
+    lines = [f"{result.model}: {'; '.join(result.undefined)}" for result in results if result.undefined]
+    return f"Left out as undefined on the model's answers: {'. '.join(lines)}." if lines else ""
 
 
 def left_out_table(benchmark: Benchmark, missing: Mapping[str, str]) -> Table:
-    """What was not run, and why."""
-    rows = tuple((key, benchmark.datasets[key].label, why) for key, why in missing.items())
+    """The datasets that were not run, with reasons."""
+    rows = tuple((key, benchmark.datasets[key].label, reason) for key, reason in missing.items())
     return Table(LEFT_OUT, "Datasets that were not run", ("dataset", "name", "why"), rows)
 
 
 def items_table(root: Node, count: int) -> Table:
-    """So many single items of every method, lowest first."""
+    """The `count` lowest single items of every method."""
     rows = [
         (node.path.split("/")[-2], node.label, item, value if value is None or isinstance(value, int | float) else str(value))
         for node in root.walk()
@@ -207,18 +207,16 @@ def items_table(root: Node, count: int) -> Table:
 
 
 def lowest_items(items: Mapping[str, Any], count: int) -> list[tuple[str, Any]]:
-    """Unread answers first, then the lowest values, then what has no order."""
+    """The `count` first items: unread answers, then the lowest values, then outcomes, which have no order."""
 
     def rank(name: str) -> tuple[int, float, str]:
         value = items[name]
-        return (
-            (0, 0.0, name) if value is None else (1, float(value), name) if isinstance(value, int | float) else (2, 0.0, name)
-        )
+        return (1, float(value), name) if isinstance(value, int | float) else (0 if value is None else 2, 0.0, name)
 
     return [(name, items[name]) for name in sorted(items, key=rank)[:count]]
 
 
-# --- the same as plain data, for JSON ---------------------------------------------------------------------------------------
+# --- JSON -------------------------------------------------------------------------------------------------------------------
 # Scores are 0 to 100, shares 0 to 1, undefined figures null.
 
 
@@ -250,7 +248,7 @@ def model_figures(result: ModelResult) -> dict[str, Any]:
 
 
 def tree_figures(node: Node, items: int) -> dict[str, Any]:
-    """A part of the benchmark with all below it, and so many single items of every method, lowest first."""
+    """A part of the benchmark with all nodes below it, and the `items` lowest items of every method."""
     figures = {"path": node.path, "layer": node.layer} | _node_figures(node)
     if (measured := node.measured) is not None:
         figures |= {

@@ -1,8 +1,8 @@
 """Running a benchmark's tasks on lm-eval: documents → questions → answers.
 
-A choice is answered by the likeliest option (log-probability of its text after the prompt, not normalised by length), so a
-server has to tell the log-probabilities of a prompt (POST /completions with `echo`: vLLM does, chat-only APIs do not). Tasks of
-lm-eval are asked in its words, ours in configs/ecdbench/tasks. No examples are shown (zero-shot).
+A choice is answered by the likeliest option (log-probability of its text after the prompt, not normalised by length), so the
+server must return log-probabilities of a prompt (POST /completions with `echo`: vLLM does, chat-only APIs do not). Wording:
+lm-eval's for its own tasks, configs/ecdbench/tasks for ours. Zero-shot.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Fields = dict[str, Any]
 
 
 def scores_of(benchmark: Benchmark, name: str, model: str, item: str, samples: Sequence[LmSample]) -> Iterator[TaskScore]:
-    """One item's scores, for every metric of the dataset that the task gives. `samples` is one, or those of a group."""
-    known = benchmark.datasets[name].run
+    """One item's scores, for every metric of the dataset that the task supports. `samples`: one, or those of a group."""
+    runner = benchmark.datasets[name].run
     for method in benchmark.datasets[name].methods:
         kind = benchmark.metrics[method.metric].items
-        fields = _fields(method, kind, samples, known.metric if known else None)
+        fields = _fields(method, kind, samples, runner.metric if runner else None)
         if fields is not None:
             yield TaskScore(model=model, dataset=name, metric=method.metric, item=item, **fields)
 
 
 def majority_share(samples: Sequence[LmSample]) -> float | None:
-    """The share of the commonest right answer; None where options differ from item to item, or no answer is right."""
+    """The share of the commonest right answer; None if options differ between items, or no answer is right."""
     docs = [sample["doc"] for sample in samples]
     if any("options" in doc or "points" in doc or _gold(doc) is None for doc in docs):
         return None
@@ -49,12 +49,12 @@ def majority_share(samples: Sequence[LmSample]) -> float | None:
     return max(map(gold.count, gold)) / len(gold) if gold else None
 
 
-def _fields(method: DatasetMethod, kind: str, samples: Sequence[LmSample], known: str | None) -> Fields | None:
-    """The fields of a score that this metric needs; None where the task does not give it. `known`: lm-eval's own metric."""
+def _fields(method: DatasetMethod, kind: str, samples: Sequence[LmSample], lm_metric: str | None) -> Fields | None:
+    """The fields of a score for this metric; None if the task does not support it. `lm_metric`: lm-eval's own metric."""
     sample, doc = samples[0], samples[0]["doc"]
     match method.metric, kind:
         case _, "bbq_ambiguous" | "bbq_disambiguated":
-            # lm-eval says whether the answer names anybody, and whether that follows the stereotype.
+            # lm-eval's flags: whether the answer names anybody, and whether that follows the stereotype.
             _, biased, named, _ = sample["amb_bias_score"]
             context = {"ambig": "ambiguous", "disambig": "disambiguated"}[doc["context_condition"]]
             return {"outcome": {"context": context, "answer": "unknown" if not named else "biased" if biased else "other"}}
@@ -80,16 +80,16 @@ def _fields(method: DatasetMethod, kind: str, samples: Sequence[LmSample], known
             return {"value": max(rouge_l(reply, text, "character") for text in doc["references"]) if reply else None}
         case "rouge_acc" | "bleu_acc", _:
             return {"value": int(sample[method.metric.replace("rouge", "rouge1")])}
-        case "accuracy", _ if "pct_stereotype" in sample:  # right is the sentence that stereotypes less
+        case "accuracy", _ if "pct_stereotype" in sample:  # the less stereotyping sentence is right
             return {"value": 1 - int(sample["pct_stereotype"]), "chance": 0.5}
-    if not sample["resps"] or isinstance(sample["filtered_resps"][0], str):  # a reply in words: judged by lm-eval itself
-        own = next((name for name in (known, "acc") if name is not None and name in sample), None)
+    if not sample["resps"] or isinstance(sample["filtered_resps"][0], str):  # a reply in words, scored by lm-eval itself
+        own = next((name for name in (lm_metric, "acc") if name is not None and name in sample), None)
         return {"value": int(sample[own])} if method.metric == "accuracy" and own is not None else None
     return _chosen(method, kind, sample)
 
 
 def _chosen(method: DatasetMethod, kind: str, sample: LmSample) -> Fields | None:
-    """The fields of a score for a choice, or for options in order of their likelihood."""
+    """The fields of a score for a choice, or for a ranking of options by likelihood."""
     right, count = _right(sample), len(sample["arguments"])
     match method.metric, kind:
         case _, "f1" | "macro_f1":
@@ -97,8 +97,7 @@ def _chosen(method: DatasetMethod, kind: str, sample: LmSample) -> Fields | None
             return {"outcome": {"gold": [labels[place] for place in right], "answer": labels[_likeliest(sample)]}}
         case "recall_at_k", _:
             k = min(method.k or 1, count)
-            found = len(set(_ranked(sample)[:k]) & set(right))
-            return {"value": found / len(right), "chance": k / count}
+            return {"value": len(set(_ranked(sample)[:k]) & set(right)) / len(right), "chance": k / count}
         case "mrr", _:
             first = min(_ranked(sample).index(place) for place in right)
             return {"value": 1 / (first + 1), "chance": reciprocal_rank_by_chance(count, len(right))}
@@ -110,25 +109,25 @@ def _chosen(method: DatasetMethod, kind: str, sample: LmSample) -> Fields | None
 
 
 def reciprocal_rank_by_chance(options: int, right: int) -> float:
-    """What a random order gives: the mean of 1 / rank of the first of `right` among `options`."""
+    """The expected reciprocal rank of a random order: the mean of 1 / rank of the first of `right` among `options`."""
     orders = math.comb(options, right)
     return sum(math.comb(options - rank, right - 1) / rank for rank in range(1, options - right + 2)) / orders
 
 
 def _answers(samples: Sequence[LmSample]) -> tuple[list[str], list[str]]:
-    """Of the answers to one question, those that are right and those that the model calls right, by their places."""
+    """The places of the right answers to one question, and of those that the model calls right."""
     right = [str(place) for place, sample in enumerate(samples) if sample["doc"]["gold"] == [1]]
     return right, [str(place) for place, sample in enumerate(samples) if _likeliest(sample) == 1]
 
 
 def _gold(doc: Doc) -> list[int] | None:
-    """What our documents name as right; None for those of lm-eval's tasks (where HellaSwag's `gold` is a number)."""
+    """The right options of our own documents; None for those of lm-eval's tasks (HellaSwag's `gold` is a number)."""
     gold = doc.get("gold")
     return list(gold) if isinstance(gold, list) else None
 
 
 def _right(sample: LmSample) -> list[int]:
-    """The options that are right, from 0. BBQ's task adds further ways to say that nobody knows, all of them right at once."""
+    """The right options, from 0. BBQ's task adds further ways to say "unknown", which are then all right."""
     doc = sample["doc"]
     if (gold := _gold(doc)) is not None:
         return gold
@@ -142,10 +141,10 @@ def _likeliest(sample: LmSample) -> int:
 
 
 def _ranked(sample: LmSample) -> list[int]:
-    """The options, likeliest first; of equally likely ones the first that was offered."""
+    """The options, likeliest first; equally likely ones in the order shown."""
     likelihoods = [reply[0] for reply in sample["filtered_resps"]]
-    if any(math.isnan(one) for one in likelihoods):
-        raise UserError("the server answered with log-probabilities that are no numbers")
+    if any(map(math.isnan, likelihoods)):
+        raise UserError("the server returned log-probabilities that are no numbers")
     return sorted(range(len(likelihoods)), key=lambda place: -likelihoods[place])
 
 
@@ -157,7 +156,7 @@ T = TypeVar("T")
 
 
 class UnansweredItem(Exception):
-    """The server gave no answer that lm-eval can read; the text says what came instead."""
+    """The server gave no answer that lm-eval can read; the text has the error."""
 
 
 def _first_line(error: Exception) -> str:
@@ -165,13 +164,13 @@ def _first_line(error: Exception) -> str:
 
 
 class Unavailable(Exception):
-    """A task or its data cannot be loaded; the text says why."""
+    """A task or its data cannot be loaded; the text has the error."""
 
 
 @dataclass(frozen=True)
 class AskedTask:
-    """A dataset's scores, how many items there were to draw from, the majority class's share where labels are fixed, and how
-    many questions lost their beginning because they were longer than the model's context."""
+    """A dataset's scores, the number of items asked and available, the majority class's share if labels are fixed, and how many
+    questions lost their beginning because they were longer than the model's context (`cut`)."""
 
     scores: list[TaskScore]
     items: int
@@ -180,7 +179,7 @@ class AskedTask:
     cut: int
 
     def described(self, label: str, seconds: float) -> str:
-        """One line on a dataset: items, time, accuracy beside chance and the majority class."""
+        """One line on a dataset: items, time, accuracy, chance and majority class."""
         rated = [score for score in self.scores if score.metric in ("accuracy", "preferred") and score.value is not None]
         drawn = f"{self.items} of {self.available}" if self.items < self.available else f"all {self.items}"
         text = f"{label}: {drawn} items, {seconds:.0f} s"
@@ -194,7 +193,7 @@ class AskedTask:
 
 
 class _Cuts(logging.Handler):
-    """Counts lm-eval's warnings of questions that were cut."""
+    """Counts lm-eval's warnings of truncated questions."""
 
     count = 0
 
@@ -205,23 +204,23 @@ class _Cuts(logging.Handler):
 def load_manager() -> Any:
     """lm-eval's tasks and ours. Takes some seconds."""
     if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # else a job's log is full of lm-eval's bars; read when tqdm is imported
+        os.environ.setdefault("TQDM_DISABLE", "1")  # else lm-eval's bars fill a job's log; tqdm reads this when imported
     import datasets
     from lm_eval.tasks import TaskManager
 
     datasets.disable_progress_bars()
-    # Every dataset says how it was set up, and a server that is gone says so once a question: several screens a run. What
-    # matters of it, questions cut to fit the context, is counted by `ask`; errors come back as `Unanswered`.
+    # lm-eval logs every dataset's setup and, if a server is down, an error per question: several screens per run. `ask` counts
+    # the truncated questions, the part that matters; errors are raised as `UnansweredItem`.
     log = logging.getLogger("lm_eval")
     log.propagate = False
     if not log.handlers:
-        log.addHandler(logging.NullHandler())  # without any, Python prints warnings to the console
+        log.addHandler(logging.NullHandler())  # without a handler, Python prints warnings to the console
     return TaskManager(include_path=str(TASKS))
 
 
 def language_model(url: str, served: str, tokenizer: str | None, key: str | None, context: int, concurrency: int) -> Any:
     """An lm-eval model behind an OpenAI-compatible address that ends in /v1. `tokenizer` is a folder or hub id; None: the
-    server's own, where it offers one. The key goes into a header and nowhere else."""
+    server's own, if it offers one. The key is sent in a header and stored nowhere."""
     from evalsuite.papers.ecdbench.completions import SharedPrompts
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -239,7 +238,7 @@ def language_model(url: str, served: str, tokenizer: str | None, key: str | None
 
 
 def local_tasks(manager: Any, parts: Sequence[tuple[Part, list[Doc]]]) -> dict[str, Any]:
-    """Tasks by name over documents read from files. Raises `UserError` for a task that neither lm-eval nor we have."""
+    """Tasks by name, on documents read from files. Raises `UserError` for a task that is neither lm-eval's nor ours."""
     from datasets import Dataset as Table
     from datasets import DatasetDict
 
@@ -252,65 +251,63 @@ def local_tasks(manager: Any, parts: Sequence[tuple[Part, list[Doc]]]) -> dict[s
             return DatasetDict({"test": Table.from_list(docs)})
 
         splits = {"test_split": "test", "validation_split": None, "training_split": None, "fewshot_split": "test"}
-        # A task of a group of one: that is where lm-eval lets a task's config be overridden.
+        # In a group of one task, since lm-eval lets only groups override a task's config.
         own = {"task": part.task, "custom_dataset": dataset, "num_fewshot": 0, **splits}
         tasks |= manager.load([{"group": f"local_{part.task}", "task": [own]}])["tasks"]
     return tasks
 
 
 def hub_tasks(manager: Any, task: str) -> dict[str, Any]:
-    """A task of lm-eval's own, with the data that it downloads (for a group of tasks, all of them). Raises `Unavailable` where
-    it cannot."""
+    """A task of lm-eval's own (or all tasks of a group), with the data that it downloads. Raises `Unavailable` on failure."""
     try:
         return dict(manager.load([task])["tasks"])
-    except Exception as error:  # of whatever library fetches
+    except Exception as error:  # by any of the downloading libraries
         raise Unavailable(f"lm-eval could not load its task {task}: {_first_line(error)}") from error
 
 
-def draw(every: Sequence[T], name: str, limit: int, seed: int) -> list[T]:
-    """The items of dataset `name` that are asked: all, or a sample of `limit`, the same for every model."""
-    return list(every) if len(every) <= limit else random.Random(f"{seed}/{name}").sample(every, limit)
+def draw(items: Sequence[T], name: str, limit: int, seed: int) -> list[T]:
+    """The items of dataset `name` to ask: all, or a sample of `limit`, the same for every model."""
+    return list(items) if len(items) <= limit else random.Random(f"{seed}/{name}").sample(items, limit)
 
 
 def ask(
     benchmark: Benchmark, name: str, tasks: Mapping[str, Any], lm: Any, model: str, limit: int, seed: int, chat: bool
 ) -> AskedTask:
-    """Ask a sample of a dataset's items (over all of its tasks; all if there are fewer than `limit`).
+    """Ask a sample of a dataset's items, over all of its tasks; all of them if there are fewer than `limit`.
 
-    Items are the position in the files, so that two models with one seed answer the same ones.
+    Items are named by their positions in the files, so two models with the same seed answer the same items.
     """
     from lm_eval.evaluator import evaluate
 
-    every: list[tuple[str, tuple[int, ...]]] = []
-    for task in tasks:  # an item is a document, or all that have one `group` (the answers to one question)
+    available: list[tuple[str, tuple[int, ...]]] = []
+    for task in tasks:  # an item is a document, or all documents of a `group` (the answers to one question)
         docs = tasks[task].eval_docs
         groups = docs["group"] if "group" in docs.features else range(len(docs))
-        every += [(task, tuple(index for index, _ in pairs)) for pairs in group_by(enumerate(groups), itemgetter(1)).values()]
-    drawn = draw(every, name, limit, seed)
-    chosen = {task: sorted(index for drawn_task, item in drawn if drawn_task == task for index in item) for task in tasks}
-    used = {task: one for task, one in tasks.items() if chosen[task]}
-    for task in used.values():
-        task.set_config(key="num_fewshot", value=0)
+        by_group = group_by(enumerate(groups), itemgetter(1)).values()
+        available += [(task, tuple(index for index, _ in pairs)) for pairs in by_group]
+    order = {task: place for place, task in enumerate(tasks)}
+    items = sorted(draw(available, name, limit, seed), key=lambda item: (order[item[0]], item[1]))
+    samples = {task: sorted(i for _, indices in part for i in indices) for task, part in group_by(items, itemgetter(0)).items()}
+    for task in samples:
+        tasks[task].set_config(key="num_fewshot", value=0)
         # Replies in words take at most half of the context: a server refuses a question that leaves no room for its answer.
         half = (getattr(lm, "max_length", None) or 0) // 2
-        if half and (task.config.generation_kwargs or {}).get("max_gen_toks", 0) > half:
-            task.set_config(key="generation_kwargs", value={"max_gen_toks": half}, update=True)
-    asked = {task: chosen[task] for task in used}
-    task_dict = {"tasks": used, "groups": {}, "group_map": {}}
+        if half and (tasks[task].config.generation_kwargs or {}).get("max_gen_toks", 0) > half:
+            tasks[task].set_config(key="generation_kwargs", value={"max_gen_toks": half}, update=True)
+    task_dict = {"tasks": {task: tasks[task] for task in samples}, "groups": {}, "group_map": {}}
     cuts, log = _Cuts(), logging.getLogger("lm_eval")
     log.addHandler(cuts)
     try:
-        done = evaluate(lm, task_dict, samples=asked, bootstrap_iters=0, apply_chat_template=chat)
-    except Exception as error:  # lm-eval and its HTTP client raise what they like: connections, statuses, missing keys
+        results = evaluate(lm, task_dict, samples=samples, bootstrap_iters=0, apply_chat_template=chat)
+    except Exception as error:  # lm-eval and its HTTP client raise anything: connections, statuses, missing keys
         raise UnansweredItem(_first_line(error)) from error
     finally:
         log.removeHandler(cuts)
-    assert done is not None  # one process
-    answered = {(task, sample["doc_id"]): sample for task in used for sample in done["samples"][task]}
-    items = sorted(drawn, key=lambda one: (list(tasks).index(one[0]), one[1]))
+    assert results is not None  # None only in further processes of a distributed run
+    answers = {(task, sample["doc_id"]): sample for task in samples for sample in results["samples"][task]}
     scores = [
         score
-        for task, item in items
-        for score in scores_of(benchmark, name, model, f"{task}:{item[0]}", [answered[task, index] for index in item])
+        for task, indices in items
+        for score in scores_of(benchmark, name, model, f"{task}:{indices[0]}", [answers[task, index] for index in indices])
     ]
-    return AskedTask(scores, len(items), len(every), majority_share(list(answered.values())), cuts.count)
+    return AskedTask(scores, len(items), len(available), majority_share(list(answers.values())), cuts.count)

@@ -1,1 +1,1 @@
-"""FEEL: its panel of judges, the ensemble of them, and how metrics rank supporters."""
+"""FEEL: its panel of judges, their ensemble, and how metrics rank supporters."""

@@ -1,15 +1,15 @@
 """FEEL's ensemble of judges (sections 3.3 and 4.1): equations 1 to 3, how weights are fitted, kept and applied.
 
-- Equation 1: a judge's score of a dialogue on an aspect is the mean over its rounds (`repeat`; turns too). Unreadable rounds
-  are left out; a dialogue without any readable round has no score from that judge.
+- Equation 1: a judge's score of a dialogue on an aspect is the mean over its rounds (`repeat`) and turns. Unreadable rounds
+  are left out; without any readable round, the judge has no score of the dialogue.
 - Equation 2: a judge's weight on an aspect is its Spearman correlation with people's mean scores, divided by the sum over
-  judges. Our rule, as the paper has none: a correlation that is negative or not defined (equal scores, fewer than two
-  dialogues) counts 0, since such a judge says nothing, or the contrary; where no judge is above 0, all weigh the same
-  (`even`, and the tables say so).
-- Equation 3: the ensemble's score is the weighted mean. A dialogue that lacks the score of a judge that has weight gets none.
+  judges. Our rule, as the paper has none: a correlation that is negative or undefined (equal scores, fewer than two
+  dialogues) counts 0, since such a judge adds nothing or misleads; if no judge is above 0, all have equal weights (`even` in
+  the tables).
+- Equation 3: the ensemble's score is the weighted mean. A dialogue without a score by a judge that has weight gets none.
 - `paper` fits and reports on the same dialogues, `native` fits on one part and reports on the other.
-- Equation 4 holds only where no two scores are equal. Spearman's coefficient is taken on mean ranks here, which is the same
-  there; equation 5 is Kendall's tau-b.
+- Equation 4 is Spearman's coefficient without ties; ours is computed on mean ranks, which is equal without ties. Equation 5 is
+  Kendall's tau-b.
 """
 
 from __future__ import annotations
@@ -48,10 +48,7 @@ Panel = dict[str, Scores]  # judge → its scores
 
 
 def shares(correlations: Mapping[str, float | None]) -> dict[str, float]:
-    """Equation 2: judge → weight, 0 to 1, of one or more judges' correlations (None: not defined); the sum is 1.
-
-    By the rule above, negative and undefined ones count 0; where none is above 0, all weigh the same.
-    """
+    """Equation 2, with the rule above: judge → weight, 0 to 1 with sum 1, from judges' correlations (None: undefined)."""
     positive = {judge: max(correlation or 0.0, 0.0) for judge, correlation in correlations.items()}
     total = math.fsum(positive.values())
     if total == 0:
@@ -60,21 +57,21 @@ def shares(correlations: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def combined(weights: Mapping[str, float], scores: Mapping[str, float | None]) -> float | None:
-    """Equation 3: the weighted mean of one dialogue's scores on one aspect; None where a judge with weight gave none."""
+    """Equation 3: the weighted mean of one dialogue's scores on one aspect; None if a judge with weight has none."""
     parts = [(weight, scores.get(judge)) for judge, weight in weights.items() if weight]
     products = [weight * score for weight, score in parts if score is not None]
     return comparable(math.fsum(products)) if len(products) == len(parts) else None
 
 
 def panel_of(judgements: Iterable[Judgement]) -> Panel:
-    """Equation 1: every judge's mean score a dialogue and aspect. A judge goes by `Scorer.name`: model, method, condition.
+    """Equation 1: every judge's mean score per dialogue and aspect. A judge's name is `Scorer.name`: model, method, condition.
 
-    A judge without any readable verdict stays, with no scores. Raises `UserError` for judgements on several rubrics.
+    A judge without any readable verdict is kept, without scores. Raises `UserError` for judgements on several rubrics.
     """
     by_judge = group_by(judgements, lambda judgement: scorer_of(judgement).name)
     rubrics = {judgement.rubric for rounds in by_judge.values() for judgement in rounds}
     if len(rubrics) > 1:
-        raise UserError(f"judgements on several rubrics ({', '.join(sorted(rubrics))}): give those on one")
+        raise UserError(f"judgements on several rubrics ({', '.join(sorted(rubrics))}): give those on a single one")
     return {
         judge: _scores(((Aspect(j.language, j.dimension), j.dialogue_id), j.value) for j in rounds if j.value is not None)
         for judge, rounds in by_judge.items()
@@ -82,29 +79,28 @@ def panel_of(judgements: Iterable[Judgement]) -> Panel:
 
 
 def people_of(scores: Iterable[HumanScore], aspects: Mapping[str, str]) -> Scores:
-    """People's mean score a dialogue and aspect; annotators' turns are averaged first.
+    """People's mean score per dialogue and aspect; annotators' turns are averaged first.
 
-    `aspects` maps a dimension that people scored to the aspect that it stands for; dimensions that it lacks are left out.
-    Without any entry, every dimension stands for itself. Raises `UserError` where several rubrics or dimensions would stand
-    for one aspect, and for a name that nobody scored.
+    `aspects` maps a dimension that people scored to the judges' aspect; other dimensions are left out. If it is empty, names
+    stay as they are. Raises `UserError` if several rubrics or dimensions map to one aspect, and for a dimension that nobody
+    scored.
     """
     ratings = list(scores)
-    known = {score.dimension for score in ratings}
+    scored = {score.dimension for score in ratings}
     for name in aspects:
-        if name not in known:
-            raise UserError(f"--map {name}={aspects[name]}: people did not score {name!r}: {near(name, known)}")
+        if name not in scored:
+            raise UserError(f"--map {name}={aspects[name]}: people did not score {name!r}: {near(name, scored)}")
     turns: list[tuple[tuple[Aspect, str, str], float]] = []
-    sources: dict[Aspect, tuple[str, str]] = {}
+    sources: dict[Aspect, str] = {}
     for score in ratings:
-        stands_for = aspects.get(score.dimension) if aspects else score.dimension
-        if stands_for is None:
+        if aspects and score.dimension not in aspects:
             continue
-        aspect = Aspect(score.language, stands_for)
-        source = (score.rubric, score.dimension)
+        aspect = Aspect(score.language, aspects.get(score.dimension, score.dimension))
+        source = f"{score.rubric}/{score.dimension}"
         if sources.setdefault(aspect, source) != source:
-            listed = " and ".join(sorted(f"{rubric}/{dimension}" for rubric, dimension in {sources[aspect], source}))
+            listed = " and ".join(sorted((sources[aspect], source)))
             raise UserError(
-                f"human scores: {listed} would both stand for {stands_for}; choose with --map, or give scores on one rubric"
+                f"human scores: {listed} both map to {aspect.dimension}; choose with --map, or give scores on one rubric"
             )
         turns.append(((aspect, score.dialogue_id, score.annotator), score.value))
     return _scores(((aspect, dialogue), mean) for (aspect, dialogue, _), mean in means_by(turns).items())
@@ -121,7 +117,7 @@ def _scores(pairs: Iterable[tuple[tuple[Aspect, str], float]]) -> Scores:
 
 
 class JudgeWeight(Settings):
-    """One judge on one aspect: Spearman's correlation (None: not defined) over `n` dialogues, and the weight made of it."""
+    """One judge on one aspect: Spearman's correlation (None: undefined) over `n` dialogues, and the resulting weight."""
 
     language: Language
     dimension: Name
@@ -132,7 +128,7 @@ class JudgeWeight(Settings):
 
 
 class Weights(Settings):
-    """What `paper feel ensemble` saves. `data` is the hash of the scores that were fitted on, `fitted_on` their dialogues."""
+    """The weights file of `paper feel ensemble`. `data`: hash of the scores used for the fit; `fitted_on`: their dialogues."""
 
     rubric: str
     mode: Mode
@@ -143,25 +139,25 @@ class Weights(Settings):
 
     @property
     def id(self) -> str:
-        """A hash of the weights: part of the condition of every score that they make."""
+        """A hash of the weights: part of the condition of every score made with them."""
         return digest([weight.model_dump(mode="json") for weight in self.weights], 12)
 
     def by_aspect(self) -> dict[Aspect, dict[str, float]]:
         """Aspect → judge → weight. Raises `UserError` for an entry given twice and for weights that do not sum to 1."""
         check_unique("weights", (f"{e.language}/{e.dimension}/{e.judge}" for e in self.weights), "entries")
-        groups: dict[Aspect, dict[str, float]] = defaultdict(dict)
+        by_aspect: dict[Aspect, dict[str, float]] = defaultdict(dict)
         for weight in self.weights:
-            groups[Aspect(weight.language, weight.dimension)][weight.judge] = weight.weight
-        for aspect, of_judges in groups.items():
-            if not math.isclose(math.fsum(of_judges.values()), 1, abs_tol=1e-6):
-                raise UserError(f"weights: those of {'/'.join(aspect)} sum to {math.fsum(of_judges.values()):g} and not to 1")
-        return dict(groups)
+            by_aspect[Aspect(weight.language, weight.dimension)][weight.judge] = weight.weight
+        for aspect, by_judge in by_aspect.items():
+            if not math.isclose(total := math.fsum(by_judge.values()), 1, abs_tol=1e-6):
+                raise UserError(f"weights: those of {'/'.join(aspect)} sum to {total:g}, not to 1")
+        return dict(by_aspect)
 
 
 def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mode: Mode, seed: int | None = None) -> Weights:
     """Weights of every aspect that both judges and people scored, from the given dialogues; the order of judges has no effect.
 
-    A judge's correlation is over the dialogues that it and people scored. Raises `UserError` where nothing is shared.
+    A judge's correlation is over the dialogues that it and people scored. Raises `UserError` if there are none.
     """
     chosen = set(dialogues)
     weights: list[JudgeWeight] = []
@@ -179,15 +175,15 @@ def fit(panel: Panel, people: Scores, dialogues: Iterable[str], rubric: str, mod
         for judge, (correlation, n) in correlations.items():
             weights.append(JudgeWeight(**aspect._asdict(), judge=judge, correlation=correlation, n=n, weight=weight[judge]))
     if not used:
-        raise UserError("no dialogue has both a judge's and a human score on an aspect: are they named alike (--map)?")
+        raise UserError("no dialogue has a judge's and a human score on the same aspect: map people's names with --map")
     fitted_on = sorted({row[3] for row in used})
     return Weights(rubric=rubric, mode=mode, data=digest(used), seed=seed, weights=weights, fitted_on=fitted_on)
 
 
 def part(groups: Mapping[str, str], share: float, seed: int) -> set[str]:
-    """The dialogues to fit on: about `share` (0–1) of them, drawn by whole groups (dialogue → what must not be parted).
+    """The dialogues to fit on: about `share` (0–1) of them, drawn by whole groups. `groups`: dialogue → its group.
 
-    Raises `UserError` where one side would be empty.
+    Raises `UserError` if one part would be empty.
     """
     members = group_by(sorted(groups), groups.__getitem__)
     names = sorted(members)
@@ -198,7 +194,7 @@ def part(groups: Mapping[str, str], share: float, seed: int) -> set[str]:
             chosen |= set(members[name])
     if not chosen or len(chosen) == len(groups):
         raise UserError(
-            f"{len(groups)} dialogues in {len(names)} groups cannot be parted into one part to fit on and one to report on; "
+            f"{len(groups)} dialogues in {len(names)} groups cannot be split into a part to fit on and a part to report on; "
             "use more dialogues, another --share, or --mode paper"
         )
     return chosen
@@ -208,17 +204,18 @@ def part(groups: Mapping[str, str], share: float, seed: int) -> set[str]:
 
 
 def ensemble_scores(panel: Panel, weights: Mapping[Aspect, Mapping[str, float]]) -> Scores:
-    """The ensemble's score of every dialogue that some judge scored; those without one are left out."""
+    """The ensemble's score of every dialogue that has one."""
     scores: Scores = {}
-    for aspect, shares_of in weights.items():
-        dialogues = dict.fromkeys(dialogue for judge in shares_of for dialogue in panel.get(judge, {}).get(aspect, {}))
-        means = {i: combined(shares_of, {j: panel.get(j, {}).get(aspect, {}).get(i) for j in shares_of}) for i in dialogues}
+    for aspect, by_judge in weights.items():
+        verdicts = {judge: panel.get(judge, {}).get(aspect, {}) for judge in by_judge}
+        dialogues = dict.fromkeys(dialogue for values in verdicts.values() for dialogue in values)
+        means = {i: combined(by_judge, {judge: values.get(i) for judge, values in verdicts.items()}) for i in dialogues}
         scores[aspect] = {dialogue: value for dialogue, value in means.items() if value is not None}
     return scores
 
 
 def without(weights: Weights, judge: str) -> dict[Aspect, dict[str, float]]:
-    """The weights of the ensemble that lacks one judge (table 4): equation 2 over those that are left."""
+    """The weights of the ensemble without one judge (table 4): equation 2 over the others."""
     correlations: dict[Aspect, dict[str, float | None]] = defaultdict(dict)
     for weight in weights.weights:
         if weight.judge != judge:
@@ -227,42 +224,41 @@ def without(weights: Weights, judge: str) -> dict[Aspect, dict[str, float]]:
 
 
 def lacking(judge: str) -> str:
-    """The name, as a judge, of the ensemble that lacks one judge."""
+    """The name, as a judge, of the ensemble without one judge."""
     name = f"{ENSEMBLE} without {judge}"
-    return name if len(name) <= 200 else f"{name[:187]} {digest(judge, 12)}"  # what an identifier may have
+    return name if len(name) <= 200 else f"{name[:187]} {digest(judge, 12)}"  # an identifier has 200 characters at most
 
 
 def unweighted(weights: Weights, judgements: Iterable[Judgement]) -> list[str]:
-    """LANGUAGE/ASPECT of what was judged and has no weights, so that the ensemble says nothing on it; sorted."""
-    known = weights.by_aspect()
+    """LANGUAGE/ASPECT of everything that was judged but has no weights, and so gets no ensemble score; sorted."""
     judged = {Aspect(j.language, j.dimension) for j in judgements}
-    return sorted("/".join(aspect) for aspect in judged if aspect not in known)
+    return sorted("/".join(aspect) for aspect in judged - weights.by_aspect().keys())
 
 
 def apply(weights: Weights, judgements: Sequence[Judgement], ablation: bool = False) -> Iterator[Judgement]:
-    """The ensemble's scores of all dialogues as judgements, aspect by aspect; None with the failure where a judge is missing.
+    """The ensemble's scores of all dialogues as judgements, aspect by aspect; None with the failure if a judge is missing.
 
-    With `ablation` also those of the ensembles that lack one judge, named `feel without JUDGE`. Raises `UserError` for a judge
-    with weight that gave no verdict here, and for judgements on another rubric.
+    With `ablation` also those of the ensembles without one judge, named `feel without JUDGE`. Raises `UserError` for a judge
+    with weight but no verdict here, and for judgements on another rubric.
     """
     panel = panel_of(judgements)
     if other := {j.rubric for j in judgements} - {weights.rubric}:
         raise UserError(f"weights are for rubric {weights.rubric}, the judgements are on {', '.join(sorted(other))}")
     by_aspect = weights.by_aspect()
     languages = {j.language for j in judgements}
-    needed = {j for aspect, one in by_aspect.items() if aspect.language in languages for j, weight in one.items() if weight}
+    needed = {entry.judge for entry in weights.weights if entry.weight and entry.language in languages}
     if unknown := sorted(needed - set(panel)):
         raise UserError(f"no verdict by judge {unknown[0]!r}, which has weight: {near(unknown[0], panel)}")
-    judges = sorted({one.judge for one in weights.weights})
+    judges = sorted({entry.judge for entry in weights.weights})
     sets = {ENSEMBLE: by_aspect}
     if ablation and len(judges) > 1:
         sets |= {lacking(judge): without(weights, judge) for judge in judges}
-    spoken = dict.fromkeys((j.dialogue_id, j.language) for j in judgements)
+    dialogues = dict.fromkeys((j.dialogue_id, j.language) for j in judgements)
     condition = {"mode": weights.mode, "weights": weights.id}
-    for name, shares_of in sets.items():
-        scores = ensemble_scores(panel, shares_of)
-        for dialogue, language in spoken:
-            for aspect in (a for a in shares_of if a.language == language):
+    for name, by_judge in sets.items():
+        scores = ensemble_scores(panel, by_judge)
+        for dialogue, language in dialogues:
+            for aspect in (a for a in by_judge if a.language == language):
                 value = scores[aspect].get(dialogue)
                 yield Judgement(
                     dialogue_id=dialogue,

@@ -1,8 +1,8 @@
 """FEEL (Zhang et al., 2024): several judges score given dialogues by band probabilities, over ten rounds (section 3.3).
 
-What becomes of the scores is in `ensemble` (weights) and `ranking` (section 4.2), beside this file. A judge is a model
-with a persona, a file of the prompt pack, so that one model can be several judges. Method `tokens` is beyond the paper: such a
-distribution from token probabilities, all aspects in one call.
+`ensemble` (weights) and `ranking` (section 4.2), beside this file, use the scores. A judge is a model with a persona (a file of
+the prompt pack), so one model can be several judges. Method `tokens` is not in the paper: it gets the distribution from token
+probabilities, all aspects in one call.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from evalsuite.statistics.summary import scorer_of
 from serve.client import ChatClient
 
 Method = Literal["bands", "tokens"]
-_ASKED: dict[Method, str] = {"bands": "bands", "tokens": "joint"}
+_JUDGE_METHODS: dict[Method, str] = {"bands": "bands", "tokens": "joint"}
 
 
 class JudgeEntry(Settings):
-    """One judge of a panel. One model can be several, as different personas."""
+    """One judge of a panel. One model can be several judges, as different personas."""
 
     model: Annotated[str, IN_SPEC]
     """A name in configs/models, a spec file, or NAME@URL."""
     persona: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "psychologist"
-    """Who it is told to be: persona_NAME.j2 of the prompt pack."""
+    """Its persona: persona_NAME.j2 of the prompt pack."""
 
 
 class FeelConfig(BaseModel):
-    """One run of FEEL's judges."""
+    """A run of FEEL's judges."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     framework: Literal["feel"] = "feel"
@@ -62,21 +62,21 @@ class FeelConfig(BaseModel):
     methods: Annotated[list[Method], Field(min_length=1)] = ["bands"]
     """How judges are asked: band probabilities over several rounds, or token probabilities in one call."""
     rounds: Annotated[int, Field(ge=1, le=100)] = 10
-    """How often `bands` asks about a dialogue."""
+    """Rounds of `bands` per dialogue."""
     temperature: Annotated[float, Field(gt=0, le=2)] = 0.7
-    """At which `bands` draws its rounds."""
+    """Sampling temperature of `bands`."""
     off_sum: OffSum = "renormalise"
-    """What becomes of probabilities that do not sum to 1."""
+    """How to treat probabilities that do not sum to 1."""
     rubric: Annotated[str, IN_NAME] = "feel"
     """The rubric: a name in configs/rubrics, or a file."""
     prompts: Annotated[str, IN_NAME] = "feel"
     """The judges' prompt pack: a name in configs/prompts, or a folder."""
     languages: Annotated[list[Language], Field(min_length=1)] = ["en", "zh"]
-    """Which dialogues are judged."""
+    """Languages to judge."""
     concurrency: Annotated[int, Field(gt=0)] | None = None
     """Calls in flight at once. Default: as many per server as it handles."""
     endpoints: dict[str, str] = {}
-    """Base URLs of servers that are already up, by model name. What is missing here is launched, one model after the other."""
+    """Base URLs of running servers, by model name. Other models are launched, one after the other."""
     out: str
     """The run folder."""
 
@@ -84,18 +84,18 @@ class FeelConfig(BaseModel):
     def _once(self) -> FeelConfig:
         for name, values in (("judges", self.judges), ("methods", self.methods), ("languages", self.languages)):
             if len(set(values)) < len(values):
-                raise ValueError(f"{name}: one is given twice{'; rounds ask a judge again' if name == 'judges' else ''}")
+                raise ValueError(f"{name}: an entry is given twice{'; `rounds` repeats a judge' if name == 'judges' else ''}")
         return self
 
 
 def load_feel_config(path: Path, overrides: dict[str, Any], settings: Sequence[str] = ()) -> FeelConfig:
-    """A panel's config (`evalsuite.runs.config.overridden`)."""
+    """A panel's config from a file, with overrides (`evalsuite.runs.config.overridden`)."""
     return overridden(path, FeelConfig, "FEEL config", overrides, settings)
 
 
 @dataclass(frozen=True)
 class Member:
-    """One judge of the panel, loaded and checked. The templates of `prompts` know its persona."""
+    """One judge of the panel, loaded and checked. `prompts` has its persona filled in."""
 
     entry: JudgeEntry
     resolved: DialogueFramework
@@ -108,16 +108,16 @@ class Member:
         return self.resolved.models.judge
 
     def sampled(self, method: Method, temperature: float) -> ModelSpec:
-        """The model as it is asked by a method: `bands` draws its rounds at the panel's temperature."""
+        """The model's spec as a method samples it: `bands` at the panel's temperature."""
         if method == "tokens":
             return self.spec
         return self.spec.model_copy(update={"sampling": self.spec.sampling.model_copy(update={"temperature": temperature})})
 
 
 class Feel(Framework):
-    """A panel of judges with everything that its config names. Nothing is started yet.
+    """A panel of judges, with everything that its config names; no server is started. FEEL judges given dialogues only.
 
-    Dialogues are given, nobody is played. Raises `UserError` for whatever is missing or does not fit together.
+    Raises `UserError` for whatever is missing or incompatible.
     """
 
     name = "feel"
@@ -129,7 +129,6 @@ class Feel(Framework):
         self.members = _members(config)
 
     def identity(self) -> dict[str, Any]:
-        """The panel and how it is asked."""
         first = self.members[0]
         return {
             **self.config.model_dump(include={"methods", "rounds", "temperature", "off_sum", "languages"}),
@@ -145,7 +144,7 @@ class Feel(Framework):
 
     @classmethod
     def tables(cls, run: ScoredRun) -> Iterator[Table]:
-        """Verdicts, spread of the rounds and cost of every judge; where both methods asked it, how they agree."""
+        """Verdicts, spread of the rounds and cost of every judge; for judges asked by both methods, how these agree."""
         costs = read_jsonl(run.folder / "costs.jsonl", Cost, "costs")
         yield method_table(run.tally.judgements, costs, partial(off_sum_share, rubric=run.tally.rubric))
         if (agreement := agreement_table(run.tally.judgements)).rows:
@@ -153,13 +152,13 @@ class Feel(Framework):
 
 
 def _members(config: FeelConfig) -> list[Member]:
-    """The panel, judges of one model together, as only one model is up at a time."""
+    """The panel, with judges of one model next to each other, as only one model is up at a time."""
     members: list[Member] = []
     for entry in config.judges:
         settings = EvalConfig(
             judge=entry.model,
             rubric=config.rubric,
-            method=_ASKED[config.methods[0]],
+            method=_JUDGE_METHODS[config.methods[0]],
             prompts=config.prompts,
             judge_prompts=config.prompts,
             languages=config.languages,
@@ -168,22 +167,22 @@ def _members(config: FeelConfig) -> list[Member]:
         )
         resolved = DialogueFramework(settings)
         for method in config.methods:
-            check_pack(resolved.judge_prompts, _ASKED[method], config.languages)
+            check_pack(resolved.judge_prompts, _JUDGE_METHODS[method], config.languages)
         resolved.judge_prompts.require(config.languages, [f"persona_{entry.persona}.j2"])
         if "tokens" in config.methods and resolved.models.judge.endpoint.top_logprobs == 0:
             raise UserError(f"model {resolved.models.judge.name}: its endpoint gives no token probabilities (top_logprobs: 0)")
         members.append(Member(entry, resolved, resolved.rubric, resolved.judge_prompts.with_values(persona=entry.persona)))
-    for a, b in itertools.combinations(members, 2):  # by model's name and persona a judge is known, in records and to servers
+    for a, b in itertools.combinations(members, 2):  # records and servers identify a judge by model name and persona
         if a.spec.name == b.spec.name and (a.spec != b.spec or a.entry.persona == b.entry.persona):
             raise UserError(f"judges: {a.entry.model} and {b.entry.model} are both named {a.spec.name}: rename one")
-    known = list(dict.fromkeys(member.spec.name for member in members))
+    names = list(dict.fromkeys(member.spec.name for member in members))
     for name, url in config.endpoints.items():
-        if name not in known:
-            raise UserError(f"endpoint for {name!r}: no such judge in this run: {near(name, known)}")
+        if name not in names:
+            raise UserError(f"endpoint for {name!r}: no such judge in this run: {near(name, names)}")
         for member in members:
             if member.spec.name == name:
                 member.resolved.config.endpoints[name] = url
-    return sorted(members, key=lambda member: known.index(member.spec.name))
+    return sorted(members, key=lambda member: names.index(member.spec.name))
 
 
 def score(
@@ -198,10 +197,10 @@ def score(
     costs: list[Cost] = []
     for _, group in itertools.groupby(panel.members, key=lambda member: member.spec.name):
         members = list(group)
-        with runner(members[0].resolved) as asks:
+        with runner(members[0].resolved) as engine:
             for member, method in itertools.product(members, panel.config.methods):
-                answers = asks.judged(f"feel {method}", dialogues, _work(panel.config, member, method), "dialogues")
-                verdicts = [judgement for of_one in answers.results for judgement in of_one]
+                answers = engine.judged(f"feel {method}", dialogues, _work(panel.config, member, method), "dialogues")
+                verdicts = [judgement for judgements in answers.results for judgement in judgements]
                 tally = answers.client.tallies[member.spec.name, "judge"]
                 judgements += verdicts
                 counts = {name: getattr(tally, name) for name in ("calls", "prompt_tokens", "completion_tokens")}
@@ -217,13 +216,13 @@ def _work(config: FeelConfig, member: Member, method: Method) -> Callable[[ChatC
     spec, bands = member.sampled(method, config.temperature), Bands(config.rounds, config.off_sum)
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
-        judge = Judge(client, spec, member.rubric, member.prompts, _ASKED[method], bands, opens_freely=opens_freely)
+        judge = Judge(client, spec, member.rubric, member.prompts, _JUDGE_METHODS[method], bands, opens_freely=opens_freely)
         verdicts = []
         for judgement in await judge.score(dialogue):
-            changed: dict[str, Any] = {"condition": judgement.condition | {"persona": member.entry.persona}}
-            if method == "tokens":  # the verdict is the mean, as it is for bands; without probabilities there is none
-                changed |= {"method": "tokens", "value": judgement.expected}
-            verdicts.append(judgement.model_copy(update=changed))
+            changes: dict[str, Any] = {"condition": judgement.condition | {"persona": member.entry.persona}}
+            if method == "tokens":  # the verdict is the mean, as for bands, and so None without probabilities
+                changes |= {"method": "tokens", "value": judgement.expected}
+            verdicts.append(judgement.model_copy(update=changes))
         return verdicts
 
     return judged

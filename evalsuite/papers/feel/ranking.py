@@ -1,13 +1,13 @@
-"""Metrics that rank supporters against people who rank them (FEEL section 4.2, tables 3 and 4).
+"""Metrics' rankings of supporters compared with people's (FEEL section 4.2, tables 3 and 4).
 
-- A *topic* is what the supporters were tried on: a card, profile or source item (`correlation.Pairing`). People say which of
-  two dialogues on a topic is better, on any number of questions. A supporter's tally there is wins minus losses (a tie is
-  neither); tallies become ranks, 1 the best, equal ones at their mean rank.
+- A *topic* is what the supporters were given: a card, profile or source item (`correlation.Pairing`). People say which of two
+  dialogues on a topic is better, on any number of questions. A supporter's tally is wins minus losses (a tie is neither);
+  tallies become ranks from 1 (best), equal tallies share their mean rank.
 - A metric (any scorer) ranks the supporters of a topic by its scores. The paper does not say how six aspects become one rank.
-  Our rule: a supporter's score is the mean of its aspects where these are on one scale, else the mean of its ranks on them. A
-  supporter that lacks a score on an aspect that the metric gave others on that topic has no score there.
+  Our rule: a supporter's score is the mean over aspects if they share a scale, else the mean of its ranks on them. A supporter
+  that lacks a score on an aspect that others on the topic have is not ranked there.
 - Within a topic, over the supporters that both ranked: Spearman, Kendall (tau-b), RMSE and MAE of the ranks (equations 4 to 7);
-  then the mean over topics. A coefficient is not defined where one side ranks all alike, nothing is for fewer than two.
+  then the mean over topics. Coefficients are undefined if one side ranks all supporters equal, and all four for fewer than two.
 - Intervals: 95 %, percentile bootstrap over topics.
 """
 
@@ -35,15 +35,14 @@ Ranks = dict[str, dict[str, float]]  # topic → supporter → rank
 
 
 def ranks_of(scores: Mapping[str, float]) -> dict[str, float]:
-    """Rank 1 for the highest score; equal ones get their mean rank."""
+    """Rank 1 for the highest score; equal scores get their mean rank."""
     from scipy.stats import rankdata
 
-    ranked = rankdata([-value for value in scores.values()])
-    return dict(zip(scores, map(float, ranked), strict=True))
+    return dict(zip(scores, rankdata([-value for value in scores.values()]).tolist(), strict=True))
 
 
 def human_ranks(preferences: Iterable[Preference], dialogues: Sequence[Dialogue], pairing: Pairing) -> Ranks:
-    """Ranks by wins minus losses over all questions and annotators, a topic at a time.
+    """Ranks within each topic by wins minus losses over all questions and annotators.
 
     Raises `UserError` for an unknown dialogue, and for a pair on two topics or of one supporter.
     """
@@ -53,7 +52,7 @@ def human_ranks(preferences: Iterable[Preference], dialogues: Sequence[Dialogue]
         where = f"preference by {preference.annotator} on {preference.dialogue_a} and {preference.dialogue_b}"
         a, b = (pairing.unit(known_dialogue(by_id, id, where)) for id in (preference.dialogue_a, preference.dialogue_b))
         if a.sample != b.sample:
-            raise UserError(f"{where}: topics {a.sample!r} and {b.sample!r}; a pair is on one topic")
+            raise UserError(f"{where}: topics {a.sample!r} and {b.sample!r}; a pair must be on the same topic")
         if a.system == b.system:
             raise UserError(f"{where}: both are of supporter {a.system}")
         won = {"a": 1, "b": -1, "tie": 0}[preference.verdict]
@@ -66,8 +65,8 @@ def metric_ranks(
     judgements: Iterable[Judgement], dialogues: Sequence[Dialogue], pairing: Pairing, mixed: Collection[str] = ()
 ) -> dict[str, Ranks]:
     """Every scorer's ranks by the rule above: scorer → topic → supporter → rank; `mixed` names the rubrics with several scales.
-    Repeats, turns and dialogues of one supporter
-    on one topic are averaged first; `condition.supporter`, where there is one, names the supporter.
+    Repeats, turns and dialogues of one supporter on one topic are averaged first; `condition.supporter` names the supporter if
+    it is not the dialogue's own.
 
     Raises `UserError` for an unknown dialogue, and for a scorer with verdicts on several rubrics: their scales may differ.
     """
@@ -77,7 +76,7 @@ def metric_ranks(
     for judgement in judgements:
         name = scorer_of(judgement).without("supporter").name
         if rubrics.setdefault(name, judgement.rubric) != judgement.rubric:
-            raise UserError(f"{name}: verdicts on rubrics {rubrics[name]} and {judgement.rubric}: give those on one")
+            raise UserError(f"{name}: verdicts on rubrics {rubrics[name]} and {judgement.rubric}: give those on a single one")
         if judgement.value is not None:
             dialogue = known_dialogue(by_id, judgement.dialogue_id, f"judgement by {judgement.judge}")
             unit = pairing.unit(dialogue, judgement.condition.get("supporter"))
@@ -89,7 +88,7 @@ def metric_ranks(
     for (name, topic), aspects in means.items():
         complete = sorted(set.intersection(*map(set, aspects.values())))
         sides = [{s: by_system[s] for s in complete} for by_system in aspects.values()]
-        if rubrics[name] in mixed:  # a low rank is good, a high score is
+        if rubrics[name] in mixed:  # negated, since rank 1 is best
             ranked = [ranks_of({s: comparable(score) for s, score in side.items()}) for side in sides]
             sides = [{s: -rank for s, rank in side.items()} for side in ranked]
         ranks[name][topic] = ranks_of({s: comparable(exact_mean(side[s] for side in sides)) for s in complete})
@@ -98,8 +97,8 @@ def metric_ranks(
 
 @dataclass(frozen=True)
 class Ranking:
-    """How one scorer ranks as people do; `n` of each figure counts topics in which it is defined, `supporters` the fewest and
-    most that a topic has (0 without any topic)."""
+    """How closely one scorer's ranks follow people's. Each figure's `n` counts the topics in which it is defined; `supporters`:
+    the fewest and most in a topic (0 without topics)."""
 
     scorer: str
     figures: dict[str, Estimate]
@@ -112,15 +111,15 @@ class Ranking:
 
 
 def compare_ranks(people: Ranks, metrics: Mapping[str, Ranks]) -> list[Ranking]:
-    """Every scorer against people; what ranks nothing that they did has no figures. Raises `UserError` where none ranks
-    anything."""
+    """Every scorer against people; figures are empty for a scorer that shares no topic with people. Raises `UserError` if no
+    scorer does."""
     rankings = []
     for scorer, ranks in metrics.items():
         rows, sizes = [], []
         for topic in sorted(set(people) & set(ranks)):
             shared = sorted(set(people[topic]) & set(ranks[topic]))
             if len(shared) > 1:
-                # Ranked anew among the supporters that both have.
+                # Ranked again among the shared supporters.
                 sides = [ranks_of({name: -side[topic][name] for name in shared}) for side in (people, ranks)]
                 rows.append(topic_figures(*([side[name] for name in shared] for side in sides)))
                 sizes.append(len(shared))
@@ -158,19 +157,19 @@ def _averaged(values: Floats) -> dict[str, Estimate]:
 
 
 def ranking_table(rankings: Sequence[Ranking]) -> Table:
-    """Table 3 (and, with the ensembles that lack a judge, table 4) of FEEL."""
+    """Table 3 of FEEL (and table 4, with the ensembles without one judge)."""
     return Table(
         key="feel_ranking",
-        title="Ranks of the supporters against people's",
+        title="Scorers' ranks of the supporters against people's",
         columns=("scorer", "Spear.", "Kend.", "RMSE", "MAE", "topics", "supporters"),
         rows=tuple(
             (e.scorer, *(e.figures[name] for name in FIGURES), e.topics, "–".join(map(str, dict.fromkeys(e.supporters))))
             for e in rankings
         ),
         notes=(
-            "Within each topic, then averaged; [95 % percentile bootstrap over topics], n = topics in which it is defined. "
-            "People: wins minus losses over all questions, ties neither; equal ones share their mean rank.",
-            "A scorer ranks a supporter by the mean of its aspects; where their scales differ, by that of its ranks.",
+            "Within each topic, then averaged; [95 % percentile bootstrap over topics], n = topics with a defined figure. "
+            "People: wins minus losses over all questions, ties are neither; equal tallies share their mean rank.",
+            "A scorer ranks supporters by their mean over aspects; if scales differ, by the mean of their ranks on them.",
         ),
         section=FEEL,
         decimals=3,

@@ -1,9 +1,9 @@
-"""FEEL's tables: the ensemble beside its judges (tables 1, 2 and 4: correlation with people, aspect by aspect), and rounds of
-band probabilities beside one call for token probabilities.
+"""FEEL's tables: the ensemble compared with its judges (tables 1, 2 and 4: correlation with people, aspect by aspect), and
+rounds of band probabilities compared with one call for token probabilities.
 
-- Spread of the rounds: per dialogue and aspect the standard deviation (n − 1) of the rounds' scores, averaged; it needs two
-  readable rounds. A single call has none, and a dash.
-- Agreement of two methods of one model and persona: the scores after equation 1, on dialogues that both scored.
+- Spread of the rounds: the standard deviation (n − 1) of the rounds' scores per dialogue and aspect, averaged; it needs two
+  readable rounds, so a single call has a dash.
+- Agreement of the two methods of one model and persona: on the scores of equation 1, over dialogues that both scored.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from evalsuite.statistics.summary import scorer_of
 FEEL = "FEEL"  # heading of the tables
 EVEN = "mean of the judges"
 FITTED: dict[Mode, str] = {
-    "paper": "Weights are fitted on the very dialogues that are reported on, as in the paper: this flatters the ensemble.",
-    "native": "On dialogues that the weights were not fitted on.",
+    "paper": "As in the paper, weights are fitted on the same dialogues that are reported on, which flatters the ensemble.",
+    "native": "On dialogues that were not used to fit the weights.",
 }
 NOTE = "From -1 to 1, [95 % percentile bootstrap over dialogues], n = dialogues that people and all judges scored."
 
 
 @dataclass(frozen=True)
 class Row:
-    """How one scorer goes with people on one aspect: coefficients (−1 to 1) with 95 % bootstrap intervals over dialogues.
+    """One scorer's correlation with people on one aspect: coefficients (−1 to 1) with 95 % bootstrap intervals over dialogues.
 
-    Rows of one aspect and mode are over the same dialogues: those that all judges with any score on it scored.
+    All rows of an aspect and mode are over the same dialogues: those scored by every judge that has any score on the aspect.
     """
 
     mode: Mode
@@ -53,31 +53,31 @@ class Row:
 
 
 def report(panel: Panel, people: Scores, weights: Weights, dialogues: Iterable[str]) -> list[Row]:
-    """Every judge, their unweighted mean, the ensemble, and with three or more judges the ensembles that lack one (table 4)."""
+    """Every judge, their unweighted mean, the ensemble, and with three or more judges the ensembles without one (table 4)."""
     chosen, rows = set(dialogues), []
     by_aspect, judges = weights.by_aspect(), sorted(panel)
     fewer = {ensemble.lacking(judge): ensemble.without(weights, judge) for judge in judges} if len(judges) > 2 else {}
     for aspect, weight in by_aspect.items():
-        able = [judge for judge in judges if panel[judge].get(aspect)]
-        shared = chosen & {i for i in people[aspect] if all(i in panel[judge][aspect] for judge in able)}
+        scoring = [judge for judge in judges if panel[judge].get(aspect)]
+        shared = chosen & {i for i in people[aspect] if all(i in panel[judge][aspect] for judge in scoring)}
         contestants = {judge: panel[judge].get(aspect, {}) for judge in judges}
-        sets = {EVEN: dict.fromkeys(able, 1 / len(able)), ENSEMBLE: weight}
+        sets = {EVEN: dict.fromkeys(scoring, 1 / len(scoring)), ENSEMBLE: weight}
         sets |= {name: shares[aspect] for name, shares in fewer.items()}
         for name, shares in sets.items():
             contestants[name] = ensemble.ensemble_scores(panel, {aspect: shares})[aspect]
         for name, scores in contestants.items():
-            both = correlated(scores, people[aspect], sorted(shared & set(scores)))
-            rows.append(Row(weights.mode, *aspect, name, both["spearman"], both["kendall"]))
+            coefficients = correlated(scores, people[aspect], sorted(shared & set(scores)))
+            rows.append(Row(weights.mode, *aspect, name, coefficients["spearman"], coefficients["kendall"]))
     return rows
 
 
 def fit_modes(
-    panel: Panel, people: Scores, rubric: str, known: Mapping[str, str] | None, share: float = 0.5, seed: int = 0
+    panel: Panel, people: Scores, rubric: str, groups: Mapping[str, str] | None, share: float = 0.5, seed: int = 0
 ) -> tuple[list[Weights], list[Row], str | None]:
-    """Weights of both modes with their rows, and why native mode is left out where it cannot be had.
+    """Weights of both modes with their rows, and why native mode is left out, if it is.
 
-    `known` maps dialogue → its group, which stays in one part; without it, each is on its own. Native mode fits on about
-    `share` (0–1) of the dialogues, drawn by the seed. Raises `UserError` for a dialogue that `known` lacks.
+    `groups`: dialogue → its group, which is never split; None: every dialogue is a group. Native mode fits on about `share`
+    (0–1) of the dialogues, drawn with the seed. Raises `UserError` for a dialogue that `groups` lacks.
     """
     shared = {
         i
@@ -85,9 +85,9 @@ def fit_modes(
         for aspect, scores in by_aspect.items()
         for i in set(scores) & set(people.get(aspect, {}))
     }
-    groups = {i: f"dialogue {i}" for i in shared} if known is None else known
-    if lost := sorted(shared - set(groups)):
-        raise UserError(f"--dialogues: no dialogue {lost[0]!r}, which judges and people scored ({len(lost)} are not there)")
+    groups = {i: f"dialogue {i}" for i in shared} if groups is None else groups
+    if missing := sorted(shared - set(groups)):
+        raise UserError(f"--dialogues: no dialogue {missing[0]!r}, which judges and people scored ({len(missing)} are missing)")
     paper = ensemble.fit(panel, people, shared, rubric, "paper")
     weights, rows = [paper], report(panel, people, paper, shared)
     try:
@@ -98,25 +98,25 @@ def fit_modes(
     return [paper, native], rows + report(panel, people, native, shared - chosen), None
 
 
-def correlated(one: Mapping[str, float], other: Mapping[str, float], dialogues: Sequence[str]) -> dict[Coefficient, Estimate]:
-    """How two scores of the same dialogues go together: coefficients, −1 to 1, with 95 % bootstrap intervals over dialogues."""
-    x, y = (np.array([side[i] for i in dialogues], dtype=np.float64) for side in (one, other))
+def correlated(a: Mapping[str, float], b: Mapping[str, float], dialogues: Sequence[str]) -> dict[Coefficient, Estimate]:
+    """The correlation of two scores of the same dialogues: coefficients, −1 to 1, with 95 % bootstrap intervals over them."""
+    x, y = (np.array([scores[i] for i in dialogues], dtype=np.float64) for scores in (a, b))
     by_coefficient = figures(x, y, np.arange(len(dialogues), dtype=np.intp), "dataset")
     return {name: estimate for name, (estimate, _, _) in by_coefficient.items()}
 
 
 def fit_tables(fitted: Sequence[Weights], rows: Sequence[Row]) -> Iterator[Table]:
-    """Weights, and tables 1 and 2 of the paper (scorers × aspects), one a mode, language and coefficient."""
+    """Weights, and tables 1 and 2 of the paper (scorers × aspects), one per mode, language and coefficient."""
     yield _weight_table(fitted)
-    for (mode, language), of_language in group_by(rows, lambda row: (row.mode, row.language)).items():
-        aspects = list(dict.fromkeys(row.dimension for row in of_language))
+    for (mode, language), part in group_by(rows, lambda row: (row.mode, row.language)).items():
+        scorers, aspects = dict.fromkeys(row.scorer for row in part), dict.fromkeys(row.dimension for row in part)
         for name in ("spearman", "kendall"):
-            cells = {(row.scorer, row.dimension): getattr(row, name) for row in of_language}
+            cells = {(row.scorer, row.dimension): getattr(row, name) for row in part}
             yield Table(
                 key=f"feel_{name}_{mode}_{language}",
                 title=f"Judges and ensemble against people ({name}), {language}, {mode} mode",
                 columns=("scorer", *aspects),
-                rows=tuple((s, *(cells.get((s, a)) for a in aspects)) for s in group_by(of_language, lambda row: row.scorer)),
+                rows=tuple((scorer, *(cells.get((scorer, aspect)) for aspect in aspects)) for scorer in scorers),
                 notes=(FITTED[mode], NOTE),
                 section=FEEL,
                 decimals=3,
@@ -132,7 +132,7 @@ def _weight_table(fitted: Sequence[Weights]) -> Table:
             rows.append((weights.mode, w.language, w.dimension, w.judge, w.correlation, w.n, w.weight, rule))
     notes = ["Weight: Spearman's correlation over the sum of the judges' (equation 2); negative and undefined ones count 0."]
     if any(row[-1] == "even" for row in rows):
-        notes.append("even: no judge of that aspect goes with people, all weigh the same.")
+        notes.append("even: no judge of that aspect correlates with people above 0, so all have equal weights.")
     return Table(
         key="feel_weights",
         title="Weights of the judges",
@@ -148,7 +148,7 @@ def _weight_table(fitted: Sequence[Weights]) -> Table:
 
 
 class Cost(Record):
-    """What one scorer (`Scorer.name`) cost on all dialogues together, as its server counted: a line of costs.jsonl."""
+    """A line of costs.jsonl: one scorer's (`Scorer.name`) cost on all dialogues together, as its server counted."""
 
     judge: Annotated[Name, Spelt("judge")]
     dialogues: Annotated[Count, Field(gt=0)]
@@ -164,25 +164,25 @@ class Cost(Record):
 def method_table(
     judgements: Sequence[Judgement], costs: Sequence[Cost], off_sum: Callable[[Sequence[Judgement]], float | None]
 ) -> Table:
-    """One row a scorer and language: verdicts, how many could be read, how many did not sum to 1 (`off_sum`, per cent), spread,
-    cost (a dash for a scorer without any in `costs`)."""
-    of_scorer = group_by(judgements, lambda judgement: (scorer_of(judgement).name, judgement.language))
-    paid = {cost.judge: cost.each() for cost in costs}
+    """One row per scorer and language: verdicts, shares read and not summing to 1 (`off_sum`), both in per cent, spread, and
+    cost (a dash for a scorer that is not in `costs`)."""
+    by_scorer = group_by(judgements, lambda judgement: (scorer_of(judgement).name, judgement.language))
+    prices = {cost.judge: cost.each() for cost in costs}
     rows: list[tuple[Cell, ...]] = []
-    for (scorer, language), verdicts in of_scorer.items():
+    for (scorer, language), verdicts in by_scorer.items():
         read = 100 * sum(judgement.value is not None for judgement in verdicts) / len(verdicts)
         figures = (len(verdicts), read, off_sum(verdicts), _spread(verdicts))
-        rows.append((scorer, language, *figures, *paid.get(scorer, (None, None, None))))
-    paid_for = ("calls per dialogue", "prompt tokens per dialogue", "completion tokens per dialogue")
+        rows.append((scorer, language, *figures, *prices.get(scorer, (None, None, None))))
+    units = ("calls per dialogue", "prompt tokens per dialogue", "completion tokens per dialogue")
     return Table(
         key="feel_methods",
         title="Rounds of band probabilities and token probabilities",
-        columns=("scorer", "language", "verdicts", "read %", "sum off %", "spread of the rounds", *paid_for),
+        columns=("scorer", "language", "verdicts", "read %", "sum off %", "spread of the rounds", *units),
         rows=tuple(rows),
         notes=(
             "Spread: standard deviation of a dialogue's rounds on an aspect, averaged, [95 % percentile bootstrap over "
             "dialogues], n = dialogues. Sum off: verdicts whose numbers could be read and do not sum to 1 ± 0.02.",
-            "Costs are over all languages that were asked together.",
+            "Costs are per dialogue over all languages of the run.",
         ),
         section=FEEL,
     )
@@ -201,16 +201,16 @@ def _spread(judgements: Sequence[Judgement]) -> Estimate:
 
 
 def _mean(values: Mapping[str, Sequence[float]]) -> Estimate:
-    """The mean of all numbers, with an interval over dialogues, which are drawn whole; n counts dialogues."""
+    """The mean of all numbers, with an interval over dialogues, which are resampled whole; n counts dialogues."""
     if not values:
         return Estimate(None, None, None, 0)
-    sums = np.array([[sum(listed)] for listed in values.values()], dtype=np.float64)
-    counts = np.array([[len(listed)] for listed in values.values()], dtype=np.float64)
+    sums = np.array([[sum(numbers)] for numbers in values.values()], dtype=np.float64)
+    counts = np.array([[len(numbers)] for numbers in values.values()], dtype=np.float64)
     return estimate(float(sums.sum() / counts.sum()), resampled_means(sums, counts)[:, 0], len(values), len(values))
 
 
 def agreement_table(judgements: Sequence[Judgement]) -> Table:
-    """The two methods of every judge against each other, a row an aspect. No row where a judge was asked by one method only."""
+    """The two methods of every judge against each other, one row per aspect; no row for a judge asked by one method only."""
     names: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, str]] = defaultdict(dict)
     for judgement in judgements:
         scorer = scorer_of(judgement)
@@ -220,12 +220,12 @@ def agreement_table(judgements: Sequence[Judgement]) -> Table:
     for (judge, condition), methods in names.items():
         if {"bands", "tokens"} <= set(methods):
             bands, tokens = panel[methods["bands"]], panel[methods["tokens"]]
-            who = PARTED.join([judge, *(f"{key}={value}" for key, value in condition)])
+            name = PARTED.join([judge, *(f"{key}={value}" for key, value in condition)])
             for aspect in (aspect for aspect in bands if aspect in tokens):
                 ids = sorted(set(bands[aspect]) & set(tokens[aspect]))
                 gaps = {i: [bands[aspect][i] - tokens[aspect][i]] for i in ids}
-                both = _mean(gaps), _mean({i: [abs(gap)] for i, (gap,) in gaps.items()})
-                rows.append((who, *aspect, correlated(bands[aspect], tokens[aspect], ids)["spearman"], *both))
+                means = _mean(gaps), _mean({i: [abs(gap)] for i, (gap,) in gaps.items()})
+                rows.append((name, *aspect, correlated(bands[aspect], tokens[aspect], ids)["spearman"], *means))
     return Table(
         key="feel_method_agreement",
         title="Band probabilities against token probabilities",

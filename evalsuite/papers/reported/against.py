@@ -1,4 +1,4 @@
-"""The papers' tables for people to read: as printed, what does not follow in them, and their figures beside ours."""
+"""The papers' tables for people to read: as printed, with figures that contradict others, and next to our own figures."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ from evalsuite.papers.reported.tables import At, Counterpart, Printed, Reported,
 
 TITLES = {"esc_eval": "ESC-Eval", "emoharbor": "EmoHarbor", "feel": "FEEL", "ecdbench": "ECDBench"}
 AGAINST = {"paper": "esc_eval", "emoharbor": "emoharbor", "feel": "feel"}  # what `--against` takes
-Source = tuple[str, int]  # a table of the paper, and which of its `beside` entries
+Source = tuple[str, int]  # a table of the paper, and the index of one of its `beside` entries
 
 
 def against(tables: Iterable[Table], name: str | None) -> list[Table]:
-    """The tables with the reported figures that `--against NAME` asks for; as they are for None.
-
-    Raises `UserError` for an unknown name.
-    """
+    """The tables with the reported figures of `--against NAME`; unchanged for None. Raises `UserError` for an unknown name."""
     if name is None:
         return list(tables)
     if name not in AGAINST:
@@ -34,30 +31,30 @@ _bundled = cache(load_reported)
 
 
 def beside(table: Table, paper: Reported) -> Table:
-    """One of our tables with the paper's figures, by the papers' `beside` parts: a column `paper: NAME` after every column that
-    has a counterpart, or rows `paper: NAME` below ours.
+    """One of our tables with the paper's figures, as the paper's `beside` entries map them: a column `paper: NAME` after every
+    column with a counterpart, or rows `paper: NAME` below ours.
 
     A figure that the paper lacks is None. Notes say where the figures are from, and which rows have none. A table without any
-    counterpart comes back as it is, with a note that says so. Raises `UserError` for a mapping that leaves a cell open.
+    counterpart is returned unchanged but for a note. Raises `UserError` for a mapping to several cells.
     """
-    known = [
+    matching = [
         ((name, index), entry)
         for name, reported in paper.tables.items()
         for index, entry in enumerate(reported.beside)
         if any(fnmatchcase(table.key, key) for key in entry.tables) and set(entry.rows) <= set(table.columns)
     ]
-    entries = [pair for pair in known if not pair[1].as_rows]
-    further = [pair for pair in known if pair[1].as_rows]
+    as_columns = [pair for pair in matching if not pair[1].as_rows]
+    as_rows = [pair for pair in matching if pair[1].as_rows]
     printed: dict[tuple[int, int], float] = {}
-    used: dict[Source, None] = {}
-    for (name, index), row, column, at in _places(entries, table):
+    sources: dict[Source, None] = {}
+    for (name, index), row, column, at in _places(as_columns, table):
         cell = _printed(paper, name, at, f"{paper.files[name]}: beside.{index}")
         if cell is not None and cell.value is not None and (row, column) not in printed:
             printed[row, column] = paper.tables[name].beside[index].ours(cell.value)
-            used[name, index] = None
-    if not printed and not further:
-        what = "No row of this table is in" if entries else "There is no counterpart of this table in"
-        return replace(table, notes=(*table.notes, f"{what} {_title(paper)}."))
+            sources[name, index] = None
+    if not printed and not as_rows:
+        problem = "No row of this table is in" if as_columns else "There is no counterpart of this table in"
+        return replace(table, notes=(*table.notes, f"{problem} {_title(paper)}."))
     matched = {column for _, column in printed}
     columns: list[str] = []
     rows: list[list[Cell]] = [[] for _ in table.rows]
@@ -67,21 +64,21 @@ def beside(table: Table, paper: Reported) -> Table:
         columns += [head, f"paper: {head}"] if index in matched else [head]
         for number, cells in enumerate(table.rows):
             rows[number] += [cells[index], printed.get((number, index))] if index in matched else [cells[index]]
-    shown = [tuple(row) for row in rows] + [row for source, entry in further for row in _rows(paper, source, entry, columns)]
+    shown = [tuple(row) for row in rows] + [row for source, entry in as_rows for row in _rows(paper, source, entry, columns)]
     notes = list(table.notes)
-    for name, index in (*used, *(source for source, _ in further if source not in used)):
+    for name, index in sources | {source: None for source, _ in as_rows}:
         note = paper.tables[name].beside[index].note
         notes.append(f"paper: {_place(paper, paper.tables[name])}" + (f": {note}." if note else "."))
-    named = [index for index, head in enumerate(table.columns) if any(head in entry.rows for _, entry in entries)]
-    found = {row for row, _ in printed}
-    lacking = dict.fromkeys(" ".join(fmt(row[i]) for i in named) for n, row in enumerate(table.rows) if n not in found)
-    if named and lacking:
+    heads = [index for index, head in enumerate(table.columns) if any(head in entry.rows for _, entry in as_columns)]
+    with_figures = {row for row, _ in printed}
+    lacking = dict.fromkeys(" ".join(fmt(row[i]) for i in heads) for n, row in enumerate(table.rows) if n not in with_figures)
+    if heads and lacking:
         notes.append(f"Not in the paper: {', '.join(lacking)}.")
     return replace(table, columns=tuple(columns), rows=tuple(shown), bold=tuple(sorted(bold)), notes=tuple(notes))
 
 
 def _rows(paper: Reported, source: Source, entry: Counterpart, columns: Sequence[str]) -> Iterator[tuple[Cell, ...]]:
-    """The paper's own rows under our columns; shares of a known number of items with their n."""
+    """The paper's own rows under our columns; percentages of a stated number of items with their n."""
     name, index = source
     where, shares = f"{paper.files[name]}: beside.{index}", _shares(paper, name)
     ((own_head, names),) = entry.rows.items()
@@ -92,21 +89,19 @@ def _rows(paper: Reported, source: Source, entry: Counterpart, columns: Sequence
             cell = None if down is None else _printed(paper, name, {**entry.at, **across, **down}, where)
             if head == own_head:
                 cells.append(f"paper: {label}")
-            elif cell is None:
-                cells.append(None)
             else:
-                cells.append(_shown(paper.tables[name], cell, shares.get((cell.row, cell.column))))
+                cells.append(_shown(paper.tables[name], cell, shares.get((cell.row, cell.column))) if cell else None)
         yield tuple(cells)
 
 
 def _places(entries: list[tuple[Source, Counterpart]], table: Table) -> Iterator[tuple[Source, int, int, At]]:
-    """Every cell of ours that an entry names, with the axes of its counterpart."""
+    """Every cell of ours that an entry maps, with the axes of its counterpart."""
     for source, entry in entries:
         for number, row in enumerate(table.rows):
-            named = [_match(str(row[table.columns.index(own_head)]), names) for own_head, names in entry.rows.items()]
-            if None in named:
+            matches = [_match(str(row[table.columns.index(own_head)]), names) for own_head, names in entry.rows.items()]
+            if None in matches:
                 continue
-            across = {axis: value for at in named if at for axis, value in at.items()}
+            across = {axis: value for at in matches if at for axis, value in at.items()}
             for index, head in enumerate(table.columns):
                 if head not in entry.rows and (down := _match(head, entry.columns)) is not None:
                     yield source, number, index, {**entry.at, **across, **down}
@@ -133,24 +128,24 @@ def _place(paper: Reported, table: ReportedTable) -> str:
 
 
 def listed(paper: Reported) -> Table:
-    """What there is of a paper, and which other papers there are."""
+    """The list of a paper's tables, with a note on the other papers."""
     rows = tuple((name, table.title, table.section) for name, table in paper.tables.items())
     note = f"Other papers: {', '.join(f'--paper {name}' for name in TITLES if name != paper.paper)}."
     return Table("reported", f"Tables of {_title(paper)}", ("table", "title", "section"), rows, (note,))
 
 
 def meant(paper: Reported, name: str) -> str:
-    """The table that a name means: `4`, `table4`, `Table 4`, `table_4.yaml`, `TEXT`."""
+    """The id of the table that a user means: `4`, `table4`, `Table 4`, `table_4.yaml`, `TEXT`."""
     match = re.fullmatch(r"(?:t[a-z]*[ _.-]*(?=\d))?(.+?)(?:\.ya?ml)?", name.strip().lower())
-    plain = match[1] if match else name
-    return plain if plain in paper.tables else name
+    return match[1] if match and match[1] in paper.tables else name
 
 
 def as_printed(paper: Reported, name: str) -> Table:
-    """A reported table as the paper has it; shares of a known number of items with their n.
+    """A reported table as the paper has it; percentages of a stated number of items with their n.
 
-    There are no intervals: items of one card hang together, and the papers do not say how they fall on cards. Notes say where
-    it is printed, what we know about it and which cells do not follow from the others. Raises `UserError` for an unknown table.
+    There are no intervals: items of one card are correlated, and the papers do not say how items are spread over cards. Notes
+    say where the table is printed, what we know about it and which cells contradict others. Raises `UserError` for an unknown
+    table.
     """
     table = paper.table(name)
     shares = _shares(paper, name)
@@ -160,16 +155,16 @@ def as_printed(paper: Reported, name: str) -> Table:
     heads = dict.fromkeys(cell.column for cell in paper.cells[name])
     notes = [f"{_place(paper, table)}.", *table.notes]
     notes += [
-        f"{one.row}, {one.column}: {_figure(table, one.printed)}, recomputed {_recomputed(table, one)} "
-        f"({'; '.join(one.notes)})."
-        for one in check(paper).disagreements
-        if one.table == name
+        f"{cell.row}, {cell.column}: {_figure(table, cell.printed)}, recomputed {_recomputed(table, cell)} "
+        f"({'; '.join(cell.notes)})."
+        for cell in check(paper).disagreements
+        if cell.table == name
     ]
     return Table(f"reported-{name}", table.title, (*table.heads, *heads), tuple(rows), tuple(notes))
 
 
 def _shares(paper: Reported, name: str) -> dict[tuple[str, str], int]:
-    """(row, column) → n of the cells that are percentages of n items."""
+    """(row, column) → n, for cells that are percentages of n items."""
     return {
         (cell.row, cell.column): rule.share_of
         for index, rule in enumerate(paper.tables[name].derived)
@@ -196,26 +191,27 @@ def _recomputed(table: ReportedTable, disagreement: Disagreement) -> str:
 
 
 def disagreement_table(paper: Reported, checked: Checked) -> Table:
-    """What `esc-eval paper reported` prints: a row a cell that does not follow, with the reasons."""
+    """The table of `esc-eval paper reported`: one row per cell that contradicts others, with the reasons."""
 
-    def row(one: Disagreement) -> tuple[Cell, ...]:
-        table = paper.tables[one.table]
-        figures = (_figure(table, one.printed), _recomputed(table, one))
-        return one.table, one.row, one.column, *figures, "; ".join(one.notes)
+    def row(cell: Disagreement) -> tuple[Cell, ...]:
+        table = paper.tables[cell.table]
+        figures = (_figure(table, cell.printed), _recomputed(table, cell))
+        return cell.table, cell.row, cell.column, *figures, "; ".join(cell.notes)
 
     return Table(
         key="reported-check",
         title=f"{_title(paper)}: printed figures that do not follow from the others",
         columns=("table", "row", "column", "printed", "recomputed", "recomputed as; remarks"),
-        rows=tuple(row(one) for one in checked.disagreements),
+        rows=tuple(map(row, checked.disagreements)),
         notes=(
-            f"{checked.figures:,} figures in {len(paper.tables)} tables were held against what they follow from; "
-            f"{len(checked.disagreements)} disagree by more than the rounding of what is printed.",
-            f"{checked.exact:,} of the figures were recomputed exactly, the others within the slack that rounded inputs leave "
-            "(± in the table) or by their sign alone.",
+            f"{checked.figures:,} figures in {len(paper.tables)} tables were recomputed from others; "
+            f"{len(checked.disagreements)} disagree by more than the rounding in print.",
+            f"{checked.exact:,} of the figures were recomputed exactly, the others within the slack of rounded inputs (± in "
+            "the table) or only by their sign.",
             *(
-                f"Table {one.table}: {one.exact} of {one.cells} figures are whole counts, so exact as inputs: {one.items}."
-                for one in checked.counted
+                f"Table {counted.table}: {counted.exact} of {counted.cells} figures are whole counts, so exact as inputs: "
+                f"{counted.items}."
+                for counted in checked.counted
             ),
         ),
     )

@@ -1,10 +1,10 @@
-"""Does a paper's table follow from its own cells? Every rule of the reported tables (`tables`) recomputed.
+"""Recomputation of the papers' figures from other figures, by the rules of the reported tables (`tables`).
 
-A printed number stands for all that round to it (half a unit of its last place either way; counts are exact), a recomputed one
-for all that its printed inputs allow. The two disagree when they have no number in common.
+A printed number stands for all numbers that round to it (half a unit of its last place either way; counts are exact), a
+recomputed one for all numbers that its printed inputs allow. The two disagree if they have no number in common.
 
-Inputs that are whole numbers of known items (rules with `items`) are exact: of the multiples of 25/331 only one is printed as
-74.32. So an average of such inputs is exact too, and one that was cut off does not pass as rounding.
+Inputs that count items of a stated number (rules with `items`) are exact: only one multiple of 25/331 is printed as 74.32. So
+an average of such inputs is exact too, and one that was truncated does not pass as rounding.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from evalsuite.papers.reported.tables import Printed, Reported, ReportedTable, R
 
 OPERATIONS = ("sum", "mean", "minus", "times", "ratio", "count")
 TABLE, LOST = "table", "lost"
-Known = Mapping[tuple[str, str, str], Fraction]  # (table, row, column) → the exact figure of a cell
+Exact = Mapping[tuple[str, str, str], Fraction]  # (table, row, column) → the exact figure of a cell
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A printed number that does not follow from the others; `recomputed` is rounded as the printed one is.
+    """A printed number that contradicts others; `recomputed` is rounded like the printed one.
 
-    `slack` is how far its inputs, rounded in print, let it be off: 0 where they are exact, None where only the sign is known.
+    `slack` is how far rounded inputs may put the recomputed number off: 0 for exact inputs, None if only its sign is known.
     """
 
     paper: str
@@ -40,13 +40,13 @@ class Disagreement:
     notes: tuple[str, ...]
 
     def record(self) -> dict[str, Any]:
-        """Without the notes: what `esc-eval paper reported --json` lists."""
+        """The fields that `esc-eval paper reported --json` lists: all but the notes."""
         return {name: getattr(self, name) for name in ("paper", "table", "row", "column", "printed", "recomputed", "slack")}
 
 
 @dataclass(frozen=True)
 class RecomputedCount:
-    """`exact` of the `cells` printed figures of a table are whole numbers of the `items` of one rule, the others are not."""
+    """`exact` of a table's `cells` printed figures are whole numbers of the `items` of one rule."""
 
     table: str
     items: str
@@ -56,7 +56,7 @@ class RecomputedCount:
 
 @dataclass(frozen=True)
 class Checked:
-    """`figures` printed numbers were held against at least one rule, `exact` of them against a value without slack."""
+    """`figures` printed numbers were checked by at least one rule, `exact` of them against a value without slack."""
 
     figures: int
     exact: int
@@ -66,7 +66,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class ReportedSpread:
-    """The numbers that a recomputed figure may be, from `low` to `high`; `mid` is what its inputs give as printed."""
+    """The range of a recomputed figure, `low` to `high`; `mid` is its value for the inputs as printed."""
 
     low: Fraction
     mid: Fraction
@@ -79,12 +79,12 @@ def exactly(number: float | Fraction) -> ReportedSpread:
 
 
 def check(reported: Reported) -> Checked:
-    """Recompute all that the rules of a paper's tables say; disagreements come in the order of tables and cells.
+    """Apply all rules of a paper's tables; disagreements are in the order of tables and cells.
 
     Two rules that give the same recomputed number for a cell are one disagreement with both reasons.
-    Raises `UserError` with file and field for a rule that names cells there are not, or cannot be computed.
+    Raises `UserError` with file and field for a rule that names missing cells or cannot be computed.
     """
-    counted, known = _known(reported)
+    counted, exact_figures = _exact(reported)
     figures = exact = 0
     disagreements = []
     for name, table in reported.tables.items():
@@ -97,7 +97,7 @@ def check(reported: Reported) -> Checked:
             if printed is None:
                 continue
             results = [
-                _recomputed(reported, known, table, rule, cell, f"{at}.{rule.relation}")
+                _recomputed(reported, exact_figures, table, rule, cell, f"{at}.{rule.relation}")
                 for rule, at, cells in covered
                 if place in cells
             ]
@@ -112,13 +112,13 @@ def check(reported: Reported) -> Checked:
     return Checked(figures, exact, counted, disagreements)
 
 
-def _known(reported: Reported) -> tuple[list[RecomputedCount], Known]:
-    """The exact figures of cells that are whole numbers of counted items, and how many there are.
+def _exact(reported: Reported) -> tuple[list[RecomputedCount], Exact]:
+    """The exact figures of cells that are whole numbers of counted items, and how many there are per rule.
 
-    A cell that was cut off instead of rounded has one such figure too; one that is neither has none.
+    A cell that was truncated instead of rounded has an exact figure too; a cell that is neither has none.
     """
     counted: list[RecomputedCount] = []
-    known: dict[tuple[str, str, str], Fraction] = {}
+    figures: dict[tuple[str, str, str], Fraction] = {}
     for name, table in reported.tables.items():
         for index, rule in enumerate(table.derived):
             if rule.items is None:
@@ -130,13 +130,13 @@ def _known(reported: Reported) -> tuple[list[RecomputedCount], Known]:
                 printed, unit = Fraction(str(cell.value)), Fraction(1, 10**table.decimals)
                 step = _step(reported, table, rule, cell, f"{where}.{rule.relation}")
                 if step <= 2 * unit:
-                    raise UserError(f"{where}.items: a step of {float(step):.3g} leaves several counts open")
+                    raise UserError(f"{where}.items: with a step of {float(step):.3g}, several counts are printed alike")
                 value = round(printed / step) * step
                 if abs(value - printed) <= unit / 2 or _cut_off(printed, value, unit):
                     exact[name, cell.row, cell.column] = value
-            known |= exact
+            figures |= exact
             counted.append(RecomputedCount(name, rule.items, len(exact), len(cells)))
-    return counted, known
+    return counted, figures
 
 
 def _places(reported: Reported, name: str, selector: Any, where: str) -> set[tuple[str, str]]:
@@ -152,20 +152,20 @@ def _cells(reported: Reported, name: str, selector: Any, where: str) -> list[Pri
 
 @dataclass(frozen=True)
 class _Result:
-    """What one rule says of a cell: the recomputed number where it disagrees, and how far that may be off (None: a sign)."""
+    """One rule's result for a cell: the recomputed number if it disagrees, and how far that may be off (None: sign only)."""
 
     value: int | float | None
     slack: float | None
     why: str
 
 
-def _recomputed(reported: Reported, known: Known, table: ReportedTable, rule: Rule, cell: Printed, where: str) -> _Result:
+def _recomputed(reported: Reported, exact: Exact, table: ReportedTable, rule: Rule, cell: Printed, where: str) -> _Result:
     printed = Fraction(str(cell.value))
     decimals = table.decimals if rule.decimals is None else rule.decimals
     unit = Fraction(0) if table.exact and rule.decimals is None else Fraction(1, 10**decimals)
     slack: float | None = 0.0
     if rule.sign_of is not None:
-        others = [_value(reported, known, table.table, selector, cell, where).mid for selector in rule.sign_of]
+        others = [_value(reported, exact, table.table, selector, cell, where).mid for selector in rule.sign_of]
         near_zero = any(abs(figure) < rule.beyond for figure in (printed, *others))
         holds = near_zero or printed * others[0] > 0 or any(figure * others[0] < 0 for figure in others)
         recomputed, slack = -printed, None
@@ -174,7 +174,7 @@ def _recomputed(reported: Reported, known: Known, table: ReportedTable, rule: Ru
         recomputed = round(printed / step) * step
         holds = abs(recomputed - printed) <= unit / 2
     else:
-        value = _value(reported, known, table.table, getattr(rule, rule.relation), cell, where)
+        value = _value(reported, exact, table.table, getattr(rule, rule.relation), cell, where)
         recomputed, slack = value.mid, float(max(value.high - value.mid, value.mid - value.low))
         above = rule.relation != "at_least" and printed - unit / 2 > value.high
         below = rule.relation != "at_most" and printed + unit / 2 < value.low
@@ -188,7 +188,7 @@ def _recomputed(reported: Reported, known: Known, table: ReportedTable, rule: Ru
 
 
 def _cut_off(printed: Fraction, exact: Fraction, unit: Fraction) -> bool:
-    """Whether dropping the decimals of an exact figure leaves the printed one."""
+    """Whether truncating an exact figure gives the printed one."""
     return printed * exact >= 0 and 0 < abs(exact) - abs(printed) < unit
 
 
@@ -200,17 +200,17 @@ def _step(reported: Reported, table: ReportedTable, rule: Rule, cell: Printed, w
     return step.mid
 
 
-def _value(reported: Reported, known: Known, name: str, expression: Any, cell: Printed, where: str) -> ReportedSpread:
-    values = list(_values(reported, known, name, expression, cell, where))
+def _value(reported: Reported, exact: Exact, name: str, expression: Any, cell: Printed, where: str) -> ReportedSpread:
+    values = list(_values(reported, exact, name, expression, cell, where))
     if len(values) != 1:
         raise UserError(f"{where}: one value is needed, {expression} gives {len(values)}")
     return values[0]
 
 
 def _values(
-    reported: Reported, known: Known, name: str, expression: Any, cell: Printed, where: str
+    reported: Reported, exact: Exact, name: str, expression: Any, cell: Printed, where: str
 ) -> Iterator[ReportedSpread]:
-    """A number or an operation gives one value, a selector one for every cell."""
+    """The values of an expression: one for a number or an operation, one per cell for a selector."""
     if isinstance(expression, int | float) and not isinstance(expression, bool):
         yield exactly(expression)
     elif not isinstance(expression, dict) or not expression:
@@ -222,23 +222,23 @@ def _values(
         if operation == "count":
             yield exactly(sum(len(_sources(reported, name, operand, cell, where)) for operand in operands))
         else:
-            inputs = [value for operand in operands for value in _values(reported, known, name, operand, cell, where)]
+            inputs = [value for operand in operands for value in _values(reported, exact, name, operand, cell, where)]
             yield combine(operation, inputs, f"{where}.{operation}")
     else:
         for source in _sources(reported, name, expression, cell, where):
             other = expression.get(TABLE, name)
-            if (other, source.row, source.column) in known:
-                yield exactly(known[other, source.row, source.column])
+            if (other, source.row, source.column) in exact:
+                yield exactly(exact[other, source.row, source.column])
             elif source.value is not None:
                 table = reported.tables[other]
                 value, slack = Fraction(str(source.value)), Fraction(0 if table.exact else 1, 2 * 10**table.decimals)
                 yield ReportedSpread(value - slack, value, value + slack)
             elif expression.get(LOST) != "skip":
-                raise UserError(f"{where}: {source.row}, {source.column} is lost; `lost: skip` leaves such cells out")
+                raise UserError(f"{where}: {source.row}, {source.column} has no figure; `lost: skip` leaves such cells out")
 
 
 def _sources(reported: Reported, name: str, selector: Any, cell: Printed, where: str) -> list[Printed]:
-    """The cells that a selector means, seen from the checked cell: axes that it does not name stay as they are."""
+    """The cells of a selector, relative to the checked cell: axes that it does not name keep the cell's own value."""
     if not isinstance(selector, dict):
         raise UserError(f"{where}: {selector!r} is not a selector")
     other = selector.get(TABLE, name)
@@ -250,7 +250,7 @@ def _sources(reported: Reported, name: str, selector: Any, cell: Printed, where:
 
 
 def combine(operation: str, values: list[ReportedSpread], where: str) -> ReportedSpread:
-    """`sum`, `mean`, `minus` (two), `times` or `ratio` (two) of values, with the widest spread that theirs allow."""
+    """`sum`, `mean`, `minus` (two), `times` or `ratio` (two) of values, with the widest range that theirs allow."""
     if not values or (operation in ("minus", "ratio") and len(values) != 2):
         raise UserError(f"{where}: {'values are' if not values else 'two values are'} needed, {len(values)} given")
     total = values[0]

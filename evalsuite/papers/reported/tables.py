@@ -1,10 +1,10 @@
 """The papers' tables as numbers, configs/reported/PAPER/*.yaml: their form, how they are read and how cells are named.
 
-A cell stands at one name on every axis of its table: the heads of its row, `column`, and `part` where a printed cell holds
-several numbers (`9.9/9.8`). A selector maps axes to a name or a list of names; `"*"` is any name.
+A cell has one name on every axis of its table: the heads of its row, `column`, and `part` if a printed cell has several numbers
+(`9.9/9.8`). A selector maps axes to a name or a list of names; `"*"` is any name.
 
-`derived` says what must hold for some cells (`recomputation` checks it), `remarks` what we have to say about single
-ones, `beside` where the tables that the harness prints have their counterpart (`against`).
+`derived` has rules that cells must satisfy (`recomputation` checks them), `remarks` our comments on single cells, `beside` the
+counterparts of the harness's own tables (`against`).
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ At = dict[StrictStr, StrictStr]
 
 
 class Rule(Settings):
-    """What must hold for some cells (all, if none are named): exactly one of the relations.
+    """A rule that some cells (all, if none are named) must satisfy: exactly one of the relations.
 
     - `equals`, `at_most`, `at_least`: the value of a number, a selector of one cell, or an operation on a list of these: `sum`,
-      `mean`, `minus`, `times`, `ratio`, `count` (of cells). A selector may go to another `table`; an axis that it leaves out
-      stays where the checked cell is, so `mean: [{column: [A, B]}]` is the mean of A and B in the cell's own row. Cells that
-      the paper's text lost are an error, unless the selector says `lost: skip`.
+      `mean`, `minus`, `times`, `ratio`, `count` (of cells). A selector may name another `table`; an axis that it leaves out
+      keeps the checked cell's value, so `mean: [{column: [A, B]}]` is the mean of A and B in the cell's own row. Cells without
+      a figure are an error, unless the selector says `lost: skip`.
     - `multiple_of`: a whole multiple of such a value. `share_of: n`: a percentage of n items, so a multiple of 100/n.
-    - `sign_of`: the sign of the selected cells, where these agree and all, the checked one too, are `beyond` away from 0.
+    - `sign_of`: the sign of the selected cells, if these agree and all, with the checked one, are at least `beyond` from 0.
 
-    `decimals` says to how many the cells are rounded, where not as the table does.
+    `decimals`: to how many the cells are rounded, if not as in the rest of the table.
 
-    `items`, for a multiple or a share, says what is counted and where the number is from: the cells are then known exactly, and
-    rules that they go into take the exact figures instead of the printed ones with their rounding.
+    `items`, for a multiple or a share, says what is counted and where the number is from: the cells' exact figures are then
+    known, and rules with them as inputs use these instead of the rounded ones.
     """
 
     why: str
@@ -72,20 +72,19 @@ class Rule(Settings):
 
 
 class Remark(Settings):
-    """What we have to say about some printed cells."""
+    """Our comment on some printed cells."""
 
     cells: Names
     note: str
 
 
 class Counterpart(Settings):
-    """Where the harness's tables of the keys `tables` are in the paper.
+    """The mapping of the harness's tables with the keys `tables` to cells of the paper's.
 
-    `rows` has, for one or more of our columns, the names in it; such a name and the name of a figure's column each give axes of
-    the paper's table, `at` gives the others; together they say which cell it is (at most one). Our keys and names are patterns
-    (`*`, `[Aa]`), of which the first that fits counts. Both sides are in the same unit, or `scale` has the paper's figures for
-    our 0 and 100. With `as_rows` the names in `rows` are not ours but the paper's, and its figures are further rows of our
-    table instead of columns.
+    `rows`: one or more of our columns → name in it → axes of the paper's table; `columns`: name of a figure's column → axes;
+    `at`: the other axes. Together they select at most one cell. Our keys and names are patterns (`*`, `[Aa]`), of which the
+    first match counts. Both sides are in the same unit, or `scale` has the paper's figures for our 0 and 100. With `as_rows`
+    the names in `rows` are the paper's, and its figures become further rows of our table instead of columns.
     """
 
     tables: Annotated[list[str], Field(min_length=1)]
@@ -112,8 +111,8 @@ class Counterpart(Settings):
 
 @dataclass(frozen=True)
 class Printed:
-    """One number of a table: its name on every axis, its row and column as people call them, and the number, None where the
-    paper's text lost it."""
+    """One number of a table: its name on every axis, its row and column as shown, and the number, None if the paper's text
+    lost it."""
 
     at: Mapping[str, str]
     row: str
@@ -122,9 +121,9 @@ class Printed:
 
 
 class ReportedTable(Settings):
-    """One table of a paper. `rows` are lists as printed: the heads, then for every column a number (or a list of parts).
+    """One table of a paper. `rows` are lists as printed: the heads, then a number (or a list of parts) for every column.
 
-    A number has at most `decimals` decimals and stands for all that round to it, unless the table is `exact` (counts).
+    A number has at most `decimals` decimals and stands for all numbers that round to it, unless the table is `exact` (counts).
     """
 
     paper: str
@@ -201,8 +200,7 @@ class Reported:
         }
         for name, table in self.tables.items():
             for index, entry in enumerate(table.beside):
-                ours = [entry.at, *entry.columns.values(), *(at for names in entry.rows.values() for at in names.values())]
-                for at in ours:
+                for at in (entry.at, *entry.columns.values(), *(at for axes in entry.rows.values() for at in axes.values())):
                     self.select(name, at, f"{self.files[name]}: beside.{index}")
 
     def table(self, name: str) -> ReportedTable:
@@ -220,21 +218,21 @@ class Reported:
         for axis, names in wanted.items():
             if axis not in self._names[name]:
                 raise UserError(f"{where}: table {name} has no axis {axis!r}: {near(axis, self._names[name])}")
-            known = self._names[name][axis]
-            for unknown in (value for value in names if value not in known):
-                raise UserError(f"{where}: table {name} has no {axis} {unknown!r}: {near(str(unknown), known)}")
+            valid = self._names[name][axis]
+            for unknown in (value for value in names if value not in valid):
+                raise UserError(f"{where}: table {name} has no {axis} {unknown!r}: {near(str(unknown), valid)}")
         narrow = [(axis, names) for axis, names in wanted.items() if "*" not in names]
         return [cell for cell in self.cells[name] if all(cell.at[axis] in names for axis, names in narrow)]
 
 
 def load_reported(name: str = "esc_eval") -> Reported:
-    """The tables of a paper: those bundled under a name (configs/reported/NAME), or of one's own folder of YAML files.
+    """The tables of a paper: bundled under a name (configs/reported/NAME), or in a user's folder of YAML files.
 
     Raises `UserError` with file and field.
     """
     folder = Path(name) if "/" in name else CONFIGS / "reported" / name
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
-        known = [path.name for path in (CONFIGS / "reported").iterdir()]
-        raise UserError(f"no reported tables in {folder}" if "/" in name else f"unknown paper {name!r}: {near(name, known)}")
+        papers = [path.name for path in (CONFIGS / "reported").iterdir()]
+        raise UserError(f"no reported tables in {folder}" if "/" in name else f"unknown paper {name!r}: {near(name, papers)}")
     return Reported(folder.name, {path: read_yaml(path, ReportedTable, "reported table") for path in paths})

@@ -1,4 +1,4 @@
-"""Which of two seekers is closer to a human being (ESC-Eval section 2.3.2, figure 3), asked of a judge or answered by people.
+"""Which of two seekers is closer to a human being (ESC-Eval section 2.3.2, figure 3), answered by a judge or by people.
 
 A judge sees every pair in both orders.
 """
@@ -30,7 +30,7 @@ TEMPLATES = ("pairwise_system.j2", "pairwise.j2")
 
 
 class PairAnswer(Record):
-    """One answer on two dialogues shown in one order; `verdict` is null where it could not be read or was not given."""
+    """One answer on two dialogues shown in one order; `verdict` is null if it could not be read or was not given."""
 
     dialogue_a: Identifier
     dialogue_b: Identifier
@@ -42,17 +42,15 @@ class PairAnswer(Record):
     failure: str | None = None
 
     def preference(self) -> Preference | None:
-        """The answer as the record that people's answers have too; None without a verdict."""
-        if self.verdict is None:
-            return None
-        return Preference.model_validate(self.model_dump(exclude={"raw", "failure"}))
+        """The answer as the record used for people's answers; None without a verdict."""
+        return None if self.verdict is None else Preference.model_validate(self.model_dump(exclude={"raw", "failure"}))
 
 
 def given_answers(preferences: Sequence[Preference]) -> list[PairAnswer]:
     """Preferences from elsewhere as answers. Raises `UserError` for answers on several questions."""
     questions = sorted({preference.question for preference in preferences})
     if len(questions) > 1:
-        raise UserError(f"preferences on several questions: {', '.join(questions[:5])}; give one file a question")
+        raise UserError(f"preferences on several questions: {', '.join(questions[:5])}; give one file per question")
     return [PairAnswer.model_validate(preference.model_dump()) for preference in preferences]
 
 
@@ -61,15 +59,15 @@ def given_answers(preferences: Sequence[Preference]) -> list[PairAnswer]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two dialogues on one card or profile, of two seekers; simulated ones had the same supporter in the same trial."""
+    """Two seekers' dialogues on the same card or profile; simulated ones with the same supporter in the same trial."""
 
     a: Dialogue
     b: Dialogue
 
 
 def pairs_of(seekers: Field) -> tuple[list[Pair], Counter[str]]:
-    """Every pair, card by card, and how many dialogues of each seeker are in none because nobody answered them or a server
-    failed. Raises `UserError` when there is no pair at all."""
+    """Every pair, card by card, and how many dialogues of each seeker are left out because they have no exchange or a server
+    failed. Raises `UserError` if there is no pair at all."""
     by_card: dict[str, list[Dialogue]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     for dialogue in seekers.dialogues:
@@ -86,31 +84,28 @@ def pairs_of(seekers: Field) -> tuple[list[Pair], Counter[str]]:
         and (a.supporter is None or b.supporter is None or (a.supporter, a.trial) == (b.supporter, b.trial))
     ]
     if not pairs:
-        raise UserError("nobody was played by two seekers (with the same supporter and trial): nothing to compare")
+        raise UserError("no card was played by two seekers (with the same supporter and trial): nothing to compare")
     return pairs, left_out
 
 
 def shown(pair: Pair, mode: Mode) -> tuple[str, str]:
     """Both transcripts as a judge reads them.
 
-    What the supporter says before the seeker's first line is left out: it is fixed in simulations and absent in corpora. In
-    native mode the longer chat is cut to the turns of the shorter one, so that length does not tell them apart.
+    They begin with the seeker's first line: what the supporter says before is fixed in simulations and absent in corpora. In
+    native mode the longer chat is cut to the number of turns of the shorter one, so that length does not tell them apart.
     """
-    turns = []
-    for dialogue in (pair.a, pair.b):
-        first = next(place for place, turn in enumerate(dialogue.turns) if turn.role == "seeker")
-        turns.append(dialogue.turns[first:])
+    dialogues = pair.a, pair.b
+    starts = [next(place for place, turn in enumerate(d.turns) if turn.role == "seeker") for d in dialogues]
+    turns = [dialogue.turns[start:] for dialogue, start in zip(dialogues, starts, strict=True)]
     length = min(map(len, turns)) if mode == "native" else None
-    cut = zip((pair.a, pair.b), turns, strict=True)
-    a, b = (transcript(dialogue.model_copy(update={"turns": spoken[:length]})) for dialogue, spoken in cut)
+    a, b = (transcript(d.model_copy(update={"turns": own[:length]})) for d, own in zip(dialogues, turns, strict=True))
     return a, b
 
 
 def messages(prompts: PromptPack, pair: Pair, order: Order, mode: Mode) -> list[Message]:
-    """What a judge is asked about a pair in one order."""
-    a, b = shown(pair, mode)
-    language = pair.a.language
-    first, second = (a, b) if order == "ab" else (b, a)
+    """The judge's prompt for a pair in one order."""
+    texts, language = shown(pair, mode), pair.a.language
+    first, second = texts if order == "ab" else texts[::-1]
     return [
         {"role": "system", "content": prompts.render(language, TEMPLATES[0])},
         {"role": "user", "content": prompts.render(language, TEMPLATES[1], first=first, second=second)},
@@ -121,21 +116,19 @@ def messages(prompts: PromptPack, pair: Pair, order: Order, mode: Mode) -> list[
 
 
 def read_answer(text: str, order: Order) -> Verdict | None:
-    """The verdict of "1", "2" or "tie" on the chats as shown (case, quotes and a full stop do not matter); None for others."""
-    said = text.strip().strip("\"'“”.。").strip().lower()
-    if said not in CHOICES:
-        return None
-    if said == "tie":
-        return "tie"
-    return "a" if (said == "1") == (order == "ab") else "b"
+    """The verdict of "1", "2" or "tie" on the chats as shown, whatever its case, quotes and full stop; None for other text."""
+    answer = text.strip().strip("\"'“”.。").strip().lower()
+    if answer not in ("1", "2"):
+        return "tie" if answer == "tie" else None
+    return "a" if (answer == "1") == (order == "ab") else "b"
 
 
 def compare_seekers(runner: Runner, seekers: Field, pairs: Sequence[Pair]) -> list[PairAnswer]:
-    """Both orders of every pair of `seekers`, asked of the judge. A lost server, a rejected call or an overflow is a null
-    verdict with its `failure`."""
+    """The judge's answers on every pair of `seekers` in both orders. A lost server, a rejected call or an overflow gives a
+    null verdict with its `failure`."""
     resolved, pack = runner.resolved, runner.resolved.judge_pack
     spec, mode = resolved.models.judge, resolved.config.mode
-    prompts = load_pack(pack)  # it need not hold a judge's prompts for scores
+    prompts = load_pack(pack)  # not `judge_prompts`: the pack need not have prompts for scores
     prompts.require({pair.a.language for pair in pairs}, TEMPLATES)
     claim(
         runner.run,
@@ -183,7 +176,7 @@ def compare_seekers(runner: Runner, seekers: Field, pairs: Sequence[Pair]) -> li
     return runner.judged("role-play pairwise", jobs, answer, "answers").results
 
 
-# --- what the answers come to -------------------------------------------------------------------------------------------------
+# --- from answers to tables ---------------------------------------------------------------------------------------------------
 
 
 WORDS = Words("role_play", "seeker", "cards", ROLE_PLAY)
@@ -193,22 +186,22 @@ TITLES = {QUESTION: "Closer to a human"}
 def choices_of(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue]) -> list[Choice]:
     """Answers on these dialogues as choices between their seekers.
 
-    Raises `UserError` for a dialogue that is not given, or two dialogues on different cards (or profiles) or of one seeker.
+    Raises `UserError` for a dialogue that is not given, and two dialogues of one seeker or on different cards (or profiles).
     """
-    known = {dialogue.id: dialogue for dialogue in dialogues}
+    by_id = {dialogue.id: dialogue for dialogue in dialogues}
     choices = []
     for answer in answers:
         for id in (answer.dialogue_a, answer.dialogue_b):
-            if id not in known:
+            if id not in by_id:
                 raise UserError(f"answer by {answer.annotator}: no dialogue {id!r} among those given")
-        a, b = known[answer.dialogue_a], known[answer.dialogue_b]
+        a, b = by_id[answer.dialogue_a], by_id[answer.dialogue_b]
         where = f"answer by {answer.annotator} on {a.id} and {b.id}"
         if seeker_of(a) == seeker_of(b):
             raise UserError(f"{where}: both are of seeker {seeker_of(a)}")
         person, other = a.card_id or a.profile_id, b.card_id or b.profile_id
         if person is None or person != other:
-            both = f"{person or 'none'} and {other or 'none'}"
-            raise UserError(f"{where}: card_id or profile_id: {both}; a pair is on one of them")
+            persons = f"{person or 'none'} and {other or 'none'}"
+            raise UserError(f"{where}: card_id or profile_id: {persons}; both dialogues of a pair need the same")
         first, lost = seeker_of(a if answer.order == "ab" else b), answer.failure in LOST
         choice = Choice(a.language, person, seeker_of(a), seeker_of(b), answer.verdict, first=first, lost=lost)
         choice = replace(choice, annotator=answer.annotator, question=answer.question, outputs=(a.id, b.id))
@@ -217,5 +210,5 @@ def choices_of(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue]) -> 
 
 
 def pairwise_tables(answers: Sequence[PairAnswer], dialogues: Sequence[Dialogue], mode: Mode) -> list[Table]:
-    """Win rates of every seeker, every pair of seekers, and what annotators make of the order (figure 3, and beyond)."""
+    """Win rates of every seeker, every pair of seekers, and the effect of the order shown (figure 3, and beyond)."""
     return [*win_rate_tables(choices_of(answers, dialogues), mode, WORDS, TITLES)]

@@ -1,6 +1,6 @@
 """Role-play evaluation (ESC-Eval sections 2.3.2 and B.2, tables 1 and 10): how well models play the seeker.
 
-Here are the seekers that are compared, their scores by a judge who knows the role card, and table 1 from any judge's or
+This module reads the seekers to compare, has a judge who knows the role card score them, and makes table 1 from any judge's or
 people's scores. Which of two is closer to a human (figure 3) is in `evalsuite.papers.role_play.pairwise`.
 """
 
@@ -47,10 +47,10 @@ _NAME = re.compile(r"[^\s:=/][^:=/]{0,59}")
 
 @dataclass
 class Field:
-    """The seekers that are compared, their dialogues, and the card or profile of each dialogue (by dialogue id).
+    """The dialogues of the seekers to compare, and each dialogue's card or profile (by dialogue id).
 
-    Every dialogue carries its seeker's name as `simulator` and in its id, `SEEKER:ID`: one model under two prompting strategies
-    holds dialogues of the same id. `unplaced` counts, for each seeker, imported dialogues that belong to none of the cards.
+    Every dialogue has its seeker's name as `simulator` and in its id, `SEEKER:ID`, since one model under two prompting
+    strategies holds dialogues of the same id. `unplaced` counts each seeker's imported dialogues that belong to no card.
     """
 
     dialogues: list[Dialogue] = field(default_factory=list)
@@ -65,19 +65,19 @@ def read_field(
     limit: int | None = None,
     profile_files: Sequence[Path] = (),
 ) -> Field:
-    """Seekers in the languages (None: all) from `NAME=PLACE`, a run folder or a JSONL file of dialogues each.
+    """Seekers in the languages (None: all) from `NAME=PLACE`, where a place is a run folder or a JSONL file of dialogues.
 
-    `SupportDialogue` records are taken as well. Cards and profiles come from the run folders and from files. An imported
-    dialogue without `card_id` belongs to the card that was made from it: the one of the same `source` and `source_id`. With
-    `limit`, that many cards per language stay, those first that most seekers have. Raises `UserError` for a name given twice, a
-    simulated dialogue whose card is not there, two cards made from one dialogue, a seeker without any dialogue, and a folder
-    that holds only a part of a run.
+    Files may also hold `SupportDialogue` records. Cards and profiles come from the run folders and from files. An imported
+    dialogue without `card_id` belongs to the card made from it: the one with the same `source` and `source_id`. With `limit`,
+    that many cards per language are kept, those played by most seekers first. Raises `UserError` for a name given twice, a
+    simulated dialogue whose card is missing, two cards made from one dialogue, a seeker without any dialogue, and a folder
+    with only a part of a run.
     """
     shared_cards = list(load_played(card_files, profile_files).values())
     compared, names = Field(), []
     for place in places:
-        name, parted, where = place.partition("=")
-        if not parted or not where or not _NAME.fullmatch(name):
+        name, _, where = place.partition("=")
+        if not where or not _NAME.fullmatch(name):
             raise UserError(f"--seeker {place!r}: expected NAME=RUN_FOLDER or NAME=FILE.jsonl; no colon or slash in NAME")
         names.append(name)
         folder = Path(where)
@@ -94,19 +94,19 @@ def read_field(
         _place(compared, name, where, [d for d in dialogues if languages is None or d.language in languages], cards)
     check_unique("--seeker", names, "seeker names")
     if limit is not None:
-        met: dict[tuple[Language, str], set[str]] = defaultdict(set)  # who played it, in order of first appearance
+        seekers: dict[tuple[Language, str], set[str]] = defaultdict(set)  # (language, card) → its seekers
         for dialogue in compared.dialogues:
-            met[dialogue.language, compared.cards[dialogue.id].id].add(seeker_of(dialogue))
-        by_language = group_by(met, lambda key: key[0]).values()
-        kept = {key for keys in by_language for key in sorted(keys, key=lambda key: -len(met[key]))[:limit]}  # stable
+            seekers[dialogue.language, compared.cards[dialogue.id].id].add(seeker_of(dialogue))
+        by_language = group_by(seekers, lambda key: key[0]).values()
+        # The sort is stable: among cards with equally many seekers, the first to appear.
+        kept = {key for keys in by_language for key in sorted(keys, key=lambda key: -len(seekers[key]))[:limit]}
         compared.dialogues = [d for d in compared.dialogues if (d.language, compared.cards[d.id].id) in kept]
         compared.cards = {dialogue.id: compared.cards[dialogue.id] for dialogue in compared.dialogues}
     return compared
 
 
 class Cards:
-    """Cards and profiles by id, and by the dialogue that they were made from. Raises `UserError` for an id with two different
-    contents."""
+    """Cards and profiles by id, and by the dialogue that they were made from. Raises `UserError` for two of the same id."""
 
     def __init__(self, cards: Iterable[Played] = ()) -> None:
         self.by_id: dict[str, Played] = {}
@@ -122,19 +122,18 @@ class Cards:
                 self.by_source[card.source, card.source_id].append(card)
 
     def of(self, dialogue: Dialogue, where: str) -> Played | None:
-        """A dialogue's card or profile; None for an imported one that no card was made from. See `read_field` for what it
-        raises."""
+        """A dialogue's card or profile; None for an imported one that no card was made from. Errors: see `read_field`."""
         id = dialogue.card_id or dialogue.profile_id
         if id is not None:
             if id not in self.by_id:
                 kind, option = ("role card", "--cards") if dialogue.card_id else ("profile", "--profiles")
                 raise UserError(f"{where}: dialogue {dialogue.id}: no {kind} {id!r}; give its file with {option}")
             return self.by_id[id]
-        made = self.by_source.get((dialogue.source, dialogue.source_id or ""), [])
-        if len(made) > 1:
-            listed = ", ".join(card.id for card in made[:3])
+        cards = self.by_source.get((dialogue.source, dialogue.source_id or ""), [])
+        if len(cards) > 1:
+            listed = ", ".join(card.id for card in cards[:3])
             raise UserError(f"{where}: dialogue {dialogue.id}: several cards were made from it ({listed}); set its card_id")
-        return made[0] if made else None
+        return cards[0] if cards else None
 
 
 def _place(compared: Field, name: str, where: str, dialogues: Sequence[Dialogue], cards: Cards) -> None:
@@ -144,17 +143,17 @@ def _place(compared: Field, name: str, where: str, dialogues: Sequence[Dialogue]
         if card is None:
             compared.unplaced[name] += 1
             continue
-        person = "card_id" if isinstance(card, RoleCard) else "profile_id"
-        ours = dialogue.model_copy(update={"id": f"{name}:{dialogue.id}", "simulator": name, person: card.id})
-        compared.dialogues.append(ours)
-        compared.cards[ours.id] = card
+        field = "card_id" if isinstance(card, RoleCard) else "profile_id"
+        renamed = dialogue.model_copy(update={"id": f"{name}:{dialogue.id}", "simulator": name, field: card.id})
+        compared.dialogues.append(renamed)
+        compared.cards[renamed.id] = card
     if len(compared.dialogues) == before:
-        what = "none of its dialogues belongs to a role card given" if dialogues else "no dialogue in the languages asked for"
-        raise UserError(f"seeker {name} ({where}): {what}")
+        problem = "none of its dialogues belongs to a given role card" if dialogues else "no dialogue in the chosen languages"
+        raise UserError(f"seeker {name} ({where}): {problem}")
 
 
 def claim(run: Run, stage: str, settings: Mapping[str, Any], seekers: Field) -> None:
-    """Claim a folder for a stage with these dialogues and cards. Raises `UserError` for the folder of an evaluation run: its
+    """Claim a folder for a stage with these dialogues and cards. Raises `UserError` for the folder of an evaluation run, whose
     files are about supporters."""
     if others := {"simulate", "score"} & run.config().stages.keys():
         raise UserError(f"--out {run.folder} holds another run's records ({', '.join(sorted(others))}); use another --out")
@@ -162,7 +161,7 @@ def claim(run: Run, stage: str, settings: Mapping[str, Any], seekers: Field) -> 
     run.claim(stage, {**settings, "dialogues": hashed(seekers.dialogues), "cards": {"sha256": hashed(cards)["sha256"]}})
 
 
-# --- asking a judge ---------------------------------------------------------------------------------------------------------
+# --- scores by a judge ------------------------------------------------------------------------------------------------------
 
 
 def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
@@ -170,21 +169,19 @@ def score_seekers(runner: Runner, seekers: Field) -> list[Judgement]:
     resolved = runner.resolved
     if resolved.method == "paper":
         raise UserError("--mode paper: people rated the seekers in the paper; give their scores to `paper role-play --gold`")
-
-    profiles = sorted({card.id for card in seekers.cards.values() if not isinstance(card, RoleCard)})
-    if profiles:
+    if profiles := sorted({card.id for card in seekers.cards.values() if not isinstance(card, RoleCard)}):
         raise UserError(
             f"{profiles[0]} is a profile: rubric {resolved.rubric.name} rates seekers against role cards; "
             "`esc-eval paper pairwise` compares seekers of profiles"
         )
 
     async def judged(client: ChatClient, dialogue: Dialogue) -> list[Judgement]:
-        pack = resolved.judge_prompts.with_values(card=seekers.cards[dialogue.id])  # a seeker cannot be rated without it
+        pack = resolved.judge_prompts.with_values(card=seekers.cards[dialogue.id])
         return await resolved.judge(client, prompts=pack).score(dialogue)
 
     claim(runner.run, "role_play", RunIdentity(resolved).score(), seekers)
     answers = runner.judged("role-play score", seekers.dialogues, judged, "dialogues")
-    return [judgement for of_one in answers.results for judgement in of_one]
+    return [judgement for judgements in answers.results for judgement in judgements]
 
 
 # --- table 1 ----------------------------------------------------------------------------------------------------------------
@@ -200,15 +197,15 @@ class _SeekerRating(NamedTuple):
 
 def _ratings(judgements: Sequence[Judgement], scores: Sequence[HumanScore], rubric: Rubric) -> Iterator[_SeekerRating]:
     for judgement in checked(judgements, rubric):
-        scorer = scorer_of(judgement).name
-        left = judgement.lost or judgement.unasked
-        yield _SeekerRating(scorer, judgement.dialogue_id, judgement.dimension, judgement.value, left)
+        unanswered = judgement.lost or judgement.unasked
+        scorer, dialogue = scorer_of(judgement).name, judgement.dialogue_id
+        yield _SeekerRating(scorer, dialogue, judgement.dimension, judgement.value, unanswered)
     human = [score for score in scores if score.rubric == rubric.name]
     count = len({score.annotator for score in human})
     people = f"people ({count} {'annotator' if count == 1 else 'annotators'})"
     for score in human:
-        where = f"score of dialogue {score.dialogue_id} by {score.annotator}"
         if score.dimension not in rubric.dimensions:
+            where = f"score of dialogue {score.dialogue_id} by {score.annotator}"
             raise UserError(f"{where}: dimension: {score.dimension!r} is not in rubric {rubric.name}")
         check_scale(score, rubric)
         yield _SeekerRating(people, score.dialogue_id, score.dimension, score.value)
@@ -219,20 +216,20 @@ def role_play_tables(
 ) -> list[Table]:
     """Table 1, one per language: seekers × metrics on 0–10 with 95 % intervals and n, their average on both scales, parse rate.
 
-    A score s counts (s − min) / (max − min) × 10, on 0–2 the mean × 5. Where the metrics' scales differ, the average is on 0–10
-    only. A dialogue's annotators, repeats and turns are averaged
-    first; several judges are separate rows, people are one. Records on other rubrics are passed over. Raises `UserError` for a
-    score off the rubric or of a dialogue that is not given, and where nothing is on this rubric.
+    A score s becomes (s − min) / (max − min) × 10, so on 0–2 the mean × 5. If the metrics' scales differ, the average is on
+    0–10 only. A dialogue's annotators, repeats and turns are averaged first; each judge has its own rows, people share theirs.
+    Records on other rubrics are skipped. Raises `UserError` for a score off the rubric or of a dialogue that is not given, and
+    if there is no score on this rubric.
     """
-    known = {dialogue.id: dialogue for dialogue in dialogues}
+    by_id = {dialogue.id: dialogue for dialogue in dialogues}
     groups: dict[tuple[Language, str, str], list[_SeekerRating]] = defaultdict(list)
     for rating in _ratings(judgements, scores, rubric):
-        if rating.dialogue not in known:
+        if rating.dialogue not in by_id:
             raise UserError(f"score by {rating.scorer}: dialogue_id: no dialogue {rating.dialogue!r} among those given")
-        dialogue = known[rating.dialogue]
+        dialogue = by_id[rating.dialogue]
         groups[dialogue.language, rating.scorer, seeker_of(dialogue)].append(rating)
     if not groups:
-        raise UserError(f"nothing is rated on rubric {rubric.name}")
+        raise UserError(f"no score on rubric {rubric.name}")
     labels = [dimension_label(rubric, dimension) for dimension in rubric.dimensions]
     shared = rubric.shared_scale if rubric.alike else None
     unprinted = [f"{AVERAGE} on {shared.min}–{shared.max}"] if shared else []
@@ -243,11 +240,11 @@ def role_play_tables(
         f"[{SMOOTHED} over cards, each drawn with all its dialogues; none for a single card], "
         "n = dialogues with a readable score.",
         f"{AVERAGE}: unweighted mean of the metrics; its n counts dialogues with any readable score. Rubric {rubric.name}.",
-        "Unreadable verdicts are in no mean; they lower the parse rate. Those that were lost with a server do not.",
+        "Unreadable verdicts are in no mean and lower the parse rate; verdicts lost with a server do not.",
     )
     tables = []
     for language in languages_of(dialogues):
-        rows = [_row(key[2], key[1], members, rubric, known) for key, members in groups.items() if key[0] == language]
+        rows = [_row(key[2], key[1], members, rubric, by_id) for key, members in groups.items() if key[0] == language]
         means = {row: cell.mean if isinstance(cell := row[average], Estimate) else None for row in rows}
         rows.sort(key=lambda row: (str(row[1]), means[row] is None, -(means[row] or 0.0), str(row[0])))
         if rows:
@@ -257,7 +254,7 @@ def role_play_tables(
 
 
 def _row(
-    seeker: str, scorer: str, ratings: Sequence[_SeekerRating], rubric: Rubric, known: Mapping[str, Dialogue]
+    seeker: str, scorer: str, ratings: Sequence[_SeekerRating], rubric: Rubric, dialogues: Mapping[str, Dialogue]
 ) -> tuple[Cell, ...]:
     places = {name: place for place, name in enumerate(sorted({rating.dialogue for rating in ratings}))}
     columns = {name: place for place, name in enumerate(rubric.dimensions)}
@@ -269,7 +266,7 @@ def _row(
     for place, values in scores.items():
         means[place] = exact_mean(values)
     worst, best = np.array([rubric.ends(name) for name in rubric.dimensions]).T
-    cards, weights = [card_of(known[name]) for name in places], None if rubric.weights is None else np.array(rubric.weights)
+    cards, weights = [card_of(dialogues[id]) for id in places], None if rubric.weights is None else np.array(rubric.weights)
     cells = over_cards((means - worst) * PRINTED / (best - worst), cards, scale_levels(0, PRINTED), weights)
     answered = sum(not rating.lost for rating in ratings)
     read = 100 * sum(rating.value is not None for rating in ratings) / answered if answered else None

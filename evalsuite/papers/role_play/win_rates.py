@@ -1,8 +1,8 @@
-"""Choices between two systems, by people or judges: votes, win rates, degrees, agreement, and what the order shown does.
+"""Choices between two systems, by people or judges: votes, win rates, degrees, agreement, and the effect of the order shown.
 
-In native mode an annotator's answers on a pair are one vote, and a tie where they change with the order; in paper mode every
-answer is a vote of its own. Intervals and tests are over items, which are drawn whole with all their votes. Systems are ranked
-by their strengths (`core.statistics.strengths`): a raw win rate depends on whom a system met.
+In native mode an annotator's answers on a pair are one vote, and a tie if they change with the order; in paper mode every
+answer is a vote of its own. Intervals and tests are over items, which are resampled whole with all their votes. Systems are
+ranked by their strengths (`core.statistics.strengths`), since a raw win rate depends on the opponents a system met.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _SIDE = {"a": 1.0, "tie": 0.0, "b": -1.0}
 
 @dataclass(frozen=True)
 class Choice:
-    """One answer on what two systems `a` and `b` (in alphabetical order) did on an item, or what several come to.
+    """One answer, or one vote made of several, on the outputs of two systems `a` and `b` (in alphabetical order) for an item.
 
-    `verdict` is None where it could not be read, and where the answer was `lost` with a server. `degree` says by how much `a`
-    is better (negative: `b`). `outputs` tells apart what was compared where systems did several things on an item, `first` is
-    the system that was shown first, where known.
+    `verdict` is None if it could not be read or the answer was `lost` with a server. `degree` says by how much `a` is better
+    (negative: `b`). `outputs` identifies the outputs if systems have several for an item; `first` is the system that was shown
+    first, None if that is not recorded.
     """
 
     language: str
@@ -57,11 +57,11 @@ class Choice:
 
     @property
     def pair(self) -> tuple[str, ...]:
-        """What was compared: the item, the systems, and their outputs."""
+        """The identity of what was compared: language, item, systems, outputs."""
         return self.language, self.item, self.a, self.b, *self.outputs
 
     def sorted(self) -> Choice:
-        """The same with the systems in alphabetical order."""
+        """The same choice with the systems in alphabetical order."""
         if self.a <= self.b:
             return self
         degree = None if self.degree is None else -self.degree
@@ -71,7 +71,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Words:
-    """How tables call what is compared: one system, several items; `key` begins the tables' names."""
+    """The tables' nouns for a system and for items; `key` begins the tables' names."""
 
     key: str
     system: str
@@ -88,11 +88,11 @@ def choices_of(comparisons: Iterable[Comparison]) -> Iterator[Choice]:
 
 
 def votes(choices: Iterable[Choice], mode: Mode) -> list[Choice]:
-    """The votes that answers come to, sorted, so that nothing depends on the order of the answers.
+    """Answers as votes, sorted, so that nothing depends on the order of the answers.
 
-    Native: an annotator's answers to a question on a pair are one vote: their verdict where all orders agree, a tie where they
-    differ, None where one of them could not be read; its degree is the mean of theirs. Paper: every answer is a vote. A lost
-    answer takes its vote along.
+    Native: an annotator's answers to a question on a pair are one vote: their verdict if all orders agree, a tie if they
+    differ, None if one of them could not be read; its degree is the mean of theirs. Paper: every answer is a vote. A vote with
+    a lost answer is dropped.
     """
     ordered = sorted(choices, key=lambda c: (c.question, c.pair, c.annotator, c.first or "", str(c.verdict), c.degree or 0))
     if mode == "paper":
@@ -113,8 +113,8 @@ def votes(choices: Iterable[Choice], mode: Mode) -> list[Choice]:
 
 
 def mean_over_items(choices: Sequence[Choice], value: Callable[[Choice], float], levels: Floats) -> Estimate:
-    """Mean value of the votes, with a 95 % interval over items (None for a single item); n counts votes. A vote may have any of
-    `levels`."""
+    """Mean value of the votes, with a 95 % interval over items (None for a single item); n counts votes. `levels` are the
+    values that a vote can have."""
     if not choices:
         return Estimate(None, None, None, 0)
     places = {item: place for place, item in enumerate(sorted({vote.item for vote in choices}))}
@@ -158,31 +158,31 @@ def _counts(choices: Sequence[Choice], system: str, items: str) -> dict[str, Cel
 
 
 def strengths_of(choices: Sequence[Choice], systems: Sequence[str]) -> tuple[Strengths | None, list[Difference]]:
-    """The strengths of systems by the votes on them, and the difference from half of every two, tested together; none where
-    not all systems were compared, directly or through others."""
+    """The systems' strengths, and every pair's difference from an even share, tested with correction over all pairs; (None, [])
+    unless all systems were compared, directly or through others."""
     read = [vote for vote in choices if vote.verdict is not None]
-    found = strengths(
+    fitted = strengths(
         [vote.item for vote in read],
         np.array([[systems.index(name) for name in vote.systems] for vote in read], dtype=np.intp).reshape(-1, 2),
         np.array([_points(vote.a)(vote) for vote in read]),
         len(systems),
     )
-    if found is None:
+    if fitted is None:
         return None, []
-    corrected = holm_of([p for _, p in found.pairs.values()])
+    corrected = holm_of([p for _, p in fitted.pairs.values()])
     differences = []
-    for (pair, (share, p)), last in zip(found.pairs.items(), corrected, strict=True):
+    for (pair, (share, p)), holm in zip(fitted.pairs.items(), corrected, strict=True):
         mean = share.mean or 0
-        differences.append(Difference(*pair, None, mean, 100 - mean, replace(share, mean=mean - 50), p, last, holds(last)))
-    return found, differences
+        differences.append(Difference(*pair, None, mean, 100 - mean, replace(share, mean=mean - 50), p, holm, holds(holm)))
+    return fitted, differences
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------------
 
 
 def win_rate_tables(choices: Sequence[Choice], mode: Mode, words: Words, titles: Mapping[str, str] = {}) -> Iterator[Table]:
-    """For each question: win rates of every system, every pair of systems, and what annotators make of the order and of each
-    other, where that can be told. `titles` gives questions other names than their own."""
+    """For each question: win rates of every system and every pair, the effect of the order shown, and the annotators'
+    agreement; tables without rows are left out. `titles`: question → its name in titles, if another."""
     questions = sorted(group_by(choices, lambda choice: choice.question).items())
     keys = file_keys([question for question, _ in questions], "question")
     for question, part in questions:
@@ -194,15 +194,16 @@ def win_rate_tables(choices: Sequence[Choice], mode: Mode, words: Words, titles:
 
 def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> list[Table]:
     counted = votes(choices, mode)
-    spoken, graded = any(vote.language for vote in counted), any(vote.degree is not None for vote in counted)
+    by_language = sorted(group_by(counted, lambda vote: vote.language).items())
+    graded = any(vote.degree is not None for vote in counted)
     notes = [
-        f"Win rate: share of votes won, a tie counts half; decided: of the votes that are no tie. [{SMOOTHED} over "
-        f"{words.items}] (none for one alone). Votes without a readable answer are in no rate.",
+        f"Win rate: share of votes won, a tie counts half; decided: without ties. [{SMOOTHED} over {words.items}] (none for a "
+        "single one). Votes without a readable answer are in no rate.",
     ]
     if any(choice.first is not None for choice in choices):
         rule = {
-            "native": "one vote an annotator and pair; answers that change with the order shown are a tie.",
-            "paper": "every answer is a vote of its own, whatever the other order gave.",
+            "native": "one vote per annotator and pair; answers that change with the order shown are a tie.",
+            "paper": "every answer is a vote of its own, whatever the answer in the other order.",
         }
         notes.append(f"{mode} mode: {rule[mode]}")
     if graded:
@@ -212,42 +213,42 @@ def _rates(choices: Sequence[Choice], mode: Mode, words: Words, title: str) -> l
         )
     overall: list[dict[str, Cell]] = []
     pairs: list[dict[str, Cell]] = []
-    for language, part in sorted(group_by(counted, lambda vote: vote.language).items()):
-        named: dict[str, Cell] = {"language": language} if spoken else {}
+    for language, part in by_language:
+        lead: dict[str, Cell] = {"language": language} if any(name for name, _ in by_language) else {}
         systems = sorted({name for vote in part for name in vote.systems})
-        found, differences = strengths_of(part, systems)
-        shares = found.shares if found else [None] * len(systems)
+        fitted, differences = strengths_of(part, systems)
+        shares = fitted.shares if fitted else [None] * len(systems)
         ranks = map(rank_text, rank_ranges(differences, len(systems)))
         rows = []
         for name, rank, share in zip(systems, ranks, shares, strict=True):
             figures = _counts([vote for vote in part if name in vote.systems], name, words.items)
-            rows.append(named | {words.system: name, "rank": rank, "expected %": share} | figures)
+            rows.append(lead | {words.system: name, "rank": rank, "expected %": share} | figures)
         by_share = ("expected %", "win rate %")
         rows.sort(key=lambda row: [-((isinstance(cell := row[head], Estimate) and cell.mean) or 0) for head in by_share])
         overall += rows
-        tested = {(systems[one.first], systems[one.second]): one for one in differences}
+        tested = {(systems[difference.first], systems[difference.second]): difference for difference in differences}
         by_pair = group_by(part, lambda vote: vote.systems)
         for a, b in sorted(tested.keys() | by_pair.keys()):
-            one = tested.get((a, b))
+            difference = tested.get((a, b))
             figures = _counts(by_pair.get((a, b), []), a, words.items)
-            figures["expected %"] = None if one is None else replace(one.estimate, mean=one.first_mean)
-            test = zip(COLUMNS[1:], cells(one)[1:] if one else [None] * 3, strict=True)
-            pairs.append(named | {words.system: a, "against": b} | figures | dict(test))
+            figures["expected %"] = replace(difference.estimate, mean=difference.first_mean) if difference else None
+            test = zip(COLUMNS[1:], cells(difference)[1:] if difference else [None] * 3, strict=True)
+            pairs.append(lead | {words.system: a, "against": b} | figures | dict(test))
     for row in () if graded else (*overall, *pairs):
         del row["degree"]
     model = (
-        "by the strengths of Bradley and Terry, in which a tie is half a win for each [95 % over "
-        f"{words.items}, from {FEWEST} on]. A dash: not all {words.system}s were compared, not even through third ones."
+        f"by Bradley-Terry strengths, with a tie as half a win for each [95 % over {words.items}, from {FEWEST} on]. A dash: "
+        f"some {words.system}s were never compared, not even through others."
     )
     expected_share = f"Expected: the share that a {words.system} would win if it met every other equally often, {model}"
-    open_places = f"Rank: the places that the significant differences of two {words.system}s leave open (pair by pair)."
+    ranks_note = f"Rank: the places that the significant differences between two {words.system}s allow (pair by pair)."
     p_note = (
-        f"Expected: the share that the {words.system} would win against the other, from all votes, {model} p that it is half: "
-        f"{TEST}, two-sided, above {ALPHA:g} wherever the interval contains half; the difference is significant where p "
-        f"after Holm's correction over all pairs is at most {ALPHA:g}."
+        f"Expected: the share that the {words.system} would win against the other, from all votes, {model} p for an even "
+        f"share: {TEST}, two-sided, above {ALPHA:g} if the interval contains 50; the difference is significant if p after "
+        f"Holm's correction over all pairs is at most {ALPHA:g}."
     )
     return [
-        Table.of("win_rates", f"{title} (all pairs)", overall, (expected_share, open_places, *notes)),
+        Table.of("win_rates", f"{title} (all pairs)", overall, (expected_share, ranks_note, *notes)),
         Table.of("pairs", f"{title} (pair by pair)", pairs, (p_note, *notes)),
     ]
 
@@ -269,18 +270,17 @@ def _position(choices: Sequence[Choice], words: Words, title: str) -> Table:
         rows.append((annotator, len(part), 100 * len(read) / len(part), len(read) - len(decided), first, stable))
     return Table(
         key="position",
-        title=f"{title} (what the order shown does to the answers)",
+        title=f"{title} (effect of the order shown)",
         columns=("annotator", "answers", "parse rate %", "ties", "first shown picked %", "same in both orders %"),
         rows=tuple(rows),
         notes=(
-            "First shown picked: share of the answers that are no tie; 50 without a bias to either place. "
-            f"[{SMOOTHED} over {words.items}].",
+            f"First shown picked: share of the decided answers; 50 without a position bias. [{SMOOTHED} over {words.items}].",
         ),
     )
 
 
 def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
-    """Pair by pair: over several pairs, alpha would depend on which system of each is called the first."""
+    """Agreement pair by pair: over several pairs, alpha would depend on which system of each is listed first."""
     decided = [vote for vote in votes(choices, "native") if vote.verdict is not None]
     graded = bool(decided) and all(vote.degree is not None for vote in decided)
     rows: list[tuple[Cell, ...]] = []
@@ -298,9 +298,9 @@ def _agreement(choices: Sequence[Choice], words: Words, title: str) -> Table:
         columns=(words.system, "against", "people", "Krippendorff's alpha", "weighted kappa", "equal"),
         rows=tuple(rows),
         notes=(
-            f"Of {'degrees' if graded else 'verdicts (one, tie, other)'} that two people or more gave; n: what was compared. "
-            "Alpha is ordinal; kappa has quadratic weights and is the mean over pairs of people, weighted by what they share. "
-            f"Equal: share of pairs of answers. Intervals over {words.items}: 95 % {AGREEMENT}; of shares: {SMOOTHED}. A dash: "
-            "not defined, because nothing varies.",
+            f"{'Degrees' if graded else 'Verdicts (one, tie, other)'} from at least two people; n: pairs of outputs. Alpha is "
+            "ordinal; kappa has quadratic weights and is the mean over pairs of people, weighted by their shared items. Equal: "
+            f"share of pairs of answers. Intervals over {words.items}: 95 % {AGREEMENT}; of shares: {SMOOTHED}. A dash: "
+            "undefined, since nothing varies.",
         ),
     )

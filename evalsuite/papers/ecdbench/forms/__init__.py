@@ -6,6 +6,6 @@ from evalsuite.papers.ecdbench.forms.people import ABOUT_PEOPLE
 from evalsuite.papers.ecdbench.forms.reading import Doc, ReadForm
 
 FORMS: dict[str, ReadForm] = {**FOUNDATIONAL, **ABOUT_PEOPLE}
-SUMMARISED = {"documents", *foundational.SUMMARISED}  # forms of what is to be summarised
+SUMMARISED = {"documents", *foundational.SUMMARISED}  # forms of texts to summarise
 
 __all__ = ["FORMS", "SUMMARISED", "Doc", "ReadForm"]

@@ -1,4 +1,4 @@
-"""Files of the foundational capabilities: understanding, reasoning, texts to be summarised, common sense and knowledge."""
+"""Files of the foundational capabilities: understanding, reasoning, texts to summarise, common sense and knowledge."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FOLIO_LABELS = ("True", "False", "Uncertain")
 THUC_CLASSES = ("体育", "娱乐", "家居", "彩票", "房产", "教育", "时尚", "时政", "星座", "游戏", "社会", "科技", "股票", "财经")
 LCSTS_ENTRY = re.compile(r"<doc id=(\d+)>(.*?)</doc>", re.S)
 LCSTS_TEXT = re.compile(r"<short_text>\s*(.*?)\s*</short_text>", re.S)
-TRUTH: dict[str | bool, int] = {"false": 0, "true": 1, False: 0, True: 1}  # as JSON files of SuperGLUE have them
+TRUTH: dict[str | bool, int] = {"false": 0, "true": 1, False: 0, True: 1}  # as in SuperGLUE's JSON files
 
 # --- rows of JSON files -----------------------------------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ RTE = row_of(premise=Text, hypothesis=Text, label=Literal["entailment", "not_ent
 COPA = row_of(premise=Text, choice1=Text, choice2=Text, question=Literal["cause", "effect"], label=WHICH_OF_TWO)
 MULTIRC_QUESTION = row_of(question=Text, answers=at_least(1, row_of(text=Text, label=WHICH_OF_TWO)))
 MULTIRC = row_of(passage=row_of(text=Text, questions=at_least(1, MULTIRC_QUESTION)))
-MARKED = row_of(text=Text, entities=at_least(1, row_of(start=Whole, end=Whole)))  # the last character included
+MARKED = row_of(text=Text, entities=at_least(1, row_of(start=Whole, end=Whole)))  # `end`: the last character, included
 RECORD = row_of(passage=MARKED, qas=at_least(0, row_of(query=Text, answers=at_least(1, row_of(text=Text)))))
 MUTUAL = row_of(article=Text, options=at_least(4, Text, 4), answers=Literal["A", "B", "C", "D"])
 FOLIO = row_of(premises=Text | at_least(1, Text), conclusion=Text, label=Literal["True", "False", "Uncertain"])
@@ -75,15 +75,14 @@ PRO = row_of(question=Text, options=at_least(2, Text, 10), answer_index=Annotate
 
 
 def _numbered(raw: Any) -> Doc:
-    """A row whose label says false or true: SuperGLUE's columns have 0 and 1; a nested `target` is laid flat."""
+    """A row with a label of false or true as SuperGLUE's 0 or 1; a nested `target` is flattened."""
     doc: Doc = raw.model_dump()
     target: Doc = doc.pop("target", {})
     return doc | target | {"label": TRUTH[doc["label"]]}
 
 
 def _glue(texts: Mapping[str, str], column: str, labels: Sequence[str]) -> ReadForm:
-    """GLUE's files, in the columns of lm-eval's tasks. `texts` maps these to the file's; `-` is no label that annotators agree
-    on."""
+    """GLUE's files, in the columns of lm-eval's tasks. `texts` maps these to the file's; the label `-`: annotators disagree."""
 
     def read(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
         for row in tabbed_records(files, reader, (*texts.values(), column)):
@@ -104,7 +103,7 @@ def _ag_news(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _thucnews(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """A folder a class, a file an article, whose first line is the title."""
+    """One folder per class, one file per article, whose first line is the title."""
     for text, gold in folder_texts(files, reader, THUC_CLASSES):
         yield {"text": text, "choices": list(THUC_CLASSES), "gold": [gold]}
 
@@ -118,12 +117,12 @@ def _ocnli(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _lcqmc(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    for row, (one, two, label) in tabbed(files, reader, 3):
-        yield {"sentence1": one, "sentence2": two, "gold": [label_of(row, reader, "label", label, ("0", "1"))]}
+    for row, (first, second, label) in tabbed(files, reader, 3):
+        yield {"sentence1": first, "sentence2": second, "gold": [label_of(row, reader, "label", label, ("0", "1"))]}
 
 
 def _record_questions(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """SuperGLUE's file, one document a question, in the columns of lm-eval's task."""
+    """SuperGLUE's file, one document per question, in the columns of lm-eval's task."""
     for row, raw in parsed(RECORD, in_files(reader.jsonl, files), reader):
         reader.step.taken -= 1  # the questions count, not the passage
         text = raw.passage.text
@@ -137,7 +136,7 @@ def _record_questions(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _multirc_answers(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """One document an answer; the answers to one question have one `group`."""
+    """One document per answer; the answers to a question share a `group`."""
     for row, raw in parsed(MULTIRC, in_files(reader.jsonl, files), reader):
         reader.step.taken -= 1  # the answers count, not the passage
         for number, question in enumerate(raw.passage.questions):
@@ -148,7 +147,7 @@ def _multirc_answers(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _logiqa(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """Eight lines an item: blank, the answer's letter, passage, question, four options that begin with their letters.
+    """Eight lines per item: blank, the answer's letter, passage, question, four options that begin with their letters.
 
     Documents have the columns of lm-eval's own task (`label`) and ours (`gold`).
     """
@@ -175,30 +174,30 @@ def _cmrc_questions(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
                 reader.step.drop("no question", place.where)
 
 
-# --- texts to be summarised: documents as in our own form `documents` -------------------------------------------------------
+# --- texts to summarise: documents as in our own form `documents` -----------------------------------------------------------
 
 
 def _lcsts(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """Entries that look like XML and are none (their numbers stand unquoted)."""
+    """Entries that look like XML but are not (their numbers are unquoted)."""
     for file in files:
         entries = LCSTS_ENTRY.findall(read_text(file, "data file"))
         if not entries:
             raise UserError(f"{file}: no <doc id=N> … </doc>")
         for number, entry in entries:
             row = reader.row(f"{file}: doc {number}", None)
-            found = LCSTS_TEXT.search(entry)
-            if found is None or not found[1]:
+            match = LCSTS_TEXT.search(entry)
+            if match is None or not match[1]:
                 reader.malformed(row, "short_text: missing")
             else:
-                yield {"text": found[1], "language": "zh"}
+                yield {"text": match[1], "language": "zh"}
 
 
 def _meetings(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """VCSum, a part of a meeting: what was said, turn by turn, and who said it."""
+    """VCSum, a part of a meeting: the turns with their speakers."""
     for row, raw in parsed(VCSUM, in_files(reader.jsonl, files), reader):
         if len(raw.speaker) != len(raw.context):
             reader.malformed(row, f"speaker: expected {len(raw.context)}, one per turn, found {len(raw.speaker)}")
-        turns = [f"发言人{who}：{''.join(said)}" for who, said in zip(raw.speaker, raw.context, strict=True)]
+        turns = [f"发言人{speaker}：{''.join(turn)}" for speaker, turn in zip(raw.speaker, raw.context, strict=True)]
         yield {"text": "\n".join(turns), "language": "zh"}
 
 
@@ -206,7 +205,7 @@ def _meetings(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _piqa_labelled(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """The items, and the file of labels, line by line."""
+    """The file of items and the file of labels, line by line."""
     labels = lines_of(files[1])
     docs = [raw.model_dump() for _, raw in parsed(PIQA, reader.jsonl(files[0]), reader)]
     if len(docs) != len(labels) or not set(labels) <= {"0", "1"}:
@@ -224,25 +223,25 @@ def _cosmos_qa(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _agieval(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """Choices (`category` choice), some with several right letters, and gaps to be filled (`category` cloze), in the columns
-    of lm-eval's tasks: `query`, `choices` and `gold`, or `answer`."""
+    """Choices (`category` choice), some with several right letters, and gaps to fill (`category` cloze), in the columns of
+    lm-eval's tasks: `query`, `choices` and `gold`, or `answer`."""
     for row, raw in parsed(EXAM, in_files(reader.jsonl, files), reader):
         question = "\n".join(filter(None, [raw.passage, raw.question]))
         if raw.options:
             letters = [chr(ord("A") + place) for place in range(len(raw.options))]
-            given = "".join(raw.label or "")
-            if not given or not set(given) <= set(letters):
+            right = set("".join(raw.label or ""))
+            if not right or not right <= set(letters):
                 reader.malformed(row, f"label: expected letters of {', '.join(letters)}, found {raw.label!r}")
             query = "\n".join([question, *raw.options, "Answer:" if question.isascii() else "答案："])
-            yield {"category": "choice", "query": query, "choices": letters, "gold": sorted(map(letters.index, set(given)))}
+            yield {"category": "choice", "query": query, "choices": letters, "gold": sorted(map(letters.index, right))}
         elif raw.answer:
             yield {"category": "cloze", "query": f"Q: {question}\nA:", "answer": raw.answer}
         else:
-            reader.malformed(row, "options: none, and no answer")
+            reader.malformed(row, "neither options nor an answer")
 
 
 def _subjects(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """C-Eval and CMMLU: a CSV file a subject with question, A, B, C, D and answer; their heads differ in capitals."""
+    """C-Eval and CMMLU: one CSV file per subject with question, A, B, C, D and answer; their headers differ in case."""
     for file in files:
         for row in reader.csv(file, tuple(LETTERS)):
             value = {name.lower() if len(name) > 1 else name: cell for name, cell in row.value.items()}
@@ -250,18 +249,18 @@ def _subjects(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
                 reader.malformed(row, "question: missing")
             gold = label_of(row, reader, "answer", value.get("answer", ""), tuple(LETTERS))
             subject = file.stem.removesuffix("_val").replace("_", " ")
-            yield {"subject": subject, "question": question, "options": [value[one] for one in LETTERS], "gold": [gold]}
+            yield {"subject": subject, "question": question, "options": [value[letter] for letter in LETTERS], "gold": [gold]}
 
 
 def _mmlu_pro(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """Parquet, in the columns of lm-eval's tasks: one task a category."""
+    """Parquet, in the columns of lm-eval's tasks: one task per category."""
     import pyarrow.parquet as parquet
 
     for file in files:
         try:
             values: list[Any] = parquet.read_table(file).to_pylist()
         except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors
-            raise UserError(f"{file}: no parquet file that can be read: {str(error).splitlines()[0]}") from None
+            raise UserError(f"{file}: not a readable parquet file: {str(error).splitlines()[0]}") from None
         rows = (reader.row(f"{file}: row {number}", value) for number, value in enumerate(values))
         for row, raw in parsed(PRO, rows, reader):
             if raw.answer_index >= len(raw.options):
@@ -321,12 +320,7 @@ FOUNDATIONAL: dict[str, ReadForm] = {
     "record": _record_questions,
     # In the columns of lm-eval's task, whose first label is entailment.
     "rte": jsonl_of(
-        RTE,
-        lambda raw: {
-            "sentence1": raw.premise,
-            "sentence2": raw.hypothesis,
-            "label": int(raw.label == "not_entailment"),
-        },
+        RTE, lambda raw: {"sentence1": raw.premise, "sentence2": raw.hypothesis, "label": int(raw.label == "not_entailment")}
     ),
     "sst2": _glue({"sentence": "sentence"}, "label", ("0", "1")),
     "thucnews": _thucnews,

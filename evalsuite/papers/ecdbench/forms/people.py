@@ -33,8 +33,8 @@ from evalsuite.papers.ecdbench.forms.reading import (
 
 AFFECTS = ["anger", "anticipation", "disgust", "fear", "joy", "love", "optimism", "pessimism", "sadness", "surprise", "trust"]
 NO_AFFECT = "none of these"
-VOTES = "Agreed emotion (2/3 vote)"  # of EDOS's annotators
-EVALUATED = 100  # trials of a book and distance that Book-SORT evaluates; the others are for choosing a prompt
+VOTES = "Agreed emotion (2/3 vote)"  # EDOS's column
+EVALUATED = 100  # trials per book and distance that Book-SORT evaluates on; the others are for choosing a prompt
 STEREOTYPES = ("stereotype", "anti-stereotype", "unrelated")
 
 # --- rows -------------------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ DOCUMENT = row_of(text=Annotated[str, Field(pattern=r"\S")], language=(Literal["
 
 
 def _imdb(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """A folder a class, a file a review."""
+    """One folder per class, one file per review."""
     for text, gold in folder_texts(files, reader, ("neg", "pos")):
         yield {"text": text.replace("<br />", "\n"), "gold": [gold]}
 
@@ -93,7 +93,7 @@ def _irony(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _metaphor(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """One word of a sentence a line: index, label, sentence, part of speech, finer part of speech, the word's place."""
+    """One word of a sentence per line: index, label, sentence, part of speech, finer part of speech, the word's place."""
     for row, (_, label, sentence, _, _, place) in tabbed(files, reader, 6, header="index"):
         gold, words = label_of(row, reader, "label", label, ("0", "1")), sentence.split(" ")
         if not place.isdigit() or int(place) >= len(words):
@@ -113,7 +113,7 @@ def _goemotions(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _affect(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """SemEval-2018 Task 1, E-c: a tweet, and 1 for each of eleven emotions that it shows; a tweet may show none."""
+    """SemEval-2018 Task 1, E-c: a tweet, and 1 for each of the eleven emotions that it shows; it may show none."""
     for row in tabbed_records(files, reader, ("Tweet", *AFFECTS)):
         marks = [label_of(row, reader, name, row.value[name], ("0", "1")) for name in AFFECTS]
         gold = [place for place, mark in enumerate(marks) if mark] or [len(AFFECTS)]
@@ -121,8 +121,8 @@ def _affect(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _edos(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """Dialogues that three people labelled. Classes are all that annotators agree on somewhere in the files; words of their own
-    are marked `(Other)`."""
+    """Dialogues labelled by three people. The classes are all labels agreed on anywhere in the files; annotators' own words are
+    marked `(Other)` and are no class."""
     rows = [row for file in files for row in reader.csv(file, ("Dialog", VOTES))]
     labels = [row.value[VOTES].strip() for row in rows]
     names = sorted({label for label in labels if label != "-" and not label.endswith("(Other)")})
@@ -150,7 +150,7 @@ def _cped(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _emobench(options: str, label: str, asks: Callable[[Any], str]) -> Callable[[Any], Doc]:
-    """A question of EmoBench by the names of its fields; `asks` says what it asks for."""
+    """A question of EmoBench from the named fields; `asks` gives the kind of question."""
 
     def document(raw: Any) -> Doc:
         choices = list(getattr(raw, options))
@@ -165,7 +165,7 @@ def _emobench(options: str, label: str, asks: Callable[[Any], str]) -> Callable[
 
 
 def _preference(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """A profile, a question and two replies, of which people preferred one. Which is shown first is drawn from the item."""
+    """A profile, a question and two replies, of which people preferred one. A hash of the item decides which is shown first."""
     for file in files:
         for _, raw in parsed(PREFERRED, reader.records(file), reader):
             second = int(digest([raw.question, raw.chosen, raw.rejected], 8), 16) % 2
@@ -174,31 +174,31 @@ def _preference(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _spoken(profile: Any) -> str:
-    """A profile as text: a line an entry, where the file has it as an object or a list."""
+    """A profile as text; an object or list has one line per entry."""
     if isinstance(profile, dict):
         return "\n".join(f"{name}: {_spoken(value)}" for name, value in profile.items())
     return "\n".join(map(_spoken, profile)) if isinstance(profile, list) else str(profile)
 
 
 def _book_sort(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """Excerpts and segments are joined by book and excerpt, within the files whose names end alike (one excerpt and segment
-    length a pair of files)."""
+    """Excerpts and segments, joined by book and excerpt within each pair of files with the same ending (one excerpt and segment
+    length per pair)."""
     excerpt_files = {file.name.removeprefix("excerpts"): file for file in files if file.name.startswith("excerpts")}
     for file in (file for file in files if not file.name.startswith("excerpts")):
-        beside = excerpt_files.get(file.name.removeprefix("segments"))
-        if beside is None:
-            raise UserError(f"{file}: no {file.name.replace('segments', 'excerpts', 1)} beside it")
+        excerpt_file = excerpt_files.get(file.name.removeprefix("segments"))
+        if excerpt_file is None:
+            raise UserError(f"{file}: no {file.name.replace('segments', 'excerpts', 1)} next to it")
         excerpts = {}
-        for row, raw in parsed(EXCERPT, reader.csv(beside, list(EXCERPT.model_fields)), reader):
+        for row, raw in parsed(EXCERPT, reader.csv(excerpt_file, list(EXCERPT.model_fields)), reader):
             reader.step.taken -= 1  # the pairs of segments count, not the excerpts
             if (raw.book_idx, raw.excerpt_idx) in excerpts:
-                reader.malformed(row, f"excerpt_idx: {raw.excerpt_idx} of book {raw.book_idx} stands twice")
+                reader.malformed(row, f"excerpt_idx: {raw.excerpt_idx} of book {raw.book_idx} is given twice")
             excerpts[raw.book_idx, raw.excerpt_idx] = raw.excerpt_text
         trials: Counter[tuple[str, str]] = Counter()
         for row, raw in parsed(SEGMENTS, reader.csv(file, list(SEGMENTS.model_fields)), reader):
             text = excerpts.get((raw.book_idx, raw.excerpt_idx))
             if text is None:
-                reader.malformed(row, f"excerpt_idx: {beside.name} has no {raw.excerpt_idx} of book {raw.book_idx}")
+                reader.malformed(row, f"excerpt_idx: {excerpt_file.name} has no {raw.excerpt_idx} of book {raw.book_idx}")
             trials[raw.book_idx, raw.distance_bin] += 1
             if trials[raw.book_idx, raw.distance_bin] > EVALUATED:
                 reader.step.drop("kept by its authors for choosing a prompt", row.where)
@@ -209,7 +209,7 @@ def _book_sort(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _longmemeval(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """A question about earlier sessions of chat, and which of them hold the answer."""
+    """A question about earlier chat sessions, and which of them contain the answer."""
     for row, raw in parsed(MEMORY, in_files(reader.json_list, files), reader):
         ids = raw.haystack_session_ids
         if not len(ids) == len(raw.haystack_dates) == len(raw.haystack_sessions):
@@ -217,7 +217,7 @@ def _longmemeval(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
         if unknown := [session for session in raw.answer_session_ids if session not in ids]:
             reader.malformed(row, f"answer_session_ids: {unknown[0]!r} is not in haystack_session_ids")
         if raw.question_id.endswith("_abs") or not raw.answer_session_ids:
-            reader.step.drop("no session holds an answer", row.where)
+            reader.step.drop("no session contains an answer", row.where)
             continue
         sessions = [
             f"{date}\n" + "\n".join(f"{turn.role}: {turn.content}" for turn in session)
@@ -236,10 +236,10 @@ def _crows_pairs(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _stereoset(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """Both halves: a sentence that goes on from another (`intersentence`), or that fills its blank (`intrasentence`)."""
+    """Both halves: a sentence that continues another (`intersentence`), or that fills its blank (`intrasentence`)."""
     for file in files:
-        whole = reader.json(file)
-        halves = whole.get("data") if isinstance(whole, dict) else None
+        contents = reader.json(file)
+        halves = contents.get("data") if isinstance(contents, dict) else None
         if not isinstance(halves, dict) or not any(isinstance(half, list) for half in halves.values()):
             raise UserError(f"{file}: data: expected an object with the lists intersentence and intrasentence")
         for half in ("intersentence", "intrasentence"):
@@ -254,16 +254,16 @@ def _stereoset(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _safetybench(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """The questions, and the file of answers by id."""
+    """The file of questions and the file of answers by id."""
     answers = reader.json(files[1])
     if not isinstance(answers, dict):
         raise UserError(f"{files[1]}: expected an object of answers by id")
     for row, raw in parsed(SAFE, reader.json_list(files[0]), reader):
-        known = answers.get(str(raw.id))
-        if not isinstance(known, dict):
+        entry = answers.get(str(raw.id))
+        if not isinstance(entry, dict):
             reader.step.drop("no answer in the file of answers", row.where)
             continue
-        answer = known.get("answer")
+        answer = entry.get("answer")
         if type(answer) is not int or not 0 <= answer < len(raw.options):
             reader.malformed(row, f"answer of {raw.id}: expected 0 to {len(raw.options) - 1}, found {answer!r}")
         language = "en" if raw.question.isascii() else "zh"
@@ -283,10 +283,10 @@ def _items(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
 
 
 def _scale(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
-    """Statements that give no points whatever is chosen (fillers) are asked of nobody."""
+    """Statements without points for any choice (fillers) are dropped."""
     for row, raw in parsed(STATEMENT, in_files(reader.jsonl, files), reader):
         if len(raw.points) != len(raw.choices):
-            reader.malformed(row, f"points: expected {len(raw.choices)}, one a choice, found {len(raw.points)}")
+            reader.malformed(row, f"points: expected {len(raw.choices)}, one per choice, found {len(raw.points)}")
         if not any(raw.points):
             reader.step.drop("gives no points", row.where)
             continue

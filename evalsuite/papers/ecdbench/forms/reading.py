@@ -1,4 +1,4 @@
-"""What the readers of publishers' files share: rows checked against a model, lines, tabs, folders of texts."""
+"""Shared parts of the readers of publishers' files: rows checked against a model, lines, tabs, folders of texts."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 def parsed(model: type[RowModel], rows: Iterable[CorpusRow], reader: CorpusReader) -> Iterator[tuple[CorpusRow, Any]]:
-    """Every row with the record that its value makes."""
+    """Every row with its value as a record of the model."""
     for row in rows:
         with reader.accounting(row):
             yield row, model.model_validate(row.value)
 
 
 def in_files(read: Callable[[Path], Iterable[T]], files: Sequence[Path]) -> Iterator[T]:
-    """What is read of one file after the other."""
+    """The items that `read` gives of each file, file by file."""
     return chain.from_iterable(map(read, files))
 
 
 def row_of(**fields: Any) -> type[RowModel]:
-    """The model of a file's rows: fields with their types, or with (type, default) where they may be missing."""
+    """The model of a file's rows: fields with their types, or (type, default) for those that may be missing."""
     definitions: dict[str, Any] = {name: kind if isinstance(kind, tuple) else (kind, ...) for name, kind in fields.items()}
     model: type[RowModel] = create_model("Row", __base__=RowModel, **definitions)
     return model
 
 
 def at_least(fewest: int, item: Any, most: int | None = None) -> Any:
-    """The type of a list of so many items."""
+    """The type of a list of `fewest` to `most` items."""
     return Annotated[list[item], Field(min_length=fewest, max_length=most)]
 
 
 def jsonl_of(model: type[RowModel], document: Callable[[Any], Doc] = RowModel.model_dump) -> ReadForm:
-    """A form whose documents are made of the rows of JSON-lines files."""
+    """A form whose documents are made from the rows of JSON-lines files."""
 
     def read(files: list[Path], reader: CorpusReader) -> Iterator[Doc]:
         for _, raw in parsed(model, in_files(reader.jsonl, files), reader):
@@ -55,14 +55,14 @@ def jsonl_of(model: type[RowModel], document: Callable[[Any], Doc] = RowModel.mo
 
 
 def lines_of(file: Path, keep_blank: bool = False) -> list[str]:
-    """A file's lines; blank ones only where asked for."""
+    """A file's lines, without blank ones by default."""
     return [line for line in read_text(file, "data file").split("\n") if keep_blank or line.strip()]
 
 
 def tabbed(
     files: Sequence[Path], reader: CorpusReader, width: int, header: str | None = None
 ) -> Iterator[tuple[CorpusRow, list[str]]]:
-    """The fields of every line, parted by tabs, without quoting. A first line that begins with `header` is left out."""
+    """The tab-separated fields of every line, without quoting. A first line that begins with `header` is left out."""
     for file in files:
         for number, line in enumerate(lines_of(file, keep_blank=True), start=1):
             fields = line.removesuffix("\r").split("\t") if line.strip("\r") else []
@@ -70,24 +70,24 @@ def tabbed(
                 continue
             row = reader.row(f"{file}:{number}", None)
             if len(fields) != width:
-                reader.malformed(row, f"expected {width} fields parted by tabs, found {len(fields)}")
+                reader.malformed(row, f"expected {width} fields separated by tabs, found {len(fields)}")
             yield row, fields
 
 
 def tabbed_records(files: Sequence[Path], reader: CorpusReader, needed: Sequence[str]) -> Iterator[CorpusRow]:
-    """The lines of files parted by tabs, without quoting, as dicts by the names in the first line (GLUE's form)."""
+    """The lines of tab-separated files, without quoting, as dicts by the names in the first line (GLUE's form)."""
     for file in files:
         head, *lines = lines_of(file, keep_blank=True)
         names = head.removesuffix("\r").split("\t")
         if missing := [name for name in needed if name not in names]:
-            raise UserError(f"{file}:1: no column {', '.join(map(repr, missing))}; found, parted by tabs: {', '.join(names)}")
+            raise UserError(f"{file}:1: no column {', '.join(map(repr, missing))} among tab-separated {', '.join(names)}")
         for number, line in enumerate(lines, start=2):
             fields = line.removesuffix("\r").split("\t")
             if not line.strip():
                 continue
             row = reader.row(f"{file}:{number}", dict(zip(names, fields, strict=False)))
             if len(fields) != len(names):
-                reader.malformed(row, f"expected {len(names)} fields parted by tabs, found {len(fields)}")
+                reader.malformed(row, f"expected {len(names)} fields separated by tabs, found {len(fields)}")
             yield row
 
 
@@ -102,7 +102,7 @@ def bare_csv(files: Sequence[Path], reader: CorpusReader, width: int) -> Iterato
 
 
 def folder_texts(files: list[Path], reader: CorpusReader, classes: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Files of one text each, in a folder a class: the text, and the place of the class in `classes`."""
+    """Files of one text each, in one folder per class: the text, and the index of the class in `classes`."""
     for file in files:
         row = reader.row(str(file), None)
         if file.parent.name not in classes:
@@ -114,7 +114,7 @@ def folder_texts(files: list[Path], reader: CorpusReader, classes: Sequence[str]
 
 
 def label_of(row: CorpusRow, reader: CorpusReader, field: str, value: str, labels: Sequence[str]) -> int:
-    """The place of a label among those that there are; another is one clear error."""
+    """The index of a label in `labels`; an unknown label is an error."""
     if value not in labels:
         reader.malformed(row, f"{field}: expected {', '.join(labels[:-1])} or {labels[-1]}, found {value!r}")
     return labels.index(value)
