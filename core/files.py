@@ -203,9 +203,11 @@ def read_text(path: Path, what: str) -> str:
 def json_line(line: bytes) -> Any:
     """The value of a line of a JSONL file. Raises `UserError` without file and line."""
     try:
-        with suppress(orjson.JSONDecodeError):  # usually UTF-8; otherwise decode it first, for the column and the encoding
-            return load_json(line)
-        return load_json(decoded(line))
+        return load_json(line)
+    except orjson.JSONDecodeError:  # decode it first, for the column, and since it may not be UTF-8
+        text = decoded(line)
+    try:
+        return load_json(text)
     except orjson.JSONDecodeError as error:
         raise UserError(f"malformed JSON: {error.msg} (column {error.colno})") from None
 
@@ -217,7 +219,7 @@ def numbered_lines(path: Path, what: str) -> Iterator[tuple[int, bytes]]:
         wide = b"\0" in head or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         with at(path):
             lines = io.BytesIO(decoded(handle.read()).encode()) if wide else handle
-        yield from ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+        yield from ((number, line) for number, line in enumerate(lines, start=1) if not line.isspace())
 
 
 def _opened(path: Path, what: str) -> io.BufferedReader:
@@ -355,12 +357,13 @@ def read_placed(path: Path, model: type[M], what: str, allow_empty: bool = False
 
 def each_placed(path: Path, model: type[M], what: str) -> Iterator[tuple[str, M]]:
     """Like `read_placed`, but streamed line by line."""
-    spellings = Spellings()
+    name, spellings = str(path), Spellings()
     for number, line in numbered_lines(path, what):
-        where = f"{path}:{number}"
-        with at(where):
-            value = json_line(line)
-        record = validated(model, value, where)
+        where = f"{name}:{number}"
+        try:
+            record = model.model_validate(json_line(line))
+        except (UserError, ValidationError) as error:
+            raise UserError(f"{where}: {explain(error)}") from None
         spellings.of(record, where)
         yield where, record
 
