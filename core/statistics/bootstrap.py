@@ -14,6 +14,9 @@ Both are followed by `interval`, the percentiles of the draws.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -26,6 +29,7 @@ UNSEEN = 0.5  # unseen rows: the weight of the scale's levels compared with the 
 SMOOTHED = "95 % smoothed Bayesian bootstrap"  # the name of `smoothed_means` in tables
 PERCENTILE = "95 % percentile bootstrap"  # the name of intervals from `resampled_means` and other resamples
 _BATCH = 200  # resamples drawn at a time: limits memory at 8,500 rows
+_KEPT = 1000  # rows up to which the weights of all draws are kept (16 MB): a report asks for the same ones dozens of times
 _MANY = 100  # rows from which the shape of the weights changes an interval's width by less than half a per cent
 
 Floats = NDArray[np.float64]
@@ -56,26 +60,41 @@ def smoothed_means(sums: Floats, counts: Floats, levels: Floats, seed: int = SEE
     level, so that levels do not cancel in differences of blocks. A single row says nothing: its draws are the levels. The same
     number of rows and the same seed give the same weights, so that means over the same rows compare in pairs.
     """
-    rng = np.random.default_rng(seed)
+    size = len(sums)
     # For all-or-nothing rows, half a row is too little: 12 hits of 12 then had a lower end of 87 %.
-    unseen = rng.standard_gamma(UNSEEN * (2 if len(levels) == 2 else sides), (RESAMPLES, 1))
+    batches = (_kept if size <= _KEPT else _weights)(seed, size, UNSEEN * (2 if len(levels) == 2 else sides))
     # A generator of its own, so that the weights do not depend on the levels.
     level = np.random.default_rng((seed, 1)).choice(levels, (RESAMPLES, blocks)).repeat(sums.shape[1] // blocks, axis=1)
-    size = len(sums)
-    shape = 1 - 1 / size
     rows_with = (counts > 0).sum(axis=0)
     usual = np.divide(counts.sum(axis=0), rows_with, out=np.zeros(len(rows_with)), where=rows_with > 0)
 
-    means = np.full((RESAMPLES, sums.shape[1]), np.nan)
-    for start in range(0, RESAMPLES, _BATCH):
-        batch = slice(start, min(start + _BATCH, RESAMPLES))
-        drawn = (len(unseen[batch]), size)
-        weights = rng.standard_exponential(drawn) if size >= _MANY else rng.standard_gamma(shape, drawn)
-        more = unseen[batch] * usual
+    means = np.empty((RESAMPLES, sums.shape[1]))
+    for batch, weights, unseen in batches:
+        more = unseen * usual
         totals = weights @ counts + more
         above = weights @ sums + level[batch] * more
-        np.divide(above, totals, out=means[batch], where=totals > 0)
+        with np.errstate(invalid="ignore"):  # 0 / 0 in columns without observations
+            np.divide(above, totals, out=means[batch])
     return means
+
+
+def _weights(seed: int, size: int, unseen: float) -> Iterator[tuple[slice, Floats, Floats]]:
+    """Of each batch of draws: its place, the weights of the rows [batch, size] and of the unseen row [batch, 1]."""
+    rng = np.random.default_rng(seed)
+    beside = rng.standard_gamma(unseen, (RESAMPLES, 1))
+    for start in range(0, RESAMPLES, _BATCH):
+        batch = slice(start, min(start + _BATCH, RESAMPLES))
+        drawn = (len(beside[batch]), size)
+        yield (
+            batch,
+            rng.standard_exponential(drawn) if size >= _MANY else rng.standard_gamma(1 - 1 / size, drawn),
+            beside[batch],
+        )
+
+
+@lru_cache(maxsize=2)
+def _kept(seed: int, size: int, unseen: float) -> list[tuple[slice, Floats, Floats]]:
+    return list(_weights(seed, size, unseen))
 
 
 def resampled_means(sums: Floats, counts: Floats, seed: int = SEED) -> Floats:
@@ -95,21 +114,21 @@ def resampled_means(sums: Floats, counts: Floats, seed: int = SEED) -> Floats:
 
 def interval(draws: Floats, level: float = LEVEL) -> tuple[float, float]:
     """The percentile interval of a column's draws without NaN; NaN if all of them are."""
-    defined = draws[~np.isnan(draws)]
-    if not len(defined):
-        return float("nan"), float("nan")
-    tail = 100 * (1 - level) / 2
-    low, high = np.percentile(defined, [tail, 100 - tail])
-    return float(low), float(high)
+    low, high = intervals(draws[:, None], level)[:, 0].tolist()
+    return low, high
 
 
 def intervals(draws: Floats, level: float = LEVEL) -> Floats:
-    """The `interval` of every column of [draws, columns], as [2, columns]."""
+    """The `interval` of every column of [draws, columns], as [2, columns]: what `np.percentile` gives, in a third of its time."""
+    ordered = np.ascontiguousarray(draws.T, dtype=np.float64)
+    ordered = np.sort(ordered, axis=1)  # NaN comes last
+    defined = ordered.shape[1] - np.isnan(ordered).sum(axis=1)
     tail = 100 * (1 - level) / 2
-    if not np.isnan(draws).any():
-        ends: Floats = np.percentile(draws, [tail, 100 - tail], axis=0)
-        return ends
-    return np.array([interval(column, level) for column in draws.T]).reshape(-1, 2).T
+    places = np.array([[tail], [100 - tail]]) / 100 * np.maximum(defined - 1, 0)
+    below = places.astype(np.intp)
+    columns, part = np.arange(len(ordered)), places - below
+    low, high = ordered[columns, below], ordered[columns, np.minimum(below + 1, np.maximum(defined - 1, 0))]
+    return np.where(part < 0.5, low + (high - low) * part, high - (high - low) * (1 - part))
 
 
 def estimate(mean: float, draws: Floats, n: int, rows: int, level: float = LEVEL) -> Estimate:
