@@ -1,12 +1,12 @@
-"""Counterfactual replay: a dialogue up to a turn, another reply there, and on to the end, several times on both sides; and the
-page that says what the reply changed.
-"""
+"""Counterfactual replay: a dialogue up to a turn, continued to its end several times from the original reply and from another
+one; and the page that shows what the reply changed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -43,21 +43,21 @@ STAGE = "fork"
 
 @dataclass(frozen=True)
 class Forked:
-    """Both sides of a fork. A dialogue's `trial` is the draw, and its `supporter` the side: `as_it_was`, or `changed`."""
+    """Both sides of a fork. A dialogue's `trial` is the draw, and its `supporter` names the side: `as_it_was` or `changed`."""
 
     source: Dialogue
     turn: int
     as_it_was: str
     changed: str
     reply: str
-    """What the other supporter said at the turn."""
+    """The other supporter's reply at the turn."""
     dialogues: list[Dialogue]
     judgements: list[Judgement]
 
 
 @dataclass(frozen=True)
 class Fork:
-    """What is forked: the dialogue, the turn, and the plans of it with the supporter that held it and with the other one."""
+    """A dialogue to fork at a turn, with its plans for its own supporter and for the other one."""
 
     source: Dialogue
     turn: int
@@ -66,9 +66,8 @@ class Fork:
 
     @classmethod
     def of(cls, resolved: DialogueFramework, source: Dialogue, turn: int, other: str) -> Fork:
-        """Raises `UserError` for a turn that is no answer of the supporter's, and for a dialogue that the config does not
-        play."""
-        specs = {spec.name: spec for spec in resolved.models.supporters}
+        """Raises `UserError` for a turn that is not an answer of the supporter, and for a dialogue that the config does not
+        plan."""
         played = source.card_id, source.profile_id, source.trial
         plans = {
             plan.opening.supporter: plan
@@ -77,63 +76,58 @@ class Fork:
         }
         plan = plans.get(source.supporter or "")
         if plan is None or plan.id != source.id:
-            raise UserError(f"--dialogue {source.id}: the config does not hold it: give the run's own config, cards and seeker")
+            raise UserError(f"--dialogue {source.id}: not planned by the config: give the run's own config, cards and seeker")
         if other not in plans:
             raise UserError(f"--supporter {other}: does not speak {source.language}, or has no reply on this card")
-        given = len(plan.opening.turns)
-        answers = [place for place, one in enumerate(source.turns) if one.role == "supporter" and place >= given]
+        fixed = len(plan.opening.turns)
+        answers = [place for place in range(fixed, len(source.turns)) if source.turns[place].role == "supporter"]
         if turn not in answers:
             raise UserError(f"--turn {turn}: the supporter's turns in {source.id} are {', '.join(map(str, answers)) or 'none'}")
-        assert specs[other].name == other
         return cls(source, turn, plan, plans[other])
 
     def branches(self, reply: str, temperature: float, draws: int) -> list[Plan]:
-        """The rest of the dialogue after either reply, so many times: seeker and supporter go on as they were, at least at this
-        temperature."""
+        """Plans to continue the dialogue after either reply, `draws` times each, with the same seeker and supporter, at this
+        temperature or their own if it is higher."""
         before = self.source.turns[: self.turn]
         own, changed = self.sides
         ends = {own: self.source.turns[self.turn], changed: Turn(role="supporter", text=reply)}
-        plans = []
-        for draw in range(draws):
-            for side, last in ends.items():
-                supporter, simulator = self.source.supporter or "", self.source.simulator or ""
-                id = dialogue_id(STAGE, f"{self.source.id} {self.turn} {side}", supporter, simulator, draw)
-                plans.append(
-                    replace(
-                        self.plan,
-                        opening=replace(self.plan.opening, id=id, turns=(*before, last), supporter=side, trial=draw),
-                        seeker_side=_drawn(self.plan.seeker_side, id, temperature),
-                        supporter_side=_drawn(self.plan.supporter_side, id, temperature),
-                        spoken=self.turn + 1 - len(self.plan.opening.turns),
-                    )
+        speakers, plans = (self.source.supporter or "", self.source.simulator or ""), []
+        for draw, (side, last) in product(range(draws), ends.items()):
+            id = dialogue_id(STAGE, f"{self.source.id} {self.turn} {side}", *speakers, draw)
+            plans.append(
+                replace(
+                    self.plan,
+                    opening=replace(self.plan.opening, id=id, turns=(*before, last), supporter=side, trial=draw),
+                    seeker_side=_drawn(self.plan.seeker_side, id, temperature),
+                    supporter_side=_drawn(self.plan.supporter_side, id, temperature),
+                    spoken=self.turn + 1 - len(self.plan.opening.turns),
                 )
+            )
         return plans
 
     @property
     def sides(self) -> tuple[str, str]:
-        """What the sides are called in records."""
+        """The names of the sides in records."""
         return f"{self.source.supporter}, as it was", f"{self.other.opening.supporter} at turn {self.turn}"
 
 
 def _drawn(side: Side, dialogue: str, temperature: float = 0) -> Side:
-    """A side in another dialogue, its models at this temperature at least: at 0 every draw would be the same."""
+    """A side in another dialogue, with its models at least at this temperature: at 0 all draws would be the same."""
     changes: dict[str, Any] = {"dialogue": dialogue} if hasattr(side, "dialogue") else {}
     for field in fields(side):  # type: ignore[arg-type]
         spec = getattr(side, field.name)
         if isinstance(spec, ModelSpec) and (spec.sampling.temperature or 0) < temperature:
-            changes[field.name] = spec.model_copy(
-                update={"sampling": spec.sampling.model_copy(update={"temperature": temperature})}
-            )
+            sampling = spec.sampling.model_copy(update={"temperature": temperature})
+            changes[field.name] = spec.model_copy(update={"sampling": sampling})
     return replace(side, **changes)  # type: ignore[type-var]
 
 
 def fork(runner: Runner, forked: Fork, draws: int, temperature: float) -> Forked:
-    """Ask for the other reply, go on from both and judge every dialogue. Writes dialogues.jsonl and judgements.jsonl; the same
-    command resumes, and more draws may be added."""
+    """Ask for the other reply, continue from both, and judge every dialogue. Writes dialogues.jsonl and judgements.jsonl; the
+    same command resumes, and draws may be added."""
     run, resolved = runner.run, runner.resolved.judging_whole()
-    own, other = (
-        {spec.name: spec for spec in resolved.models.supporters}[plan.opening.supporter] for plan in (forked.plan, forked.other)
-    )
+    specs = {spec.name: spec for spec in resolved.models.supporters}
+    own, other = (specs[plan.opening.supporter] for plan in (forked.plan, forked.other))
     settings = {
         "source": hashed([forked.source]),
         "turn": forked.turn,
@@ -144,31 +138,32 @@ def fork(runner: Runner, forked: Fork, draws: int, temperature: float) -> Forked
         "judged": RunIdentity(resolved).score(),
     }
     run.claim(STAGE, settings, ("draws",))
-    name = forked.sides[1]
-    asked_as = dialogue_id(STAGE, f"{forked.source.id} {forked.turn} {name}", other.name, "", 0)
+    reply_id = dialogue_id(STAGE, f"{forked.source.id} {forked.turn} {forked.sides[1]}", other.name, "", 0)
 
     async def reply(client: ChatClient, side: Side) -> Utterance:
         turns = [turn.model_copy(update={"state": None}) for turn in forked.source.turns[: forked.turn]]
         return await side.speak(client, turns)
 
-    side = _drawn(forked.other.supporter_side, asked_as)
-    said = answered(runner.desk(f"{STAGE} reply", _models([other])), [side], reply, f"{STAGE} reply", "reply").results[0]
-    if said.stopped:
-        raise UserError(f"--supporter {other.name}: gave no reply at turn {forked.turn} ({said.stopped.replace('_', ' ')})")
+    side, stage = _drawn(forked.other.supporter_side, reply_id), f"{STAGE} reply"
+    (other_reply,) = answered(runner.desk(stage, _models([other])), [side], reply, stage, "reply").results
+    if other_reply.stopped:
+        raise UserError(
+            f"--supporter {other.name}: gave no reply at turn {forked.turn} ({other_reply.stopped.replace('_', ' ')})"
+        )
 
     async def go_on(client: ChatClient, plan: Plan) -> tuple[Dialogue, list[Judgement]]:
         dialogue = await hold(plan, client)
         return dialogue, await resolved.judge(client).score(dialogue)
 
-    plans = forked.branches(said.text, temperature, draws)
-    specs = [*resolved.models.seekers, *_models([own]), resolved.models.judge]
-    desk = runner.desk(STAGE, specs, lambda: workloads(resolved, plans, True))
+    plans = forked.branches(other_reply.text, temperature, draws)
+    models = [*resolved.models.seekers, *_models([own]), resolved.models.judge]
+    desk = runner.desk(STAGE, models, lambda: workloads(resolved, plans, True))
     answers = answered(desk, plans, go_on, STAGE, "dialogues")
     dialogues = [dialogue for dialogue, _ in answers.results]
-    judgements = [judgement for _, of_one in answers.results for judgement in of_one]
+    judgements = [judgement for _, verdicts in answers.results for judgement in verdicts]
     write_jsonl(run.folder / "dialogues.jsonl", dialogues)
     write_jsonl(run.folder / "judgements.jsonl", judgements)
-    return Forked(forked.source, forked.turn, *forked.sides, said.text, dialogues, judgements)
+    return Forked(forked.source, forked.turn, *forked.sides, other_reply.text, dialogues, judgements)
 
 
 def _models(specs: Iterable[ModelSpec]) -> list[ModelSpec]:
@@ -186,31 +181,31 @@ AFTER = (
     "turns that voice danger %",
     "seeker took leave %",
 )
-UNBOUNDED = 2  # the first of these: no scale says how far they go
+UNBOUNDED = 2  # the first so many of these have no scale
 NOTE = (
-    "Other reply minus the one that was given; both go on from there with the same seeker and the same supporter, drawn anew. "
+    "The other reply minus the original one; both are continued with the same seeker and the same supporter, drawn anew. "
     f"[{SMOOTHED} over draws; of turns and characters, which have no scale, Student's t], n = draws. {paired.HOLDS}."
 )
 WHY = (
-    "Why the given reply is drawn on as well: the dialogue as it was is one draw of many. Set against it alone, a difference "
-    "could be the luck of that draw, and a dialogue that is forked because it went badly would go better by itself."
+    "The original reply is continued too, as a control: the dialogue as it was is one draw of many. Compared with it alone, "
+    "a difference could be the luck of that draw, and a dialogue forked because it went badly would go better by chance."
 )
 
 
 def seeker_after(dialogue: Dialogue, turn: int) -> list[float]:
-    """What `AFTER` names, of the seeker's turns behind `turn`; NaN where there are none."""
-    later = [one for one in dialogue.turns[turn + 1 :] if one.role == "seeker"]
+    """The figures that `AFTER` names, of the seeker's turns after `turn`; NaN if there are none."""
+    later = [spoken for spoken in dialogue.turns[turn + 1 :] if spoken.role == "seeker"]
     if not later:
         return [0.0, np.nan, np.nan, np.nan, 0.0]
     danger = sum(risk.turn > turn for risk in risk_turns(dialogue))
-    relief = sum(cheerful(one.text) is not None for one in later)
+    relief = sum(cheerful(spoken.text) is not None for spoken in later)
     share = 100 / len(later)
-    characters = sum(len(one.text.strip()) for one in later) / len(later)
+    characters = sum(len(spoken.text.strip()) for spoken in later) / len(later)
     return [len(later), characters, share * relief, share * danger, 100.0 * (dialogue.termination == "seeker_ended")]
 
 
 def seeker_differences(forked: Forked) -> list[paired.Difference]:
-    """The other reply minus the one that was given, for each of `AFTER`, paired by draw and corrected together."""
+    """The other reply minus the original one, for each of `AFTER`, paired by draw and corrected together."""
     whole = [dialogue for dialogue in forked.dialogues if not dialogue.lost]
     draws = sorted({dialogue.trial for dialogue in whole})
     values = np.full((len(draws), 2, len(AFTER)), np.nan)
@@ -226,7 +221,7 @@ def seeker_differences(forked: Forked) -> list[paired.Difference]:
 
 
 def _unbounded(first: Floats, second: Floats) -> paired.Difference:
-    """A difference over draws of what no scale bounds: Student's t alone."""
+    """The difference over draws of a figure without a scale: Student's t alone."""
     gaps = (first - second)[:, None]
     (mean,), parts, (n,) = contributions(gaps, np.ones_like(gaps))
     error = cluster_error(parts, n)[0]
@@ -239,11 +234,10 @@ def _unbounded(first: Floats, second: Floats) -> paired.Difference:
 
 
 def score_differences(forked: Forked, rubric: Rubric) -> list[paired.Difference]:
-    """The same for the scores, the average last; nothing where a side has no readable verdict."""
-    # Branches were drawn at a temperature: each counts, also where two say the same. So each is a card of its own.
-    branches = [one.model_copy(update={"card_id": f"branch {one.trial}"}) for one in forked.dialogues]
-    contestants = contestants_of(branches, forked.judgements, rubric)
-    by_side = {one.supporter: one for one in contestants}
+    """The same for the scores, the average last; empty if a side has no readable verdict."""
+    # Branches are independent draws: each counts as a card of its own, even if two have the same text.
+    branches = [branch.model_copy(update={"card_id": f"branch {branch.trial}"}) for branch in forked.dialogues]
+    by_side = {side.supporter: side for side in contestants_of(branches, forked.judgements, rubric)}
     if not {forked.changed, forked.as_it_was} <= by_side.keys():
         return []
     sides = [by_side[forked.changed], by_side[forked.as_it_was]]
@@ -251,32 +245,25 @@ def score_differences(forked: Forked, rubric: Rubric) -> list[paired.Difference]
 
 
 def fork_sheet(forked: Forked, rubric: Rubric, facts: Sequence[tuple[str, str]], checkpoints: Sequence[str | None]) -> Sheet:
-    """The page. `checkpoints` are those of the models that spoke and judged."""
+    """The page; `checkpoints` are those of the models that spoke and judged."""
     seeker, scores = seeker_differences(forked), score_differences(forked, rubric)
-    names = [dimension_label(rubric, dimension_at(rubric, one.dimension)) for one in scores]
-    tables = [
-        Table(
-            key,
-            title,
-            ("what", "other reply", "as it was", *paired.COLUMNS),
-            tuple((name, row.first_mean, row.second_mean, *paired.cells(row)) for name, row in zip(heads, rows, strict=True)),
-            (NOTE,),
-            FORK,
-        )
-        for key, title, heads, rows in (
-            ("fork-scores", "Scores", names, scores),
-            ("fork-seeker", "The seeker afterwards", AFTER, seeker),
-        )
-    ]
+    names = [dimension_label(rubric, dimension_at(rubric, gap.dimension)) for gap in scores]
+    heads, tables = ("what", "other reply", "as it was", *paired.COLUMNS), []
+    for key, title, labels, gaps in (
+        ("fork-scores", "Scores", names, scores),
+        ("fork-seeker", "The seeker afterwards", AFTER, seeker),
+    ):
+        rows = [(label, gap.first_mean, gap.second_mean, *paired.cells(gap)) for label, gap in zip(labels, gaps, strict=True)]
+        tables.append(Table(key, title, heads, tuple(rows), (NOTE,), FORK))
     average = next((row for row in scores if row.dimension is None), None)
-    answer = "No difference in the scores can be told: a side has no readable verdict."
+    answer = "Scores cannot be compared: a side has no readable verdict."
     if average is not None:
         judges = sorted({judgement.judge for judgement in forked.judgements})
-        found = verdict("the other reply", "the one that was given", average, "draws")
-        answer = f"{found[0].upper()}{found[1:]}, judged by {' and '.join(judges)}."
-    ends = reach(one.estimate for one in scores)
-    lines = [ForestLine(name, [[one.estimate]], said=found_in(one)) for name, one in zip(names, scores, strict=True)]
-    forest = gap_forest("Scores: the other reply less the given one", [*lines[-1:], *lines[:-1]], ends, "")
+        sentence = verdict("the other reply", "the original one", average, "draws")
+        answer = f"{sentence[0].upper()}{sentence[1:]}, judged by {' and '.join(judges)}."
+    ends = reach(gap.estimate for gap in scores)
+    lines = [ForestLine(name, [[gap.estimate]], said=found_in(gap)) for name, gap in zip(names, scores, strict=True)]
+    forest = gap_forest("Scores: the other reply minus the original one", [*lines[-1:], *lines[:-1]], ends, "")
     plumbing = any(str(place).startswith(EMBEDDED_PREFIX) for place in checkpoints)
     return Sheet(
         title=f"Fork of dialogue {forked.source.id} at turn {forked.turn}",
@@ -308,14 +295,13 @@ def _tree(forked: Forked, rubric: Rubric) -> Branch:
     def leaf(dialogue: Dialogue) -> Branch:
         scores = averages.get(dialogue.id)
         average = rubric.average(scores or {})
-        said = "not scored" if average is None else f"{AVERAGE} {fmt(average, 1)}"
-        return Branch(
-            f"draw {dialogue.trial + 1}", f"{said}; ended {ENDINGS[dialogue.termination]}", dialogue.turns[forked.turn + 1 :]
-        )
+        score = "not scored" if average is None else f"{AVERAGE} {fmt(average, 1)}"
+        label = f"{score}; ended {ENDINGS[dialogue.termination]}"
+        return Branch(f"draw {dialogue.trial + 1}", label, dialogue.turns[forked.turn + 1 :])
 
     def side(name: str) -> Branch:
         drawn = [dialogue for dialogue in forked.dialogues if dialogue.supporter == name]
-        return Branch(name, f"{len(drawn)} draws", drawn[0].turns[forked.turn : forked.turn + 1], [leaf(one) for one in drawn])
+        return Branch(name, f"{len(drawn)} draws", drawn[0].turns[forked.turn : forked.turn + 1], [*map(leaf, drawn)])
 
     shared = f"{forked.turn} turns that both sides share"
     return Branch("Up to the fork", shared, forked.source.turns[: forked.turn], [side(forked.as_it_was), side(forked.changed)])

@@ -30,37 +30,37 @@ def judge_and_people(
     rubrics: Sequence[Path],
     floors: Collection[str] = (),
 ) -> list[Table]:
-    """Judge, people and both side by side (`evalsuite.trust.prediction_powered`). Scores of other dialogues do not count.
-    Weights lie beside the scores. `floors` are supporters that need no model.
-    Raises `UserError` for scores on several rubrics or single turns."""
+    """Tables of judge, people and both (`evalsuite.trust.prediction_powered`). Scores of other dialogues do not count; weights
+    are read from next to the scores. `floors` are supporters that need no model. Raises `UserError` for scores on several
+    rubrics or single turns."""
     scores, found = people_scores(paths, rubrics, None)
     if len(found) != 1:
         raise UserError(f"--people: scores on several rubrics ({', '.join(found)}): give those on one")
     if turned := [score for score in scores if score.turn is not None]:
         raise UserError(f"--people: a score of turn {turned[0].turn} of {turned[0].dialogue_id}: only whole dialogues count")
-    shown = {dialogue.id for dialogue in dialogues}
-    kept = [score for score in scores if score.dialogue_id in shown]
+    ids = {dialogue.id for dialogue in dialogues}
+    kept = [score for score in scores if score.dialogue_id in ids]
     (people_rubric,) = found.values()
     weighed = read_weights(weights_beside(paths))
     boards = powered_boards(dialogues, judgements, rubric, kept, people_rubric, weighed, floors)
     first, *others = powered_tables(boards, rubric)
-    return [replace(first, notes=(*first.notes, *_of_the_draw(weighed.keys() & shown, kept))), *others]
+    return [replace(first, notes=(*first.notes, *_weight_notes(weighed.keys() & ids, kept))), *others]
 
 
-def _of_the_draw(drawn: Set[str], scores: Sequence[HumanScore]) -> Iterator[str]:
-    """What a board says of its weights."""
+def _weight_notes(drawn: Set[str], scores: Sequence[HumanScore]) -> Iterator[str]:
+    """Notes on the weights of a board."""
     if not drawn:
         return
     scored = {score.dialogue_id for score in scores}
     yield f"Weighted: {len(drawn & scored)} dialogues by 1 / the chance with which `people suggest` drew them."
     if left := len(drawn - scored):
-        yield f"{left} drawn dialogues have no score: unless they lack it by chance, the estimates are biased."
+        yield f"{left} drawn dialogues have no score: unless they are missing at random, the estimates are biased."
     if more := len(scored - drawn):
         yield f"{more} scored dialogues were not drawn and have weight 1: leave them out."
 
 
 def powered_tables(boards: Sequence[PoweredBoard], rubric: Rubric) -> list[Table]:
-    """For each language: judge, people and both side by side, the dimensions by both, and the differences."""
+    """For each language: judge, people and both, the dimensions by both, and the differences."""
     tables: list[Table] = []
     for language, of_language in group_by(boards, lambda board: board.language).items():
         several = len(of_language) > 1
@@ -69,40 +69,34 @@ def powered_tables(boards: Sequence[PoweredBoard], rubric: Rubric) -> list[Table
         gaps: list[dict[str, Cell]] = []
         for board in of_language:
             by: dict[str, Cell] = {"judged by": board.judge} if several else {}
-            for one in board.places:
-                row: dict[str, Cell] = {"rank": paired.rank_text(one.rank), "supporter": one.supporter} | by
-                row |= {"judge alone": one.judge, "people alone": one.people, "both": one.both, "λ": board.tuning}
-                rows.append(row | {"labels": one.labels, "labels saved": one.saved})
-                named = zip((dimension_label(rubric, name) for name in rubric.dimensions), one.dimensions, strict=True)
-                fine.append({"supporter": one.supporter, **by, **dict(named)})
+            for place in board.places:
+                row: dict[str, Cell] = {"rank": paired.rank_text(place.rank), "supporter": place.supporter} | by
+                row |= {"judge alone": place.judge, "people alone": place.people, "both": place.both, "λ": board.tuning}
+                rows.append(row | {"labels": place.labels, "labels saved": place.saved})
+                named = zip((dimension_label(rubric, name) for name in rubric.dimensions), place.dimensions, strict=True)
+                fine.append({"supporter": place.supporter, **by, **dict(named)})
             for gap in board.differences:
                 first, second = (board.places[place].supporter for place in (gap.first, gap.second))
-                tested = zip(paired.COLUMNS, paired.cells(gap), strict=True)
-                gaps.append({"supporter": first, "against": second, **by, **dict(tested)})
-        few = any(one.both.mean is not None and one.both.low is None for board in of_language for one in board.places)
+                gaps.append({"supporter": first, "against": second, **by, **paired.by_column(gap)})
+        few = any(place.both.mean is not None and place.both.low is None for board in of_language for place in board.places)
         too_few = [f"Too few labels (fewer than {FEWEST} scored cards): no interval, no test and no rank."] * few
         board_notes = (
-            f"Average on 0–100; n: dialogues judged, and dialogues that people scored. Judge alone [{SMOOTHED} over "
-            "cards]: people may think otherwise. Both: the judge's mean over all dialogues, corrected by people's scores where "
-            "there are any; unbiased where the scored dialogues are a random choice, or weighted. People alone and both "
-            f"[{INTERVAL}].",
-            "λ: how much of the judge is used (0: nothing, what is left is people's mean), the same for all. Labels saved: "
-            "scored dialogues more that people alone would need for an interval as narrow [95 %, Student's t]; n: labels of "
-            f"all. A dash: fewer than {FEWEST_SAVED}, weights that differ, or not known within a factor of 20.",
+            f"Average on 0–100; n: dialogues judged, and dialogues that people scored. Judge alone [{SMOOTHED} over cards]: "
+            "people may disagree with it. Both: the judge's mean over all dialogues, corrected by people's scores; unbiased if "
+            f"the scored dialogues are a random choice, or weighted. People alone and both [{INTERVAL}].",
+            "λ: the weight of the judge (0: people's mean alone), the same for all. Labels saved: scored dialogues that people "
+            "alone would need in addition for an interval as narrow [95 %, Student's t]; n: labels of all. A dash: fewer than "
+            f"{FEWEST_SAVED}, unequal weights, or not known within a factor of 20.",
             paired.RANKS,
             *too_few,
             *([] if several else [f"Judged by {of_language[0].judge}."]),
         )
         gap_note = f"Points of 0–100, [{INTERVAL}], n: scored cards of the supporter that has fewer. {paired.HOLDS}."
+        by_both = f"{language}, by judge and people together"
         for key, title, body, notes in (
             ("leaderboard", f"Leaderboard, {language}: judge, people and both", rows, board_notes),
-            ("dimensions", f"Dimensions, {language}, by judge and people together", fine, (f"[{INTERVAL}].", *too_few)),
-            (
-                "differences",
-                f"Differences in the average, {language}, by judge and people together",
-                gaps,
-                (gap_note, FAMILIES, *too_few),
-            ),
+            ("dimensions", f"Dimensions, {by_both}", fine, (f"[{INTERVAL}].", *too_few)),
+            ("differences", f"Differences in the average, {by_both}", gaps, (gap_note, FAMILIES, *too_few)),
         ):
             tables += [Table.of(f"{key}-powered-{language}", title, body, notes, TOGETHER)] * bool(body)
     return tables

@@ -77,7 +77,7 @@ def test_one_reply_changes_what_comes_after(esc_eval: EscEval, held: Any) -> Non
     assert seeker["seeker's turns"] == (0.0, "no")
     page = Path("f/fork.html").read_text()
     assert (
-        '<p class="answer">The other reply is better than the one that was given by ' in page
+        '<p class="answer">The other reply is better than the original one by ' in page
         and " on 12 draws, judged by judge." in page
     )
     assert "The dialogues as a tree" in page and page.count("draw 12") == 2 and "how brave you are" in page
@@ -123,9 +123,9 @@ def test_what_cannot_be_forked_is_said(esc_eval: EscEval, held: Any) -> None:
     other = yaml.safe_load(Path("run.yaml").read_text()) | {"exchanges": 4}
     Path("other.yaml").write_text(yaml.safe_dump(other))
     code, error = esc_eval(*call(endpoint, dialogue, "kind", "--config", "other.yaml"))
-    assert code == 2 and "run was made with another one: exchanges: 3 → 4" in error, error
+    assert code == 2 and "differs from the config of run: exchanges: 3 → 4" in error, error
     Path("unnamed.yaml").write_text(yaml.safe_dump({**other, "exchanges": 3, "supporters": []}))
     unnamed = call(endpoint, dialogue, "kind", "--config", "unnamed.yaml", "--draws", 2)
     code, error = esc_eval(*unnamed)
-    assert code == 2 and "plain: where does it answer? Give --set supporters=plain@URL" in error, error
+    assert code == 2 and "plain: its address is missing: give --set supporters=plain@URL" in error, error
     assert esc_eval(*unnamed, "--set", f"supporters=plain@{endpoint.url}") == (0, "")

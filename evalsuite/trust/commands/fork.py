@@ -1,4 +1,4 @@
-"""`esc-eval fork`: what would have come of a dialogue with another reply at one turn."""
+"""`esc-eval fork`: how a dialogue would have gone on with another reply at one turn."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ from evalsuite.runs.run_identity import RunIdentity
 from evalsuite.trust.fork import Fork, fork_sheet
 from evalsuite.trust.fork import fork as ask
 
-TEMPERATURE = 0.7  # at which both go on, unless theirs is higher
-_WHERE = "{0}: where does it answer? Give --set supporters={0}@URL"
-_GROWS = {"supporters", "languages", "trials", "cards", "profiles", "references", "replay"}  # of a run's own config: may differ
+TEMPERATURE = 0.7  # at which seeker and supporter continue, unless theirs is higher
+_WHERE = "{0}: its address is missing: give --set supporters={0}@URL"
+_GROWS = {"supporters", "languages", "trials", "cards", "profiles", "references", "replay"}  # may differ from the run's config
 
 
 def fork(
     run: Annotated[InRun, typer.Argument(metavar="RUN", help="Run folder that holds the dialogue.")],
     config: Annotated[InFile, typer.Option("--config", help="The run's config: seeker, prompts, cards, judge.")],
     dialogue: Annotated[str, typer.Option("--dialogue", metavar="ID", help="The dialogue; the report shows its id.")],
-    turn: Annotated[int, typer.Option("--turn", min=0, metavar="T", help="The supporter's turn that is another, from 0.")],
+    turn: Annotated[int, typer.Option("--turn", min=0, metavar="T", help="The supporter's turn to replace, counted from 0.")],
     supporter: Annotated[
-        InModel, typer.Option("--supporter", metavar="MODEL", help="Who replies there instead: a model, or a floor.")
+        InModel, typer.Option("--supporter", metavar="MODEL", help="Model or floor that replies there instead.")
     ],
     model: RoleModelOption = None,
     settings: SetOption = None,
-    draws: Annotated[int, typer.Option("--draws", min=2, max=1000, metavar="N", help="How often both sides go on.")] = 12,
+    draws: Annotated[int, typer.Option("--draws", min=2, max=1000, metavar="N", help="Continuations of each side.")] = 12,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder of its own; the same command resumes. Default: runs/fork/DIALOGUE-TURN."),
+        typer.Option("--out", help="Folder of the fork; the same command resumes. Default: runs/fork/DIALOGUE-TURN."),
         Writes(("fork.*", "tables/*", "dialogues.jsonl", "judgements.jsonl")),
     ] = None,
 ) -> None:
-    """Replace one reply of a dialogue and play on to the end N times: what did that reply change?
+    """Replace one reply of a dialogue and continue to the end N times: what did that reply change?
 
-    The other supporter speaks at that turn only; the seeker and the dialogue's own supporter go on from it. The original
-    reply is played on from as often, for comparison: the dialogue as it was is one draw of many. Writes OUT/fork.html, .json
-    and .md: differences in the scores and in the seeker's later turns with paired tests, and the dialogues as a tree.
+    The other supporter speaks at that turn only; the seeker and the dialogue's own supporter continue. The original reply is
+    continued equally often, as a control: the dialogue as it was is one draw of many. Writes OUT/fork.html, .json and .md:
+    differences in the scores and in the seeker's later turns with paired tests, and the dialogues as a tree.
 
     Example: esc-eval fork runs/demo --config configs/eval/demo.yaml --dialogue 0123456789abcdef --turn 2 --supporter lecture
     """
@@ -75,31 +75,28 @@ def fork(
     if lines := "; ".join(
         differing_leaves(_lasting(made_with.root.get("simulate", {})), _lasting(RunIdentity(resolved).simulate()))
     ):
-        raise UserError(f"--config {config}: {run} was made with another one: {lines}")
+        raise UserError(f"--config {config}: differs from the config of {run}: {lines}")
     own = next((spec for spec in resolved.models.supporters if spec.name == source.supporter), None)
     if own is None or isinstance(own, HeldSpec):
         raise UserError(_WHERE.format(source.supporter))
-    RunIdentity(resolved).score()  # whatever is wrong is told before anything is written or started
+    RunIdentity(resolved).score()  # problems surface before anything is written or started
     forked = Fork.of(resolved, source, turn, other)
     with open_run(folder) as opened, Runner(opened, resolved, console) as runner:
         result = ask(runner, forked, draws, TEMPERATURE)
         failures = opened.failures()
     facts = [
         ("Judge", f"{resolved.models.judge.name}, method {resolved.method}"),
-        ("Draws", f"{draws} a side, at a temperature of {TEMPERATURE:g} at least"),
+        ("Draws", f"{draws} per side, at a temperature of at least {TEMPERATURE:g}"),
     ]
-    speakers = [
-        *resolved.models.seekers,
-        resolved.models.judge,
-        *(spec for spec in resolved.models.supporters if spec.name in (source.supporter, other)),
-    ]
+    sides = (spec for spec in resolved.models.supporters if spec.name in (source.supporter, other))
+    speakers = [*resolved.models.seekers, resolved.models.judge, *sides]
     sheet = fork_sheet(result, resolved.rubric, facts, [spec.checkpoint for spec in speakers])
     deliver_page("fork", sheet, folder)
     exit_if_lost(sum(branch.lost for branch in result.dialogues), len(result.dialogues), "dialogues", failures)
 
 
 def _named(config: Path, overrides: dict[str, Any], settings: Sequence[str], source: Dialogue) -> str:
-    """How the config names the dialogue's supporter; by its name where it does not."""
+    """The config's name of the dialogue's supporter, else the supporter's own name."""
     for name in load_config(config, overrides, settings).supporters:
         with suppress(UserError):
             if load_spec(name).name == source.supporter:

@@ -22,31 +22,30 @@ _CARDS = {"EN": "English", "ZH": "Chinese"}
 
 def power(
     runs: Annotated[
-        MaybeRuns, typer.Argument(metavar="RUN…", help="Scored run folders: several of them for several seekers.")
+        MaybeRuns, typer.Argument(metavar="RUN…", help="Scored run folders; several of them for several seekers.")
     ] = None,
     difference: Annotated[
-        float, typer.Option("--difference", min=0.01, max=100, help="Points of 0-100 that are to be shown.")
+        float, typer.Option("--difference", min=0.01, max=100, help="Difference to show, in points of 0-100.")
     ] = 3,
-    often: Annotated[float, typer.Option("--power", min=0.5, max=0.999, help="In what share of runs it is to be shown.")] = 0.8,
+    share: Annotated[float, typer.Option("--power", min=0.5, max=0.999, help="Share of runs that shall show it.")] = 0.8,
     against: Annotated[
-        str | None, typer.Option("--against", metavar="paper", help="paper: what ESC-Eval's table 2 could have shown.")
+        str | None, typer.Option("--against", metavar="paper", help="paper: plan from ESC-Eval's table 2.")
     ] = None,
     as_json: JsonOption = False,
     out: Annotated[PageOption, out_page("power")] = None,
 ) -> None:
-    """How much of a score is the supporter, the card, the seeker, the draw and the judge, and what a difference needs.
+    """How much of a score's variance is due to supporter, card, seeker, draw and judge, and how many cards a difference needs.
 
-    From a run with `--set trials=2` or more the draw is told from the card, from one with several judges (`run --judge`)
-    the judge, from several runs the seeker. All judges of the folders count. Every pair of models is planned from its own
-    spread (a single model with each floor). Without a run, --against paper asks it of ESC-Eval's table 2. With --out a page
-    with charts is written.
+    A run with `--set trials=2` or more separates the draw from the card, several judges (`run --judge`) separate the judge,
+    several runs the seeker. All judges of the folders count. Every pair of models is planned from its own spread (a single
+    model with each floor). Without a run, --against paper does this for ESC-Eval's table 2. --out writes a page with charts.
 
     Example: esc-eval power runs/mine --difference 3
     """
     if against not in (None, "paper"):
-        raise UserError(f"--against {against}: power knows paper alone (table 2 of ESC-Eval)")
+        raise UserError(f"--against {against}: the only choice is paper (table 2 of ESC-Eval)")
     if not runs and against is None:
-        raise UserError("what to look at: give scored run folders, or --against paper")
+        raise UserError("nothing to plan from: give scored run folders, or --against paper")
     records: list[RunRecords] = []
     for folder in runs or []:  # one record for each judge
         judges = [judged.judge for judged in sets_of(folder, shards.whole(folder))]
@@ -57,18 +56,18 @@ def power(
     planned = []
     for language, observations in observations_of(records).items():
         if len({observation.supporter for observation in observations}) < 2:
-            raise UserError(f"{language}: one supporter alone has no difference to show: give a run of two or more")
+            raise UserError(f"{language}: a single supporter has no difference to show: give a run of two or more")
         pairs = spreads(observations, floors)
-        planned.append(PlannedStudy(language, components(observations), pairs, difference, max(len(pairs), 1), often))
+        planned.append(PlannedStudy(language, components(observations), pairs, difference, max(len(pairs), 1), share))
     if records and not planned:
         raise UserError("no dialogue of these runs has a readable verdict on every dimension")
-    more = [*paper_tables(*_table2(), often)] if against else []
+    more = [*paper_tables(*_table2(), share)] if against else []
     plumbing = any(shards.whole(run).plumbing for run in runs or [])
     deliver_page("power", power_sheet(planned, more, [str(run) for run in runs or []], plumbing), out, as_json)
 
 
 def _table2() -> tuple[dict[str, dict[str, float]], dict[str, int]]:
-    """The averages of table 2 by language and supporter, and on how many cards they are (table 6)."""
+    """The averages of table 2 by language and supporter, and the numbers of their cards (table 6)."""
     reported = load_reported("esc_eval")
     averages: dict[str, dict[str, float]] = {}
     for cell in reported.select("2", {"column": "Average"}, "table 2"):
