@@ -191,8 +191,8 @@ def _component_table(study: PlannedStudy) -> Table:
     )
     levels = ", ".join(f"{number} {facet}{'s' * (number != 1)}" for facet, number in components.levels.items())
     notes = (
-        f"{components.scores:,} averages of 0–100 ({levels}; {components.trials:.1f} dialogues per supporter, card, seeker), mean "
-        f"{components.mean:.1f}. Estimated by sums of squares; below 0 counts as 0. [95 %: jackknife over cards on the "
+        f"{components.scores:,} averages of 0–100 ({levels}; {components.trials:.1f} dialogues per supporter, card, seeker), "
+        f"mean {components.mean:.1f}. Estimated by sums of squares; below 0 counts as 0. [95 %: jackknife over cards on the "
         "scale of the cube root, for other cards like these; sources that do not cross the card have none], n = levels.",
         "Sources listed together cannot be separated by this design: more trials separate the draw from the interaction of "
         "supporter and card, more judges separate it from the judge's own noise.",
@@ -216,8 +216,8 @@ def _need_table(study: PlannedStudy) -> Table:
         f"Every pair by its own spread, n = shared cards. So many cards show the difference in {100 * study.power:.0f} of 100 "
         f"runs, on average over plans made from runs like this: by {TEST} at {ALPHA:g} / {study.pairs} (the number of "
         "comparisons), with an interval that excludes 0. [95 %: the cards needed if the spread lies at the ends of its "
-        f"interval, which pairs of models have from {FEWEST_BOUNDED} cards up.] A dash: fewer than {FEWEST_PLANNED} cards (with "
-        f"a floor {FEWEST_BOUNDED}), whose spread says too little; no number of cards is enough; or cards do not differ.",
+        f"interval, which pairs of models have from {FEWEST_BOUNDED} cards up.] A dash: fewer than {FEWEST_PLANNED} cards "
+        f"(with a floor {FEWEST_BOUNDED}), whose spread says too little; no number of cards is enough; or cards do not differ.",
         *["(others): for other judges and seekers like these; without it, for these."] * several,
         *["One trial does not tell what a second saves: --set trials=2 separates the draw."] * (len(study.trials) == 1),
         "Trials with identical texts count as one.",
