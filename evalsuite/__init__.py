@@ -1,6 +1,6 @@
 """The harness: dialogues, judgements, statistics, reports. Importing it never imports torch, vllm or deepspeed.
 
-From Python: `load_run`, `simulate`, `score`, their twins to await, and `UserError`, which they raise.
+The Python API: `load_run`, `simulate` and `score` with their async versions, and `UserError`, which they raise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Results", "UserError", "load_run", "score", "score_async", "simulate
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when it is asked for: commands that need none of it start faster."""
+    """Import the API on first use, so that commands that do not need it start faster."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from evalsuite import api

@@ -1,8 +1,8 @@
-"""The harness from Python: a run folder's records (`load_run`), and the two stages of a run (`simulate`, `score`) on objects of
-one's own, with callables as models where wanted.
+"""The harness from Python: a run folder's records (`load_run`), and the two stages of a run (`simulate`, `score`) on your own
+objects, with callables as models if you like.
 
-The engine is that of the commands: the same stages, store and refusals. A folder (`out`) is a run folder like any other, which
-resumes and grows; without one, everything is kept in memory.
+The engine is that of the commands, with the same stages, store and errors. With `out`, there is a run folder like any other,
+which can be resumed and extended; without it, everything is kept in memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from evalsuite.statistics.summary import AVERAGE, Scorer, languages_of, supporte
 from serve.budget import Budget
 from serve.callables import CALLERS_LOOP, Models, OneModel, named_models, one_model
 
-_NOT_HERE = ("gold", "shard", "replay")  # what a config may hold and only the commands do
+_COMMANDS_ONLY = ("gold", "shard", "replay")  # fields of a config that Python does not support
 
 
 @dataclass(frozen=True)
@@ -59,47 +59,47 @@ class Standing:
     scorer: Scorer
     """Judge, method and condition."""
     rank: str | None
-    """The places among models that the differences leave open, as `1–2`; None for a floor, and where nothing was tested."""
+    """The ranks among models that are possible given the differences, as `1–2`; None for a floor, and without tests."""
     supporter: str
     group: str | None
     scores: Mapping[str, Estimate]
-    """Dimension → mean, interval and n; and `average`."""
+    """Dimension, and `average` → mean, interval and n."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """The records of a run, and what they come to."""
+    """The records of a run, its scores and its leaderboard."""
 
     dialogues: FrameRecords[Dialogue]
     judgements: FrameRecords[Judgement]
-    """Verdicts on whole dialogues; of all judges, unless one was named."""
+    """Verdicts on whole dialogues, by all judges or the one named."""
     rubric: Rubric | None = None
-    """What was scored; None where nothing was."""
+    """The rubric of the scores; None if nothing was scored."""
     folder: Path | None = None
-    """The run folder, where there is one."""
+    """The run folder; None if the results are only in memory."""
     notes: Sequence[str] = ()
-    """What a reader of the scores must know."""
+    """What readers of the scores must know."""
     groups: Mapping[str, str] = field(default_factory=dict)
     """Supporter → group."""
     floors: Collection[str] = ()
     """Supporters that need no model."""
 
     def __repr__(self) -> str:
-        """Three lines: what ran, what the models come to, and where the records are."""
-        who = dict.fromkeys(supporter_of(dialogue) for dialogue in self.dialogues)
-        ran = f"dialogues: {len(self.dialogues)} of {', '.join(who)} ({', '.join(languages_of(self.dialogues))})"
-        means = (f"{one.supporter} {one.scores[AVERAGE].mean:.1f}" for one in self.leaderboard if one.scores[AVERAGE].n)
-        told = f"average on 0–100 ({self.rubric.name}): {', '.join(means)}" if self.rubric else "not scored"
-        return f"{ran}\n{told}\n{self.folder or 'in memory: `out=FOLDER` keeps it'}"
+        """Three lines: the dialogues, the models' average scores, and the folder."""
+        supporters = dict.fromkeys(supporter_of(dialogue) for dialogue in self.dialogues)
+        count = f"dialogues: {len(self.dialogues)} of {', '.join(supporters)} ({', '.join(languages_of(self.dialogues))})"
+        means = (f"{row.supporter} {row.scores[AVERAGE].mean:.1f}" for row in self.leaderboard if row.scores[AVERAGE].n)
+        scores = f"average on 0–100 ({self.rubric.name}): {', '.join(means)}" if self.rubric else "not scored"
+        return f"{count}\n{scores}\n{self.folder or 'in memory: `out=FOLDER` keeps it'}"
 
     @property
     def scores(self) -> FrameRecords[Score]:
-        """The leaderboard cell by cell: language × scorer × supporter × dimension, and then `average`; 0–100."""
+        """The leaderboard's cells: language × scorer × supporter × dimension (`average` last), on 0–100."""
         return FrameRecords([cell for board in self._boards for cell in board.cells], _score_row)
 
     @property
     def leaderboard(self) -> FrameRecords[Standing]:
-        """A row per supporter, by falling average, languages one after the other."""
+        """A row per supporter, by falling average within each language."""
         return FrameRecords([standing for board in self._boards for standing in self._standings(board)], _standing_row)
 
     @cached_property
@@ -115,14 +115,15 @@ class Results:
 
 
 def load_run(folder: str | Path, judge: str | None = None) -> Results:
-    """The records of a run folder; `judge` leaves out what others said. Raises `UserError` for what is no whole run folder."""
+    """The records of a run folder, with the verdicts of all judges or only of `judge`. Raises `UserError` if it is not a run
+    folder, or only a shard."""
     folder = Path(folder)
     config = shards.whole(folder)
     sets = [chosen_set(folder, config, judge)] if judge else sets_of(folder, config)
     scored = config.scored
     return Results(
         dialogues=FrameRecords(read_jsonl(folder / "dialogues.jsonl", Dialogue, "dialogues", allow_empty=True), row_of),
-        judgements=FrameRecords([judgement for one in sets for judgement in one.records()], row_of),
+        judgements=FrameRecords([judgement for judging in sets for judgement in judging.records()], row_of),
         rubric=scored.rubric if scored else None,
         folder=folder,
         notes=[PLUMBING] if config.plumbing else [],
@@ -141,12 +142,12 @@ def simulate(
     quiet: bool = False,
     **settings: Any,
 ) -> Results:
-    """Hold a dialogue on every card (or profile) with every supporter and, where a `judge` is given, score it when it ends.
+    """Hold a dialogue on every card (or profile) with every supporter and, with a `judge`, score it.
 
-    `cards`: records, dicts with a `problem`, a frame with such a column, a file of cards, or `bundled`. `supporter`: one model
-    or several. `out`: a run folder; the same call again resumes it. `settings`: further fields of a run's config, such as
+    `cards`: records, dicts with a `problem`, a data frame with such a column, a file of cards, or `bundled`. `supporter`: one
+    model or several. `out`: a run folder, which the same call resumes. `settings`: further fields of a run's config, such as
     `exchanges=3` or `framework="emoharbor"`; a `rubric` may be a name, a file, a dict or a `Rubric`. `quiet`: no progress on
-    stderr. Warns of what a model failed to answer. Raises `UserError` as `esc-eval run` does.
+    stderr. Warns if answers of a model are missing. Raises `UserError` as `esc-eval run` does.
     """
     return _simulation(cards, supporter, seeker, judge, out, quiet, settings).here()
 
@@ -161,7 +162,7 @@ async def simulate_async(
     quiet: bool = False,
     **settings: Any,
 ) -> Results:
-    """`simulate` for those who await it: their event loop goes on, and async callables are asked in it."""
+    """`simulate`, to be awaited: the event loop keeps running, and async callables run in it."""
     return await _simulation(cards, supporter, seeker, judge, out, quiet, settings).beside()
 
 
@@ -173,8 +174,8 @@ def score(
     quiet: bool = False,
     **settings: Any,
 ) -> Results:
-    """Score dialogues: records, dicts (also in chat format: `{"messages": […]}`), a file of them, or results. Those of a run
-    folder are scored there, as by one more judge, where no other `out` is given.
+    """Score dialogues: records, dicts (also in chat format: `{"messages": […]}`), a file of them, or `Results`. Without `out`,
+    results of a run folder are scored in that folder, as by a further judge.
 
     `out`, `quiet` and `settings` (`rubric`, `method`, …) are as in `simulate`.
     """
@@ -189,31 +190,28 @@ async def score_async(
     quiet: bool = False,
     **settings: Any,
 ) -> Results:
-    """`score` for those who await it, as `simulate_async`."""
+    """`score`, to be awaited like `simulate_async`."""
     return await _scoring(dialogues, judge, out, quiet, settings).beside()
-
-
-# --- what both stages share ------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Work:
-    """A stage to be run. It has an event loop of its own, so a thread of its own where one runs already, as in notebooks."""
+    """A stage to run. It needs its own event loop, so if one is running already, as in notebooks, it runs in a thread."""
 
     resolved: DialogueFramework
     stage: Callable[[Runner], Outcome]
     quiet: bool
     exits: ExitStack
-    """Removes what was written for this stage alone."""
+    """Removes temporary files when the stage ends."""
     lasting: bool
-    """Whether the folder stays."""
+    """Whether the run folder is kept."""
 
     def __post_init__(self) -> None:
         config = self.resolved.config
         self.budget = Budget(config.max_time, config.max_calls, config.max_cost)
 
     def here(self) -> Results:
-        """The stage's results."""
+        """Run the stage, blocking the caller."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -227,7 +225,7 @@ class _Work:
                 raise
 
     async def beside(self) -> Results:
-        """The stage's results, with callables asked in this event loop."""
+        """Run the stage in a thread, with async callables in this event loop."""
         before = CALLERS_LOOP.set(asyncio.get_running_loop())
         try:
             return await asyncio.to_thread(self._results)
@@ -238,7 +236,7 @@ class _Work:
             CALLERS_LOOP.reset(before)
 
     def _stop(self) -> None:
-        """Ask nothing more: what is under way ends, and is kept."""
+        """Ask no more questions. Calls in flight are finished and stored."""
         self.budget.max_time = 0.0
 
     def _results(self) -> Results:
@@ -283,7 +281,7 @@ def _simulation(
         if played not in model.model_fields:
             raise UserError(f"framework {settings.get('framework')}: its config takes no cards, so Python cannot hand it any")
         resolved = _resolved(config, out or folder / "run", with_rubric(settings, folder), given)
-        RunIdentity(resolved).simulate()  # what is wrong is said before anything is started
+        RunIdentity(resolved).simulate()  # raises for errors before anything is started
         if judge is not None:
             RunIdentity(resolved).score()
         stage = partial(pipeline.simulate, score=judge is not None)
@@ -322,10 +320,12 @@ def _scoring(
 def _resolved(
     config: Mapping[str, Any], out: str | Path, settings: Mapping[str, Any], given: Mapping[str, ModelSpec]
 ) -> DialogueFramework:
-    """The config that a call comes to, with its models."""
+    """The resolved config of a call, with its models."""
     for name in settings:
-        if name in _NOT_HERE or (name in config and name != "languages"):
-            raise UserError(f"{name}: " + ("esc-eval run has it, not Python" if name in _NOT_HERE else "it has a parameter"))
+        if name in _COMMANDS_ONLY:
+            raise UserError(f"{name}: only `esc-eval run` has it: leave it out")
+        if name in config and name != "languages":
+            raise UserError(f"{name}: give it by the function's own parameter, not as a setting")
     framework = _framework(settings)
     chosen = validated(framework.config_model, {**config, "out": str(out), **settings}, "settings")
     assert isinstance(chosen, EvalConfig)
@@ -336,36 +336,26 @@ def _framework(settings: Mapping[str, Any]) -> type[DialogueFramework]:
     name = str(settings.get("framework", EvalConfig.model_fields["framework"].default))
     framework = framework_of(name)
     if not issubclass(framework, DialogueFramework):
-        raise UserError(f"framework {name} holds no dialogues and is not for Python: `esc-eval paper {name}`")
+        raise UserError(f"framework {name} holds no dialogues, so Python cannot run it: use `esc-eval paper {name}`")
     return framework
 
 
 def _warn(outcome: Outcome) -> None:
-    """Warn of what is missing because a model failed."""
+    """Warn if something is missing because a model failed."""
     lost = {dialogue.id for dialogue in outcome.dialogues if dialogue.lost}
     unscored = {judgement.dialogue_id for judgement in outcome.judgements if judgement.lost} - lost
-    told = [f"the run ended early: {outcome.ended_early}: {outcome.unfinished}"] if outcome.unfinished else []
+    problems = [f"the run ended early: {outcome.ended_early}: {outcome.unfinished}"] if outcome.unfinished else []
     if lost or unscored:
-        why = outcome.ended_early or next((failure.reason for failure in outcome.failures), "a server was lost")
-        told.append(f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {why}")
-    if told:
-        warnings.warn(clean(f"{'; '.join(told)}. With `out`, the same call again asks only for those"), stacklevel=2)
+        reason = outcome.ended_early or next((failure.reason for failure in outcome.failures), "a server was lost")
+        problems.append(f"{len(lost)} dialogues and the judgements of {len(unscored)} more are missing: {reason}")
+    if problems:
+        warnings.warn(clean(f"{'; '.join(problems)}. With `out`, the same call asks again for only those"), stacklevel=2)
 
 
 def _score_row(cell: Score) -> Mapping[str, Any]:
-    figures = cell.estimate
-    return {
-        "language": cell.language,
-        **cell.scorer.record(),
-        "supporter": cell.supporter,
-        "dimension": cell.dimension,
-        "score": figures.mean,
-        "low": figures.low,
-        "high": figures.high,
-        "n": figures.n,
-        "asked": cell.asked,
-        "read": cell.read,
-    }
+    row = {"language": cell.language, **cell.scorer.record(), "supporter": cell.supporter, "dimension": cell.dimension}
+    row |= {"score": cell.estimate.mean, "low": cell.estimate.low, "high": cell.estimate.high, "n": cell.estimate.n}
+    return row | {"asked": cell.asked, "read": cell.read}
 
 
 def _standing_row(standing: Standing) -> Mapping[str, Any]:

@@ -8,43 +8,39 @@ from functools import partial
 from core.errors import run_cli
 from core.verbs import program
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # with matrices as small as ours, further threads mostly wait
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # our matrices are too small for several threads
 app = program(
-    "Evaluate emotional-support dialogue systems: a simulated seeker talks to your model, a ranker scores it.\n\n"
-    "Running the identical command again resumes an interrupted run: nothing that was answered is asked again.",
+    "Evaluate emotional-support dialogue systems: a simulated seeker talks to your model, and a judge scores the dialogue.\n\n"
+    "The same command resumes an interrupted run and does not ask again for what was answered.",
     "Example: esc-eval run --config configs/eval/api.yaml --model my-model@http://127.0.0.1:8000/v1",
 )
 
 for panel, verbs in {
     "Runs": (
-        ("init", "commands.init:init", "Write the files of a first run, to be changed into your own."),
+        ("init", "commands.init:init", "Write the files of a first run, for you to adapt."),
         ("run", "commands.run:run", "Hold dialogues, judge them, measure the judge on the gold set and write the report."),
         ("models", "commands.models:models", "List the models that a role can be given, and what each needs."),
-        ("status", "commands.run:status", "Say how far a run is, and what is missing."),
-        ("merge", "commands.report:merge", "Put the shards of one run together."),
+        ("status", "commands.run:status", "Show the progress of a run, and what is missing."),
+        ("merge", "commands.report:merge", "Join the shards of one run."),
         ("report", "commands.report:report", "Write the report of a run folder again, from its records."),
-        (
-            "leaderboard",
-            "commands.scored_runs:leaderboard",
-            "Rank the supporters of several runs, or compare with an earlier run.",
-        ),
-        ("fork", "trust.commands.fork:fork", "Replace one reply of a dialogue and play on: what did that reply change?"),
-        ("study", "trust.commands.study:study", "Run several frameworks on the same supporters and compare what they say."),
-        ("push", "commands.push:push", "Publish an adapter, a data set, a run's report or its scores on the hub."),
+        ("leaderboard", "commands.scored_runs:leaderboard", "Rank the supporters of several runs, or compare two runs."),
+        ("fork", "trust.commands.fork:fork", "Replace one reply of a dialogue and continue it, to see what the reply changed."),
+        ("study", "trust.commands.study:study", "Run several frameworks on the same supporters and compare their results."),
+        ("push", "commands.push:push", "Publish an adapter, a data set, or a run's report or scores on the Hugging Face hub."),
         (
             "paper",
             "papers.commands.paper:app",
-            "Follow a paper beyond a run: ECDBench, FEEL, role play, replies, tables.",
+            "Run the further procedures of papers: ECDBench, FEEL, role play, replies, tables.",
         ),
     ),
     "Judges and people": (
         ("agree", "commands.agree:agree", "Compare judges with people's scores: ACC, kappa, correlations and more."),
-        ("power", "trust.commands.power:power", "Plan how many cards a difference needs."),
+        ("power", "trust.commands.power:power", "Plan how many cards it takes to detect a difference."),
         ("people", "people.commands.people:app", "Run studies in the browser: people score, choose or talk to supporters."),
     ),
     "Checks": (
-        ("doctor", "commands.doctor:doctor", "Say what this machine has and lacks for serving and training."),
-        ("judge-card", "trust.commands.judge_card:judge_card_verb", "Say on one page how far a judge can be trusted."),
+        ("doctor", "commands.doctor:doctor", "Show what this machine has and lacks for serving and training."),
+        ("judge-card", "trust.commands.judge_card:judge_card_verb", "Show on one page how far a judge can be trusted."),
     ),
 }.items():
     for name, place, about in verbs:

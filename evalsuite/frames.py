@@ -1,4 +1,4 @@
-"""Records as a program takes them: a sequence, and a data frame of pandas or polars."""
+"""Records for Python programs: a sequence that converts to a data frame of pandas or polars."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class FrameRecords(Sequence[T], Generic[T]):
         return f"<{len(self)} × {kind}>"
 
     def frame(self, library: Library | None = None) -> Any:
-        """One row a record, as a DataFrame of pandas or polars: of the named library, else of the first that is installed.
+        """A DataFrame with one row per record, of the named library or else of the first one installed: pandas, polars.
 
-        An object within a record becomes columns, as `usage.calls` and `condition.mode`. Raises `UserError` where there is no
-        library.
+        Objects within a record become columns such as `usage.calls` and `condition.mode`. Raises `UserError` if the library is
+        not installed.
         """
-        name = library or next((one for one in _LIBRARIES if importlib.util.find_spec(one)), None)
+        name = library or next((choice for choice in _LIBRARIES if importlib.util.find_spec(choice)), None)
         if name not in _LIBRARIES or importlib.util.find_spec(name) is None:
             raise UserError(f"frame() needs {name or 'pandas or polars'}, not installed here: pip install {name or 'pandas'}")
         rows = [dict(_flat(self._row(record))) for record in self._records]
@@ -57,9 +57,9 @@ def row_of(record: BaseModel) -> Mapping[str, Any]:
     return record.model_dump()
 
 
-def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in row.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
+            yield from _flat(value, f"{prefix}{name}.")
         else:
-            yield before + name, list(value) if isinstance(value, tuple) else value
+            yield prefix + name, list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""What a program hands to a run: people to play, dialogues and a rubric of its own."""
+"""What a Python program gives to a run: cards or profiles, dialogues, and its own rubric."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from data_prep.dialogue_files import dialogues_of
 from data_prep.profiles import Profile
 
 People = str | Path | Iterable[Any]
-"""A file or `bundled`; records, or dicts with their fields; or a frame of pandas or polars with such columns."""
+"""A file or `bundled`; records, or dicts with their fields; or a data frame of pandas or polars with such columns."""
 
 
 def given_people(cards: Any, profiles: bool, settings: Mapping[str, Any]) -> list[Any]:
-    """Profiles, or role cards, of records, dicts with their fields or a frame. Raises `UserError` with every fault of cards, by
-    position and field."""
+    """Role cards, or `profiles`, from records, dicts with their fields or a data frame. Raises `UserError` with all errors of
+    cards, by position and field."""
     rows = _rows(cards)
     if profiles:
         return [row if isinstance(row, Profile) else _record(Profile, row, f"profiles[{n}]") for n, row in enumerate(rows)]
@@ -38,19 +38,20 @@ def given_people(cards: Any, profiles: bool, settings: Mapping[str, Any]) -> lis
 
 
 def given_dialogues(dialogues: Any, settings: Mapping[str, Any]) -> list[Dialogue]:
-    """Dialogues of records, or of dicts in any form that `data_prep.dialogue_files` knows. Raises `UserError` as with cards."""
-    placed = ((f"dialogues[{place}]", row) for place, row in enumerate(_rows(dialogues)))
-    return dialogues_of(placed, only_language(settings), settings.get("roles"), "own").dialogues
+    """Dialogues from records, or from dicts in any form that `data_prep.dialogue_files` reads. Raises `UserError` as for
+    cards."""
+    rows = ((f"dialogues[{n}]", row) for n, row in enumerate(_rows(dialogues)))
+    return dialogues_of(rows, only_language(settings), settings.get("roles"), "own").dialogues
 
 
 def only_language(settings: Mapping[str, Any]) -> str | None:
-    """The language of what names none: that of the settings, where there is one."""
+    """The language of records that name none: that of the settings, if they have exactly one."""
     languages = settings.get("languages", ())
     return languages[0] if len(languages) == 1 else None
 
 
 def with_rubric(settings: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """The settings of a run, where a `Rubric`, or a dict of its fields, is a file in `folder`."""
+    """The settings of a run, with a `Rubric`, or a dict of its fields, replaced by a file in `folder`."""
     rubric = settings.get("rubric")
     if isinstance(rubric, Mapping):
         rubric = _record(Rubric, rubric, "rubric")
@@ -62,17 +63,17 @@ def with_rubric(settings: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
 
 
 def _record(model: type[BaseModel], value: Any, where: str) -> Any:
-    """A value as a record. Raises `UserError` with every fault."""
+    """A value as a record. Raises `UserError` with all its errors."""
     try:
         return model.model_validate(value)
     except ValidationError as error:
         raise UserError("\n".join(f"{where}: {problem}" for problem in problems_in(error))) from None
 
 
-def _rows(given: Any) -> list[Any]:
-    """The rows of a frame as dicts, or what else is iterated over."""
-    if hasattr(given, "to_dicts"):  # polars
-        return list(given.to_dicts())
-    if hasattr(given, "iterrows"):  # pandas
-        return list(given.astype(object).where(given.notna(), None).to_dict("records"))
-    return list(given)
+def _rows(records: Any) -> list[Any]:
+    """The rows of a data frame as dicts, or the items of any other iterable."""
+    if hasattr(records, "to_dicts"):  # polars
+        return list(records.to_dicts())
+    if hasattr(records, "iterrows"):  # pandas
+        return list(records.astype(object).where(records.notna(), None).to_dict("records"))
+    return list(records)

@@ -1,16 +1,15 @@
-"""ESC-Eval as a task of Inspect (inspect_ai): the same dialogues and the same scores, held and given by Inspect's own models.
+"""ESC-Eval as a task of Inspect (inspect_ai): the same dialogues and scores, by Inspect's own models.
 
     inspect eval evalsuite/inspect_task.py --model openai/MINE --model-role seeker=vllm/SEEKER --model-role judge=openai/JUDGE
 
-The model is the supporter; the roles `seeker` and `judge` name the others (Inspect gives a role that is not named the model
-itself). A sample is a role card. Prompts, protocol, judge and rubric are those of `esc-eval run`; calls, limits, caching and
-logs are Inspect's. Answers are not held to a form here, so give a judge that keeps to the words of its prompt.
+The model is the supporter; the roles `seeker` and `judge` name the others (a role that is not given is played by the model). A
+sample is a role card. Prompts, protocol, judge and rubric are those of `esc-eval run`; calls, limits, caching and logs are
+Inspect's. Answers are not constrained here, so use a judge that follows its prompt.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from core.endpoints import Endpoint
 from core.files import CONFIGS
-from core.records import Dialogue, Language, Message
+from core.records import Dialogue, Language
 from core.specs import ModelSpec
 from evalsuite.dialogues.hold import hold
 from evalsuite.papers.esc_eval import EscEval, EscEvalConfig
@@ -39,32 +38,22 @@ from evalsuite.runs.config import overridden
 from serve.answers import Reply
 from serve.questions import Question
 
-_ROLES = ("seeker", "supporter", "judge")  # Inspect finds a model for each
+_ROLES = ("seeker", "supporter", "judge")  # Inspect provides a model for each
 CONFIG = str(CONFIGS / "eval" / "api.yaml")
 _SPOKEN = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
 _FINISHED = {"stop": "stop", "max_tokens": "length", "model_length": "context_overflow", "content_filter": "content_filter"}
 
 
 class InspectModels:
-    """Inspect's models where the harness has a client: a question goes to the model of its role."""
+    """A client of Inspect's models: each question goes to the model of its role."""
 
     async def ask(self, spec: ModelSpec, question: Question) -> Reply:
         """The model's reply."""
-        role = question.purpose
+        role, sampling = question.purpose, question.sampling
         model = get_model() if role == "supporter" else get_model(role=role)
-        output = await model.generate(_messages(question.sent()), config=_config(question))
-        return _reply(output)
-
-
-def _messages(messages: Sequence[Message]) -> list[ChatMessage]:
-    return [_SPOKEN[message["role"]](content=message["content"]) for message in messages]
-
-
-def _config(question: Question) -> GenerateConfig:
-    sampling = question.sampling
-    return GenerateConfig(
-        max_tokens=sampling.max_tokens, temperature=sampling.temperature, top_p=sampling.top_p, seed=sampling.seed
-    )
+        messages: list[ChatMessage] = [_SPOKEN[m["role"]](content=m["content"]) for m in question.sent()]
+        limits = {name: getattr(sampling, name) for name in ("max_tokens", "temperature", "top_p", "seed")}
+        return _reply(await model.generate(messages, config=GenerateConfig(**limits)))
 
 
 def _reply(output: ModelOutput) -> Reply:
@@ -94,8 +83,8 @@ def _resolved(config: str, language: Language, limit: int | None, exchanges: int
 def esc_eval(config: str = CONFIG, language: Language = "en", limit: int | None = None, exchanges: int = 5) -> Task:
     """ESC-Eval on the cards of one language.
 
-    `config` is a run's config (configs/eval): its cards, rubric, prompts and method are used, its models are not. `limit` cards
-    are played (without it, as many as the config says), in `exchanges` exchanges at most.
+    `config` is a run's config (configs/eval), of which the cards, rubric, prompts and method are used, but not the models.
+    `limit`: the number of cards (default: the config's). `exchanges`: the maximum per dialogue.
     """
     plans = _resolved(config, language, limit, exchanges).plans()
     samples = [Sample(id=plan.opening.person, input=plan.opening.turns[0].text) for plan in plans]
@@ -107,21 +96,21 @@ def esc_eval(config: str = CONFIG, language: Language = "en", limit: int | None 
     )
 
 
-# Inspect makes solver and scorer anew from what it kept of their arguments: these are plain values.
+# Inspect calls solver and scorer again with their logged arguments, so these are plain values.
 @solver
 def dialogue(config: str, language: Language, limit: int | None, exchanges: int) -> Solver:
-    """Holds the dialogue of a sample's card."""
+    """Holds the dialogue on a sample's card."""
     plans = {plan.opening.person: plan for plan in _resolved(config, language, limit, exchanges).plans()}
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        held = await hold(plans[str(state.sample_id)], InspectModels())
+        record = await hold(plans[str(state.sample_id)], InspectModels())
         state.messages = [
             ChatMessageUser(content=turn.text) if turn.role == "seeker" else ChatMessageAssistant(content=turn.text)
-            for turn in held.turns
+            for turn in record.turns
         ]
-        last = next((turn.text for turn in reversed(held.turns) if turn.role == "supporter"), "")
+        last = next((turn.text for turn in reversed(record.turns) if turn.role == "supporter"), "")
         state.output = ModelOutput.from_content(str(state.model), last)
-        state.metadata["record"] = held.model_dump(mode="json")
+        state.metadata["record"] = record.model_dump(mode="json")
         return state
 
     return solve
@@ -129,14 +118,13 @@ def dialogue(config: str, language: Language, limit: int | None, exchanges: int)
 
 @scorer(metrics={"*": [mean(), stderr()]})
 def judged(config: str, language: Language, limit: int | None, exchanges: int) -> Scorer:
-    """The judge's score on every dimension; NaN (unscored) where no verdict could be read."""
-    resolved = _resolved(config, language, limit, exchanges)
-    judge = resolved.judge(InspectModels())
+    """The judge's score on every dimension; NaN (unscored) if no verdict could be read."""
+    judge = _resolved(config, language, limit, exchanges).judge(InspectModels())
 
     async def score(state: TaskState, target: Target) -> Score:
         verdicts = await judge.score(Dialogue.model_validate(state.metadata["record"]))
-        values: dict[str, Any] = {one.dimension: math.nan if one.value is None else one.value for one in verdicts}
-        said = dict.fromkeys(f"{one.dimension}: {one.raw}" for one in verdicts)
-        return Score(value=values, explanation="\n\n".join(said))
+        values: dict[str, Any] = {j.dimension: math.nan if j.value is None else j.value for j in verdicts}
+        answers = dict.fromkeys(f"{j.dimension}: {j.raw}" for j in verdicts)
+        return Score(value=values, explanation="\n\n".join(answers))
 
     return score

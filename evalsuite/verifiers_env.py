@@ -1,8 +1,8 @@
-"""The seeker as a multi-turn environment of `verifiers`, with the ranker's scores as its reward.
+"""The seeker as a multi-turn environment of `verifiers`, with the judge's scores as its reward.
 
     verifiers.load_environment("esc-eval", seeker="esc-role@http://…/v1", judge="esc-rank@http://…/v1")
 
-The policy is the supporter. Dialogue, verdict and reward are those of `evalsuite.environment`.
+The policy is the supporter. Dialogues, verdicts and rewards are those of `evalsuite.environment`.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ def load_environment(
     store: str | None = None,
     **settings: Any,
 ) -> vf.Environment:
-    """`seeker` and `judge` are models that are served (NAME@URL, NAME@URL#VARIABLE with a key, or a spec with an endpoint).
+    """The environment. `seeker` and `judge` are served models: NAME@URL, NAME@URL#VARIABLE with a key, or a spec with an
+    endpoint.
 
-    `free_characters` and `length_cost`: what long replies cost (`Brevity`). `store`: the SQLite file that keeps their answers.
-    `settings`: further fields of a run's config, as `exchanges`, `rubric`, `method`, `limit`.
+    `free_characters`, `length_cost`: the penalty on long replies (`Brevity`). `store`: SQLite file for the answers of seeker
+    and judge. `settings`: further fields of a run's config, such as `exchanges`, `rubric`, `method`, `limit`.
     """
-    chosen = [cards] if isinstance(cards, str) else list(cards)
-    config = {"seeker": seeker, "judge": judge, "cards": chosen, "languages": list(languages), **settings}
-    place = Path(store) if store else Path(tempfile.mkdtemp(prefix="esc-eval-")) / "calls.sqlite"
-    environment = Environment(config, place, Brevity(free_characters, length_cost))
+    files = [cards] if isinstance(cards, str) else list(cards)
+    config = {"seeker": seeker, "judge": judge, "cards": files, "languages": list(languages), **settings}
+    path = Path(store) if store else Path(tempfile.mkdtemp(prefix="esc-eval-")) / "calls.sqlite"
+    environment = Environment(config, path, Brevity(free_characters, length_cost))
     rows = [{"prompt": [], "info": {"person": person}} for person in environment.plans]
     return SeekerEnv(environment, dataset=Dataset.from_list(rows))
 
 
 class SeekerEnv(vf.MultiTurnEnv):
-    """A person with a trouble, who answers each of the policy's messages until the dialogue is over."""
+    """A person in distress, who answers each message of the policy until the dialogue is over."""
 
     def __init__(self, environment: Environment, **kwargs: Any) -> None:
         super().__init__(rubric=vf.Rubric(funcs=[reward, judged, brevity], weights=[1.0, 0.0, 0.0]), **kwargs)
@@ -56,7 +57,7 @@ class SeekerEnv(vf.MultiTurnEnv):
         self._exits = AsyncExitStack()
 
     async def _client(self) -> ChatClient:
-        """One client for all rollouts of an event loop."""
+        """The client that all rollouts of an event loop share."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._exits = loop, AsyncExitStack()
@@ -67,23 +68,23 @@ class SeekerEnv(vf.MultiTurnEnv):
         """The seeker speaks first."""
         client = await self._client()
         (state["episode"],) = self._environment.group(client, state["info"]["person"], [next(self._trials)])
-        shown = await state["episode"].prompt()
-        if shown is None:
+        prompt = await state["episode"].prompt()
+        if prompt is None:
             await self._end(state)
-        state["prompt"] = _as_theirs(shown or [])
+        state["prompt"] = _messages(prompt or [])
 
     async def env_response(self, messages: vf.Messages, state: vf.State, **kwargs: Any) -> vf.Messages:
-        """The seeker's next line; none where the dialogue is over."""
+        """The seeker's next turn; empty if the dialogue is over."""
         step = state["trajectory"][-1]
         state["episode"].reply(str(messages[-1].content or ""), cut_off=bool(step["is_truncated"]))
-        shown = await state["episode"].prompt()
-        if shown is None:
+        prompt = await state["episode"].prompt()
+        if prompt is None:
             await self._end(state)
             return []
-        return _as_theirs(shown[-1:])
+        return _messages(prompt[-1:])
 
     async def _end(self, state: vf.State) -> None:
-        """Judge, while a lost call still makes the rollout one that failed."""
+        """Judge the dialogue within the rollout, so that a lost call makes the rollout fail."""
         rewarded: Rewarded = await state["episode"].rewarded()
         state["rewarded"] = rewarded
         state["final_env_response"] = []
@@ -93,36 +94,36 @@ class SeekerEnv(vf.MultiTurnEnv):
 
     @vf.cleanup
     async def leave(self, state: vf.State) -> None:
-        """A rollout that ended before its dialogue leaves nothing waiting."""
+        """Cancel the dialogue of a rollout that ended before it."""
         if episode := state.pop("episode", None):
             episode.abandon()
 
     @vf.teardown
     async def close(self) -> None:
-        """Close what asks seeker and judge."""
+        """Close the client."""
         if self._loop is asyncio.get_running_loop():
             await self._exits.aclose()
         self._loop = None
 
 
-def _as_theirs(messages: Sequence[Message]) -> vf.Messages:
+def _messages(messages: Sequence[Message]) -> vf.Messages:
     kinds = {"system": vf.SystemMessage, "user": vf.UserMessage, "assistant": vf.AssistantMessage}
     return [kinds[message["role"]](content=message["content"]) for message in messages]
 
 
 async def reward(state: vf.State) -> float:
-    """Verdicts less the cost of length; 0 for a rollout that failed, which `state["error"]` tells apart."""
+    """The judge's score minus the penalty on length; 0 for a failed rollout, which has `state["error"]`."""
     rewarded: Rewarded | None = state.get("rewarded")
     return float(rewarded.reward or 0.0) if rewarded else 0.0
 
 
 async def judged(state: vf.State) -> float:
-    """The judge's part."""
+    """The judge's score, 0–1."""
     rewarded: Rewarded | None = state.get("rewarded")
     return float(rewarded.judged or 0.0) if rewarded else 0.0
 
 
 async def brevity(state: vf.State) -> float:
-    """The cost of length: 0 or less."""
+    """The penalty on length, 0 or less."""
     rewarded: Rewarded | None = state.get("rewarded")
     return rewarded.brevity if rewarded else 0.0

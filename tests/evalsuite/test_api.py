@@ -298,7 +298,7 @@ def two(messages: list[Message]) -> int:
         ({"supporter": "no-such-model"}, "unknown model 'no-such-model'"),
         ({"seeker": {"a": seeker, "b": Judge()}}, "seeker: one model plays it, not 2"),
         ({"exchangs": 3}, "settings: exchangs"),
-        ({"gold": "synthetic"}, "gold: esc-eval run has it"),
+        ({"gold": "synthetic"}, "gold: only `esc-eval run` has it"),
         ({"framework": "feel"}, "framework feel holds no dialogues"),
         ({"cards": [CARDS[0], CARDS[0]]}, "duplicate ids"),
     ],
