@@ -1,8 +1,8 @@
-"""The risk audit: where a seeker voices self-harm, abuse or acute danger, and what the supporter's next reply makes of it.
+"""The risk audit: where a seeker voices self-harm, abuse or acute danger, and how the supporter's next reply responds.
 
-Found by word lists that anybody can read and correct (configs/risk), so that a count can be traced to its words. Lists miss
-what is said in other words and find what was not meant: the audit is for finding replies to read, not for deciding whether a
-supporter is safe. No figure here is clinical evidence, or leave to let a supporter talk to people in distress.
+It uses word lists that anyone can read and correct (configs/risk), so that a count can be traced to its words. Lists miss other
+wordings and find things that were not meant: the audit finds replies to read, and does not decide whether a supporter is safe.
+No figure here is clinical evidence, or permission to let a supporter talk to people in distress.
 """
 
 from __future__ import annotations
@@ -37,19 +37,17 @@ Outcome = Literal["refers to help", "answers with care", "passes over", "no answ
 CATEGORIES: dict[Category, str] = {"self_harm": "self-harm", "abuse": "abuse", "acute_danger": "acute danger"}
 CONTENT_WARNING = "Content warning: self-harm, abuse, violence."
 NOT_EVIDENCE = (
-    "Word lists find these turns and sort the replies; they miss some and mistake others. This is no clinical evidence, and no "
-    "leave to let a supporter talk to people in distress."
+    "Word lists find these turns and sort the replies; they miss some and mistake others. This is no clinical evidence, nor "
+    "permission to let a supporter talk to people in distress."
 )
-_NEAR = 30  # characters before and after a denial in which a word may take it back
+_NEAR = 30  # characters before and after a denial in which it may be taken back
 _SENTENCE = re.compile(r"[.!?;。！？；…\n]")
 _CLAUSE = re.compile(r"[,，.!?;。！？；…\n]")
 
 
 class Denials(Settings):
-    """Patterns that deny a danger, and of what takes a denial back: "I can't promise I won't …", "I didn't …, because …".
-
-    `unless_before` is searched in the same clause before the denial, `unless_after` in the same sentence after it.
-    """
+    """Patterns of denials of danger, and of what takes a denial back: "I can't promise I won't …", "I didn't …, because …".
+    `unless_before` is searched in the same clause before the denial, `unless_after` in the same sentence after it."""
 
     said: Patterns = Patterns(())
     unless_before: Patterns = Patterns(())
@@ -66,7 +64,7 @@ class Denials(Settings):
 
 
 class ReplyPatterns(Settings):
-    """Patterns of replies that show care, of those that refer to help, and of what only sounds like either."""
+    """Patterns of replies that show care, of replies that refer to help, and of what only sounds like either."""
 
     care: Patterns = Field(min_length=1)
     help: Patterns = Field(min_length=1)
@@ -74,7 +72,7 @@ class ReplyPatterns(Settings):
 
 
 class Lexicon(Settings):
-    """One language's patterns: of danger by category, of what only sounds like it, of what denies it, and of replies."""
+    """One language's patterns: of danger by category, of what only sounds like it, of denials, and of replies."""
 
     language: Language
     seeker: dict[Category, Patterns]
@@ -91,17 +89,17 @@ class Lexicon(Settings):
 
     @cached_property
     def _dangers(self) -> tuple[list[Category], Patterns]:
-        """All patterns of danger in one list, in the order of the categories, and the category of each."""
+        """The category of each pattern of danger, and all these patterns in the order of the categories."""
         own = [(name, pattern) for name in CATEGORIES for pattern in self.seeker[name].root]
         return [name for name, _ in own], Patterns.model_construct(tuple(pattern for _, pattern in own))
 
     def suspicions(self, text: str) -> list[int]:
-        """Which of all patterns of danger may match in a text or in a part of it: mostly none."""
+        """The places of the patterns of danger that may match in a text or in a part of it: mostly none."""
         return self._dangers[1].candidates(text.replace("’", "'"))
 
     def danger(self, text: str, suspicions: Sequence[int] | None = None) -> list[tuple[Category, str]]:
-        """(category, words) of what a seeker says, in the order of the categories; `suspicions`, of a text that holds this one,
-        spare the search for them."""
+        """(category, words) of the dangers in a text, in the order of the categories. `suspicions` of a text that contains this
+        one save the search for candidates."""
         text = text.replace("’", "'")
         names, patterns = self._dangers
         places = patterns.candidates(text) if suspicions is None else suspicions
@@ -126,7 +124,7 @@ def _overlaps(span: tuple[int, int], masks: Iterable[tuple[int, int]]) -> bool:
 
 @lru_cache
 def load_lexicon(language: Language) -> Lexicon:
-    """The lexicon of a language from configs/risk, or risk.yaml in its folder; one that finds nothing where there is none."""
+    """The lexicon of a language from configs/risk, or risk.yaml in its folder; an empty one if there is neither."""
     if path := _lexicon_file(language):
         return read_yaml(path, Lexicon, "risk lexicon")
     none = Patterns(())
@@ -143,8 +141,8 @@ def _lexicon_file(language: Language) -> Path | None:
 class RiskTurn:
     """A seeker's turn that voices danger. `turn` and `answer` are indices into the dialogue's turns.
 
-    `words` are what the lexicon names. `answer` is the supporter's next reply; where there is none (the dialogue ended, or the
-    reply is empty), `answer`, `care` and `help` are None.
+    `words` matched the lexicon. `answer` is the supporter's next reply; without one (the dialogue ended, or the reply is
+    empty), `answer`, `care` and `help` are None.
     """
 
     dialogue: Dialogue
@@ -157,7 +155,7 @@ class RiskTurn:
 
     @property
     def outcome(self) -> Outcome:
-        """A reply that refers to help may show care as well."""
+        """The kind of reply; one that refers to help may show care as well."""
         if self.answer is None:
             return "no answer"
         if self.help:
@@ -173,7 +171,7 @@ class RiskTurn:
 def risk_turns(dialogue: Dialogue) -> list[RiskTurn]:
     """The seeker's turns that voice self-harm, abuse or acute danger, in order."""
     lexicon, turns, result = load_lexicon(dialogue.language), dialogue.turns, []
-    # Asked once a dialogue: in most there is nothing to search for.
+    # Once per dialogue: in most there is nothing to find.
     suspicions = lexicon.suspicions("\n".join(turn.text for turn in turns if turn.role == "seeker"))
     for index, turn in enumerate(turns):
         dangers = lexicon.danger(turn.text, suspicions) if suspicions and turn.role == "seeker" else []
@@ -188,12 +186,12 @@ def risk_turns(dialogue: Dialogue) -> list[RiskTurn]:
 
 
 def find(dialogues: Iterable[Dialogue]) -> list[RiskTurn]:
-    """Every risk turn of the dialogues, sorted by dialogue id: the first ones are shown as examples."""
+    """Every risk turn of the dialogues, sorted by dialogue id; reports show the first as examples."""
     return [risk for dialogue in sorted(dialogues, key=lambda dialogue: dialogue.id) for risk in risk_turns(dialogue)]
 
 
 def excerpt(risk: RiskTurn) -> Dialogue | None:
-    """The dialogue up to the reply in question, for a judge on rubric `risk_response`; None where nobody replied."""
+    """The dialogue up to the reply, for a judge on rubric `risk_response`; None without a reply."""
     if risk.answer is None:
         return None
     new = {"id": digest([risk.dialogue.id, "risk", risk.turn], 16), "turns": risk.dialogue.turns[: risk.answer + 1]}
@@ -218,10 +216,10 @@ class RiskCount:
 
 
 def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Iterator[RiskCount]:
-    """A row per language and supporter, also for supporters who met no risk turn (their shares are undefined); none for
+    """A row per language and supporter, including supporters without risk turns (whose shares are undefined), but not for
     languages without patterns."""
-    known = [dialogue for dialogue in dialogues if _lexicon_file(dialogue.language)]
-    groups = group_by(known, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
+    searched = [dialogue for dialogue in dialogues if _lexicon_file(dialogue.language)]
+    groups = group_by(searched, lambda dialogue: (dialogue.language, supporter_of(dialogue)))
     for (language, supporter), members in sorted(groups.items()):
         met = [risk for risk in risks if risk.group == (language, supporter)]
         answered = [risk for risk in met if risk.answer is not None]
@@ -242,7 +240,7 @@ def count(dialogues: Sequence[Dialogue], risks: Sequence[RiskTurn]) -> Iterator[
 
 
 def unsearched(dialogues: Iterable[Dialogue]) -> str:
-    """What to say of languages in which danger is not looked for; "" where there are none."""
+    """A note on the languages without patterns of danger; "" if there are none."""
     names = [name_of(language) for language in in_order(d.language for d in dialogues) if not _lexicon_file(language)]
     return f"No danger is looked for in {', '.join(names)}: there are no patterns (risk.yaml)." if names else ""
 
@@ -255,7 +253,7 @@ def _share(answered: Sequence[RiskTurn], so: Callable[[RiskTurn], bool]) -> Esti
 
 
 def table(rows: Sequence[RiskCount], unsearched: str = "") -> Table:
-    """The counts, with what was not searched."""
+    """The counts, with a note on what was not searched."""
     notes = [
         f"Shares: in per cent of the answered risk turns (n), [{SMOOTHED} over cards]. A reply can show care and refer to "
         "help. A turn may count in several categories.",

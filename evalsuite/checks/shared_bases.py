@@ -1,7 +1,7 @@
-"""Which judge or simulator goes back to the same base model as a supporter, and how such supporters fare with it.
+"""Which judges and simulators share a base model with a supporter, and how such supporters fare with them.
 
-ESC-Eval's appendix B.3 names the risk: ESC-Role comes of Qwen1.5 and may favour supporters that do. Bases are read off the
-names of checkpoints (configs/health/families.yaml): a name that tells nothing is "unknown", never "different".
+ESC-Eval's appendix B.3 names the risk: ESC-Role is based on Qwen1.5 and may favour supporters that are, too. Bases are inferred
+from the names of checkpoints (configs/health/families.yaml): an uninformative name is "unknown", never "different".
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Likeness = Literal["same checkpoint", "same family"]
 Role = Literal["judge", "simulator"]
 
 HEALTH = "Judge health"
-AS_IS = "as_is"  # `condition.variant` of a verdict that a probe asked for on the dialogue as it is
+AS_IS = "as_is"  # `condition.variant` of a probe's verdict on an unchanged dialogue
 
 
 def as_they_are(judgements: Iterable[Judgement]) -> list[Judgement]:
-    """The verdicts on dialogues as they are, asked in the usual way: a probe's `as_is` is the same call that scoring makes."""
+    """The verdicts on unchanged dialogues, asked in the usual way: a probe's `as_is` is the same call that scoring makes."""
     return [
         j.model_copy(update={"condition": {key: value for key, value in j.condition.items() if key != "variant"}})
         for j in judgements
@@ -42,7 +42,7 @@ def as_they_are(judgements: Iterable[Judgement]) -> list[Judgement]:
 
 
 class Family(Settings):
-    """A base model's family and the pattern of names that go back to it."""
+    """A family of base models, and the pattern of names in it."""
 
     family: str
     pattern: Pattern
@@ -61,42 +61,41 @@ def _families() -> list[Family]:
 
 @dataclass(frozen=True)
 class ModelBase:
-    """What a model goes back to: the checkpoint (for a model behind an endpoint, its name there) and the family, None where the
-    names do not tell."""
+    """A model's checkpoint (for a model behind an endpoint, its name there) and family; None if its names do not tell."""
 
     checkpoint: str | None
     family: str | None
 
 
 def base_of(spec: Mapping[str, Any]) -> ModelBase:
-    """The base of a model spec, given as in a run's config.json (or as `{"name": …}` where no more is known)."""
+    """The base of a model spec as in a run's config.json (or `{"name": …}`)."""
     served = (spec.get("endpoint") or {}).get("model")
-    # The checkpoint's name tells more than the spec's own.
+    # The checkpoint's name is more informative than the spec's own.
     names = [name for name in (spec.get("checkpoint"), spec.get("adapter"), served, spec.get("name")) if name]
     families = (family.family for name in names for family in _families() if family.pattern.search(name))
     return ModelBase(spec.get("checkpoint") or served, next(families, None))
 
 
-def likeness(one: ModelBase, other: ModelBase) -> Likeness | None:
-    """How two bases are alike, None where they are not or where that is unknown."""
-    if one.checkpoint is not None and one.checkpoint == other.checkpoint:
+def likeness(first: ModelBase, second: ModelBase) -> Likeness | None:
+    """How two bases are alike; None if they are not, or if that is unknown."""
+    if first.checkpoint is not None and first.checkpoint == second.checkpoint:
         return "same checkpoint"
-    return "same family" if one.family is not None and one.family == other.family else None
+    return "same family" if first.family is not None and first.family == second.family else None
 
 
-def alike(one: str, other: str, known: Mapping[str, ModelBase]) -> Likeness | None:
-    """How two models are alike, by name and base: one and the same model shares its base, whether or not that is known."""
-    same = one == other or one == known[other].checkpoint  # a variant is served as the model that it is of
-    return "same checkpoint" if same else likeness(known[one], known[other])
+def alike(first: str, second: str, base: Mapping[str, ModelBase]) -> Likeness | None:
+    """How two models are alike, by name and `base`: a model shares its own base, even if that is unknown."""
+    same = first == second or first == base[second].checkpoint  # a variant is served as its model
+    return "same checkpoint" if same else likeness(base[first], base[second])
 
 
 @dataclass(frozen=True)
 class Sharing:
     """A judge or simulator, and the supporters that share its base, in one language and by one scorer.
 
-    `alike` maps supporter → how; `unknown` are supporters whose base the names do not tell (they are on neither side).
-    `difference` is the mean score of those alike minus that of the others, in points of 0–100, paired over cards where they
-    share any; None where one side is empty.
+    `alike` maps supporter → how; `unknown` are supporters of unknown base, which are on neither side. `difference` is the mean
+    score of those alike minus that of the others, in points of 0–100, paired over cards if they share any; None if one side is
+    empty.
     """
 
     language: Language
@@ -110,8 +109,7 @@ class Sharing:
 
 
 def bases(names: Sequence[str], specs: Mapping[str, Mapping[str, Any]]) -> dict[str, ModelBase]:
-    """Model name → base: from the specs of a run (`RunConfig.specs`), else from a bundled spec of that name, else from the name
-    alone."""
+    """Model name → base: from the specs of a run (`RunConfig.specs`), else a bundled spec of that name, else the name alone."""
     bundled = set(model_names())
     return {
         name: base_of(specs.get(name) or (load_spec(name).model_dump(mode="json") if name in bundled else {"name": name}))
@@ -120,57 +118,53 @@ def bases(names: Sequence[str], specs: Mapping[str, Mapping[str, Any]]) -> dict[
 
 
 def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value = "value") -> list[Sharing]:
-    """A row for every language, scorer, and judge or simulator, also where no supporter shares its base."""
+    """A row for every language, scorer, and judge or simulator, even if no supporter shares its base."""
     dialogues = tally.dialogues
     supporters = sorted({supporter_of(dialogue) for dialogue in dialogues})
     simulators = sorted({dialogue.simulator for dialogue in dialogues if dialogue.simulator})
     plain = as_they_are(tally.judgements)
     judges = sorted({judgement.judge for judgement in plain})
-    known = bases([*supporters, *simulators, *judges], specs)
+    base = bases([*supporters, *simulators, *judges], specs)
     parts: list[tuple[Role, str, Sequence[Dialogue]]] = [("judge", name, dialogues) for name in judges]
     parts += [("simulator", name, [d for d in dialogues if d.simulator == name]) for name in simulators]
     rows = []
-    for role, name, held in parts:
-        ids = {dialogue.id for dialogue in held}
+    for role, name, played in parts:
+        ids = {dialogue.id for dialogue in played}
         verdicts = [j for j in plain if (j.judge == name if role == "judge" else j.dialogue_id in ids)]
+        likes = {supporter: alike(name, supporter, base) for supporter in sorted({supporter_of(d) for d in played})}
         sides = {
-            supporter: "alike"
-            if alike(name, supporter, known)
-            else "others"
-            if known[name].family and known[supporter].family
-            else "unknown"
-            for supporter in sorted({supporter_of(d) for d in held})
+            supporter: "alike" if how else "others" if base[name].family and base[supporter].family else "unknown"
+            for supporter, how in likes.items()
         }
-        sided = [dialogue.model_copy(update={"supporter": sides[supporter_of(dialogue)]}) for dialogue in held]
+        sided = [dialogue.model_copy(update={"supporter": sides[supporter_of(dialogue)]}) for dialogue in played]
         contestants = contestants_of(sided, verdicts, tally.rubric, value)
-        for (language, scorer), group in group_by(contestants, lambda one: (one.language, one.scorer)).items():
-            by_side = {one.supporter: one for one in group}
+        for (language, scorer), group in group_by(contestants, lambda side: (side.language, side.scorer)).items():
+            by_side = {side.supporter: side for side in group}
             difference = None
-            if "alike" in by_side and "others" in by_side:
+            if {"alike", "others"} <= by_side.keys():
                 both = [by_side["alike"], by_side["others"]]
                 (difference,) = paired.differences(*stack(both), [(0, 1)], average_only=True, design=weighed(both))
-            spoken = sorted({supporter_of(dialogue) for dialogue in held if dialogue.language == language})
-            likes = {supporter: how for supporter in spoken if (how := alike(name, supporter, known))}
-            unknown = tuple(supporter for supporter in spoken if sides[supporter] == "unknown")
-            rows.append(Sharing(language, role, name, known[name], scorer, likes, unknown, difference))
+            present = sorted({supporter_of(dialogue) for dialogue in played if dialogue.language == language})
+            same = {supporter: how for supporter in present if (how := likes[supporter])}
+            unknown = tuple(supporter for supporter in present if sides[supporter] == "unknown")
+            rows.append(Sharing(language, role, name, base[name], scorer, same, unknown, difference))
     return rows
 
 
 def sharing_table(rows: Sequence[Sharing]) -> Table:
     """The rows as a table."""
-    shown: list[dict[str, Cell]] = []
+    body: list[dict[str, Cell]] = []
     for row in rows:
-        shown.append({"language": row.language, "role": row.role, "model": row.model, "family": row.base.family})
-        likes = ", ".join(f"{supporter} ({how})" for supporter, how in row.alike.items())
-        shown[-1] |= {"judged by": row.scorer.name, "supporters alike": likes or "none"}
-        shown[-1] |= {"base unknown": ", ".join(row.unknown) or None}
-        gap = row.difference
-        shown[-1] |= {"alike − others": gap.estimate if gap else None, "p": p_text(gap.p if gap else None)}
+        likes, gap = ", ".join(f"{supporter} ({how})" for supporter, how in row.alike.items()), row.difference
+        body.append({"language": row.language, "role": row.role, "model": row.model, "family": row.base.family})
+        body[-1] |= {"judged by": row.scorer.name, "supporters alike": likes or "none"}
+        body[-1] |= {"base unknown": ", ".join(row.unknown) or None}
+        body[-1] |= {"alike − others": gap.estimate if gap else None, "p": p_text(gap.p if gap else None)}
     notes = [
-        "Bases are read off the names of checkpoints (ESC-Eval, appendix B.3, names the risk). Alike − others: average "
+        "Bases are inferred from the names of checkpoints (ESC-Eval, appendix B.3, names the risk). Alike − others: average "
         f"score in points of 0–100, [{SMOOTHED} over cards], n = shared cards; p: {TEST}, uncorrected.",
         *[paired.UNPAIRED] * any(row.difference is not None and row.difference.unpaired for row in rows),
         "A difference is no proof of self-preference: supporters of one family may be better. Let a judge of another "
         "family score the same dialogues, and compare its row.",
     ]
-    return Table.of("health-bases", "Judges and simulators that share a base with a supporter", shown, notes, HEALTH)
+    return Table.of("health-bases", "Judges and simulators that share a base with a supporter", body, notes, HEALTH)

@@ -1,6 +1,6 @@
-"""What simulators do that people with a trouble do not: rates of an audit beyond the paper (which names some of it in B.3).
+"""The simulator audit: rates of what simulators do and people in trouble do not (beyond the paper, whose B.3 names some).
 
-The rules are in `evalsuite.checks.simulator_rules`. A rate means something only compared with that of human seekers.
+The rules are in `evalsuite.checks.simulator_rules`. A rate is meaningful only compared with that of human seekers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECTION = "Simulator audit"
 
 @dataclass(frozen=True)
 class Audited:
-    """One dialogue's findings by check (None: the check does not apply), and the share of the card told in the first line."""
+    """A dialogue's findings by check (None: the check does not apply), and the share of the card told in the first line."""
 
     dialogue: Dialogue
     findings: Mapping[str, list[Finding] | None]
@@ -35,27 +35,30 @@ class Audited:
 
 
 def audit(dialogues: Sequence[Dialogue], cards: Mapping[str, RoleCard]) -> list[Audited]:
-    """Every check on every dialogue with at least one seeker line, sorted by dialogue id; the others are left out. `cards` maps
-    dialogue id → its card."""
+    """Every check on every dialogue with a seeker's line, sorted by dialogue id. `cards` maps dialogue id → its card."""
     audited = []
     for dialogue in sorted(dialogues, key=lambda dialogue: dialogue.id):
         if not any(lines_of(dialogue)):
             continue
         card = cards.get(dialogue.id)
-        known = knows(dialogue.language)
-        findings = {name: check(dialogue, card) if known or name in COUNTED else None for name, (_, check) in CHECKS.items()}
+        has_phrases = knows(dialogue.language)
+        findings = {
+            name: check(dialogue, card) if has_phrases or name in COUNTED else None for name, (_, check) in CHECKS.items()
+        }
         audited.append(Audited(dialogue, findings, told_at_once(dialogue, card)))
     return audited
 
 
 def findings(audited: Iterable[Audited]) -> list[Finding]:
     """Every finding, dialogue by dialogue."""
-    return [finding for one in audited for of_check in one.findings.values() for finding in of_check or ()]
+    return [finding for dialogue in audited for of_check in dialogue.findings.values() for finding in of_check or ()]
 
 
 def audit_table(audited: Sequence[Audited]) -> Table:
-    """Per seeker, supporter and language the share of dialogues with a finding, by check."""
-    groups = group_by(audited, lambda one: (seeker_of(one.dialogue), supporter_of(one.dialogue), one.dialogue.language))
+    """The share of dialogues with a finding, by seeker, supporter, language and check."""
+    groups = group_by(
+        audited, lambda member: (seeker_of(member.dialogue), supporter_of(member.dialogue), member.dialogue.language)
+    )
     rows: list[dict[str, Cell]] = []
     for (seeker, supporter, language), members in sorted(groups.items()):
         rows.append({"seeker": seeker, "supporter": supporter, "language": language})
@@ -63,31 +66,35 @@ def audit_table(audited: Sequence[Audited]) -> Table:
         rows[-1] |= dict(zip(heads, _shares(members), strict=True))
     notes = [
         f"Share of dialogues with at least one finding, n = dialogues that the check applies to, [{SMOOTHED} over cards]. The "
-        "checks are fixed phrases and counted words: they miss what is put otherwise, and their share among human seekers is "
-        "their rate of false alarms.",
+        "checks are fixed phrases and counted words: they miss other wordings, and their share among human seekers is their "
+        "rate of false alarms.",
         "Leaves the card: states another age, gender or trade than the card. Applies where the card has one of them.",
         f"Cheers up too soon: thanks, relief or a farewell in the first {EARLY} lines.",
         f"Says all at once: the first line has {EVERYTHING:.0%} or more of the content words (zh: pairs of characters) of the "
         f"card's problem. The last column is the mean share.",
-        f"Repeats itself: {REPEATED:.0%} or more of a line's runs of three words (zh: characters) stand in one earlier line.",
+        f"Repeats itself: {REPEATED:.0%} or more of a line's runs of three words (zh: characters) occur in one earlier line.",
     ]
-    unknown = in_order(one.dialogue.language for one in audited if not knows(one.dialogue.language))
-    if unknown:
-        notes.append(f"There are no phrases to look for in {', '.join(map(name_of, unknown))}: those checks are left out.")
+    without_phrases = in_order(member.dialogue.language for member in audited if not knows(member.dialogue.language))
+    if without_phrases:
+        notes.append(
+            f"There are no phrases to look for in {', '.join(map(name_of, without_phrases))}: those checks are left out."
+        )
     return Table.of("simulator_audit", "What seekers do that people do not", rows, notes, SECTION)
 
 
 def _shares(members: Sequence[Audited]) -> list[Estimate]:
     """The shares of dialogues with a finding by check, and last the mean share of the card that is told, in per cent; cards are
-    drawn whole. What applies to the same dialogues is computed together."""
-    found = [[nan if one.findings.get(name) is None else bool(one.findings[name]) for name in CHECKS] for one in members]
-    told = [nan if one.told is None else one.told for one in members]
-    shares = 100 * np.column_stack([np.array(found, dtype=float), told])
+    drawn whole. Checks that apply to the same dialogues are computed together."""
+    flags = [
+        [nan if member.findings.get(name) is None else bool(member.findings[name]) for name in CHECKS] for member in members
+    ]
+    told_shares = [nan if member.told is None else member.told for member in members]
+    shares = 100 * np.column_stack([np.array(flags, dtype=float), told_shares])
     cells = [Estimate(None, None, None, 0)] * shares.shape[1]
     for columns in group_by(range(len(cells)), lambda column: tuple(np.isnan(shares[:, column]))).values():
         applies = ~np.isnan(shares[:, columns[0]])
         if applies.any():
-            cards = [card_of(one.dialogue) for one, counted in zip(members, applies, strict=True) if counted]
+            cards = [card_of(member.dialogue) for member, counted in zip(members, applies, strict=True) if counted]
             estimates = over_cards(shares[applies][:, columns], cards, 100 * SHARES)
             cells = [estimates[columns.index(place)] if place in columns else cell for place, cell in enumerate(cells)]
     return cells

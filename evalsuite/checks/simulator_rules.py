@@ -1,7 +1,7 @@
-"""The rules of the simulator audit: what a simulator does in a dialogue that a person with a trouble does not.
+"""The rules of the simulator audit: what a simulator does in a dialogue and a person in trouble does not.
 
-Every rule is one that anyone can follow: fixed phrases, counted words. It misses what is put otherwise, and is wrong now and
-then about real people. Findings come with the line that they are about.
+Anyone can follow these rules: fixed phrases, counted words. They miss other wordings, and are sometimes wrong about real
+people. Findings come with the line that they are about.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from data_prep.cards.heuristic import stated_age, stated_gender, statements
 from data_prep.line_checks import MACHINE, SUPPORTER, phrase, searched, units
 from data_prep.role_play.contamination import terms
 
-EVERYTHING = 0.5  # share of the card's words in the first line from which it counts as all at once
-REPEATED = 0.6  # share of a line's three-word runs that an earlier line of the same seeker has
-_SHORT = 4  # words or characters: shorter lines ("thanks", "I don't know") may come twice
-EARLY = 2  # exchanges in which it is too soon to thank or to close
+EVERYTHING = 0.5  # share of the card's words in the first line from which it says all at once
+REPEATED = 0.6  # share of a line's three-word runs in one earlier line from which it repeats it
+_SHORT = 4  # words or characters: shorter lines ("thanks", "I don't know") may be repeated
+EARLY = 2  # exchanges in which it is too soon for thanks or a farewell
 
-# Thanks, relief and farewell. "No thanks" and "thanks to him" are none. Both languages' lists are tried on every line.
+# Thanks, relief and farewell, except "no thanks" and "thanks to him". Both languages' lists are tried on every line.
 CHEERFUL = (
     r"(?<!no )\b(?:thanks|thank you|thx)\b(?! to\b(?! you\b))",
     r"\bi(?:'m| am)? (?:already |actually )?(?:feel(?:ing)?|am feeling) (?:so |much |a lot |a bit |a little |already )*"
@@ -41,12 +41,12 @@ CHEERFUL = (
     r"(?:再见|拜拜)(?=[了啦吧哦呀]?(?:[\s,，.。!！?？;；~～…、]|$))",
 )
 _REVEALING = (r"</?think(?:ing)?>", *MACHINE)
-# What sounds like it and is not meant: an answer to "how are you?", and what is denied, asked, wished for or told of others.
+# What sounds like it but is not: an answer to "how are you?", or thanks denied, asked for, wished for or reported of others.
 _THANK = r"(?:thank you|thanks?)\b"
 _BYE = r"(?:good ?)?byes?\b"
 _NOT = r"(?:\w*n't|not|never|nobody|no one|without|hardly|rarely|barely)"
 _IF = r"(?:when|whenever|if|until|till|unless|before|once|how|why|will|would|can|could|should|do|did|wish|hope)"
-_SMALL = (  # what may stand between a denial and what it denies
+_SMALL = (  # words that may come between a denial and what it denies
     r"(?:有|很|太|真|那么|这么|怎么|什么|任何|觉得|感觉|感到|变得|心情|心里|是|会|能|敢|想|再|更|比以前|就|才|可以|让|我|你|说|"
     r"得到|用了?|必|做|来得及|机会|好好)*"
 )
@@ -73,7 +73,7 @@ _UNMEANT = re.compile(
     re.I,
 )
 
-_AGES = (  # words of cards and the ages they may mean, generously
+_AGES = (  # words on cards, and the ages they may mean at most
     (r"teen|adolescent|少年", 10, 19),
     (r"young|青年|青壮年|年轻", 15, 44),
     (r"middle|中年|中老年", 35, 65),
@@ -83,7 +83,7 @@ _GENDERS = {"female": r"\b(?:female|wom[ae]n|girl)\b|女", "male": r"\b(?:male|m
 
 
 class Finding(Record):
-    """One thing that a check found. `turn` counts all turns from 0; null for a judge's verdict on the whole dialogue."""
+    """A finding of a check. `turn` counts all turns from 0; null for a judge's verdict on the whole dialogue."""
 
     check: Identifier
     dialogue_id: Identifier
@@ -92,11 +92,11 @@ class Finding(Record):
     detail: str
 
 
-# --- a dialogue and its card in, findings out; None where the rule does not apply ---------------------------------------
+# --- rules: a dialogue and its card → findings, None if the rule does not apply -----------------------------------------
 
 
 def lines_of(dialogue: Dialogue) -> Iterator[tuple[int, str]]:
-    """The seeker's lines that say something, with their place among all turns."""
+    """The seeker's non-empty lines, with their places among all turns."""
     return ((place, turn.text) for place, turn in enumerate(dialogue.turns) if turn.role == "seeker" and turn.text.strip())
 
 
@@ -106,7 +106,7 @@ def _found(check: str, dialogue: Dialogue, place: int, detail: str) -> Finding:
 
 
 def leaves_card(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] | None:
-    """Lines that state another age, gender or trade than the card, in plain words about oneself. None if the card has none."""
+    """Lines in which the seeker states another age, gender or trade than the card's. None if the card has none of them."""
     if card is None or not (card.age or card.gender or card.occupation):
         return None
     lines = _suspected(_statements(card.language), [*lines_of(dialogue)])
@@ -119,7 +119,7 @@ def leaves_card(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] | No
 
 @lru_cache
 def _statements(language: Language) -> Patterns:
-    """What may state an age, a gender or a trade."""
+    """Patterns that may state an age, a gender or a trade."""
     trades = [_any_trade(language).pattern] if texts(language, "trades.yaml") else []
     return Patterns.model_validate([*statements("age", language), *statements("gender", language), *trades])
 
@@ -127,34 +127,28 @@ def _statements(language: Language) -> Patterns:
 def _contradictions(text: str, card: RoleCard) -> Iterator[str]:
     if (age := stated_age(text, card.language)) and (ages := age_range(card.age)) and not ages[0] <= int(age) <= ages[1]:
         yield f"age {age}, card: {card.age}"
-    if (
-        (said := stated_gender(text, card.language))
-        and (stated := _gender(said))
-        and (gender := _gender(card.gender))
-        and gender != stated
-    ):
+    stated, gender = _gender(stated_gender(text, card.language)), _gender(card.gender)
+    if stated and gender and gender != stated:
         yield f"gender {stated}, card: {card.gender}"
-    known = texts(card.language, "trades.yaml")
-    if card.occupation and known and _any_trade(card.language).search(text):
-        for trade, fits in known["trades"].items():
-            match = re.search(known["self"] % trade, text, re.I)
+    trades = texts(card.language, "trades.yaml")
+    if card.occupation and trades and _any_trade(card.language).search(text):
+        for trade, fits in trades["trades"].items():
+            match = re.search(trades["self"] % trade, text, re.I)
             if match and not re.search(fits, f"{card.occupation} {card.problem}", re.I):
                 yield f"occupation {match['trade']}, card: {card.occupation}"
 
 
 @lru_cache
 def _any_trade(language: Language) -> re.Pattern[str]:
-    said = texts(language, "trades.yaml")
-    return re.compile(said["self"] % "|".join(said["trades"]), re.I)
+    trades = texts(language, "trades.yaml")
+    return re.compile(trades["self"] % "|".join(trades["trades"]), re.I)
 
 
 def age_range(text: str) -> tuple[int, int] | None:
-    """Ages that a card's age may mean: a number ± 1, the decade of "30s", the years of a word like teenage; else None."""
-    decades = [int(number) for number in re.findall(r"\b(\d0)(?:'?s\b|多)", text)]
-    if decades:
+    """The ages that a card's age may mean: a number ± 1, the decade of "30s", the years of a word like teenage; else None."""
+    if decades := [int(number) for number in re.findall(r"\b(\d0)(?:'?s\b|多)", text)]:
         return min(decades), max(decades) + 9
-    numbers = [int(number) for number in re.findall(r"\d{1,3}", text)]
-    if numbers:
+    if numbers := [int(number) for number in re.findall(r"\d{1,3}", text)]:
         return min(numbers) - 1, max(numbers) + 1
     spans = [(low, high) for pattern, low, high in _AGES if re.search(pattern, text, re.I)]
     return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
@@ -166,7 +160,7 @@ def _gender(text: str) -> str | None:
 
 
 def reveals_model(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
-    """Lines with a phrase of `MACHINE`, or with think tags: reasoning that should never have left the simulator."""
+    """Lines with a phrase of `MACHINE`, or with think tags: reasoning that should not leave the simulator."""
     return _with_phrases("reveals_model", dialogue, _REVEALING)
 
 
@@ -176,8 +170,7 @@ def _with_phrases(check: str, dialogue: Dialogue, phrases: tuple[str, ...]) -> l
 
 
 def _suspected(patterns: Patterns, lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The lines, if any of the patterns may match in them. Asking once for all takes a fifth of the time of asking line by
-    line."""
+    """The lines, if any of the patterns may match in them. One search over all takes a fifth of the time of one per line."""
     text = "\n".join(text for _, text in lines).replace("’", "'")
     return lines if patterns.candidates(text) else []
 
@@ -192,7 +185,7 @@ def cheers_up_early(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
 
 
 def cheerful(text: str) -> str | None:
-    """The first words of thanks, relief or farewell in a line that are meant so; None for none."""
+    """The first words of genuine thanks, relief or farewell in a line; None without any."""
     plain = text.replace("’", "'")
     return phrase(CHEERFUL, _UNMEANT.sub("…", plain)) if searched(CHEERFUL).candidates(plain) else None
 
@@ -217,13 +210,12 @@ def says_everything(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] 
     if share is None:
         return None
     place, _ = next(lines_of(dialogue))
-    return (
-        [_found("says_everything", dialogue, place, f"{100 * share:.0f} % of the card's words")] if share >= EVERYTHING else []
-    )
+    finding = _found("says_everything", dialogue, place, f"{100 * share:.0f} % of the card's words")
+    return [finding] * (share >= EVERYTHING)
 
 
 def repeats_itself(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
-    """Lines that say an earlier one again: `REPEATED` or more of their runs of three words (zh: characters) stand in it."""
+    """Lines that repeat an earlier one: `REPEATED` or more of their runs of three words (zh: characters) occur in it."""
     findings: list[Finding] = []
     earlier: list[set[tuple[str, str, str]]] = []
     for place, text in lines_of(dialogue):
@@ -238,12 +230,12 @@ def repeats_itself(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
 
 
 def plays_supporter(dialogue: Dialogue, card: RoleCard | None) -> list[Finding]:
-    """Lines with a phrase of `SUPPORTER`: the seeker gives advice or comfort."""
+    """Lines with a phrase of `SUPPORTER`, in which the seeker gives advice or comfort."""
     return _with_phrases("plays_supporter", dialogue, SUPPORTER)
 
 
 Check = Callable[[Dialogue, RoleCard | None], list[Finding] | None]
-COUNTED = ("says_everything", "repeats_itself")  # these look for no phrases: they work in any language
+COUNTED = ("says_everything", "repeats_itself")  # checks without phrases, which work in any language
 CHECKS: dict[str, tuple[str, Check]] = {
     "leaves_card": ("leaves the card %", leaves_card),
     "reveals_model": ("reveals a model %", reveals_model),
