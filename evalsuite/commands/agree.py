@@ -75,10 +75,7 @@ def agree(
         ),
     ] = "card",
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON (shares 0-1).")] = False,
-    mode: Annotated[
-        str,
-        typer.Option(help="How unreadable verdicts count. paper: as wrong. native: not at all."),
-    ] = "native",
+    mode: Annotated[str, typer.Option(help="How unreadable verdicts count. paper: as wrong. native: not at all.")] = "native",
     rubric: Annotated[
         MaybeName, typer.Option(help="Use only verdicts and scores on this rubric: a name, or your own rubric file.")
     ] = None,
@@ -97,7 +94,7 @@ def agree(
         Path | None,
         typer.Option(
             help="Folder of `python -m data_prep rank-sft`, if the verdicts are on its test split. Adds the majority class of "
-            "its training split, means over languages, and seconds per dialogue. Its groups are resampled whole.",
+            "its training split, means over languages, and seconds per dialogue. Its groups are resampled whole."
         ),
         IN_SPLIT,
     ] = None,
@@ -110,8 +107,7 @@ def agree(
     ] = None,
     cluster: ClusterOption = None,
     reference: Annotated[
-        list[str] | None,
-        typer.Option(metavar="JUDGE", help="Test only against this judge or baseline. Repeat for more."),
+        list[str] | None, typer.Option(metavar="JUDGE", help="Test only against this judge or baseline. Repeat for more.")
     ] = None,
     out: Annotated[
         Path | None,

@@ -23,12 +23,7 @@ LINES = 6  # how many findings, and changed lines of a text, the console shows
 
 
 def deliver(
-    name: str,
-    figures: Any,
-    tables: Sequence[Table],
-    out: Path | None,
-    as_json: bool,
-    printed: Sequence[Table] | None = None,
+    name: str, figures: Any, tables: Sequence[Table], out: Path | None, as_json: bool, printed: Sequence[Table] | None = None
 ) -> bool:
     """Write OUT/NAME.json with `figures` and every table as OUT/KEY.csv; print the figures as JSON, or `printed` (without it,
     all tables). Returns whether tables were printed."""

@@ -81,8 +81,7 @@ def run(
         bool, typer.Option("--plan", help="Only print which servers would run where, and the calls, tokens and cost.")
     ] = False,
     gpus: Annotated[
-        str | None,
-        typer.Option(metavar="GPU,…", help="With --plan: plan for these GPUs (8xh100, or gigabytes: 80,80, 2x80)."),
+        str | None, typer.Option(metavar="GPU,…", help="With --plan: plan for these GPUs (8xh100, or gigabytes: 80,80, 2x80).")
     ] = None,
     out: OutOption = None,
 ) -> None:
@@ -167,9 +166,7 @@ def run(
     _finish(resolved, simulated, outcomes)
 
 
-def status(
-    folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run folder; the run may be in progress.")],
-) -> None:
+def status(folder: Annotated[InRun, typer.Argument(metavar="RUN", help="A run folder; the run may be in progress.")]) -> None:
     """Show the progress of a run: answered and failed calls by role and model, how many answers are empty, refused, cut off or
     unreadable (which `run --retry` asks for again), and what is missing."""
     if not (folder / "calls.sqlite").exists():

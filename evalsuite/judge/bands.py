@@ -22,7 +22,6 @@ from evalsuite.judge.methods import Method, no_tree
 from evalsuite.judge.words import check_lines, escaped
 from serve.answers import Reply
 from serve.batch import together
-from serve.questions import Question
 
 
 async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
@@ -34,20 +33,16 @@ async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
 
 
 async def _round(judge: Judge, dialogue: Dialogue, repeat: int) -> list[Judgement]:
-    rubric, spec, keys = judge.rubric, judge.spec, list(judge.rubric.dimensions)
+    rubric, sampling, keys = judge.rubric, judge.spec.sampling, list(judge.rubric.dimensions)
     # A token is at least one byte, so a complete answer fits whatever the tokenizer.
-    room = max(spec.sampling.max_tokens, len(_answer(rubric, dialogue.language).encode()) + 1)
-    answer = await judge.reply(
-        Question(
-            judge_messages(judge.prompts, rubric, dialogue, "bands", keys),
-            sample={"dialogue": dialogue.id, "dimension": "bands", "repeat": repeat},
-            sampling=spec.sampling.model_copy(update={"max_tokens": room}),
-            served_name=spec.served_name(dialogue.language),
-            purpose="judge",
-            regex=answer_regex(rubric, dialogue.language),
-            session=dialogue.id,
-            readable=lambda text: None not in _distributions(judge, dialogue, text).values(),
-        )
+    room = max(sampling.max_tokens, len(_answer(rubric, dialogue.language).encode()) + 1)
+    answer = await judge.ask(
+        dialogue,
+        judge_messages(judge.prompts, rubric, dialogue, "bands", keys),
+        {"dimension": "bands", "repeat": repeat},
+        sampling=sampling.model_copy(update={"max_tokens": room}),
+        regex=answer_regex(rubric, dialogue.language),
+        readable=lambda text: None not in _distributions(judge, dialogue, text).values(),
     )
     if isinstance(answer, Reply):
         judgements = [

@@ -23,7 +23,7 @@ from evalsuite.judge.judge import LONGEST, Judge
 from evalsuite.judge.methods import Method
 from serve.answers import Reply
 from serve.batch import together
-from serve.questions import Question, closed_object
+from serve.questions import closed_object
 
 WHOLE = "score"  # the dimension of all criteria
 _MET, _WHY = "criteria_met", "explanation"
@@ -74,23 +74,13 @@ async def score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
 
 async def _mark(judge: Judge, dialogue: Dialogue, number: int, messages: Sequence[Message]) -> dict[str, Any]:
     """Whether a criterion is `met` and what the judge `said`, or the `failure` to answer."""
-    constrained = judge.shown.mode != "paper"  # the published script does not constrain the answer
     regex = rf'\{{"{_WHY}": "[^"\\\n\r\t]{{1,{words(dialogue.language).reason}}}", "{_MET}": (true|false)\}}'
+    # The published script does not constrain the answer.
+    form: dict[str, Any] = {} if judge.shown.mode == "paper" else {"regex": regex, "schema": _SCHEMA, "held_tokens": _ROOM}
     mark: dict[str, Any] = {}
     for attempt in range(2):
-        question = Question(
-            messages,
-            sample={"dialogue": dialogue.id, "criterion": number, "repeat": judge.repeat, "attempt": attempt},
-            sampling=judge.spec.sampling,
-            served_name=judge.spec.served_name(dialogue.language),
-            purpose="judge",
-            regex=regex if constrained else None,
-            schema=_SCHEMA if constrained else None,
-            held_tokens=_ROOM if constrained else None,
-            session=dialogue.id,
-            readable=(lambda text: _met(text) is not None) if attempt else None,  # the first attempt is retried anyway
-        )
-        reply = await judge.reply(question)
+        readable = (lambda text: _met(text) is not None) if attempt else None  # the first attempt is retried anyway
+        reply = await judge.ask(dialogue, messages, {"criterion": number, "attempt": attempt}, readable=readable, **form)
         if not isinstance(reply, Reply):
             return {"met": None, "said": reply.raw, "failure": reply.reason}
         mark = {"met": _met(reply.text), "said": reply.text}

@@ -21,7 +21,7 @@ from evalsuite.judge.methods import Method, no_tree
 from evalsuite.judge.words import AROUND, NAMELESS
 from serve.answers import Reply, Tokens, choice_probabilities, sound
 from serve.batch import together
-from serve.questions import Question, closed_object
+from serve.questions import closed_object
 
 _DIGIT = re.compile("[0-9]")
 _LINE = re.compile(
@@ -72,22 +72,18 @@ async def _ask(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[st
     scales = [judge.rubric.scale_of(name) for name in names]
     constrained = judge.method != "paper"
     integers = {n: {"type": "integer", "enum": list(scale.scores)} for n, scale in zip(names, scales, strict=True)}
-    return await judge.reply(
-        Question(
-            judge_messages(judge.prompts, judge.rubric, dialogue, judge.method, names),
-            sample={"dialogue": dialogue.id, "dimension": sample, "repeat": judge.repeat},
-            sampling=judge.spec.sampling,
-            served_name=judge.spec.served_name(dialogue.language, sample),
-            purpose="judge",
-            choices=tuple(map(str, scales[0].scores)) if constrained and len(names) == 1 else None,
-            regex=digits_regex(scales) if constrained and len(names) > 1 else None,
-            schema=closed_object(integers) if constrained else None,
-            # Only for a constrained answer: free text has the spec's own limit.
-            held_tokens=len(names) + 1,
-            logprobs=True,
-            session=dialogue.id,
-            readable=lambda text: _read(judge, text, names) is not None,
-        )
+    return await judge.ask(
+        dialogue,
+        judge_messages(judge.prompts, judge.rubric, dialogue, judge.method, names),
+        {"dimension": sample},
+        adapter=sample,
+        choices=tuple(map(str, scales[0].scores)) if constrained and len(names) == 1 else None,
+        regex=digits_regex(scales) if constrained and len(names) > 1 else None,
+        schema=closed_object(integers) if constrained else None,
+        # Only for a constrained answer: free text has the spec's own limit.
+        held_tokens=len(names) + 1,
+        logprobs=True,
+        readable=lambda text: _read(judge, text, names) is not None,
     )
 
 

@@ -26,7 +26,7 @@ from evalsuite.judge.judge import Judge, NoVerdict
 from evalsuite.judge.methods import Method, no_tree
 from serve.answers import Reply
 from serve.batch import together
-from serve.questions import Question, closed_object
+from serve.questions import closed_object
 
 _ROOM, _ROOM_EACH = 400, 16  # tokens of a constrained answer: the reason, and a dimension's name with its score
 _TRAILING_COMMA = r",(?=\s*+[}\]])"
@@ -92,21 +92,16 @@ async def _scored(judge: Judge, dialogue: Dialogue, place: int | None) -> list[J
 async def _ask(
     judge: Judge, dialogue: Dialogue, place: int | None, messages: Sequence[Message], attempt: int
 ) -> JsonAnswer | NoVerdict:
-    sample: dict[str, str | int] = {"dialogue": dialogue.id, "dimension": "all", "repeat": judge.repeat, "attempt": attempt}
-    question = Question(
+    reply = await judge.ask(
+        dialogue,
         messages,
-        sample=sample if place is None else sample | {"turn": place},
-        sampling=judge.spec.sampling,
-        served_name=judge.spec.served_name(dialogue.language),
-        purpose="judge",
+        {"dimension": "all", "attempt": attempt} | ({} if place is None else {"turn": place}),
         regex=answer_regex(judge.rubric, dialogue.language),
         schema=answer_schema(judge.rubric, dialogue.language),
         held_tokens=_ROOM + _ROOM_EACH * len(judge.rubric.dimensions),
-        session=dialogue.id,
         # The first attempt is retried anyway.
         readable=(lambda text: not read_answer(text, judge.rubric).problem) if attempt else None,
     )
-    reply = await judge.reply(question)
     return read_answer(reply.text, judge.rubric) if isinstance(reply, Reply) else reply
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from core.errors import UserError
 from core.judge_prompts import ALONE, published, says_scale, transcript
 from core.prompts import PromptPack
-from core.records import Dialogue, Judgement
+from core.records import Dialogue, Judgement, Message
 from core.rubrics import Criterion, Rubric
 from core.scales import NOT_APPLICABLE, Verdict
 from core.specs import ModelSpec
@@ -126,6 +126,20 @@ class Judge:
         words does, even if the seeker leaves at once."""
         opened = self.opens_freely(dialogue.framework) and any(turn.role == "supporter" for turn in dialogue.turns)
         return opened or dialogue.exchanges > 0
+
+    async def ask(
+        self,
+        dialogue: Dialogue,
+        messages: Sequence[Message],
+        sample: Mapping[str, Any],
+        adapter: str | None = None,
+        **fields: Any,
+    ) -> Reply | NoVerdict:
+        """Ask about a dialogue, as `reply` does. `sample` tells the question from others about it, `adapter` is the dimension
+        whose adapter answers, and `fields` are further fields of `Question`."""
+        fields = {"sampling": self.spec.sampling, "purpose": "judge", "session": dialogue.id, **fields}
+        fields["sample"] = {"dialogue": dialogue.id, "repeat": self.repeat, **sample}
+        return await self.reply(Question(messages, served_name=self.spec.served_name(dialogue.language, adapter), **fields))
 
     async def reply(self, question: Question) -> Reply | NoVerdict:
         """The judge's reply, cut to `LONGEST`, or why there is none. A refusal never counts as a reply."""

@@ -14,7 +14,6 @@ from core.records import Dialogue, Judgement, Language
 from core.rubrics import Rubric
 from evalsuite.judge.judge import Judge, NoVerdict
 from evalsuite.judge.methods import Method
-from serve.questions import Question
 
 
 def numbers_in(text: str, rubric: Rubric, language: Language) -> dict[str, float]:
@@ -33,17 +32,12 @@ def scores_in(text: str, rubric: Rubric, language: Language) -> dict[str, float]
 async def _score(judge: Judge, dialogue: Dialogue) -> list[Judgement]:
     rubric, language, names = judge.rubric, dialogue.language, list(judge.rubric.dimensions)
     more = {"transcript": judge.shown.transcript(dialogue), **judge.shown.more(dialogue)}
-    answer = await judge.reply(
-        Question(
-            judge_messages(judge.prompts, rubric, dialogue, judge.method, names, more),
-            sample={"dialogue": dialogue.id, "dimension": "all", "repeat": judge.repeat},
-            sampling=judge.spec.sampling,
-            served_name=judge.spec.served_name(language, "all"),
-            purpose="judge",
-            session=dialogue.id,
-            readable=lambda text: len(scores_in(text, rubric, language)) == len(names),
-        )
-    )
+    messages = judge_messages(judge.prompts, rubric, dialogue, judge.method, names, more)
+
+    def readable(text: str) -> bool:
+        return len(scores_in(text, rubric, language)) == len(names)
+
+    answer = await judge.ask(dialogue, messages, {"dimension": "all"}, "all", readable=readable)
     if isinstance(answer, NoVerdict):
         return [judge.judgement(dialogue, name, answer.raw, failure=answer.reason) for name in names]
     scores = scores_in(answer.text, rubric, language)

@@ -21,7 +21,6 @@ from evalsuite.judge.judge import Judge, NoVerdict
 from evalsuite.judge.methods import Method, no_tree
 from serve.answers import Reply
 from serve.batch import together
-from serve.questions import Question
 
 POINTS = {"a": 1.0, "tie": 0.5, "b": 0.0}
 _NAMED = re.compile(r"\bmodel ([ab])\b|\b(tie)\b")
@@ -86,23 +85,14 @@ async def _answer(judge: Judge, first: Dialogue, second: Dialogue, name: str) ->
     key = first.id, second.id, name
     client, reply = judge.shared.get(key, (None, None))
     if reply is None or client is not judge.client:
-        reply = asyncio.ensure_future(judge.reply(_question(judge, first, second, name)))
+        more = {"transcript_a": judge.shown.transcript(first), "transcript_b": judge.shown.transcript(second)}
+        messages = judge_messages(judge.prompts, judge.rubric, first, judge.method, [name], more)
+        sample = {"other": second.id, "dimension": name}
+        asking = judge.ask(first, messages, sample, name, readable=lambda text: _reader(judge)(text) is not None)
+        reply = asyncio.ensure_future(asking)
         judge.shared[key] = judge.client, reply
         reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be waiting any more
     return await asyncio.shield(reply)  # if one dialogue is cancelled, the other goes on waiting
-
-
-def _question(judge: Judge, first: Dialogue, second: Dialogue, name: str) -> Question:
-    more = {"transcript_a": judge.shown.transcript(first), "transcript_b": judge.shown.transcript(second)}
-    return Question(
-        judge_messages(judge.prompts, judge.rubric, first, judge.method, [name], more),
-        sample={"dialogue": first.id, "other": second.id, "dimension": name, "repeat": judge.repeat},
-        sampling=judge.spec.sampling,
-        served_name=judge.spec.served_name(first.language, name),
-        purpose="judge",
-        session=first.id,
-        readable=lambda text: _reader(judge)(text) is not None,
-    )
 
 
 def _reader(judge: Judge) -> Callable[[str], Verdict | None]:

@@ -18,7 +18,7 @@ from evalsuite.judge.band_lines import lines_of
 from evalsuite.judge.json_answers import answer_value, last_object, plain, read_answer
 from evalsuite.judge.judge import Judge, NoVerdict
 from serve.answers import Reply, sound
-from serve.questions import Question, closed_object
+from serve.questions import closed_object
 
 AROUND = " .。*`\"'[]()▁Ġ\t\r\n"  # characters without meaning around a verdict
 NAMELESS = ("score", "rating", "得分", "评分", "分数")  # names for the only dimension asked about
@@ -32,22 +32,19 @@ async def scored(judge: Judge, dialogue: Dialogue, sample: str, names: Sequence[
     enums = {name: {"enum": [answer_value(answer) for answer in rubric.answers(name, language)]} for name in names}
     longest, pattern = form(rubric, names, language)
     room = len(longest.encode()) + 1  # a token is at least one byte
-    spec = judge.spec
-    answer = await judge.reply(
-        Question(
-            judge_messages(judge.prompts, rubric, dialogue, judge.method, names),
-            sample={"dialogue": dialogue.id, "dimension": sample, "repeat": judge.repeat},
-            sampling=spec.sampling.model_copy(update={"max_tokens": max(spec.sampling.max_tokens, room)}),
-            served_name=spec.served_name(language, sample),
-            purpose="judge",
-            choices=choices,
-            regex=None if choices else pattern,
-            schema=closed_object(enums),
-            held_tokens=room,
-            logprobs=choices is not None,
-            session=dialogue.id,
-            readable=lambda text: read(text, rubric, names, language) is not None,
-        )
+    sampling = judge.spec.sampling
+    answer = await judge.ask(
+        dialogue,
+        judge_messages(judge.prompts, rubric, dialogue, judge.method, names),
+        {"dimension": sample},
+        adapter=sample,
+        sampling=sampling.model_copy(update={"max_tokens": max(sampling.max_tokens, room)}),
+        choices=choices,
+        regex=None if choices else pattern,
+        schema=closed_object(enums),
+        held_tokens=room,
+        logprobs=choices is not None,
+        readable=lambda text: read(text, rubric, names, language) is not None,
     )
     if isinstance(answer, NoVerdict):
         return [judge.judgement(dialogue, name, answer.raw, failure=answer.reason) for name in names]

@@ -146,11 +146,7 @@ class Runner:
                 raise UserError(f"endpoint for {name!r}: no such model in this run: {near(name, names)}")
 
     def desk(
-        self,
-        stage: str,
-        specs: Sequence[ModelSpec],
-        needs: Callable[[], Needs] = dict,
-        judging: str | None = None,
+        self, stage: str, specs: Sequence[ModelSpec], needs: Callable[[], Needs] = dict, judging: str | None = None
     ) -> Desk:
         """The desk at which a stage asks these models (`serve.batch.answered`). Servers are started if the store lacks an
         answer, in phases if that is faster; `needs`: what each model is asked.

@@ -298,25 +298,18 @@ class Forecast:
 
 def forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework]) -> Forecast:
     """The load of these dialogues, of the judges' verdicts on them and of those on the gold set. No model is asked."""
-    return asyncio.run(_forecast(jobs, judges))
 
+    def extrapolated(kind: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework]) -> Load:
+        sample = _sample(kind)
+        loads = (asyncio.run(load_of(job, judges)) for job in sample)
+        return sum(loads, Load()).times(len(kind) / len(sample))
 
-async def _forecast(jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework]) -> Forecast:
-    load, gold = Load(), Load()
-    for group in group_by(jobs, _kind).values():
-        load += await _extrapolated(group, judges)
+    gold = Load()
     for resolved in judges:
         if resolved.config.gold is not None:
             whole = resolved.judging_whole()
             dialogues = whole.shard.take(whole.gold[0]) if whole.shard else whole.gold[0]
             if dialogues:  # a shard may have no part of a small gold set
-                gold += await _extrapolated(dialogues, [whole])
+                gold += extrapolated(dialogues, [whole])
+    load = sum((extrapolated(group, judges) for group in group_by(jobs, _kind).values()), Load())
     return Forecast(len(jobs), load, gold)
-
-
-async def _extrapolated(jobs: Sequence[Plan | Dialogue], judges: Sequence[DialogueFramework]) -> Load:
-    """The load of jobs of one kind, from a sample of them."""
-    sample, load = _sample(jobs), Load()
-    for job in sample:
-        load += await load_of(job, judges)
-    return load.times(len(jobs) / len(sample))
