@@ -111,11 +111,8 @@ class Lexicon(Settings):
         """Whether a reply (shows care, refers to help)."""
         text = text.replace("’", "'")
         masks = self.supporter.not_meant.spans(text)
-        care, help = (
-            any(not _overlaps(span, masks) for span in patterns.spans(text))
-            for patterns in (self.supporter.care, self.supporter.help)
-        )
-        return care, help
+        care, help = (patterns.spans(text) for patterns in (self.supporter.care, self.supporter.help))
+        return not all(_overlaps(span, masks) for span in care), not all(_overlaps(span, masks) for span in help)
 
 
 def _overlaps(span: tuple[int, int], masks: Iterable[tuple[int, int]]) -> bool:

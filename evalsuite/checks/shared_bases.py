@@ -110,11 +110,8 @@ class Sharing:
 
 def bases(names: Sequence[str], specs: Mapping[str, Mapping[str, Any]]) -> dict[str, ModelBase]:
     """Model name → base: from the specs of a run (`RunConfig.specs`), else a bundled spec of that name, else the name alone."""
-    bundled = set(model_names())
-    return {
-        name: base_of(specs.get(name) or (load_spec(name).model_dump(mode="json") if name in bundled else {"name": name}))
-        for name in names
-    }
+    found = {name: load_spec(name).model_dump(mode="json") for name in set(names) & set(model_names()) - specs.keys()}
+    return {name: base_of(specs.get(name) or found.get(name, {"name": name})) for name in names}
 
 
 def sharings(tally: Tally, specs: Mapping[str, Mapping[str, Any]], value: Value = "value") -> list[Sharing]:

@@ -42,9 +42,8 @@ def audit(dialogues: Sequence[Dialogue], cards: Mapping[str, RoleCard]) -> list[
             continue
         card = cards.get(dialogue.id)
         has_phrases = knows(dialogue.language)
-        findings = {
-            name: check(dialogue, card) if has_phrases or name in COUNTED else None for name, (_, check) in CHECKS.items()
-        }
+        checks = {name: check for name, (_, check) in CHECKS.items() if has_phrases or name in COUNTED}
+        findings = {name: checks[name](dialogue, card) if name in checks else None for name in CHECKS}
         audited.append(Audited(dialogue, findings, told_at_once(dialogue, card)))
     return audited
 
@@ -56,9 +55,7 @@ def findings(audited: Iterable[Audited]) -> list[Finding]:
 
 def audit_table(audited: Sequence[Audited]) -> Table:
     """The share of dialogues with a finding, by seeker, supporter, language and check."""
-    groups = group_by(
-        audited, lambda member: (seeker_of(member.dialogue), supporter_of(member.dialogue), member.dialogue.language)
-    )
+    groups = group_by(audited, lambda a: (seeker_of(a.dialogue), supporter_of(a.dialogue), a.dialogue.language))
     rows: list[dict[str, Cell]] = []
     for (seeker, supporter, language), members in sorted(groups.items()):
         rows.append({"seeker": seeker, "supporter": supporter, "language": language})
@@ -85,9 +82,7 @@ def audit_table(audited: Sequence[Audited]) -> Table:
 def _shares(members: Sequence[Audited]) -> list[Estimate]:
     """The shares of dialogues with a finding by check, and last the mean share of the card that is told, in per cent; cards are
     drawn whole. Checks that apply to the same dialogues are computed together."""
-    flags = [
-        [nan if member.findings.get(name) is None else bool(member.findings[name]) for name in CHECKS] for member in members
-    ]
+    flags = [[nan if (f := m.findings.get(name)) is None else bool(f) for name in CHECKS] for m in members]
     told_shares = [nan if member.told is None else member.told for member in members]
     shares = 100 * np.column_stack([np.array(flags, dtype=float), told_shares])
     cells = [Estimate(None, None, None, 0)] * shares.shape[1]

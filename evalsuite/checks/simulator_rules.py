@@ -110,11 +110,8 @@ def leaves_card(dialogue: Dialogue, card: RoleCard | None) -> list[Finding] | No
     if card is None or not (card.age or card.gender or card.occupation):
         return None
     lines = _suspected(_statements(card.language), [*lines_of(dialogue)])
-    return [
-        _found("leaves_card", dialogue, place, detail)
-        for place, text in lines
-        for detail in _contradictions(text.replace("’", "'"), card)
-    ]
+    details = ((place, detail) for place, text in lines for detail in _contradictions(text.replace("’", "'"), card))
+    return [_found("leaves_card", dialogue, *detail) for detail in details]
 
 
 @lru_cache

@@ -117,11 +117,8 @@ def refuse_partnerless(judged: Iterable[Item], golden: Iterable[Item]) -> None:
     have, want = set(judged), set(golden)
     for lone, label in ((have - want, "judgements without gold"), (want - have, "gold without a judgement")):
         if lone:
-            first = (
-                f"{id}/{dimension}{'' if turn is None else f'/turn {turn}'}"
-                for id, dimension, turn in sorted(lone, key=str)[:3]
-            )
-            listed = ", ".join(first)
+            first = sorted(lone, key=str)[:3]
+            listed = ", ".join(f"{id}/{dimension}" + ("" if turn is None else f"/turn {turn}") for id, dimension, turn in first)
             raise UserError(f"{len(lone)} {label}, for example {listed}; both sides must have the same items (--only-shared)")
 
 
@@ -137,9 +134,7 @@ def agreement(judgements: Sequence[Judgement], gold: Sequence[HumanScore], clust
     result: dict[str, Any] = {}
     lost = Counter[tuple[str, str]]((j.language, j.dimension) for j in judgements if j.lost)
     for language, dimensions in paired(judgements, gold).items():
-        rows = {
-            name: dimension_figures(*columns_of(pairs)) | {"lost": lost[language, name]} for name, pairs in dimensions.items()
-        }
+        rows = {d: dimension_figures(*columns_of(pairs)) | {"lost": lost[language, d]} for d, pairs in dimensions.items()}
         average = {metric: mean_of_all(row[metric] for row in rows.values()) for metric in FIGURES}
         unasked = Counter(j.dimension for j in judgements if j.language == language and j.unasked and j.dimension in rows)
         for name in unasked:
@@ -174,9 +169,7 @@ def agreement_tables(
         if lost := rows[AVERAGE].get("lost"):
             notes.append(f"{lost} verdicts were lost with a server and are in no figure: run the same command again.")
         if unasked := rows[AVERAGE].get("unasked"):
-            notes.append(
-                f"{unasked} verdicts say that the dimension does not apply (or its question was not reached): left out."
-            )
+            notes.append(f"{unasked} verdicts say that the dimension does not apply (or its question was not reached).")
         if rounded := rows[AVERAGE]["gold_rounded"]:
             notes.append(f"{rounded} gold scores are not whole: ACC, ACC_soft and kappa are on the rounded gold (halves up).")
         title = f"Agreement with gold, {language}" + (f" ({note})" if note else "")

@@ -53,11 +53,8 @@ def _row(
         if j.value is not None and (scorer := scorer_of(j)) in pair:
             item = ScoredItem(clusters[j.dialogue_id], places[j.dialogue_id, j.turn or 0])
             read.setdefault(item, {}).setdefault(names[scorer], []).append(j.value)
-    values = {
-        item: {judge: exact_mean(scores) for judge, scores in by_judge.items()}
-        for item, by_judge in read.items()
-        if len(by_judge) == 2
-    }
+    shared = {item: by_judge for item, by_judge in read.items() if len(by_judge) == 2}
+    values = {item: {judge: exact_mean(by_judge[judge]) for judge in by_judge} for item, by_judge in shared.items()}
     figures = agreement_on(values)
     if figures is None:
         return {}

@@ -20,15 +20,7 @@ from evalsuite.statistics.clusters import row_key
 from evalsuite.statistics.contestants import POOLED, Contestant, contestants_of, design_of, pooled, stack
 from evalsuite.statistics.leaderboard import FAMILIES, Score, cells_of, family, score_cells, score_notes
 from evalsuite.statistics.paired import Difference
-from evalsuite.statistics.summary import (
-    SCORES,
-    Value,
-    checked,
-    dimension_at,
-    dimension_label,
-    languages_of,
-    scorer_of,
-)
+from evalsuite.statistics.summary import SCORES, Value, checked, dimension_at, dimension_label, languages_of, scorer_of
 
 CONFIGS = "Configuration"  # heading of the report
 Rival = tuple[str, Contestant]  # a run's name and one of its contestants

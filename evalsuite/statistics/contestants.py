@@ -21,6 +21,7 @@ from evalsuite.statistics.draws import first_draws
 from evalsuite.statistics.summary import AVERAGE, Scorer, Value, checked, scorer_of, supporter_of
 
 POOLED: Language = "mul"  # ISO 639-2: several languages together
+Key = tuple[Language, Scorer, str]  # language, scorer, supporter
 
 
 @dataclass
@@ -76,10 +77,8 @@ def contestants_of(
     weights = None if rubric.weights is None else np.array(rubric.weights)
     levels = BELOW if any(scale.least is not None for scale in rubric.scales.values()) else None
     columns = {name: index for index, name in enumerate(rubric.dimensions)}
-    contestants: dict[tuple[Language, Scorer, str], Contestant] = {}
-    verdicts: dict[tuple[Language, Scorer, str], dict[str, list[list[float]]]] = defaultdict(
-        lambda: defaultdict(lambda: [[] for _ in columns])
-    )
+    contestants: dict[Key, Contestant] = {}
+    verdicts = defaultdict[Key, dict[str, list[list[float]]]](lambda: defaultdict(lambda: [[] for _ in columns]))
     for judgement in checked(judgements, rubric):
         dialogue = by_id.get(judgement.dialogue_id)
         if dialogue is None:

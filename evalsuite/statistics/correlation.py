@@ -168,9 +168,7 @@ class _Places:
             dialogue = known_dialogue(self.dialogues, record.dialogue_id, where)
             return dialogue.language, self.pairing.unit(dialogue, system)
         if system is not None:
-            raise UserError(
-                f"{where}: condition.supporter: only the dialogues name the systems people scored: give --dialogues"
-            )
+            raise UserError(f"{where}: condition.supporter: only dialogues name the systems people scored: give --dialogues")
         return record.language, Unit(record.dialogue_id, "", record.dialogue_id)
 
 
@@ -265,9 +263,7 @@ def correlation_tables(correlations: Sequence[Correlation]) -> Iterator[Table]:
     Sample-level tables without any figure become a note below the dataset-level one, where there is one.
     """
     keys = file_keys(dict.fromkeys(figure.gold_rubric for figure in correlations))
-    for (language, gold_rubric), of_rubric in group_by(
-        correlations, lambda figure: (figure.language, figure.gold_rubric)
-    ).items():
+    for (language, gold_rubric), of_rubric in group_by(correlations, lambda c: (c.language, c.gold_rubric)).items():
         tail = f"{language}_{keys[gold_rubric]}"
         title = f"with human scores on {gold_rubric}, {language}"
         overall = [figure for figure in of_rubric if figure.level == "dataset"]

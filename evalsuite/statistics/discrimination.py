@@ -154,9 +154,7 @@ def read_ratings(path: Path, scale: tuple[float, float] | None = None) -> tuple[
 
     def each(where: str, row: _Rating) -> None:
         if (row.user, row.model) in scores:
-            raise UserError(
-                f"{where}: score: user {row.user!r} has a second one for model {row.model!r}: average repeats first"
-            )
+            raise UserError(f"{where}: score: user {row.user!r} has two for model {row.model!r}: average repeats first")
         if scale and row.score is not None and not scale[0] <= row.score <= scale[1]:
             raise UserError(f"{where}: score: {row.score:g} is outside the scale of {scale[0]:g} to {scale[1]:g}")
         scores[row.user, row.model] = nan if row.score is None else row.score
@@ -271,17 +269,14 @@ def of_run(contestants: Sequence[Contestant], rubric: Rubric) -> list[RunDiscrim
     A user's rating of a supporter is the mean of their dialogues. `contestants` must be counted from verdicts on whole
     dialogues."""
     rows = []
-    for (language, scorer), rivals in group_by(
-        contestants, lambda contestant: (contestant.language, contestant.scorer)
-    ).items():
+    for (language, scorer), rivals in group_by(contestants, lambda c: (c.language, c.scorer)).items():
         sums, counts = stack(rivals)
         ratings = ratio(sums, counts)
         columns = {name: ratings[:, :, place] for place, name in enumerate(rubric.dimensions)}
         columns |= {AVERAGE: paired.average_of(ratings, rivals[0].weights)} if len(columns) > 1 else {}
         names = [contestant.supporter for contestant in rivals]
-        rows += [
-            RunDiscrimination(language, scorer, name, discriminate(matrix, names, (0, 100))) for name, matrix in columns.items()
-        ]
+        figures = {name: discriminate(matrix, names, (0, 100)) for name, matrix in columns.items()}
+        rows += [RunDiscrimination(language, scorer, *item) for item in figures.items()]
     return rows
 
 
@@ -304,10 +299,8 @@ def run_tables(rows_of_run: Sequence[RunDiscrimination], rubric: Rubric) -> Iter
     """One table per language of a run; its pairs, on the average, are in the leaderboard's table of differences."""
     for language, lines in group_by(rows_of_run, lambda row: row.language).items():
         several = len({row.scorer for row in lines}) > 1
-        parts = [
-            ({**row.scorer.column(several), "dimension": dimension_label(rubric, row.dimension)}, row.discrimination)
-            for row in lines
-        ]
+        heads = ({**row.scorer.column(several), "dimension": dimension_label(rubric, row.dimension)} for row in lines)
+        parts = [*zip(heads, (row.discrimination for row in lines), strict=True)]
         yield _figures_table(f"discrimination-{language}", f"Discrimination, {language}", parts)
 
 

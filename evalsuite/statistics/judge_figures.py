@@ -172,9 +172,7 @@ def average_tables(
     their mean. Judges that lack a dimension are left out: averages over different dimensions are not comparable."""
     pairs = {name: paired(verdicts, gold_of(verdicts, scores)) for name, verdicts in judges.items()}
     languages = sorted({language for by_language in pairs.values() for language in by_language})
-    dimensions = {
-        language: {d for by_language in pairs.values() for d in by_language.get(language, {})} for language in languages
-    }
+    dimensions = {language: {d for sets in pairs.values() for d in sets.get(language, {})} for language in languages}
     seeds = {members[0]: (name, members) for name, members in families.items()}
     # The mean over seeds comes before the first of them.
     rows = [row for name in judges for row in (seeds.get(name), (name, [name])) if row]
@@ -203,9 +201,7 @@ def average_tables(
                 sources = [(judges[member][0].judge, judges[member][0].method) for member in members]
                 row["s a dialogue"] = mean_of_all(settings.seconds.get(source) for source in sources)
             body.append(row)
-        drawn = drawn_units(
-            (by_language[part] for by_language in pairs.values() for part in parts if part in by_language), settings.clusters
-        )
+        drawn = drawn_units((sets[part] for sets in pairs.values() for part in parts if part in sets), settings.clusters)
         note = (
             f"Means over dimensions; n counts ratings. [{SMOOTHED} over {settings.clusters.name} ({len(drawn)}), the same "
             f"draws for every judge]. {unreadable(settings.mode)} A dash: undefined on some dimension."

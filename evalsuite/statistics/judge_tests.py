@@ -138,10 +138,8 @@ def _difference(language: str, dimension: str, a: str, b: str, gaps: Sequence[_G
     """One column of a language, or its mean over several languages, which share no cluster."""
     present = [gap for gap in gaps if gap is not None]
     n, on = sum(int(gap.items[column]) for gap in present), sum(int(gap.clusters[column]) for gap in present)
-    first, second = (
-        np.mean([gap.means[:, column] for gap in present], axis=0) if len(present) == len(gaps) else (np.nan, np.nan)
-    )
-    if np.isnan(first - second):
+    first, second = np.mean([gap.means[:, column] for gap in present] or [np.full(2, np.nan)], axis=0)
+    if len(present) < len(gaps) or np.isnan(first - second):
         return JudgeDifference(language, dimension, a, b, n, on)
     draws = np.mean([gap.draws[:, column] for gap in present], axis=0)
     rated = [int(gap.fewest[column]) for gap in present]

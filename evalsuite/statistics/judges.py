@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,14 +164,8 @@ def confusion(
                         f"rubric {j.rubric} runs from {scale.min} to {scale.max}: are both on the same rubric?"
                     )
                 cells[language][dimension][nearest(mean), None if j.value is None else nearest(j.value)] += 1
-    every = {
-        score
-        for by_dimension in cells.values()
-        for counts in by_dimension.values()
-        for pair in counts
-        for score in pair
-        if score is not None
-    }
+    pairs_seen = chain.from_iterable(chain.from_iterable(by_dimension.values() for by_dimension in cells.values()))
+    every = {score for score in chain.from_iterable(pairs_seen) if score is not None}
     anywhere = range(round(min(every)), round(max(every)) + 1) if every else ()
     matrices: dict[str, dict[str, Confusion]] = {}
     for language, by_dimension in cells.items():

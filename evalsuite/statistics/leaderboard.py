@@ -139,18 +139,14 @@ def boards_by_scorer(
 ) -> list[Board]:
     """A board for every language (or all together, for `pooled` contestants) and scorer."""
     boards = []
-    for (language, scorer), rivals in group_by(
-        contestants, lambda contestant: (contestant.language, contestant.scorer)
-    ).items():
+    for (language, scorer), rivals in group_by(contestants, lambda c: (c.language, c.scorer)).items():
         scores = cells_of(rivals, rubric, level)
         averages = [block[-1].estimate.mean for block in scores]
         order = sorted(range(len(rivals)), key=lambda place: 1.0 if (mean := averages[place]) is None else -mean)
         pairs = list(combinations(order, 2))
         families = [family(rivals[a], rivals[b], floors) for a, b in pairs]
-        differences = paired.differences(
-            *stack(rivals), pairs, average_only=True, families=families, design=design_of(rivals), level=level
-        )
-        boards.append(Board(language, scorer, rivals, scores, order, differences, floors, level))
+        gaps = paired.differences(*stack(rivals), pairs, True, families=families, design=design_of(rivals), level=level)
+        boards.append(Board(language, scorer, rivals, scores, order, gaps, floors, level))
     return boards
 
 
@@ -310,9 +306,7 @@ class Tally:
     @cached_property
     def boards(self) -> list[Board]:
         """One board per language and scorer."""
-        return boards_of(
-            self.dialogues, self.judgements, self.rubric, floors=self.floors, cluster=self.cluster, level=self.level
-        )
+        return boards_of(self.dialogues, self.judgements, self.rubric, "value", self.floors, self.cluster, self.level)
 
     @cached_property
     def pooled(self) -> list[Board]:

@@ -101,12 +101,7 @@ def within_strata(sums: Floats, counts: Floats, strata: NDArray[np.intp] | None)
 
 
 def card_estimates(
-    sums: Floats,
-    counts: Floats,
-    readable: Sequence[int],
-    levels: Floats = POINTS,
-    design: Design = PLAIN,
-    level: float = LEVEL,
+    sums: Floats, counts: Floats, readable: Sequence[int], levels: Floats = POINTS, design: Design = PLAIN, level: float = LEVEL
 ) -> list[list[Estimate]]:
     """Mean and interval (`smoothed_means`) of every contestant on every dimension, and of the average as its last column.
 

@@ -115,9 +115,8 @@ def _spearmans(
     names = sorted({str(name) for cards_of in cards for name in cards_of})
     row = {name: place for place, name in enumerate(names)}
     size = len(names)
-    drawn = (
-        np.random.default_rng(SEED).multinomial(size, np.full(size, 1 / size), RESAMPLES) if size else np.ones((RESAMPLES, 0))
-    )
+    rng = np.random.default_rng(SEED)
+    drawn = rng.multinomial(size, np.full(size, 1 / size), RESAMPLES) if size else np.ones((RESAMPLES, 0))
     weights = np.concatenate([np.ones((1, size)), *[1 - np.eye(size)] * left_out, drawn])
     rhos = []
     for (lengths, scores, _), present, own in zip(sides, read, cards, strict=True):

@@ -73,9 +73,8 @@ def spread_and_error(judgements: Sequence[Judgement], people: Sequence[HumanScor
         if id in spread and values and (scores := people_scores.get((id, dimension))):
             gap = exact_mean(values) - exact_mean(score.value for score in scores)
             errors.setdefault(id, []).append(100 * gap / rubric.scale_of(dimension).span)
-    return rank_correlation(
-        np.array([spread[id] for id in errors]), np.array([abs(float(np.mean(each))) for each in errors.values()])
-    )
+    distances = np.array([abs(float(np.mean(gaps))) for gaps in errors.values()])
+    return rank_correlation(np.array([spread[id] for id in errors]), distances)
 
 
 def rank_correlation(x: Floats, y: Floats) -> Estimate:

@@ -274,8 +274,7 @@ def costs(dialogues: Sequence[Dialogue], judgement_usage: Mapping[str, Usage], t
         rows[-1]["seconds"] = timing.get("total") if name == "total" else None
     rows += [{"item": f"stage: {name}", "seconds": seconds} for name, seconds in timing.items() if name != "total"]
     note = (
-        "Tokens as the servers counted them; completion tokens include reasoning tokens. Cut off: replies that reached their "
-        "token limit."
+        "Tokens as the servers counted them (completions include reasoning). Cut off: replies that reached their token limit."
     )
     return Table.of("costs", "Calls, tokens and time", rows, [note], COSTS)
 

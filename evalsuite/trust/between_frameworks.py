@@ -46,10 +46,8 @@ class Averages:
 
     def estimates(self) -> dict[str, Estimate]:
         """Every supporter's average with its interval."""
-        return {
-            name: estimate(float(self.seen[place]), self.draws[:, place], self.n, self.n)
-            for place, name in enumerate(self.names)
-        }
+        columns = zip(self.names, self.seen, self.draws.T, strict=True)
+        return {name: estimate(float(seen), draws, self.n, self.n) for name, seen, draws in columns}
 
 
 def averages_of(
@@ -336,9 +334,7 @@ def call_table(frameworks: Sequence[FrameworkScores | Examined], language: Langu
         f"same dialogues, are no pair. Calls a pair needs: for the median pair to be significant in {100 * POWER:.0f} of 100 "
         "studies, if the difference is as large as seen here: a guess. A dash: half of the pairs hardly differ."
     )
-    note += " FEEL's panel judges dialogues that ESC-Eval held: its calls are the panel's only." * any(
-        r[0] == "FEEL" for r in rows
-    )
+    note += " FEEL's calls are the panel's, on ESC-Eval's dialogues." * any(row[0] == "FEEL" for row in rows)
     note += " ECDBench's calls are its questions." * any(isinstance(framework, Examined) for framework in frameworks)
     columns = ("framework", "cards, profiles or items", "calls", "calls per card and supporter", "significant pairs", "pairs")
     title = f"Which framework distinguishes supporters with the fewest calls? {language}"

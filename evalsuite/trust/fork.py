@@ -147,9 +147,8 @@ def fork(runner: Runner, forked: Fork, draws: int, temperature: float) -> Forked
     side, stage = _drawn(forked.other.supporter_side, reply_id), f"{STAGE} reply"
     (other_reply,) = answered(runner.desk(stage, _models([other])), [side], reply, stage, "reply").results
     if other_reply.stopped:
-        raise UserError(
-            f"--supporter {other.name}: gave no reply at turn {forked.turn} ({other_reply.stopped.replace('_', ' ')})"
-        )
+        why = other_reply.stopped.replace("_", " ")
+        raise UserError(f"--supporter {other.name}: gave no reply at turn {forked.turn} ({why})")
 
     async def go_on(client: ChatClient, plan: Plan) -> tuple[Dialogue, list[Judgement]]:
         dialogue = await hold(plan, client)

@@ -153,9 +153,7 @@ def injection_effects(tally: Tally) -> list[InjectionEffect]:
         names = len(gaps) // 3
         for neutral, injected, effect in zip(gaps[:names], gaps[names:-names], gaps[-names:], strict=True):
             name = dimension_at(tally.rubric, effect.dimension)
-            shares = (
-                contestant.read[name] / contestant.asked[name] if contestant.asked[name] else None for contestant in ordered
-            )
+            shares = (c.read[name] / c.asked[name] if c.asked[name] else None for c in ordered)
             read = dict(zip(variants, shares, strict=True))
             rows.append(InjectionEffect(language, judge, name, neutral, injected, effect, read))
     return rows

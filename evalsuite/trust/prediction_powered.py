@@ -298,9 +298,7 @@ def _scored(
                 judge_labelled[row, column] += share * points
                 weight[row, column] += share
                 labels[column] += bool(share.any())
-    evenly = all(
-        len({weights.get(id, 1.0) for id in labelled.keys() & rival.dialogues.keys()}) < 2 for rival, labelled in pairs
-    )
+    evenly = all(len({weights.get(id, 1.0) for id in scores.keys() & rival.dialogues}) < 2 for rival, scores in pairs)
     return LabelledScores(judge, judged, people, judge_labelled, weight), labels, evenly
 
 

@@ -160,13 +160,8 @@ def spoken_verdicts(
     whole = (verdict for verdict in judgements if verdict.turn is None and not (verdict.lost or verdict.unasked))
     for verdict in sorted(whole, key=lambda verdict: (verdict.language, place(verdict.dimension), verdict.dialogue_id)):
         speaks = thresholds.get(verdict.language, SILENT).speaks(max((verdict.distribution or {}).values(), default=0.0))
-        names = {
-            "dialogue_id": verdict.dialogue_id,
-            "language": verdict.language,
-            "judge": verdict.judge,
-            "dimension": verdict.dimension,
-        }
-        yield Spoken.model_validate(names | {"value": verdict.value if speaks else None})
+        fields = verdict.model_dump(include=Spoken.model_fields.keys() - {"value"})
+        yield Spoken(**fields, value=verdict.value if speaks else None)
 
 
 # --- a part of a judge's card -----------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def test_what_is_undefined_has_a_reason(ratings: list[list[float]], reason: str,
         ("user,model,score\nu,m,good\n", r"s\.csv:2.*score.*number"),
         ("user,model,score\nu,m,nan\n", r"s\.csv:2.*score.*number"),
         ("user,model,score\nu,,1\n", r"s\.csv:2.*model"),
-        ("user,model,score\nu,m,1\nu,m,2\n", r"s\.csv:3.*score: user 'u' has a second one for model 'm'"),
+        ("user,model,score\nu,m,1\nu,m,2\n", r"s\.csv:3.*score: user 'u' has two for model 'm'"),
         ("user,model,score\nu,m,6\n", r"s\.csv:2.*score: 6 is outside the scale of 1 to 5"),
     ],
 )

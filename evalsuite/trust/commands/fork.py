@@ -72,9 +72,8 @@ def fork(
     resolved = resolve(config, changed, supporters=list(dict.fromkeys([own_model, supporter])), **overrides)
     with open_run(run) as opened:
         resolved = replace(resolved, held=Held.of(opened, None))
-    if lines := "; ".join(
-        differing_leaves(_lasting(made_with.root.get("simulate", {})), _lasting(RunIdentity(resolved).simulate()))
-    ):
+    sides = (_lasting(simulated) for simulated in (made_with.root.get("simulate", {}), RunIdentity(resolved).simulate()))
+    if lines := "; ".join(differing_leaves(*sides)):
         raise UserError(f"--config {config}: differs from the config of {run}: {lines}")
     own = next((spec for spec in resolved.models.supporters if spec.name == source.supporter), None)
     if own is None or isinstance(own, HeldSpec):
@@ -88,8 +87,8 @@ def fork(
         ("Judge", f"{resolved.models.judge.name}, method {resolved.method}"),
         ("Draws", f"{draws} per side, at a temperature of at least {TEMPERATURE:g}"),
     ]
-    sides = (spec for spec in resolved.models.supporters if spec.name in (source.supporter, other))
-    speakers = [*resolved.models.seekers, resolved.models.judge, *sides]
+    supporters = (spec for spec in resolved.models.supporters if spec.name in (source.supporter, other))
+    speakers = [*resolved.models.seekers, resolved.models.judge, *supporters]
     sheet = fork_sheet(result, resolved.rubric, facts, [spec.checkpoint for spec in speakers])
     deliver_page("fork", sheet, folder)
     exit_if_lost(sum(branch.lost for branch in result.dialogues), len(result.dialogues), "dialogues", failures)

@@ -219,9 +219,6 @@ def _of_run(folder: Path, judge: str | None) -> JudgeCardInput:
         config=config,
         versions=read_object(path, "a run's versions") if (path := folder / "versions.json").exists() else {},
         facts=[
-            (
-                "Read",
-                f"{folder}: {len(unique):,} dialogues" + (f", {len(gold_dialogues):,} of its gold set" if on_gold else ""),
-            ),
+            ("Read", f"{folder}: {len(unique):,} dialogues" + (f", {len(gold_dialogues):,} of its gold set" if on_gold else ""))
         ],
     )

@@ -26,6 +26,7 @@ from evalsuite.papers.ecdbench.scores import read_scores
 from evalsuite.papers.feel.panel import Feel, load_feel_config
 from evalsuite.papers.feel.panel import score as ask_panel
 from evalsuite.papers.feel.tables import Cost
+from evalsuite.report.sheet import Sheet
 from evalsuite.runner import pipeline
 from evalsuite.runner.engine import Launched, Runner
 from evalsuite.runs.dialogue_framework import DialogueFramework
@@ -43,8 +44,7 @@ _RUN = ("dialogues.jsonl", "judgements.jsonl", "cards.jsonl", "profiles.jsonl", 
 
 def study(
     finished: Annotated[
-        MaybeRuns,
-        typer.Argument(metavar="RUN…", help="Scored runs of any benchmarks, to compare without calls."),
+        MaybeRuns, typer.Argument(metavar="RUN…", help="Scored runs of any benchmarks, to compare without calls.")
     ] = None,
     supporter: Annotated[
         MaybeModels, typer.Option("--supporter", metavar="MODEL", help="Model under test. Repeat for more.")
@@ -87,10 +87,7 @@ def study(
     if finished:
         refuse("finished runs need no calls: leave it out", supporter=supporter, model=model, data=data, set=settings)
         sheet = study_of_runs(finished)
-        deliver_page(
-            "study", sheet, out, printed=[table for table in sheet.tables if not table.key.startswith("study-dimensions")]
-        )
-        return
+        return _deliver(sheet, out)
     if not supporter or model is None:
         raise UserError("nothing to study: give --supporter and --model, or scored run folders of several benchmarks")
     if language is not None:
@@ -131,9 +128,13 @@ def study(
     plumbing = any(str(spec.checkpoint).startswith(EMBEDDED_PREFIX) for spec in specs)
     names = [spec.name for spec in played_by.supporters]
     sheet = study_sheet(frameworks, examined, names, played_by.judge.name, plumbing)
-    deliver_page("study", sheet, out, printed=[table for table in sheet.tables if not table.key.startswith("study-dimensions")])
+    _deliver(sheet, out)
     verdicts = [judgement for framework in frameworks for judgement in framework.judgements]
     exit_if_lost(sum(judgement.lost for judgement in verdicts), len(verdicts), "judgements")
+
+
+def _deliver(sheet: Sheet, out: Path) -> None:
+    deliver_page("study", sheet, out, printed=[table for table in sheet.tables if "study-dimensions" not in table.key])
 
 
 def _held(name: str, resolved: DialogueFramework, servers: Launched) -> FrameworkScores:
