@@ -177,14 +177,15 @@ def rank_correlation(values: Floats, gold: Floats, weights: Weights) -> Floats:
     n = weights.sum(axis=1, keepdims=True)
     # twice the distance from the middle rank, so that numbers are whole
     x, y = (_ranks(side, weights) * 2 - n for side in (values, gold))
-    squares = (weights * x**2).sum(axis=1) * (weights * y**2).sum(axis=1)
-    return np.clip(ratio((weights * x * y).sum(axis=1), np.sqrt(squares)), -1, 1)
+    weighted = weights * x
+    xx, xy, yy = (np.einsum("dn,dn->d", *sides) for sides in ((weighted, x), (weighted, y), (weights * y, y)))
+    return np.clip(ratio(xy, np.sqrt(xx * yy)), -1, 1)
 
 
 def _ranks(values: Floats, weights: Weights) -> Floats:
     """For every value in every draw [draws, n], the number of lower values plus half of the equal ones."""
-    levels, place = np.unique(values, return_inverse=True)
-    counts = weights @ (place[:, None] == np.arange(len(levels)))
+    _, place, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    counts = np.add.reduceat(weights[:, np.argsort(place, kind="stable")], np.cumsum(sizes) - sizes, axis=1)
     ranks: Floats = (counts.cumsum(axis=1) - counts / 2)[:, place]
     return ranks
 

@@ -119,9 +119,8 @@ def interval(draws: Floats, level: float = LEVEL) -> tuple[float, float]:
 
 
 def intervals(draws: Floats, level: float = LEVEL) -> Floats:
-    """The `interval` of every column of [draws, columns], as [2, columns]: what `np.percentile` gives, in a third of its time."""
-    ordered = np.ascontiguousarray(draws.T, dtype=np.float64)
-    ordered = np.sort(ordered, axis=1)  # NaN comes last
+    """The `interval` of every column of [draws, columns], as [2, columns], in a third of the time of `np.percentile`."""
+    ordered = np.sort(np.ascontiguousarray(draws.T), axis=1)  # NaN comes last
     defined = ordered.shape[1] - np.isnan(ordered).sum(axis=1)
     tail = 100 * (1 - level) / 2
     places = np.array([[tail], [100 - tail]]) / 100 * np.maximum(defined - 1, 0)
