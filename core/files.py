@@ -123,7 +123,7 @@ def write_json_of(path: Path, value: Mapping[str, Any], records: Mapping[str, It
             handle.write((b",\n  " if position else b"\n  ") + orjson.dumps(name) + b": [")
             empty = True
             for record in items:
-                text = orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
+                text = record.model_dump_json(indent=2).encode()
                 handle.write((b"\n    " if empty else b",\n    ") + text.replace(b"\n", b"\n    "))
                 empty = False
             handle.write(b"]" if empty else b"\n  ]")
@@ -136,7 +136,7 @@ def write_jsonl(path: Path, records: Iterable[BaseModel]) -> int:
 
 
 def _line(record: BaseModel) -> bytes:
-    return orjson.dumps(record.model_dump(mode="json"))
+    return record.model_dump_json().encode()
 
 
 def holds(path: Path, records: Iterable[BaseModel]) -> bool:
