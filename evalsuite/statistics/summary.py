@@ -287,10 +287,11 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     eleven. A score that is not on a dimension's scale has a dash. Verdicts with nothing to score also have a column for their
     share of all verdicts but the lost ones.
     """
-    groups: dict[tuple[Language, Scorer], dict[str, list[Judgement]]] = {}
+    groups: dict[tuple[Language, Scorer], dict[str, list[Judgement]]] = defaultdict(
+        lambda: {name: [] for name in rubric.dimensions}
+    )
     for judgement in checked(judgements, rubric):
-        group = groups.setdefault((judgement.language, scorer_of(judgement)), {name: [] for name in rubric.dimensions})
-        group[judgement.dimension].append(judgement)
+        groups[judgement.language, scorer_of(judgement)][judgement.dimension].append(judgement)
     verdicts = [judgement for group in groups.values() for judgement in chain.from_iterable(group.values())]
     reasons = list(dict.fromkeys([UNREADABLE, *missing(verdicts)]))
     unsound = [BROKEN] if broken(verdicts) else []
@@ -300,7 +301,9 @@ def distributions(judgements: Sequence[Judgement], rubric: Rubric) -> Table:
     for language, scorer in sorted(groups):
         for dimension, of_dimension in groups[language, scorer].items():
             scale, absent = rubric.scale_of(dimension).counted, missing(of_dimension)
-            scores = Counter(scale.nearest(judgement.value) for judgement in of_dimension if judgement.value is not None)
+            scores = Counter[float]()
+            for value, count in Counter(judgement.value for judgement in of_dimension).items():
+                scores.update({} if value is None else {scale.nearest(value): count})
             rows.append({"language": language} | scorer.column(several) | {"dimension": dimension_label(rubric, dimension)})
             rows[-1] |= {head: scores[score] if score in scale.scores else None for score, head in heads_of.items()}
             rows[-1] |= {_words(reason): absent.get(reason, 0) for reason in reasons}
