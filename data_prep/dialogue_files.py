@@ -1,7 +1,7 @@
-"""Dialogues that exist, as `Dialogue` records, from the forms in which other programs keep them: chat (`messages`), OpenAI's
-stored completions (with the reply in `choices`), ShareGPT (`conversations`), tables of turns, logs of Inspect.
+"""Existing dialogues as `Dialogue` records, from the forms in which other programs keep them: chat (`messages`), OpenAI's
+stored completions (with the reply in `choices`), ShareGPT (`conversations`), tables of turns, and logs of Inspect.
 
-Sides are told by the usual names (`user`, `human`, `client` …). Further fields of a dialogue are kept as text in its `fields`.
+The usual names (`user`, `human`, `client` …) tell the sides apart. Further fields of a dialogue are kept as text in `fields`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from core.rows import CorpusRow, dict_rows
 _SIDES = {
     "seeker": "seeker user human client patient usr customer caller visitor help_seeker",
     "supporter": "supporter assistant gpt bot ai model chatgpt counselor counsellor therapist sys listener helper agent",
-    "": "system developer tool function observation function_call",  # neither side says it
+    "": "system developer tool function observation function_call",  # neither side
 }
 _TABLES, _LISTS = (".csv", ".tsv", ".xlsx"), ("messages", "conversations")
-# What a column or field may be called; the first one with a value counts.
+# Possible names of a column or field; the first one with a value counts.
 _IDS = ("dialogue_id", "dialogue", "conversation_id", "conversation", "session_id", "session", "thread_id", "id")
 _ROLES, _TEXTS = ("role", "speaker", "from", "author"), ("text", "content", "value", "utterance")
 _ORDERS = ("order", "turn", "turn_index", "timestamp", "time")
@@ -40,7 +40,7 @@ _KEPT = set(Dialogue.model_fields) - {"turns", "usage", "fields"}
 
 @dataclass
 class Given:
-    """Dialogues of a file, and what a user should know of the reading, as sentences."""
+    """Dialogues of a file, and notes for the user on how they were read."""
 
     dialogues: list[Dialogue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -64,23 +64,23 @@ def read_given(path: Path, language: str | None = None, roles: Mapping[str, Role
 def dialogues_of(
     values: Iterable[Any], language: str | None = None, roles: Mapping[str, Role] | None = None, source: str = "given"
 ) -> Given:
-    """Dialogues from what these forms hold of each: dicts, or (place, dict) so that errors have the place.
+    """Dialogues from dicts in any of these forms, or from (place, dict), so that errors have the place.
 
-    `language` is for dialogues that do not say theirs, `roles` maps further names of speakers to sides, `source` is the corpus.
-    Ids are kept; without one, a dialogue is called by a hash of what is said. Raises `UserError` with every fault.
+    `language` is that of dialogues that name none, `roles` maps further names of speakers to sides, `source` is the corpus. Ids
+    are kept; a dialogue without one gets a hash of its turns. Raises `UserError` with every fault.
     """
     sides = {name: side for side, names in _SIDES.items() for name in names.split()}
     sides |= {name.casefold(): side for name, side in (roles or {}).items()}
-    given, times, left_out = Given(), Counter[str](), Counter[str]()
+    given, repeats, left_out = Given(), Counter[str](), Counter[str]()
     with Faults() as faults:
         for number, value in enumerate(values):
-            where, told = value if isinstance(value, tuple) else (f"dialogue {number}", value)
+            where, record = value if isinstance(value, tuple) else (f"dialogue {number}", value)
             try:
-                if isinstance(told, Mapping) and "turns" not in told:
-                    told = {"source": source} | _record(told, where, sides, language, left_out)
-                    times[said := digest(told["turns"])] += 1  # two people may say the same
-                    told = {"id": digest([said, times[said]], 16)} | told
-                given.dialogues.append(Dialogue.model_validate(told))
+                if isinstance(record, Mapping) and "turns" not in record:
+                    record = {"source": source} | _record(record, where, sides, language, left_out)
+                    repeats[content := digest(record["turns"])] += 1  # two dialogues may have the same turns
+                    record = {"id": digest([content, repeats[content]], 16)} | record
+                given.dialogues.append(Dialogue.model_validate(record))
             except UserError as error:
                 faults.found += str(error).splitlines()
             except ValidationError as error:
@@ -93,50 +93,54 @@ def dialogues_of(
 def _record(
     value: Mapping[str, Any], where: str, sides: Mapping[str, str], language: str | None, left_out: Counter[str]
 ) -> dict[str, Any]:
-    """What a value holds of a record. Raises `UserError` with all faults, one a line."""
-    listed: list[Any] = next((value[key] for key in _LISTS if isinstance(value.get(key), list)), [])
+    """The fields of a dialogue's record. Raises `UserError` with all faults, one per line."""
+    messages: list[Any] = next((value[key] for key in _LISTS if isinstance(value.get(key), list)), [])
     choices = value.get("choices")
     replies = [_first(choice, ("message",)) for choice in choices[:1]] if isinstance(choices, list) else []
     turns, problems = list[dict[str, str]](), list[str]()
-    for number, one in enumerate([*listed, *replies]):
-        place, message = (one.where, one.value) if isinstance(one, CorpusRow) else (f"{where}: message {number}", one)
-        role, text = " ".join(str(_first(message, _ROLES) or "").split())[:60], _first(message, _TEXTS)
-        parts = [_first(part, ("text",)) or part for part in (text if isinstance(text, list) else [text])]
-        said = "\n".join(part for part in parts if isinstance(part, str)).strip()  # none of an image or a tool's call
+    for number, message in enumerate([*messages, *replies]):
+        place = f"{where}: message {number}"
+        if isinstance(message, CorpusRow):
+            place, message = message.where, message.value
+        role, content = " ".join(str(_first(message, _ROLES) or "").split())[:60], _first(message, _TEXTS)
+        parts = [_first(part, ("text",)) or part for part in (content if isinstance(content, list) else [content])]
+        text = "\n".join(part for part in parts if isinstance(part, str)).strip()  # without images and tool calls
         if (side := sides.get(role.casefold())) is None:
-            how = f"{role!r} is not known: say whose it is: --set roles.{role}=seeker (or supporter)"
-            problems.append(f"{place}: role: {how if role else 'missing, under all of ' + ', '.join(_ROLES)}")
-        elif side and said:
-            turns.append({"role": side, "text": said})
+            unknown = f"{role!r} is unknown: name its side: --set roles.{role}=seeker (or supporter)"
+            problems.append(f"{place}: role: {unknown if role else 'missing, under all of ' + ', '.join(_ROLES)}")
+        elif side and text:
+            turns.append({"role": side, "text": text})
         else:
             left_out[f"{role} without text" if side else role] += 1
-    told = dict(value)
+    record = dict(value)
     for part in (value.get("metadata"), value.get("fields")):
-        told = {**part, **told} if isinstance(part, Mapping) else told
-    spoken = told.get("language") or told.get("lang") or language
-    problems += [] if spoken else [f"{where}: language: not said: give --language LANGUAGE, or a field language"]
+        record = {**part, **record} if isinstance(part, Mapping) else record
+    spoken = record.get("language") or record.get("lang") or language
+    problems += [] if spoken else [f"{where}: language: missing: give --language LANGUAGE, or a field language"]
     if problems or not turns:
-        raise UserError("\n".join(problems) or f"{where}: {' or '.join(_LISTS)}: nothing that the two sides say")
-    others = sorted(told.keys() - {*_KEPT, *_IDS, "lang", "model", "object"})
-    fields = {key: str(told[key]) for key in others if isinstance(told[key], str | int | float) and told[key] != ""}
-    named = {"id": _first(told, _IDS), "supporter": _first(told, ("supporter", "model"))}
-    kept = {key: told[key] for key in _KEPT if told.get(key)} | {key: str(one) for key, one in named.items() if one is not None}
+        raise UserError("\n".join(problems) or f"{where}: {' or '.join(_LISTS)}: no text by either side")
+    others = sorted(record.keys() - {*_KEPT, *_IDS, "lang", "model", "object"})
+    fields = {key: str(record[key]) for key in others if isinstance(record[key], str | int | float) and record[key] != ""}
+    names = {"id": _first(record, _IDS), "supporter": _first(record, ("supporter", "model"))}
+    kept = {key: record[key] for key in _KEPT if record.get(key)}
+    kept |= {key: str(name) for key, name in names.items() if name is not None}
     return kept | {"language": spoken, "turns": turns, "fields": fields}
 
 
 def _first(value: Any, names: Sequence[str]) -> Any:
-    """The first of these fields that has a value; None where there is none, and of what is no object."""
-    values = (value.get(name) for name in names) if isinstance(value, Mapping) else ()
-    return next((one for one in values if one not in (None, "")), None)
+    """The first of these fields of an object that has a value; None without one, and for anything but an object."""
+    return (
+        next((value[name] for name in names if value.get(name) not in (None, "")), None) if isinstance(value, Mapping) else None
+    )
 
 
 def _rows(path: Path, faults: Faults) -> list[tuple[str, Any]]:
-    """What a file holds of each dialogue, with its place."""
+    """A file's dialogues as it holds them, with their places."""
     if path.suffix.lower() in (".json", ".eval"):
         value = _content(path)
         if isinstance(value, dict):  # a log of Inspect, a list of OpenAI's, or one dialogue
             value = [*_samples(value)] if "samples" in value else value.get("data", [value])
-        rows = [CorpusRow(f"{path}: entry {n}", one) for n, one in enumerate(value if isinstance(value, list) else [value])]
+        rows = [CorpusRow(f"{path}: entry {n}", entry) for n, entry in enumerate(value if isinstance(value, list) else [value])]
         if not rows:
             raise UserError(f"{path}: no dialogues")
     else:
@@ -147,26 +151,26 @@ def _rows(path: Path, faults: Faults) -> list[tuple[str, Any]]:
 
 
 def _grouped(rows: Sequence[CorpusRow], faults: Faults) -> Iterator[tuple[str, Any]]:
-    """The dialogues of a table of turns, each at its first row. Columns that differ within a dialogue are left out."""
+    """The dialogues of a table of turns, each with the place of its first row; columns that vary within one are left out."""
     for name, turns in group_by(rows, lambda row: str(_first(row.value, _IDS) or "")).items():
         if not name:
             faults.found += [f"{turn.where}: dialogue: missing, under all of {', '.join(_IDS)}" for turn in turns]
             continue
         turns.sort(key=lambda turn: in_order(str(_first(turn.value, _ORDERS) or "")))
-        shared = {key: one for key, one in turns[0].value.items() if all(turn.value.get(key) == one for turn in turns)}
+        shared = {key: cell for key, cell in turns[0].value.items() if all(turn.value.get(key) == cell for turn in turns)}
         yield turns[0].where, {**shared, "id": name, "messages": turns}
 
 
 def _samples(log: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The samples of a log of Inspect; every epoch of one is a dialogue."""
-    for one in log["samples"] if isinstance(log["samples"], list) else ():
-        name, epoch, about = (_first(one, (key,)) for key in ("id", "epoch", "metadata"))
-        told = {"id": name if epoch in (None, 1) else f"{name}-{epoch}", "model": _first(log.get("eval"), ("model",))}
-        yield told | {"messages": _first(one, ("messages",))} | (about if isinstance(about, dict) else {})
+    """The samples of a log of Inspect; each epoch of a sample is a dialogue."""
+    for sample in log["samples"] if isinstance(log["samples"], list) else ():
+        name, epoch, metadata = (_first(sample, (key,)) for key in ("id", "epoch", "metadata"))
+        dialogue = {"id": name if epoch in (None, 1) else f"{name}-{epoch}", "model": _first(log.get("eval"), ("model",))}
+        yield dialogue | {"messages": _first(sample, ("messages",))} | (metadata if isinstance(metadata, dict) else {})
 
 
 def _content(path: Path) -> Any:
-    """What a JSON file holds, or a log of Inspect in a zip. Inspect writes NaN where nothing was scored."""
+    """The value in a JSON file, or in Inspect's zipped log. Inspect writes NaN where nothing was scored."""
     raw, loose = read_bytes(path, "dialogues"), json.JSONDecoder().decode
     try:
         if path.suffix.lower() == ".json":

@@ -1,4 +1,4 @@
-"""Personal data in given dialogues, replaced on this machine by its kind (`<URL>`) before anybody is asked (presidio)."""
+"""Personal data in given dialogues, replaced on this machine by its kind (`<URL>`) before any model sees it (presidio)."""
 
 from __future__ import annotations
 
@@ -15,34 +15,37 @@ from data_prep.dialogue_files import Given
 if TYPE_CHECKING:
     from presidio_analyzer import AnalyzerEngine
 
-SURE = 0.3  # of presidio's scores: below are digits that may be anything
+SURE = 0.3  # presidio's scores below this are digits that may be anything
 
 
 def without_personal_data(given: Given) -> Given:
-    """The dialogues with what was found replaced in their turns; the notes say what that was and what can be missed. Raises
+    """The dialogues with personal data replaced in their turns; the notes count it and say what can be missed. Raises
     `UserError` where presidio is not installed."""
     need_modules("presidio_analyzer", "presidio_anonymizer", purpose="anonymise")
     from presidio_anonymizer import AnonymizerEngine
 
-    replacing, found, misses, kept = AnonymizerEngine(), Counter[str](), dict[str, None](), list[Dialogue]()
-    for one in given.dialogues:
-        analyzer, cannot = _analyzer(spoken := one.language.partition("-")[0])
-        misses |= dict.fromkeys(cannot)
+    anonymizer, counts, limits, dialogues = AnonymizerEngine(), Counter[str](), dict[str, None](), list[Dialogue]()
+    for dialogue in given.dialogues:
+        analyzer, blind_spots = _analyzer(language := dialogue.language.partition("-")[0])
+        limits |= dict.fromkeys(blind_spots)
         turns = []
-        for turn in one.turns:
-            marked = analyzer.analyze(turn.text, spoken)  # "yesterday" is no personal data
-            spans = [at for at in marked if at.entity_type != "DATE_TIME" or re.search(r"\d", turn.text[at.start : at.end])]
-            replaced = replacing.anonymize(turn.text, spans)
-            found.update(item.entity_type for item in replaced.items)
+        for turn in dialogue.turns:
+            spans = [  # "yesterday" is no personal data
+                span
+                for span in analyzer.analyze(turn.text, language)
+                if span.entity_type != "DATE_TIME" or re.search(r"\d", turn.text[span.start : span.end])
+            ]
+            replaced = anonymizer.anonymize(turn.text, spans)
+            counts.update(item.entity_type for item in replaced.items)
             turns.append(turn.model_copy(update={"text": replaced.text}))
-        kept.append(one.model_copy(update={"turns": tuple(turns)}))
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in found.most_common()) or "nothing found"
-    return Given(kept, [*given.notes, f"personal data replaced: {kinds}; unusual forms are missed", *misses])
+        dialogues.append(dialogue.model_copy(update={"turns": tuple(turns)}))
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common()) or "nothing found"
+    return Given(dialogues, [*given.notes, f"personal data replaced: {kinds}; unusual forms are missed", *limits])
 
 
 @cache
 def _analyzer(language: Language) -> tuple[AnalyzerEngine, list[str]]:
-    """What finds personal data in a language, and what it cannot find there."""
+    """The analyzer of a language, and notes on what it cannot find there."""
     os.environ.setdefault("TLDEXTRACT_PUBLIC_SUFFIX_LIST_URLS", "")  # else a list is downloaded
     import spacy
     from presidio_analyzer import AnalyzerEngine, Pattern, PatternRecognizer, RecognizerRegistry
@@ -50,9 +53,8 @@ def _analyzer(language: Language) -> tuple[AnalyzerEngine, list[str]]:
 
     registry = RecognizerRegistry(supported_languages=[language])
     registry.load_predefined_recognizers(languages=[language])
-    number = Pattern(
-        "seven digits or more", r"(?<!\d)\d(?:[ ./()-]{0,2}\d){6,}(?!\d)", SURE
-    )  # of countries that it does not know
+    # Phone and identity numbers of countries that presidio does not know.
+    number = Pattern("seven digits or more", r"(?<!\d)\d(?:[ ./()-]{0,2}\d){6,}(?!\d)", SURE)
     registry.add_recognizer(PatternRecognizer("NUMBER", patterns=[number], supported_language=language))
     model = next((name for name in sorted(spacy.util.get_installed_models()) if name.startswith(f"{language}_")), "")
     models = [{"lang_code": language, "model_name": model}]
@@ -62,5 +64,5 @@ def _analyzer(language: Language) -> tuple[AnalyzerEngine, list[str]]:
         registry.remove_recognizer("SpacyRecognizer")
         engine = NoOpNlpEngine(models)
     missed = f"{language}: names of people, places and organisations stay: no spaCy model of the language is installed"
-    made = AnalyzerEngine(registry, engine, supported_languages=[language], default_score_threshold=SURE)
-    return made, [missed] * (not model)
+    analyzer = AnalyzerEngine(registry, engine, supported_languages=[language], default_score_threshold=SURE)
+    return analyzer, [] if model else [missed]

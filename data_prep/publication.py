@@ -1,4 +1,4 @@
-"""A folder that a data verb made, as a data set on the hub, and whether its corpora's licences allow that."""
+"""The output folder of a data verb as a data set for the hub, if its corpora's licences allow that."""
 
 from __future__ import annotations
 
@@ -19,21 +19,18 @@ _CARD = "README.md"
 
 
 def dataset_to_publish(folder: Path, repo: str) -> Publication:
-    """The JSON lines of a data folder with their manifest and a card: `train`, `valid` and `test` are splits of one
-    config, every other file is a config of its own.
-
-    Raises `UserError` for a folder that no data verb made, for one whose files have changed since, and where the licence of a
-    corpus in it does not allow it.
-    """
+    """The JSON lines of a data folder with their manifest and a card: `train`, `valid` and `test` are splits of one config,
+    each other file is its own config. Raises `UserError` for a folder that no data verb wrote or whose files have changed
+    since, and where a corpus's licence does not allow it."""
     manifest_file = folder / "manifest.json"
     if not manifest_file.is_file():
-        raise UserError(f"{folder}: no manifest.json: not what a verb of `python -m data_prep` made")
+        raise UserError(f"{folder}: no manifest.json: not the output of a verb of `python -m data_prep`")
     manifest = read_object(manifest_file, "a manifest")
     outputs: Mapping[str, Mapping[str, Any]] = manifest.get("outputs") or {}
     names = [name for name in outputs if "/" not in name and name != _CARD]
     for name in names:
         if not (folder / name).is_file() or sha256_file(folder / name) != outputs[name].get("sha256"):
-            raise UserError(f"{folder / name}: is not what the manifest says: make the folder again")
+            raise UserError(f"{folder / name}: has changed since its manifest was written: make the folder again")
     records = [name for name in names if name.endswith(".jsonl")]
     if not records:
         raise UserError(f"{folder}: no records (JSON lines) to publish")
@@ -44,21 +41,21 @@ def dataset_to_publish(folder: Path, repo: str) -> Publication:
 
 
 def shared_licences(place: Path, sources: Collection[str]) -> dict[str, str]:
-    """Source → the licence under which what was made from it may be passed on. Raises `UserError` for one without."""
+    """Source → the licence under which data made from it may be shared. Raises `UserError` for a source without one."""
     licences = {}
     for name in sorted(sources):
         facts = SOURCES.get(name) or SCORED.get(name)
         if licence := OWN.get(name) or (facts.share if facts else None):
             licences[name] = licence
         elif facts:
-            raise UserError(f"{place}: holds texts of {name}, whose licence does not let us pass them on: {facts.licence}")
+            raise UserError(f"{place}: contains texts of {name}, whose licence does not allow sharing them: {facts.licence}")
         else:
-            raise UserError(f"{place}: holds texts of {name!r}, whose licence is not known here (configs/data/corpora.yaml)")
+            raise UserError(f"{place}: contains texts of {name!r}, whose licence is unknown (configs/data/corpora.yaml)")
     return licences
 
 
 def sources_in(path: Path, field: str = "source") -> Iterator[str]:
-    """The corpora that a file of records names (cards, dialogues and examples name theirs), or what another field says."""
+    """The corpora that a file of records (cards, dialogues, examples) names, or the values of another field."""
     for number, line in numbered_lines(path, "records"):
         with at(f"{path}:{number}"):
             record = json_line(line)
@@ -67,23 +64,21 @@ def sources_in(path: Path, field: str = "source") -> Iterator[str]:
 
 
 def _sources(folder: Path, records: Iterable[str], manifest: Mapping[str, Any]) -> set[str]:
-    """The corpora in a folder: those that its records name; of records that name none, those of what they were made from."""
-    found: set[str] = set()
-    nameless = False
-    for name in records:
-        named = set(sources_in(folder / name))
-        nameless = nameless or not named
-        found |= named
-    for text, file in (manifest.get("inputs") or {}).items() if nameless else ():
+    """The corpora that a folder's records name; for files that name none, those of the inputs."""
+    by_file = [set(sources_in(folder / name)) for name in records]
+    sources = set().union(*by_file)
+    for text, file in (manifest.get("inputs") or {}).items() if not all(by_file) else ():
         path = Path(text)
         if path.suffix != ".jsonl":
             continue
         if not path.is_file() or sha256_file(path) != file["sha256"]:
-            raise UserError(f"{folder}: was made from {text}, which is not here as it was: its licence cannot be told")
-        found |= set(sources_in(path))
-    if not found:
-        raise UserError(f"{folder}: neither its records nor what they were made from name a corpus: its licence cannot be told")
-    return found
+            raise UserError(
+                f"{folder}: was made from {text}, which is missing or has changed: its licence cannot be determined"
+            )
+        sources |= set(sources_in(path))
+    if not sources:
+        raise UserError(f"{folder}: neither its records nor its inputs name a corpus: its licence cannot be determined")
+    return sources
 
 
 def _card(folder: Path, repo: str, manifest: Mapping[str, Any], records: Iterable[str], licences: Mapping[str, str]) -> str:
@@ -99,11 +94,11 @@ def _card(folder: Path, repo: str, manifest: Mapping[str, Any], records: Iterabl
         "tags": ["esc-eval", "emotional-support-dialogue"],
         "configs": configs,
     }
-    made, command = folder / _CARD, manifest.get("command")
-    plain = f"# {repo.partition('/')[2]}\n\nMade by `python -m data_prep {command}`."
-    body = made.read_text(encoding="utf-8") if made.is_file() else plain
+    card = folder / _CARD
+    plain = f"# {repo.partition('/')[2]}\n\nMade by `python -m data_prep {manifest.get('command')}`."
+    body = card.read_text(encoding="utf-8") if card.is_file() else plain
     outputs = manifest["outputs"]
-    held = [
+    sections = [
         "## Files",
         "",
         "| file | records | sha256 |",
@@ -115,4 +110,5 @@ def _card(folder: Path, repo: str, manifest: Mapping[str, Any], records: Iterabl
         *(f"- {source}: {licence}" for source, licence in licences.items()),
         "",
     ]
-    return f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---\n\n{body.rstrip()}\n\n" + "\n".join(held)
+    head = f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---\n\n{body.rstrip()}\n\n"
+    return head + "\n".join(sections)

@@ -1,4 +1,4 @@
-"""Who is played in a dialogue, a role card or a profile, as people read it beside the dialogue."""
+"""The role card or profile that a dialogue's seeker plays, as people read it beside the dialogue."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ def load_played(cards: Sequence[Path], profiles: Sequence[Path]) -> dict[str, Pl
 
 
 def played_text(dialogue: Dialogue, people: dict[str, Played]) -> str:
-    """Who is played in a dialogue, as headed lines. Raises `UserError` where nobody is named, or nobody known."""
+    """The card or profile that is played, as lines with headings. Raises `UserError` if the dialogue names none, or an unknown
+    one."""
     id = dialogue.card_id or dialogue.profile_id
     if id is None:
-        raise UserError(
-            f"dialogue {dialogue.id}: it names no card_id and no profile_id: its seeker cannot be rated against one"
-        )
+        raise UserError(f"dialogue {dialogue.id}: no card_id and no profile_id: its seeker cannot be rated against one")
     if id not in people:
         kind = "profile" if dialogue.profile_id else "card"
-        what = f"{kind} {id!r} is not among those given (--{kind}s): {near(id, people)}"
-        raise UserError(f"dialogue {dialogue.id}: {what}")
+        raise UserError(f"dialogue {dialogue.id}: {kind} {id!r} is not among those given (--{kind}s): {near(id, people)}")
     person = people[id]
     return card_text(person) if isinstance(person, RoleCard) else profile_text(person, person.language)

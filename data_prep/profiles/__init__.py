@@ -1,4 +1,4 @@
-"""Profiles: who the seeker is in EmoHarbor (section 2.1), read from our JSONL or SAGE's file and told to models as text."""
+"""Profiles of EmoHarbor's seekers (section 2.1), read from our JSONL or SAGE's file, and as text for models."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ __all__ = ["BigFive", "Counselling", "Demographics", "Preferences", "Profile", "
 
 
 def load_profiles(path: Path) -> list[Profile]:
-    """Profiles from a JSONL file of `Profile`s, or of SAGE's rows (told apart by their first line; see `profiles.sage`).
-
-    Raises `UserError` with file, line and field; for an empty file; and for doubled ids.
-    """
+    """Profiles from a JSONL file of `Profile`s, or of SAGE's rows (`profiles.sage`); the first line tells which. Raises
+    `UserError` with file, line and field; for an empty file; and for doubled ids."""
     from data_prep.profiles import sage  # runs on role cards load no profiles
 
     profiles = sage.load_profiles(path) if sage.is_sage(path) else read_jsonl(path, Profile, "profile file")
@@ -25,7 +23,7 @@ def load_profiles(path: Path) -> list[Profile]:
 
 
 def is_profile_file(path: Path) -> bool:
-    """Whether `load_profiles` reads this file, by its first line."""
+    """Whether a file's first line is one that `load_profiles` reads."""
     from data_prep.profiles import sage
 
     return sage.is_sage(path) or "counselling" in first_object(path, "profile file")

@@ -1,9 +1,9 @@
-"""Seeds into profiles by a model, in the four steps of EmoHarbor's appendix B, and a fifth in which the model reviews them.
+"""Profiles that a model builds from seeds, in the four steps of EmoHarbor's appendix B and a fifth in which it reviews them.
 
-1 demographics (nothing that tells who the person is), 2 preferences (expanded), 3 counselling (event, state, goals made
-concrete), 4 scenario script (reactions to different replies). Every step reads what the earlier ones made. What a person stated
-(age, gender, test results, kind of problem) stays as stated. A reply that cannot be read is never lost: it becomes an `Unread`
-with its raw text. Prompts are configs/prompts/profiles, in our own words.
+1 demographics (nothing that identifies the person), 2 preferences (expanded), 3 counselling (event, state and goals made
+concrete), 4 scenario script (reactions to different replies). Every step reads the results of the earlier ones. What a person
+stated (age, gender, test results, kind of problem) stays as stated. An unreadable reply becomes an `Unread` with its raw text.
+The prompts are in configs/prompts/profiles, in our own words.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ PACK = "profiles"
 TEMPERATURE = 0.7
 _WORDS = "words of profiles"
 REJECTED = "the model's review found it inconsistent"
-_TOKENS = 1500  # the longest step at a token a character; specs of simulators and judges allow less
+_TOKENS = 1500  # the longest step at one token per character; specs of simulators and judges allow less
 StepName = Literal["demographics", "preferences", "counselling", "script", "review"]
 STEPS: tuple[StepName, ...] = ("demographics", "preferences", "counselling", "script", "review")
-# Lines of a step and the most characters that one may have; None where the constraint is a closed list.
+# Each step's lines and their maximum lengths in characters; None where the answer comes from a closed list.
 _LINES: dict[str, dict[str, int | None]] = {
     "demographics": {"name": 30, "age": None, "gender": 30, "occupation": 80, "nationality": 40, "relationship": 60},
     "preferences": {
@@ -65,10 +65,8 @@ _LISTS = frozenset({"traits", "habits", "hobbies", "goals", "roles"})
 def build(
     seeds: Sequence[Seed], batch: Batch, steps: Mapping[StepName, BuildStep]
 ) -> tuple[list[Profile], list[Profile], list[Unread]]:
-    """(kept, rejected by the review, what came to no profile) in the seeds' order; a step is asked of all seeds at once.
-
-    The four steps are asked at `TEMPERATURE`, the review greedily. A rerun on the same store asks only what is missing.
-    """
+    """(kept, rejected by the review, failed) in the seeds' order; each step asks about all seeds at once, the four steps at
+    `TEMPERATURE` and the review greedily. A rerun on the same store asks only what is missing."""
     by_id = {seed.id: seed for seed in seeds}
     drafts = {seed.id: draft(seed) for seed in seeds}
     rejected: list[Profile] = []
@@ -80,28 +78,28 @@ def build(
         for key, answer in asker.ask(prompts, name, 0.0 if name == "review" else TEMPERATURE).items():
             step.taken += 1
             profile = drafts[key]
-            made = answer if isinstance(answer, Unread) else read(by_id[key], profile, name, answer)
-            if isinstance(made, Profile):
+            result = answer if isinstance(answer, Unread) else read(by_id[key], profile, name, answer)
+            if isinstance(result, Profile):
                 step.kept += 1
-                drafts[key] = made
+                drafts[key] = result
                 continue
-            step.drop(made.reason, key)
+            step.drop(result.reason, key)
             del drafts[key]
-            if made.reason == REJECTED:
+            if result.reason == REJECTED:
                 rejected.append(profile)
             else:
-                unbuilt.append(made)
+                unbuilt.append(result)
     return list(drafts.values()), rejected, unbuilt
 
 
 def prompt(seed: Seed, profile: Profile, step: StepName) -> Prompt:
-    """What one step asks about a seed, given the profile that the earlier steps made."""
+    """The prompt of one step about a seed, given the profile as the earlier steps left it."""
     language, pack = seed.language, load_pack(PACK)
     data = seed_text(seed) if step == "demographics" else profile_text(profile, language)
     kinds = [scenario.label(language) for scenario in load_vocabulary().scenarios]
     system = pack.render(language, "review_system.j2" if step == "review" else "system.j2")
     text = pack.render(language, f"{step}.j2", data=data, headings=headings(step, language), kinds=kinds)
-    # What a constrained server may write: the step's lines, each with an end even for a weak model.
+    # Guided decoding allows the step's lines, bounded so that a weak model stops, too.
     closed = {
         "age": "[1-9][0-9]",
         "mbti": "[EI][SN][TF][JP]",
@@ -116,23 +114,22 @@ def prompt(seed: Seed, profile: Profile, step: StepName) -> Prompt:
 
 
 def headings(step: StepName, language: Language) -> dict[str, str]:
-    """The line headings of a step by field, in order; none for steps that are not answered line by line."""
+    """The line headings of a step by field, in order; empty for steps that are not answered line by line."""
     named = of(HEADINGS, language, _WORDS) | of(TRAITS, language, _WORDS)
     return {key: named[key] for key in _LINES.get(step, {})}
 
 
 def read(seed: Seed, profile: Profile, step: StepName, reply: Reply) -> Profile | Unread:
-    """The profile with what a step's reply adds, or why there is none."""
+    """The profile with what a step's reply adds, or the reason why the reply cannot be used."""
     text = reply.text.strip()
     verdict = text.rstrip(".。")
-    reason = ""
     if reply.finish_reason == "length":
         reason = "cut off"
     elif step == "review" and verdict != "1":
         reason = REJECTED if verdict == "0" else "unreadable"
     elif not text:
         reason = "empty"
-    if not reason:
+    else:
         try:
             return profile if step == "review" else _added(seed, profile, step, text)
         except ValueError as error:
@@ -141,13 +138,12 @@ def read(seed: Seed, profile: Profile, step: StepName, reply: Reply) -> Profile 
 
 
 def _added(seed: Seed, profile: Profile, step: StepName, text: str) -> Profile:
-    """The profile with what a step's text says. Raises `ValueError` for a text that does not hold what was asked for."""
+    """The profile with what a step's text adds. Raises `ValueError` for a text without the requested lines."""
     language = seed.language
     values = read_lines(text, headings(step, language))
-    items = {key: re.split(r"[;；]", value) if key in _LISTS else value for key, value in values.items()}
     fields: dict[str, Any] = {
-        key: [item.strip() for item in value if item.strip()] if isinstance(value, list) else value
-        for key, value in items.items()
+        key: [item.strip() for item in re.split(r"[;；]", value) if item.strip()] if key in _LISTS else value
+        for key, value in values.items()
     }
     update: dict[str, Any] = {"scenario": text}
     if step == "demographics":
@@ -170,10 +166,8 @@ def _added(seed: Seed, profile: Profile, step: StepName, text: str) -> Profile:
 
 
 def read_lines(text: str, wanted: Mapping[str, str]) -> dict[str, str]:
-    """The value of every heading, each at a line's start exactly once; marks of lists and bold type are allowed, and any case.
-
-    Raises `ValueError` for a heading that is missing, doubled or without a value.
-    """
+    """The value of every heading, each at the start of exactly one line, in any case; list marks and bold type are allowed.
+    Raises `ValueError` for a heading that is missing, doubled or without a value."""
     plain = "\n".join(re.sub(r"^[\s>#*•-]+", "", line).replace("**", "") for line in text.splitlines())
     parts = re.split(r"^(" + "|".join(map(re.escape, wanted.values())) + r")[ \t]*[:：]", plain, flags=re.M | re.I)[1:]
     fields = list(zip(parts[::2], parts[1::2], strict=True))
@@ -187,18 +181,17 @@ def read_lines(text: str, wanted: Mapping[str, str]) -> dict[str, str]:
 
 
 # --- seeds ------------------------------------------------------------------------------------------------------------------
-# What a person wrote in a questionnaire before a talk (EmoHarbor appendices A, B and I), or a role card.
-
+# A questionnaire that a person filled in before a talk (EmoHarbor appendices A, B and I), or a role card.
 
 QUESTIONNAIRE, ROLE_CARD = "questionnaire", "role card"
 
 
 class Seed(Record):
-    """One filled-in questionnaire; what was not answered is left out.
+    """One filled-in questionnaire; fields without an answer are left out.
 
     `age` is in years, or a stage of life in words. `interests` are hobbies, `topic` is a key of
     configs/profiles/scenarios.yaml, `problem` is what the person wants to talk about and `wishes` what they hope to get from
-    it, in their own words. `mbti` and `big_five` are results of tests that were taken, if any.
+    it, in their own words. `mbti` and `big_five` are the person's test results, if any.
     """
 
     id: Identifier
@@ -218,10 +211,8 @@ class Seed(Record):
 
 
 def load_seeds(path: Path) -> list[Seed]:
-    """Seeds from role cards, or from a JSONL file of filled-in questionnaires (`Seed`s).
-
-    Raises `UserError` with file, line and field, also for doubled ids.
-    """
+    """Seeds from role cards, or from a JSONL file of filled-in questionnaires (`Seed`s). Raises `UserError` with file, line and
+    field, also for doubled ids."""
     if is_card_file(path):
         return list(map(seed_of_card, load_cards(path)))
     seeds = read_jsonl(path, Seed, "questionnaire file")
@@ -230,26 +221,25 @@ def load_seeds(path: Path) -> list[Seed]:
 
 
 def seed_of_card(card: RoleCard) -> Seed:
-    """A role card as a seed: it knows nothing of preferences."""
+    """A role card as a seed, without preferences."""
     fields = card.model_dump(include={"id", "language", "age", "gender", "occupation", "problem"})
     return Seed(**fields, source=ROLE_CARD)
 
 
 def seed_text(seed: Seed) -> str:
-    """What the person said of themselves, as headed lines; the first step reads it, later ones read the profile."""
+    """The person's own statements as lines with headings, for the first step; later steps read the profile."""
     names, colon = of(HEADINGS, seed.language, _WORDS), asked_in(seed.language).colon
     keys = ("age", "gender", "occupation", "nationality", "relationship", "problem")
     return "\n".join(f"{names[key]}{colon}{getattr(seed, key)}" for key in keys if getattr(seed, key))
 
 
 def draft(seed: Seed) -> Profile:
-    """The profile as far as the seed goes."""
+    """A profile with what the seed states."""
     return Profile(
         id=seed.id,
         language=seed.language,
         demographics=Demographics(
-            age=years(seed.age),
-            **seed.model_dump(include={"gender", "occupation", "nationality", "relationship"}),
+            age=years(seed.age), **seed.model_dump(include={"gender", "occupation", "nationality", "relationship"})
         ),
         preferences=Preferences(mbti=seed.mbti, big_five=seed.big_five, hobbies=seed.interests),
         counselling=Counselling(problem=seed.problem, scenario=seed.topic, goals=(seed.wishes,) if seed.wishes else ()),
@@ -259,6 +249,6 @@ def draft(seed: Seed) -> Profile:
 
 
 def years(text: str) -> int | None:
-    """An age in years where a text gives a number and nothing else but a unit ("34", "34岁", "34 years old"); else None."""
+    """The age in years that a text gives as a number, perhaps with a unit ("34", "34岁", "34 years old"); else None."""
     number = re.fullmatch(r"\s*(\d{1,3})\s*(?:岁|years?(?: old)?)?\s*\.?", text)
     return int(number[1]) if number and 6 <= int(number[1]) <= 110 else None

@@ -1,4 +1,4 @@
-"""What can be checked about profiles without a model: is everything there, does it fit together, is it said only once."""
+"""Checks of profiles without a model: missing fields, contradictions, repetitions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from data_prep.profiles.vocabulary import Vocabulary
 from data_prep.role_play.repeats import near_duplicates
 
 Kind = Literal["wrong", "look", "missing"]
-REPEATS = 0.7  # shingle Jaccard from which two texts are taken for one that was reworded; below, the search misses some
+REPEATS = 0.7  # shingle Jaccard from which a text counts as a rewording of another; below it, the search misses some
 _HAN = re.compile(r"[一-鿿]")
 _AGAINST = {"E": "low", "I": "high"}  # the level of extraversion that speaks against a type
 
 
 @dataclass(frozen=True)
 class ProfileFinding:
-    """One thing about one profile: `wrong` must be mended, `look` is for a person to judge, `missing` is an empty field."""
+    """A finding about one profile: `wrong` must be fixed, `look` is for a person to judge, `missing` is an empty field."""
 
     profile_id: str
     kind: Kind
@@ -32,7 +32,7 @@ class ProfileFinding:
 
 
 def check_profiles(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[ProfileFinding]:
-    """All findings, profile by profile in their order; texts are compared with those of the same language before them."""
+    """All findings, profile by profile in their order; texts are compared with earlier ones in the same language."""
     findings = [ProfileFinding(profile.id, *problem) for profile in profiles for problem in _alone(profile, vocabulary)]
     for name in ("counselling.problem", "scenario"):
         for language in sorted({profile.language for profile in profiles}):
@@ -51,26 +51,26 @@ def check_profiles(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[
 
 
 def table(findings: Sequence[ProfileFinding], profiles: int) -> Table:
-    """Wrong and doubtful things one by one, missing fields counted."""
+    """Wrong and doubtful fields in a row each, and counts of missing ones."""
     rows: list[tuple[Cell, ...]] = [(f.profile_id, f.kind, f.field, f.problem) for f in findings if f.kind != "missing"]
     missing = Counter(finding.field for finding in findings if finding.kind == "missing")
     rows += [("", "missing", field, f"empty in {count} of {profiles} profiles") for field, count in missing.items()]
-    notes = ("wrong: to be mended. look: a rule of thumb is broken, a person decides. missing: the model is not told it.",)
+    notes = ("wrong: fix it. look: breaks a rule of thumb, a person decides. missing: the model is not told it.",)
     return Table("profile-findings", f"{profiles} profiles checked", ("Profile", "", "Field", "Finding"), tuple(rows), notes)
 
 
 def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[tuple[Kind, str, str]]:
-    """What a profile has against it for itself: kind, field and problem."""
+    """The findings about a profile by itself: kind, field and problem."""
     who, likes, case = profile.demographics, profile.preferences, profile.counselling
     parts = profile.model_dump(include={"demographics", "preferences", "counselling"})
     fields = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
-    for name, value in {**fields, "scenario": profile.scenario}.items():  # what equation 1 asks for, which a name is not
+    for name, value in {**fields, "scenario": profile.scenario}.items():  # the parts of equation 1, which has no name
         if value in (None, "", ()) and name != "demographics.name":
             yield "missing", name, "empty"
     if case.scenario and case.scenario not in vocabulary.keys:
         yield "wrong", "counselling.scenario", f"unknown {case.scenario!r}: {near(case.scenario, vocabulary.keys)}"
     if profile.language in PAPER_LANGUAGES and (profile.language == "zh") != bool(_HAN.search(case.problem)):
-        yield "wrong", "counselling.problem", f"is not in the profile's language, {profile.language}"
+        yield "wrong", "counselling.problem", f"not in the profile's language, {profile.language}"
     if likes.mbti and likes.big_five and _AGAINST[likes.mbti[0]] == likes.big_five.extraversion:
         yield "look", "preferences.mbti", f"{likes.mbti}, yet extraversion is {likes.big_five.extraversion}"
     if who.age is None:
@@ -80,9 +80,8 @@ def _alone(profile: Profile, vocabulary: Vocabulary) -> Iterator[tuple[Kind, str
     for occupation in vocabulary.occupations:
         named = any(word.search(who.occupation) for word in occupation.words)
         if named and not occupation.youngest <= who.age <= occupation.oldest:
-            allowed = f"{occupation.youngest} to {occupation.oldest}"
-            yield "look", "demographics.occupation", f"{who.occupation!r} at {who.age} (expected at {allowed})"
+            expected = f"expected at {occupation.youngest} to {occupation.oldest}"
+            yield "look", "demographics.occupation", f"{who.occupation!r} at {who.age} ({expected})"
     for scenario in vocabulary.scenarios:
         if scenario.key == case.scenario and who.age < scenario.youngest:
-            expected = f"expected from {scenario.youngest} on"
-            yield "look", "counselling.scenario", f"{scenario.key} at {who.age} ({expected})"
+            yield "look", "counselling.scenario", f"{scenario.key} at {who.age} (expected from {scenario.youngest} on)"

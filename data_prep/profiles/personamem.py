@@ -1,10 +1,9 @@
 """PersonaMem-v2 (Jiang et al. 2025), from which EmoHarbor's English profiles can be built: synthetic personas, English.
 
-Its generator leaves one file a persona, `interactions_*_persona<n>.json`: an object with one key, the persona's id. Besides
-what is read here it has fields of the generating model's own, which differ from persona to persona, conversations about
-preferences, and invented identity numbers (`sensitive_information`): none of these is read. `therapy_background` holds what the
-persona has been through, a sentence each; every sentence makes a profile. Nothing in a persona says what it wants of a talk or
-how it reacts, so goals and script stay empty.
+Its generator writes one file per persona, `interactions_*_persona<n>.json`: an object with one key, the persona's id. Fields
+that the generating model added, which differ between personas, conversations about preferences, and invented identity numbers
+(`sensitive_information`) are not read. `therapy_background` lists what the persona has been through; each sentence gives a
+profile. A persona does not say what it wants from a talk or how it reacts, so goals and script stay empty.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _FILES = "interactions_*persona*.json"
 
 
 def _texts(value: Any) -> Any:
-    """The texts of a list; nothing where the field has another form, which the generating model chose."""
+    """The texts of a list; empty where the generating model chose another form for the field."""
     return [text.strip() for text in value if isinstance(text, str) and text.strip()] if isinstance(value, list) else []
 
 
@@ -93,17 +92,9 @@ def load_profiles(file: Path) -> list[Profile]:
                 hobbies=persona.interests,
             )
             for number, background in enumerate(persona.therapy_background, start=1):
-                source_id = f"{key}-{number}"
-                profile = Profile(
-                    id=f"{NAME}-{source_id}",
-                    language="en",
-                    demographics=demographics,
-                    preferences=preferences,
-                    counselling=Counselling(problem=background),
-                    source=NAME,
-                    source_id=source_id,
-                )
-                profiles.append(profile)
+                origin = {"id": f"{NAME}-{key}-{number}", "source": NAME, "source_id": f"{key}-{number}", "language": "en"}
+                person = {"demographics": demographics, "preferences": preferences}
+                profiles.append(Profile.model_validate(origin | person | {"counselling": Counselling(problem=background)}))
         except ValidationError as error:
             raise UserError(f"{file}: {key}: {explain(error)}") from None
     return profiles

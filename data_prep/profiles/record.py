@@ -1,5 +1,5 @@
-"""The record of a seeker's profile (EmoHarbor section 2.1, equation 1): demographics, preferences, counselling, script;
-and how a model is told it."""
+"""The record of a seeker's profile (EmoHarbor section 2.1, equation 1): demographics, preferences, counselling, script; and its
+text for models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SIMPLE = ("age", "gender", "occupation", "nationality", "relationship", "scenar
 
 
 class Demographics(Record):
-    """What grounds the seeker in a context; "" (and a null age, in years) where nothing is known. `name` is an invented one."""
+    """The seeker's background; "" (and null for the age, in years) where nothing is known. `name` is invented."""
 
     age: Annotated[Whole, Field(ge=6, le=110)] | None = None
     gender: str = ""
@@ -39,7 +39,7 @@ class Demographics(Record):
 
 
 class BigFive(Record):
-    """The five traits, each as it would come out of a short questionnaire."""
+    """The levels of the five traits, as in a short questionnaire."""
 
     openness: Level
     conscientiousness: Level
@@ -49,7 +49,7 @@ class BigFive(Record):
 
 
 class Preferences(Record):
-    """What makes the seeker behave and speak as nobody else does."""
+    """The seeker's individual ways of behaving and speaking."""
 
     big_five: BigFive | None = None
     mbti: Mbti | None = None
@@ -65,13 +65,13 @@ class Counselling(Record):
     problem: Text
     """The problem itself."""
     scenario: Annotated[str, Field(pattern=r"^[a-z][a-z_]*$")] | None = None
-    """The kind of problem, a key of `configs/profiles/scenarios.yaml`; null where nobody has said."""
+    """The kind of problem, a key of `configs/profiles/scenarios.yaml`; null if not stated."""
     state: str = ""
     """The emotional state at the start."""
     goals: tuple[Text, ...] = ()
-    """What the seeker wants of the talk, perhaps without saying so."""
+    """What the seeker wants from the talk, perhaps without saying so."""
     roles: tuple[Text, ...] = ()
-    """The other people in the story, and how the seeker stands to them."""
+    """The other people in the story, and the seeker's relation to them."""
 
 
 class Profile(Record):
@@ -95,30 +95,28 @@ class Profile(Record):
 
 
 def profile_text(profile: Profile, language: Language, simple: bool = False) -> str:
-    """The profile as headed lines with the headings of `language`; its own text stays in the language it was written in.
+    """The profile as lines with headings in `language`; its own text stays in the language that it was written in.
 
-    `simple` leaves demographics and counselling only: no name, personality, preferences or script ("Simple Profile", section
-    4.1.1).
+    `simple` keeps demographics and counselling only, without name, personality, preferences and script ("Simple Profile",
+    section 4.1.1).
     """
     who, likes, case = profile.demographics, profile.preferences, profile.counselling
-    said, heads = words(language), of(HEADINGS, language, "headings of profiles")
+    wording, heads = words(language), of(HEADINGS, language, "headings of profiles")
     traits, named = of(TRAITS, language, "words of profiles"), of(LEVELS, language, "words of profiles")
     levels = likes.big_five.model_dump() if likes.big_five else {}
     values: dict[str, str] = {
         **who.model_dump(include={"name", "gender", "occupation", "nationality", "relationship"}),
         "age": "" if who.age is None else str(who.age),
         "mbti": likes.mbti or "",
-        "big_five": said.comma.join(f"{traits[trait]} {named[level]}" for trait, level in levels.items()),
-        "traits": said.semicolon.join(likes.traits),
-        "habits": said.semicolon.join(likes.habits),
-        "hobbies": said.semicolon.join(likes.hobbies),
+        "big_five": wording.comma.join(f"{traits[trait]} {named[level]}" for trait, level in levels.items()),
+        **{key: wording.semicolon.join(getattr(likes, key)) for key in ("traits", "habits", "hobbies")},
         "speech_style": likes.speech_style,
         "scenario": load_vocabulary().label(case.scenario, language) if case.scenario else "",
         "problem": case.problem,
         "state": case.state,
-        "goals": said.semicolon.join(case.goals),
-        "roles": said.semicolon.join(case.roles),
+        "goals": wording.semicolon.join(case.goals),
+        "roles": wording.semicolon.join(case.roles),
         "script": profile.scenario,
     }
     wanted = [key for key in heads if values[key] and (key in _SIMPLE or not simple)]
-    return "\n".join(f"{heads[key]}{said.colon}{values[key]}" for key in wanted)
+    return "\n".join(f"{heads[key]}{wording.colon}{values[key]}" for key in wanted)

@@ -2,9 +2,9 @@
 
 `simulator_profile*.jsonl` holds one profile per line: {id, player, scene, main_cha, cha_group, task, first_talk}. `player` is a
 persona under eight headings (name, age, gender, occupation, hobbies, habits, style and manner of speaking), `scene` the
-background followed by how the person reacts to replies, `task` the hidden wish, `cha_group` traits of character.
-`*_result.jsonl` holds one dialogue a line with the same id, player and scene, and {topic, emo_point, history}; `history` has
-{role: user|assistant, content}, on the user's side with what the simulator thought and its emotion from 0 to 100.
+background followed by how the person reacts to replies, `task` the hidden wish, `cha_group` character traits.
+`*_result.jsonl` holds one dialogue per line with the same id, player and scene, and {topic, emo_point, history}; `history` has
+{role: user|assistant, content}, and for the user the simulator's thoughts and its emotion from 0 to 100.
 `first_talk`, the given opening of the user, is the first turn of the dialogues and no part of a profile.
 """
 
@@ -25,11 +25,11 @@ from data_prep.profiles.record import Counselling, Demographics, Preferences, Pr
 
 NAME = "sage"
 _PROFILE_FILES, _RESULT = "simulator_profile*.jsonl", "_result.jsonl"
-LONGEST = 20  # turns at which its simulation stops
+LONGEST = 20  # turns after which SAGE's simulation stops
 _WORDS = load_yaml(CONFIGS / "profiles" / "sage.yaml", "words of SAGE's profiles")
 _HEADINGS: dict[str, str] = _WORDS["headings"]
 _HEADING = re.compile(r"^\s*[*#-]*\s*\**(" + "|".join(_HEADINGS.values()) + r")\**\s*[:：]\**[ \t]*", re.M)
-# Where a scene goes over from what happened to how the person will react; the headings are by a model and vary.
+# Where a scene turns from what happened to how the person will react; a model wrote the headings, so they vary.
 _REACTIONS = re.compile(r"^[^\n。，]{0,16}(?:不同[^\n。，]{0,14}|可能的)反应|^[^\n。]{0,16}情绪反应可能", re.M)
 _HIDDEN = re.compile(r"\n#+\s*隐藏主题\s*[:：]\s*\n\**[^\n]*\s*$")
 
@@ -95,7 +95,7 @@ def _profile(row: _SageRow, scenario: str | None) -> Profile:
         raise ValueError(f"player: 年龄: no number in {parts['age'][:20]!r}")
     scene = _HIDDEN.sub("", row.scene)
     reactions = _REACTIONS.search(scene)
-    goes_over = reactions.start() if reactions else len(scene)
+    end = reactions.start() if reactions else len(scene)
     return Profile(
         id=profile_id(row.id),
         language="zh",
@@ -106,21 +106,21 @@ def _profile(row: _SageRow, scenario: str | None) -> Profile:
             hobbies=_lines(parts["hobbies"]),
             speech_style=" ".join((*_lines(parts["style"]), *_lines(parts["manner"]))),
         ),
-        counselling=Counselling(problem=scene[:goes_over].strip(), scenario=scenario, goals=(row.task,)),
-        scenario=scene[goes_over:].strip(),
+        counselling=Counselling(problem=scene[:end].strip(), scenario=scenario, goals=(row.task,)),
+        scenario=scene[end:].strip(),
         source=NAME,
         source_id=row.id,
     )
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    """The lines of a heading, without their numbers."""
+    """The lines below a heading, without their numbers."""
     lines = (re.sub(r"^\s*(?:\d+[.、．]|[-*•])?\s*", "", line).strip() for line in text.splitlines())
     return tuple(line for line in lines if line)
 
 
 def profile_id(source_id: str) -> str:
-    """Our id of one of SAGE's profiles."""
+    """Our id for one of SAGE's profiles."""
     return f"{NAME}-{source_id}"
 
 
@@ -139,22 +139,22 @@ def find(place: Path) -> tuple[Path, dict[str, Path]]:
 
 
 def load_topics(path: Path) -> dict[str, str]:
-    """{profile's id there: topic} of a file of dialogues."""
+    """{profile id in SAGE: topic} of a file of dialogues."""
     return {row.id: row.topic for _, row in read_placed(path, _SageResult, "SAGE dialogue file")}
 
 
 def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
-    """SAGE's dialogues with one supporter; the seeker's turns carry the simulator's thoughts and emotion as their state.
+    """SAGE's dialogues with one supporter; the seeker's turns have the simulator's thoughts and emotion as their state.
 
-    The seeker speaks first, otherwise than in EmoHarbor. A dialogue that stops on the supporter's side before the limit, which
-    SAGE's simulation never leaves, raises `UserError`, as do two turns of one side in a row.
+    Unlike in EmoHarbor, the seeker speaks first. Raises `UserError` for two turns of one side in a row, and for a dialogue that
+    ends with the supporter before the limit, which SAGE's simulation never does.
     """
     dialogues = []
     for where, row in read_placed(path, _SageResult, "SAGE dialogue file"):
         roles = [entry.role for entry in row.history]
         wrong = [i for i, role in enumerate(roles) if role != ("user", "assistant")[i % 2]]
         if wrong:
-            raise UserError(f"{where}: history.{wrong[0]}.role: user and assistant do not take turns from the user on")
+            raise UserError(f"{where}: history.{wrong[0]}.role: user and assistant have to take turns, the user first")
         if roles[-1] == "assistant" and len(roles) < LONGEST:
             raise UserError(f"{where}: history: ends on the assistant's side after {len(roles)} of {LONGEST} turns")
         dialogues.append(
@@ -176,11 +176,11 @@ def load_dialogues(path: Path, supporter: str) -> list[Dialogue]:
 
 
 def _turn(entry: _SageTurn) -> Turn:
-    """The state is what the simulator made of the reply before (activity, impression, whether its wish was met), and its
-    emotion from 0 to 100; how it then planned its own words is left out."""
+    """A turn whose state is the simulator's view of the reply before (activity, impression, whether its wish was met) and its
+    emotion from 0 to 100; its plan for its own words is left out."""
     planning = entry.planning or _Thoughts()
     parts = (planning.activity, planning.analyse, planning.TargetCompletion)
-    # The rest of a heading that was cut off, "心理活动]", goes.
+    # Without the end of a heading that was cut off, "心理活动]".
     thoughts = [re.sub(r"^[^\n\[\]]{1,16}\]\s*", "", part or "").strip() for part in parts]
     text = "\n".join(thought for thought in thoughts if thought)
     state: dict[str, Any] = {"text": text} if text else {}

@@ -1,6 +1,5 @@
-"""Who the profiles are: figures 3 (gender, age, personality, occupations), 4 (kinds of problem) and 8 (nationality) as tables.
-
-The paper's figures are lost; what its text says of them (section 2.1) stands beside our counts.
+"""The distribution of profiles: figures 3 (gender, age, personality, occupations), 4 (kinds of problem) and 8 (nationality) as
+tables. The paper's figures are lost; the numbers in its text (section 2.1) stand beside our counts.
 """
 
 from __future__ import annotations
@@ -12,18 +11,19 @@ from typing import get_args
 
 from core import page
 from core.files import write_text
+from core.grouping import group_by
 from core.languages import PAPER_LANGUAGES, in_order
 from core.tables import Cell, Table
 from data_prep.profiles.record import LEVELS, TRAITS, Mbti, Profile
 from data_prep.profiles.vocabulary import Vocabulary
 
 _NOT_GIVEN = "not given"
-# Gender is free text; the plain words of both languages count together, all others as they stand.
+# Gender is free text; the plain words of both languages are counted together, all others as they are.
 _GENDERS = {"female": ("female", "woman", "女", "女性"), "male": ("male", "man", "男", "男性")}
 
 
 def tables(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[Table]:
-    """All tables, the summary first. A row per value; values that nobody has are rows of closed lists only."""
+    """All tables, the summary first, with a row per value; only closed lists have rows for values that nobody has."""
     closed = _closed_lists(vocabulary)
     levels = [profile.preferences.big_five for profile in profiles if profile.preferences.big_five]
     big_five: list[tuple[Cell, ...]] = [
@@ -44,12 +44,10 @@ def tables(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[Table]:
 
 
 def gaps(profiles: Sequence[Profile], vocabulary: Vocabulary) -> list[str]:
-    """What no profile of a language covers, a line each: age groups, MBTI types, kinds of problem."""
-    scopes: dict[str, list[Profile]] = {
-        language: [profile for profile in profiles if profile.language == language] for language in _languages(profiles)
-    }
-    scopes = {language: members for language, members in scopes.items() if members}
-    scopes = {"all": list(profiles), **scopes} if len(scopes) > 1 else scopes
+    """Age groups, MBTI types and kinds of problem that no profile of a language covers, a line each."""
+    by_language = group_by(profiles, lambda profile: profile.language)
+    scopes: dict[str, Sequence[Profile]] = {language: by_language[language] for language in in_order(by_language)}
+    scopes = {"all": profiles, **scopes} if len(scopes) > 1 else scopes
     lines = []
     for what, (value, wanted) in _closed_lists(vocabulary).items():
         for scope, members in scopes.items():
@@ -64,7 +62,7 @@ def _languages(profiles: Sequence[Profile]) -> list[str]:
 
 
 def _closed_lists(vocabulary: Vocabulary) -> dict[str, tuple[Callable[[Profile], str], Sequence[str]]]:
-    """What has a fixed list of values: a profile's value ("" for none), and the list."""
+    """The fields with a fixed list of values: how to get a profile's value ("" for none), and the list."""
 
     def age_group(profile: Profile) -> str:
         group = vocabulary.age_group(profile.demographics.age)
@@ -88,7 +86,7 @@ def _gender(profile: Profile) -> str:
 def _counted(
     key: str, title: str, profiles: Sequence[Profile], value: Callable[[Profile], str], closed: Sequence[str] = ()
 ) -> Table:
-    """A closed list in its own order, then other values, the commonest first, then those not given."""
+    """The values of a closed list in its order, then other values by frequency, then "not given"."""
     counted = Counter((value(profile) or _NOT_GIVEN, column) for profile in profiles for column in (profile.language, "All"))
     others = {name for name, _ in counted} - set(closed) - {_NOT_GIVEN}
     names = [*closed, *sorted(others, key=lambda name: (-counted[name, "All"], name))]
@@ -115,13 +113,13 @@ def _summary(profiles: Sequence[Profile], vocabulary: Vocabulary) -> Table:
         for name, (value, paper) in counted.items()
     ]
     notes = (
-        "Paper: section 2.1; its Chinese set. Which twelve kinds of problem it has besides the four that it names is lost.",
+        "Paper: section 2.1, its Chinese set. It names only four of its sixteen kinds of problem.",
         "Figure 8 also counts emotional states; here they are free text, which is not counted.",
     )
     return Table("profile-summary", "Profiles", ("", *_languages(profiles), "All", "Paper"), tuple(rows), notes)
 
 
 def write_page(path: Path, tables: Sequence[Table], gaps: Sequence[str], files: Sequence[str], total: int) -> None:
-    """The tables as one HTML file that needs no network and runs no script. All text in it is escaped."""
+    """Write the tables as one HTML file that needs no network and runs no script. All text in it is escaped."""
     template = page.environment(Path(__file__).parent).get_template("profile_stats.html.j2")
     write_text(path, template.render(tables=tables, gaps=gaps, files=files, total=total))

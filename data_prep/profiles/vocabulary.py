@@ -1,4 +1,4 @@
-"""The closed lists of profiles (configs/profiles/scenarios.yaml): kinds of problem, age groups, what ages occupations have."""
+"""The closed lists of profiles (configs/profiles/scenarios.yaml): kinds of problem, age groups, the ages of occupations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _NamedWords(Labelled):
 
 
 class Scenario(_NamedWords):
-    """A kind of problem. Somebody younger than `youngest` (years) can hardly have it."""
+    """A kind of problem. People younger than `youngest` (years) can hardly have it."""
 
     youngest: Age = 0
 
@@ -35,7 +35,7 @@ class AgeGroup(_NamedWords):
 
 
 class Occupation(Settings):
-    """Words by which an occupation is known (regular expressions, case does not matter) and the ages that go with it."""
+    """The words for an occupation (regular expressions, case does not matter) and the usual ages, in years."""
 
     words: Annotated[tuple[Pattern, ...], Field(min_length=1)]
     youngest: Age = 0
@@ -43,7 +43,7 @@ class Occupation(Settings):
 
 
 class Vocabulary(Settings):
-    """The lists. Keys are unique within each, age groups follow on one another without a gap."""
+    """The lists. Keys are unique within each; age groups have no gaps between them."""
 
     name: str
     source: str
@@ -60,7 +60,7 @@ class Vocabulary(Settings):
                 raise ValueError(f"{name}: {doubled[0]!r} stands twice")
         for before, after in zip(self.age_groups, self.age_groups[1:], strict=False):
             if after.first != before.last + 1:
-                raise ValueError(f"age_groups: {after.key} has to begin at {before.last + 1}, where {before.key} ends")
+                raise ValueError(f"age_groups: {after.key} has to begin at {before.last + 1}, after {before.key}")
         return self
 
     @property
@@ -69,7 +69,7 @@ class Vocabulary(Settings):
         return [scenario.key for scenario in self.scenarios]
 
     def label(self, key: str, language: Language) -> str:
-        """A scenario's name in a language; an unknown key is its own name (`check` reports it)."""
+        """A scenario's name in a language; for an unknown key, which `check` reports, the key itself."""
         return next((scenario.label(language) for scenario in self.scenarios if scenario.key == key), key)
 
     def age_group(self, age: int | None) -> AgeGroup | None:
@@ -79,5 +79,5 @@ class Vocabulary(Settings):
 
 @lru_cache
 def load_vocabulary(path: Path = CONFIGS / "profiles" / "scenarios.yaml") -> Vocabulary:
-    """The bundled lists, or one's own of the same form; `UserError` names file, line and field."""
+    """The bundled lists, or your own in the same form; `UserError` names file, line and field."""
     return read_yaml(path, Vocabulary, "scenario list")

@@ -203,13 +203,13 @@ def test_all_faults_of_a_file_are_told_together_with_line_and_field(tmp_path: Pa
     path.write_bytes(lines(bad))
     with pytest.raises(UserError) as error:
         read_dialogues([path])
-    nothing = "messages or conversations: nothing that the two sides say"
+    nothing = "messages or conversations: no text by either side"
     assert str(error.value).splitlines() == [
-        f"{path}:2: message 0: role: 'Mum' is not known: say whose it is: --set roles.Mum=seeker (or supporter)",
-        f"{path}:2: message 1: role: 'coach' is not known: say whose it is: --set roles.coach=seeker (or supporter)",
-        f"{path}:2: message 2: role: 'Mum' is not known: say whose it is: --set roles.Mum=seeker (or supporter)",
-        f"{path}:2: message 3: role: 'coach' is not known: say whose it is: --set roles.coach=seeker (or supporter)",
-        f"{path}:3: language: not said: give --language LANGUAGE, or a field language",
+        f"{path}:2: message 0: role: 'Mum' is unknown: name its side: --set roles.Mum=seeker (or supporter)",
+        f"{path}:2: message 1: role: 'coach' is unknown: name its side: --set roles.coach=seeker (or supporter)",
+        f"{path}:2: message 2: role: 'Mum' is unknown: name its side: --set roles.Mum=seeker (or supporter)",
+        f"{path}:2: message 3: role: 'coach' is unknown: name its side: --set roles.coach=seeker (or supporter)",
+        f"{path}:3: language: missing: give --language LANGUAGE, or a field language",
         *(f"{path}:{line}: {nothing}" for line in (4, 5)),
         f"{path}:6: trial: a number is expected (got 'x')",
         f"{path}:7: message 0: role: missing, under all of role, speaker, from, author",
@@ -223,11 +223,11 @@ def test_all_faults_of_a_file_are_told_together_with_line_and_field(tmp_path: Pa
     [
         ("x.csv", "speaker,text\nuser,hi\n", "x.csv:2: dialogue: missing, under all of dialogue_id, "),
         ("x.csv", "id,who,text\n1,user,hi\n", "x.csv:2: role: missing, under all of role, speaker"),
-        ("x.csv", "id,role,text,language\n1,user,hi,en\n1,witness,hi,en\n", "x.csv:3: role: 'witness' is not known"),
+        ("x.csv", "id,role,text,language\n1,user,hi,en\n1,witness,hi,en\n", "x.csv:3: role: 'witness' is unknown"),
         ("x.csv", "id,role,text\n1,user\n", "x.csv:2: expected 3 columns"),
         ("x.json", "[]", "x.json: no dialogues"),
         ("x.json", '{"samples": null}', "x.json: no dialogues"),
-        ("x.json", '{"conversations": "hi", "language": "en"}', "x.json: entry 0: messages or conversations: nothing"),
+        ("x.json", '{"conversations": "hi", "language": "en"}', "x.json: entry 0: messages or conversations: no text"),
         ("x.json", "3", "x.json: entry 0: record: expected a JSON object"),
         ("x.eval", "no zip", "x.eval: not a readable log: "),
         ("x.jsonl", '{"id": "1", "language": "en", "messages": [{"role": "user", "content": "a"}]}\n' * 2, "duplicate"),

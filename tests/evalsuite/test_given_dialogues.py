@@ -105,11 +105,11 @@ def test_what_was_left_out_and_what_is_wrong_is_said_before_anything_is_asked(
     assert esc_eval(*given, "--plan")[0] == 0
     assert said == ["chats.jsonl: messages left out of 2 dialogues, by role: 2 system"]
     code, error = esc_eval(*given, "--set", "languages=[en,zh]")
-    assert code == 2 and error.count("language: not said: give --language LANGUAGE, or a field language") == 2
+    assert code == 2 and error.count("language: missing: give --language LANGUAGE, or a field language") == 2
     chats[1]["messages"][1]["role"] = "Mum"
     write(tmp_path / "chats.jsonl", chats)
     code, error = esc_eval(*given)
-    assert code == 2 and "chats.jsonl:2: message 1: role: 'Mum' is not known: say whose it is: --set roles.Mum=seeker" in error
+    assert code == 2 and "chats.jsonl:2: message 1: role: 'Mum' is unknown: name its side: --set roles.Mum=seeker" in error
     assert not endpoint.requests and not (tmp_path / "run").exists()
     assert esc_eval(*given, "--set", "roles.Mum=seeker")[0] == 0
     assert len(endpoint.requests) == 2
@@ -120,7 +120,7 @@ def test_python_scores_a_file_of_any_form(endpoint: Endpoint, tmp_path: Path) ->
     write(tmp_path / "chats.jsonl", production(3))
     results = score(tmp_path / "chats.jsonl", judge=f"judge@{endpoint.url}", languages=["en"])
     assert [one.supporter for one in results.dialogues] == ["ours"] * 3 and len(endpoint.requests) == 3
-    with pytest.raises(UserError, match="language: not said"):
+    with pytest.raises(UserError, match="language: missing"):
         score(tmp_path / "chats.jsonl", judge=f"judge@{endpoint.url}")
 
 

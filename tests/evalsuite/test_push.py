@@ -159,9 +159,9 @@ def test_what_may_not_be_passed_on_is_refused_before_anything_is_sent(esc_eval: 
     (tmp_path / "changed" / "train.jsonl").write_text("{}\n")
     (tmp_path / "empty").mkdir()
     refused = {
-        "closed": "closed: holds texts of epitome, whose licence does not let us pass them on: two documents",
-        "unknown": "unknown: holds texts of 'my_notes', whose licence is not known here",
-        "changed": "changed/train.jsonl: is not what the manifest says",
+        "closed": "closed: contains texts of epitome, whose licence does not allow sharing them: two documents",
+        "unknown": "unknown: contains texts of 'my_notes', whose licence is unknown",
+        "changed": "changed/train.jsonl: has changed since its manifest was written",
         "empty": "empty: holds no adapter (adapter_config.json), no data set (manifest.json) and no run (config.json)",
         "closed --judge me": "--judge: is for a run's scores; closed is no run",
     }
